@@ -1,0 +1,61 @@
+# make demo    set up, then run a GEMM on this machine
+# make test    set up, then run the tests
+# make help    the rest
+
+PYTHON ?= python3
+VENV ?= .venv
+PIPFLAGS ?= --quiet
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# More workers than this cost more in imports than they gain.
+PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-all lint format check docs clean distclean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
+	  awk -F ':.*## ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+venv: $(STAMP) ## .venv with everything below needs (once, and again when its pins change)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo 'tvmtile needs Python 3.10 to 3.13: make PYTHON=/path/to/python3.12' >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Installing TVM, torch and the development tools into $(VENV) (a few minutes the first time)'
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install $(PIPFLAGS) \
+	  -c constraints.txt -e '.[dev,torch]'
+	@touch $@
+
+demo: venv ## run examples/gemm.py
+	@$(BIN)/python examples/gemm.py
+
+test: venv ## the tests, without the slow ones (PYTEST_ARGS='-k copy' narrows them)
+	@$(PYTEST) $(PYTEST_ARGS)
+
+test-all: venv ## the tests, with the slow ones
+	@$(PYTEST) -m '' $(PYTEST_ARGS)
+
+lint: venv ## ruff check, ruff format --check, mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: venv ## let ruff fix and format what it can
+	@$(BIN)/ruff check --fix-only .
+	@$(BIN)/ruff format .
+
+check: lint test ## what a change must pass
+
+docs: venv ## generate the language reference
+	@$(BIN)/python docs/build.py
+
+clean: ## remove caches and build outputs
+	@rm -rf build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## and the environment
+	@rm -rf $(VENV)
