@@ -1,0 +1,33 @@
+"""What all tests share: the machine's marks, and golden files."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = {
+        "gpu": pytest.mark.skip(reason="needs an NVIDIA GPU"),
+        "sm90": pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0"),
+        "mps": pytest.mark.skip(reason="needs an Apple GPU"),
+    }
+    if not any(item.get_closest_marker(mark) for item in items for mark in missing):
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        del missing["gpu"]
+        if torch.cuda.get_device_capability()[0] == 9:
+            del missing["sm90"]
+    if torch.backends.mps.is_available():
+        del missing["mps"]
+    for item in items:
+        for mark, skip in missing.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(skip)

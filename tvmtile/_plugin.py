@@ -1,0 +1,60 @@
+"""What TVM calls when it is imported (entry point group `tvm.backends`).
+
+It must be cheap and must not import the compiler: it names the operators, so that printed programs
+can be read back, and the pipeline, which imports the rest when it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["OPERATORS", "PIPELINE_NAME", "register"]
+
+PIPELINE_NAME = "tvmtile"
+
+OPERATORS = (
+    "annotate_layout",
+    "copy",
+    "fill",
+    "gemm",
+    "use_swizzle",
+)
+"""Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
+
+
+class ScriptNamespace:
+    """`T.tile` of TVMScript: `T.tile.copy(...)` is a call of the intrinsic `tvmtile.copy`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in OPERATORS:
+            raise AttributeError(f"there is no tile operator {name!r}")
+        from tvm.ir import Call
+
+        return lambda *args: Call(f"tvmtile.{name}", list(args), ret_ty="void")
+
+
+_registered = False
+
+
+def register() -> None:
+    """Add tvmtile's operators, script namespace and pipeline to TVM. Idempotent."""
+    global _registered
+    if _registered:
+        return
+    _registered = True
+    from tvm.tirx.compilation_pipeline import register_tir_pipeline
+
+    from tvmtile._tvm import OPAQUE, register_op, register_op_attr, register_script_namespace
+
+    for name in OPERATORS:
+        register_op(f"tvmtile.{name}", f"Tile operator {name}.")
+        register_op_attr(f"tvmtile.{name}", "TCallEffectKind", OPAQUE)
+        register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tile.{name}")
+    register_script_namespace("tile", ScriptNamespace())
+    register_tir_pipeline(PIPELINE_NAME, _pipeline)
+
+
+def _pipeline(**options: Any) -> Any:
+    from tvmtile.pipeline import tvm_pipeline
+
+    return tvm_pipeline(**options)

@@ -1,0 +1,37 @@
+"""Names of TVM 0.27 that are private there or spelled differently from release to release.
+
+Everything else in tvmtile imports TVM's public modules; what could move is imported here, and only
+here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir
+from tvm.ir import _ffi_api as _ir_ffi
+from tvm.ir import register_op_attr
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx import CallEffectKind
+from tvm.tirx import _ffi_api as _tirx_ffi
+from tvm.tirx.buffer import is_buffer_var
+from tvm.tirx.script.builder.ir import register_script_namespace
+
+__all__ = [
+    "OPAQUE",
+    "IRBuilder",
+    "buffer_var",
+    "is_buffer_var",
+    "register_op",
+    "register_op_attr",
+    "register_script_namespace",
+]
+
+
+def buffer_var(name: str, ty: Any) -> ir.Var:
+    """A buffer variable of a given `BufferType`."""
+    return _tirx_ffi.BufferVar(name, ty, None)
+
+
+register_op = _ir_ffi.RegisterOp
+OPAQUE = int(CallEffectKind.Opaque.value)

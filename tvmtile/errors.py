@@ -1,0 +1,244 @@
+"""What tvmtile raises, and how a mistake is shown.
+
+Every exception derives from `TileError`. A message says what was expected and what came, names
+the operands with their shapes and dtypes, points at the line of the user's kernel and ends with a
+remedy:
+
+```
+ShapeMismatch: gemm: A and B disagree on K
+  A: A_shared[128, 32] float16, so K = 32
+  B: B_shared[64, 128] float16, so K = 64
+  --> kernel.py:23
+   |  T.gemm(A_shared, B_shared, C_local)
+  help: give both operands the same K extent, or pass transpose_A/transpose_B
+```
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvm_ffi import register_error
+
+__all__ = [
+    "ArgumentError",
+    "InvalidOperand",
+    "MissingDependency",
+    "NestingError",
+    "NoLowering",
+    "OutOfBounds",
+    "OutOfSharedMemory",
+    "ScopeError",
+    "ShapeMismatch",
+    "SourceLocation",
+    "SyntaxNotSupported",
+    "TileError",
+    "TileWarning",
+    "UndefinedName",
+    "UnknownTarget",
+    "UnsupportedDtype",
+    "VerifyError",
+    "user_location",
+    "warn",
+]
+
+_PACKAGE_ROOT = str(Path(__file__).resolve().parent)
+# Frames of these files stand between a user's line and the place that raises.
+_INTERNAL = (_PACKAGE_ROOT, "<tvmtile")
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """A line of the user's source.
+
+    Attributes
+    ----------
+    file : str
+        Path as Python knows it.
+    line : int
+        Line number, counted from 1.
+    """
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    @property
+    def text(self) -> str:
+        """The source line without its indentation, or "" where the file can't be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+def is_internal(filename: str) -> bool:
+    """Tell whether a code object's file belongs to tvmtile, to TVM, or is no Python at all."""
+    return (
+        filename.startswith(_INTERNAL) or not filename.endswith((".py", ">")) or _is_tvm(filename)
+    )
+
+
+def _is_tvm(filename: str) -> bool:
+    for name in ("tvm", "tvm_ffi"):
+        module = sys.modules.get(name)
+        origin = getattr(module, "__file__", None)
+        if origin is not None and filename.startswith(str(Path(origin).parent) + "/"):
+            return True
+    return False
+
+
+def user_location() -> SourceLocation | None:
+    """Find the innermost line on the call stack that the user wrote, or None where there is none."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not is_internal(frame.f_code.co_filename):
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+_SHOWN = re.compile(
+    r"(?P<message>.*?)\n  --> (?P<file>[^\n]*):(?P<line>\d+)(\n   \|  [^\n]*)?(\n  help: (?P<help>.*))?",
+    re.DOTALL,
+)
+
+
+class TileError(Exception):
+    """The root of everything that tvmtile raises.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, in one line; further lines may list the operands.
+    help : str, optional
+        What to do about it.
+    location : SourceLocation, optional
+        The user's line. Where it is absent, the line that is being executed now.
+    """
+
+    def __init__(
+        self, message: str, *, help: str | None = None, location: SourceLocation | None = None
+    ) -> None:
+        if help is None and location is None and (shown := _SHOWN.fullmatch(message)):
+            # TVM carries exceptions through its C++ frames as their text alone.
+            message, help = shown["message"], shown["help"]
+            location = SourceLocation(shown["file"], int(shown["line"]))
+        super().__init__(message)
+        self.message = message
+        self.help = help
+        self.location = location if location is not None else user_location()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        register_error(cls.__name__, cls)
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.location is not None:
+            lines.append(f"  --> {self.location}")
+            if self.location.text:
+                lines.append(f"   |  {self.location.text}")
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+
+class ShapeMismatch(TileError, ValueError):
+    """Operands whose extents do not fit together."""
+
+
+class UnsupportedDtype(TileError, TypeError):
+    """A dtype that is not known, or that an operator has no rule for."""
+
+
+class InvalidOperand(TileError, TypeError):
+    """An operand of the wrong kind: not a buffer, the wrong scope, the wrong rank."""
+
+
+class OutOfBounds(TileError, ValueError):
+    """A region or an index that certainly lies outside its buffer."""
+
+
+class NestingError(TileError):
+    """A construct in a place where it has no meaning, such as a tile operator in `T.Parallel`."""
+
+
+class ScopeError(TileError, NameError):
+    """A name used outside the loop or branch that binds it, or carried from one iteration on."""
+
+
+class UndefinedName(TileError, NameError):
+    """A name that is not defined."""
+
+
+class SyntaxNotSupported(TileError, SyntaxError):
+    """Python that has no meaning in a kernel."""
+
+
+class UnknownTarget(TileError, ValueError):
+    """A target that TVM or tvmtile does not know."""
+
+
+class NoLowering(TileError):
+    """No implementation of an operator fits the target and the operands."""
+
+
+class OutOfSharedMemory(TileError):
+    """Shared tiles that need more memory than a block of the target has."""
+
+
+class ArgumentError(TileError, ValueError):
+    """A call of a compiled kernel with arguments that do not fit its parameters."""
+
+
+class MissingDependency(TileError, ImportError):
+    """An optional package that is not installed."""
+
+
+class VerifyError(TileError):
+    """An invariant between two passes that does not hold: a defect of tvmtile, not of the kernel."""
+
+
+class TileWarning(UserWarning):
+    """A program that is right, and slower or stranger than its author may think."""
+
+
+def warn(message: str, location: SourceLocation | None = None) -> None:
+    """Issue a `TileWarning` that points at the user's line; Python shows one per line of source."""
+    where = location if location is not None else user_location()
+    if where is None:
+        warnings.warn(message, TileWarning, stacklevel=3)
+    else:
+        warnings.warn_explicit(message, TileWarning, where.file, where.line)
+
+
+def _without_internal_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    if traceback is None:
+        return None
+    rest = _without_internal_frames(traceback.tb_next)
+    if is_internal(traceback.tb_frame.f_code.co_filename):
+        return rest
+    return types.TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+
+
+def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a public entry point so that a `TileError` shows the user's frames only."""
+
+    @functools.wraps(function)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TileError as error:
+            error.__suppress_context__ = True
+            raise error.with_traceback(_without_internal_frames(error.__traceback__)) from None
+
+    return entry

@@ -1,0 +1,23 @@
+"""Compiling tile programs and calling them with tensors."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from tvmtile.jit.compiler import compile
+from tvmtile.jit.decorator import JitFunction, jit
+from tvmtile.jit.kernel import Kernel
+
+__all__ = ["JitFunction", "Kernel", "compile", "jit"]
+
+
+class _CallablePackage(types.ModuleType):
+    """`tvmtile.jit` is this package and, as TileLang's users expect, the decorator as well."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return jit(*args, scope=sys._getframe(1).f_locals, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallablePackage

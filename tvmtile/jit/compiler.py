@@ -1,0 +1,124 @@
+"""From a tile program to a callable kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile._plugin import PIPELINE_NAME, register
+from tvmtile.errors import InvalidOperand, NoLowering, hide_internal_frames
+from tvmtile.jit.kernel import Kernel
+from tvmtile.language.frontend.entry import OUT_IDX_ATTR
+from tvmtile.target import resolve
+
+__all__ = ["build", "compile", "pass_context"]
+
+_BACKENDS = ("auto", "tvm_ffi", "tvm")
+
+
+@hide_internal_frames
+def compile(
+    func: tirx.PrimFunc,
+    out_idx: int | Sequence[int] | None = None,
+    target: Any = None,
+    execution_backend: str = "auto",
+    target_host: Any = None,
+    verbose: bool = False,
+    pass_configs: Mapping[str, Any] | None = None,
+    compile_flags: Any = None,
+) -> Kernel:
+    """Compile a tile program for a target.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        What `T.prim_func` makes.
+    out_idx : int or sequence of int, optional
+        Parameters that are results: a call allocates and returns them. Negative ones count from the
+        end. A kernel that declares results with `T.empty` needs none.
+    target : str, dict or Target, optional
+        Where it runs; this machine's CPU where absent.
+    execution_backend : str
+        How arguments reach the kernel; "auto" and "tvm_ffi" are TVM's own calling convention.
+    target_host, verbose, compile_flags
+        Accepted for TileLang's kernels.
+    pass_configs : mapping, optional
+        Options of TVM's passes, as of `tvm.transform.PassContext(config=...)`.
+
+    Returns
+    -------
+    Kernel
+        Callable on torch tensors, numpy arrays and TVM tensors.
+
+    Raises
+    ------
+    UnknownTarget
+        If tile programs can't be lowered for the target.
+    TileError
+        For what is wrong with the program on this target.
+    """
+    del target_host, verbose, compile_flags
+    if not isinstance(func, tirx.PrimFunc):
+        raise InvalidOperand(
+            f"tvmtile.compile takes a T.prim_func, not a {type(func).__name__}",
+            help="decorate the kernel with @T.prim_func; call a factory that returns one",
+        )
+    if execution_backend not in _BACKENDS:
+        raise InvalidOperand(
+            f"there is no execution backend {execution_backend!r}",
+            help=f"the backends are {', '.join(_BACKENDS)}",
+        )
+    resolved = resolve(None if target == "auto" else target)
+    results = _result_positions(func, out_idx)
+    config = dict(pass_configs or {})
+    module = build(func, resolved, config)
+    return Kernel(func, module, resolved, results, config)
+
+
+def _result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
+    declared = func.attrs.get(OUT_IDX_ATTR) if func.attrs is not None else None
+    if declared is not None:
+        return tuple(int(i) for i in declared)
+    if out_idx is None:
+        return ()
+    indices = [out_idx] if isinstance(out_idx, int) else list(out_idx)
+    count = len(func.params)
+    for index in indices:
+        if not -count <= index < count:
+            raise InvalidOperand(
+                f"out_idx={index} is outside the {count} parameters of the kernel",
+                help="count the parameters from 0, or from the end with negative numbers",
+            )
+    return tuple(index % count for index in indices)
+
+
+def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any:
+    """Run the pipeline and TVM's code generator."""
+    register()
+    symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
+    named = func if symbol else func.with_attr("global_symbol", "main")
+    mod = ir.IRModule({str(symbol or "main"): named})
+    with pass_context(config):
+        module = tvm.tirx.build(mod, target=target, pipeline=PIPELINE_NAME)
+    if module is None:
+        raise NoLowering("TVM built no module")
+    return module
+
+
+@contextmanager
+def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> Iterator[None]:
+    """TVM's pass context with a kernel's options added to those in force."""
+    current = tvm.transform.PassContext.current()
+    # Options of TileLang's own passes have no meaning here.
+    known = {key: value for key, value in config.items() if not str(key).startswith("tl.")}
+    with tvm.transform.PassContext(
+        opt_level=current.opt_level,
+        config={**current.config, **known},
+        instruments=[*(current.instruments or ()), *instruments],
+    ):
+        yield

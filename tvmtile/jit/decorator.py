@@ -1,0 +1,207 @@
+"""`@tvmtile.jit`: kernels that are compiled when they are first called."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.errors import ArgumentError, SyntaxNotSupported, hide_internal_frames
+from tvmtile.jit.compiler import compile as compile_program
+from tvmtile.jit.kernel import Kernel
+
+__all__ = ["JitFunction", "jit"]
+
+
+def jit(
+    func: Callable[..., Any] | None = None,
+    *,
+    out_idx: Any = None,
+    target: Any = None,
+    execution_backend: str = "auto",
+    pass_configs: Mapping[str, Any] | None = None,
+    scope: Mapping[str, Any] | None = None,
+    **_tilelang_options: Any,
+) -> Any:
+    """Compile a kernel when it is called, once for every specialisation.
+
+    Parameters
+    ----------
+    func : callable
+        In the lazy style, a function of Python values that returns a `T.prim_func`; calling it returns
+        the compiled `Kernel`. In the eager style, the kernel itself, with tensors described in its
+        body; calling it runs the kernel and returns what it returns.
+    out_idx : int or sequence of int, optional
+        Parameters that are results, in the lazy style.
+    target : str, dict or Target, optional
+        Where it runs; the device of the arguments, or this machine's CPU, where absent.
+    execution_backend : str
+        As of `tvmtile.compile`.
+    pass_configs : mapping, optional
+        Options of TVM's passes.
+    scope : mapping, optional
+        Names around the definition, for annotations that are strings; the caller's where absent.
+
+    Returns
+    -------
+    JitFunction
+        Callable; `.compile(...)` only compiles, `.get_tir(...)` returns the tile program.
+    """
+    options = {
+        "target": target,
+        "execution_backend": execution_backend,
+        "pass_configs": pass_configs,
+    }
+    names = dict(sys._getframe(1).f_locals if scope is None else scope)
+
+    def decorate(function: Callable[..., Any]) -> JitFunction:
+        return JitFunction(function, names, out_idx, options)
+
+    return decorate if func is None else decorate(func)
+
+
+class JitFunction:
+    """A kernel under `@tvmtile.jit`; compiled kernels are kept for every specialisation.
+
+    Attributes
+    ----------
+    func : callable
+        The decorated function.
+    is_eager : bool
+        Whether it is the kernel itself, rather than a function that returns one.
+    """
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        scope: Mapping[str, Any],
+        out_idx: Any,
+        options: Mapping[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, func)
+        self.func = func
+        self.is_eager = _is_eager(func)
+        self._out_idx = out_idx
+        self._options = dict(options)
+        self._kernels: dict[Any, Kernel] = {}
+        self._signature = inspect.signature(func)
+        if self.is_eager:
+            from tvmtile.language.eager import EagerFunction
+
+            self._eager = EagerFunction(func, scope)
+            self._descriptions: dict[Any, Any] = {}
+
+    @hide_internal_frames
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Lazy style: the compiled kernel for these values. Eager style: run it on these arguments."""
+        if not self.is_eager:
+            return self._lazy_kernel(args, kwargs)
+        kernel, tensors = self._eager_kernel(args, kwargs)
+        return kernel(*tensors)
+
+    @hide_internal_frames
+    def compile(self, *args: Any, **kwargs: Any) -> Kernel:
+        """The compiled kernel for these arguments, without running it.
+
+        In the eager style constants may be given by keyword in place of tensors.
+        """
+        if not self.is_eager:
+            return self._lazy_kernel(args, kwargs)
+        return self._eager_kernel(args, kwargs)[0]
+
+    @hide_internal_frames
+    def get_tir(self, *args: Any, **kwargs: Any) -> tirx.PrimFunc:
+        """The tile program for these arguments."""
+        if not self.is_eager:
+            return self._program(args, kwargs)
+        return self._eager_kernel(args, kwargs)[0].prim_func
+
+    def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
+        program = self.func(*args, **kwargs)
+        if not isinstance(program, tirx.PrimFunc):
+            raise SyntaxNotSupported(
+                f"{self.func.__name__} returned a {type(program).__name__}, not a kernel",
+                help="return a function decorated with @T.prim_func, or write the kernel in the eager "
+                "style, with T.Kernel in the function itself",
+            )
+        return program
+
+    def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
+        key = _key((args, tuple(sorted(kwargs.items()))))
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            program = self._program(args, kwargs)
+            kernel = compile_program(program, out_idx=self._out_idx, **self._options)
+            self._kernels[key] = kernel
+        return kernel
+
+    def _eager_kernel(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Kernel, list[Any]]:
+        own = {k: v for k, v in kwargs.items() if k in self._signature.parameters}
+        extra = {k: v for k, v in kwargs.items() if k not in own}
+        bound = self._signature.bind_partial(*args, **own)
+        bound.apply_defaults()
+        runtime = self._eager._annotations
+        tensors = {n: v for n, v in bound.arguments.items() if _is_tensor(v) or n in runtime}
+        constants = {n: v for n, v in bound.arguments.items() if n not in tensors}
+        absent = [n for n in self._signature.parameters if n not in bound.arguments]
+        names = {*tensors, *absent}
+        key = _key((tuple(sorted(constants.items())), tuple(sorted(names))))
+        description = self._descriptions.get(key)
+        if description is None:
+            description = self._descriptions[key] = self._eager.describe(constants, names)
+        values = description.values(tensors, extra)
+        kernel_key = (key, tuple(sorted(values.items())))
+        kernel = self._kernels.get(kernel_key)
+        if kernel is None:
+            program = self._eager.build(constants, description.specs, values)
+            kernel = compile_program(program, **self._options)
+            self._kernels[kernel_key] = kernel
+        return kernel, list(tensors.values())
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _key(values: Any) -> Any:
+    """Values as a dictionary key: lists become tuples; what has no hash is an error."""
+    if isinstance(values, list | tuple):
+        return tuple(_key(value) for value in values)
+    if isinstance(values, dict):
+        return tuple((name, _key(value)) for name, value in sorted(values.items()))
+    try:
+        hash(values)
+    except TypeError:
+        raise ArgumentError(
+            f"a {type(values).__name__} can't select a specialisation of a kernel",
+            help="pass numbers, strings, dtypes and tuples of them",
+        ) from None
+    return (type(values).__name__, values)
+
+
+def _is_eager(func: Callable[..., Any]) -> bool:
+    """A function in the eager style uses T.Kernel itself; in the lazy style a nested function does."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
+    except (OSError, TypeError):
+        return False
+    definition = tree.body[0]
+    pending: list[ast.AST] = list(ast.iter_child_nodes(definition))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            continue
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name in ("Kernel", "const"):
+                return True
+        pending.extend(ast.iter_child_nodes(node))
+    return False

@@ -1,0 +1,214 @@
+"""A compiled kernel: calling it, and looking at it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import tvm
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import ArgumentError
+from tvmtile.jit.arguments import explain, ready
+
+__all__ = ["Kernel"]
+
+
+class Kernel:
+    """A tile program compiled for a target.
+
+    Call it with the parameters of the program, in order, without those that are results: these are
+    allocated, on the device of the first tensor, and returned. Tensors are passed without copies.
+    Arguments are checked by the compiled code before anything runs.
+
+    Attributes
+    ----------
+    prim_func : tvm.tirx.PrimFunc
+        The tile program.
+    module : tvm.runtime.Module
+        What TVM built.
+    target : Target
+        What it was built for.
+    out_idx : tuple of int
+        Which parameters are results.
+    """
+
+    def __init__(
+        self,
+        prim_func: tirx.PrimFunc,
+        module: Any,
+        target: Target,
+        out_idx: tuple[int, ...],
+        config: Mapping[str, Any],
+    ) -> None:
+        self.prim_func = prim_func
+        self.module = module
+        self.target = target
+        self.out_idx = out_idx
+        self._config = dict(config)
+        symbol = prim_func.attrs.get("global_symbol") if prim_func.attrs is not None else None
+        self.name = str(symbol or "main")
+        self._call = tvm.runtime.Executable(module)[self.name]
+        self._input_count = len(prim_func.params) - len(out_idx)
+
+    @property
+    def params(self) -> list[ir.Var]:
+        """The parameters of the program, results included."""
+        return list(self.prim_func.params)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the kernel.
+
+        Parameters
+        ----------
+        *args : torch.Tensor, numpy.ndarray, tvm.runtime.Tensor, int or float
+            The parameters that are not results. Where all parameters are given, results too, they
+            are written in place.
+
+        Returns
+        -------
+        tensor, tuple of tensors or None
+            The results, of the same kind as the first tensor.
+
+        Raises
+        ------
+        ArgumentError
+            If an argument does not fit: the message names the parameter, what it needs and what it
+            got.
+        """
+        if self.out_idx and len(args) == self._input_count:
+            return self._call_allocating(args)
+        try:
+            self._call(*args)
+        except Exception as error:
+            return self._retry(args, error)
+        return self._results(args)
+
+    def _results(self, args: tuple[Any, ...]) -> Any:
+        if not self.out_idx:
+            return None
+        results = tuple(args[i] for i in self.out_idx)
+        return results[0] if len(results) == 1 else results
+
+    def _call_allocating(self, args: tuple[Any, ...]) -> Any:
+        try:
+            complete = self._with_results(args)
+        except ArgumentError as error:
+            raise error.with_traceback(None) from None
+        return self(*complete)
+
+    def _with_results(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        inputs = iter(args)
+        complete: list[Any] = [
+            None if index in self.out_idx else next(inputs)
+            for index in range(len(self.prim_func.params))
+        ]
+        allocate = self._allocator(args)
+        extents: dict[ir.Var, int] | None = None
+        for index in self.out_idx:
+            shape, dtype = self._result_types[index]
+            if not all(isinstance(extent, int) for extent in shape):
+                if extents is None:
+                    extents = _bound_extents(self.prim_func.params, complete)
+                shape = tuple(_evaluate(extent, extents) for extent in shape)
+            complete[index] = allocate(shape, dtype)
+        return tuple(complete)
+
+    @cached_property
+    def _result_types(self) -> dict[int, tuple[tuple[Any, ...], str]]:
+        types = {}
+        for index in self.out_idx:
+            ty = self.prim_func.params[index].ty
+            extents = tuple(int(e.value) if isinstance(e, tirx.IntImm) else e for e in ty.shape)
+            types[index] = (extents, str(ty.dtype))
+        return types
+
+    def _allocator(self, args: tuple[Any, ...]) -> Callable[[tuple[int, ...], str], Any]:
+        """How to make a result: like the first tensor among the arguments."""
+        first = next((arg for arg in args if hasattr(arg, "shape")), None)
+        kind = type(first).__module__.partition(".")[0]
+        torch = sys.modules.get("torch")
+        if torch is not None and (first is None or isinstance(first, torch.Tensor)):
+            device = "cpu" if first is None else first.device
+            return lambda shape, dtype: torch.empty(
+                shape, dtype=getattr(torch, dtype), device=device
+            )
+        if kind in ("tvm", "tvm_ffi"):
+            return lambda shape, dtype: tvm.runtime.empty(shape, dtype)
+        import numpy as np
+
+        return lambda shape, dtype: np.empty(shape, dtype)
+
+    def _retry(self, args: tuple[Any, ...], error: Exception) -> Any:
+        """Convert arguments that TVM can't take as they are, or say which one does not fit."""
+        prepared = ready(args)
+        if prepared is not None:
+            self._call(*prepared)
+            return self._results(args)
+        problem = explain(self.name, list(self.prim_func.params), args, self._input_count)
+        if problem is None:
+            raise error
+        raise problem.with_traceback(None) from None
+
+    # Looking at it ---------------------------------------------------------------------------
+
+    def get_kernel_source(self, kernel_only: bool = True) -> str:
+        """The code that was generated: LLVM's intermediate language on a CPU.
+
+        Parameters
+        ----------
+        kernel_only : bool
+            Leave out the host's part, where the target has one of its own.
+        """
+        del kernel_only
+        return str(self.module.inspect_source("ll"))
+
+    def show_source(self, kernel_only: bool = True) -> None:
+        """Print the code that was generated."""
+        sys.stdout.write(self.get_kernel_source(kernel_only) + "\n")
+
+    @cached_property
+    def lowering(self) -> list[tuple[str, ir.IRModule]]:
+        """Each pass that the program went through, with the module after it.
+
+        The passes are run again to find out.
+        """
+        from tvmtile.jit.trace import lowering_steps
+
+        return lowering_steps(self.prim_func, self.target, self._config)
+
+
+def _bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:
+    """The values of dynamic extents, from the arguments that have them."""
+    bound: dict[ir.Var, int] = {}
+    for param, arg in zip(params, args, strict=True):
+        if arg is None:
+            continue
+        if not is_buffer_var(param):
+            bound[param] = arg
+            continue
+        for extent, size in zip(param.ty.shape, arg.shape, strict=False):
+            if isinstance(extent, ir.Var):
+                bound[extent] = int(size)
+    return bound
+
+
+def _evaluate(extent: Any, values: dict[ir.Var, int]) -> int:
+    from tvm.sym import Analyzer
+
+    from tvmtile.rewriting import substitute
+
+    if isinstance(extent, int):
+        return extent
+    constants = {var: tirx.const(value, str(var.ty.dtype)) for var, value in values.items()}
+    result = Analyzer().simplify(substitute(extent, constants))
+    if not isinstance(result, tirx.IntImm):
+        raise ArgumentError(
+            f"the extent {extent} of a result is not known from the arguments",
+            help="pass the result tensor too, or make the extent one of an argument",
+        )
+    return int(result.value)

@@ -1,0 +1,45 @@
+"""What every pass did to a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+from tvm import ir, tirx
+from tvm.target import Target
+
+__all__ = ["lowering_steps"]
+
+
+@tvm.instrument.pass_instrument
+class _Recorder:
+    """Keeps the module after each pass."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, ir.IRModule]] = []
+
+    def run_after_pass(self, mod: ir.IRModule, info: Any) -> None:
+        self.steps.append((str(info.name), mod))
+
+
+def lowering_steps(
+    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]
+) -> list[tuple[str, ir.IRModule]]:
+    """Run the pipeline once more and keep the module after each pass.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        A tile program.
+    target : Target
+        What to lower for.
+    config : mapping
+        Options of TVM's passes.
+    """
+    from tvmtile.jit.compiler import build, pass_context
+
+    recorder = _Recorder()
+    with pass_context({}, [recorder]):
+        build(func, target, config)
+    return list(recorder.steps)

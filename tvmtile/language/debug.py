@@ -1,0 +1,56 @@
+"""`T.print`, `T.device_assert` and `T.sync_threads`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import NestingError
+from tvmtile.language.frontend.tracer import as_condition
+from tvmtile.language.kernel import current_kernel
+
+__all__ = ["device_assert", "sync_threads"]
+
+
+def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
+    """Stop with an error when `condition` is false at run time.
+
+    Parameters
+    ----------
+    condition : Expr or bool
+        What must hold.
+    msg : str
+        Part of the error message.
+    no_stack_info : bool
+        Accepted for TileLang's kernels.
+    """
+    del no_stack_info
+    test = as_condition(condition)
+    if not isinstance(test, ir.Expr):
+        test = tirx.const(bool(test), "bool")
+    frame = T.Assert(test, msg or "device_assert failed")
+    frame.add_callback(lambda: frame.__exit__(None, None, None))
+    frame.__enter__()
+
+
+def sync_threads(barrier_id: int | None = None, arrive_count: int | None = None) -> None:
+    """Wait until all threads of the block have come here.
+
+    Parameters
+    ----------
+    barrier_id, arrive_count : int, optional
+        Accepted for TileLang's kernels.
+
+    Notes
+    -----
+    Tile operators and `T.Parallel` need no barrier of the user's: the compiler puts in those that
+    are needed. This is for code written by thread index.
+    """
+    del barrier_id, arrive_count
+    if current_kernel() is None:
+        raise NestingError(
+            "T.sync_threads stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
+        )
+    T.evaluate(T.tvm_storage_sync("shared"))

@@ -1,0 +1,266 @@
+"""The decorators `T.prim_func` and `T.macro`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import IRBuilder, is_buffer_var
+from tvmtile.errors import (
+    NestingError,
+    SourceLocation,
+    SyntaxNotSupported,
+    TileError,
+    UndefinedName,
+    hide_internal_frames,
+    is_internal,
+)
+from tvmtile.language.dtypes import DType
+from tvmtile.language.frontend.rewrite import traced
+from tvmtile.language.frontend.tracer import Tracer, current_tracer
+from tvmtile.language.tensor import TensorSpec
+from tvmtile.language.variables import Ref, Reference, is_scalar_variable
+
+__all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations", "translate_errors"]
+
+OUT_IDX_ATTR = "tvmtile.out_idx"
+
+
+@hide_internal_frames
+def prim_func(
+    func: Callable[..., Any] | None = None, *, private: bool = False, **_tvm_options: Any
+) -> Any:
+    """Decorate a kernel: the function is traced and becomes a `tvm.tirx.PrimFunc`.
+
+    Parameters
+    ----------
+    func : callable
+        Its parameters are annotated: `T.Tensor(shape, dtype)`, a scalar dtype such as `T.int32`,
+        `T.handle`, or a buffer.
+    private : bool
+        Leave out the global symbol, as a function of an IRModule that only others call.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        A tile program. Tensors made by `T.empty` are parameters at the end, marked as outputs.
+
+    Raises
+    ------
+    TileError
+        For every mistake that can be seen in the program itself.
+    """
+    caller = sys._getframe(2)
+    if func is None:
+        return functools.partial(_prim_func, scope=caller.f_locals, private=private)
+    return _prim_func(func, scope=caller.f_locals, private=private)
+
+
+# TVM's parser, which reads the body of `@I.ir_module` classes, looks for this mark.
+prim_func.dispatch_token = "tirx"  # type: ignore[attr-defined]
+
+
+def _prim_func(func: Callable[..., Any], scope: Mapping[str, Any], private: bool) -> Any:
+    if "__module__" in scope and "__qualname__" in scope:
+        return func  # the body of a class: the class's own decorator parses it
+    annotations = resolve_annotations(func, scope)
+    for name in inspect.signature(func).parameters:
+        if name not in annotations:
+            raise SyntaxNotSupported(
+                f"the parameter {name!r} of {func.__name__} has no annotation",
+                help=f"write `{name}: T.Tensor((M, N), T.float16)`, or a dtype for a scalar",
+                location=SourceLocation(func.__code__.co_filename, func.__code__.co_firstlineno),
+            )
+    return trace_prim_func(func, annotations, private)
+
+
+def trace_prim_func(
+    func: Callable[..., Any], annotations: Mapping[str, Any], private: bool = False
+) -> tirx.PrimFunc:
+    """Trace `func` with its parameters as described by `annotations`."""
+    tracer = Tracer()
+    with IRBuilder() as builder, tracer.activate(), T.prim_func(private):
+        T.func_name(func.__name__)
+        arguments = {
+            name: T.arg(name, as_parameter(name, annotations[name]))
+            for name in inspect.signature(func).parameters
+        }
+        with tracer.call(), translate_errors(func):
+            traced(func, tracer)(**arguments)
+    return with_outputs(builder.get(), tracer)
+
+
+def as_parameter(name: str, annotation: Any) -> ir.Var:
+    """The variable that an annotation stands for: a buffer, a scalar or a pointer."""
+    if isinstance(annotation, TensorSpec):
+        return annotation()
+    if isinstance(annotation, DType):
+        return tirx.Var(name, str(annotation))
+    if isinstance(annotation, ir.Var):
+        return annotation
+    if isinstance(annotation, type) and annotation in (int, float, bool):
+        return tirx.Var(name, {int: "int32", float: "float32", bool: "bool"}[annotation])
+    if callable(annotation):
+        result = annotation()
+        if isinstance(result, ir.Var):
+            return result
+    raise SyntaxNotSupported(
+        f"the annotation of the parameter {name!r} is not a type of the language: {annotation!r}",
+        help="use T.Tensor(shape, dtype), a dtype such as T.int32, or T.handle",
+    )
+
+
+def with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
+    """Record which parameters are tensors that the kernel returns."""
+    if not tracer.outputs:
+        return func
+    if len(tracer.returned) != len(tracer.outputs):
+        names = ", ".join(str(output.name) for output in tracer.outputs)
+        raise SyntaxNotSupported(
+            f"not every tensor made by T.empty is returned: {names}",
+            help="return them all, in the order in which the caller wants them",
+        )
+    params = list(func.params)
+    positions = [
+        next(i for i, p in enumerate(params) if p.same_as(output)) for output in tracer.returned
+    ]
+    return func.with_attr(OUT_IDX_ATTR, positions)
+
+
+def resolve_annotations(func: Callable[..., Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluate a function's annotations, which may be strings (`from __future__ import ...`)."""
+    closure = {}
+    for name, cell in zip(func.__code__.co_freevars, func.__closure__ or (), strict=True):
+        try:
+            closure[name] = cell.cell_contents
+        except ValueError:  # a name that is bound later
+            continue
+    names = {**scope, **closure}
+    resolved = {}
+    for parameter, annotation in func.__annotations__.items():
+        if isinstance(annotation, str) and not isinstance(annotation, DType):
+            try:
+                annotation = eval(annotation, func.__globals__, names)
+            except NameError as error:
+                raise UndefinedName(
+                    f"{error.name!r}, in the annotation of {parameter!r}, is not defined",
+                    help="define it before the kernel",
+                    location=SourceLocation(
+                        func.__code__.co_filename, func.__code__.co_firstlineno
+                    ),
+                ) from error
+        resolved[parameter] = annotation
+    return resolved
+
+
+class translate_errors:  # noqa: N801 - used as a function: `with translate_errors(f):`
+    """Turn what Python and TVM raise in the middle of a kernel into a `TileError` with its line."""
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self._func = func
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if error is None or isinstance(error, TileError) or not isinstance(error, Exception):
+            return
+        location, raised_by_user = _innermost_user_line(traceback)
+        if location is None:
+            return
+        if isinstance(error, NameError) and raised_by_user:
+            name = error.name or str(error)
+            raise UndefinedName(
+                f"{name!r} is not defined",
+                help="check the spelling; a kernel sees its own names and those around its definition",
+                location=location,
+            ) from error
+        text = str(error).strip()
+        if isinstance(error, TypeError) and "must be real number" in text:
+            raise SyntaxNotSupported(
+                "a function of Python's math module is called on a run-time value",
+                help="use the language's function: T.sqrt, T.exp, T.log, T.floor, ...",
+                location=location,
+            ) from error
+        if not raised_by_user:
+            raise SyntaxNotSupported(text.splitlines()[0], location=location) from error
+
+
+def _innermost_user_line(traceback: Any) -> tuple[SourceLocation | None, bool]:
+    location, raised_by_user = None, False
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        raised_by_user = not is_internal(filename)
+        if raised_by_user:
+            location = SourceLocation(filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return location, raised_by_user
+
+
+class Macro:
+    """A piece of a kernel, traced in place wherever it is called. Made by `T.macro`."""
+
+    def __init__(self, func: Callable[..., Any], annotations: Mapping[str, Any]) -> None:
+        functools.update_wrapper(self, func)
+        self._func = func
+        self._signature = inspect.signature(func)
+        self._references = {
+            name
+            for name, annotation in annotations.items()
+            if annotation is Ref or annotation is tirx.Var
+        }
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tracer = current_tracer()
+        if tracer is None:
+            raise NestingError(
+                f"the macro {self._func.__name__} is called outside a kernel",
+                help="call it in a function under @T.prim_func or @tvmtile.jit",
+            )
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = self._argument(tracer, name, value)
+        with tracer.call():
+            return traced(self._func, tracer)(*bound.args, **bound.kwargs)
+
+    def _argument(self, tracer: Tracer, name: str, value: Any) -> Any:
+        """Values are passed as Python passes numbers; `T.Ref` parameters are passed by reference."""
+        if name in self._references and isinstance(value, ir.TensorLoad):
+            return value if is_scalar_variable(value) else Reference(value)
+        if ir.is_prim_expr(value) and not is_buffer_var(value):
+            return tracer._bind(name, value)
+        return value
+
+
+def macro(func: Callable[..., Any] | None = None, **_tvm_options: Any) -> Any:
+    """Decorate a function whose statements are traced in place when a kernel calls it.
+
+    It may take buffers, regions, values and Python objects, and may return a value. A parameter
+    annotated `T.Ref` is passed by reference: storing into it stores into the caller's element.
+
+    Examples
+    --------
+    ```
+    @T.macro
+    def relu(tile):
+        for i, j in T.Parallel(*tile.shape):
+            tile[i, j] = T.max(tile[i, j], 0)
+    ```
+    """
+    if func is None:
+        return macro
+    try:
+        annotations = resolve_annotations(func, sys._getframe(1).f_locals)
+    except TileError:
+        annotations = {}  # annotations of a macro are hints; only T.Ref has a meaning
+    return Macro(func, annotations)

@@ -1,0 +1,601 @@
+"""What a kernel's statements mean while it is being traced.
+
+The rewritten kernel (see `rewrite`) calls one `Tracer`, which emits statements through TVM's
+IRBuilder. Values known while tracing (Python numbers, lists, buffers) stay Python values; values of
+the running kernel are TIR expressions. The tracer keeps the difference honest: a Python name that
+would need to change at run time is an error that names `T.alloc_var`, never a stale value.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.script.ir_builder.base import IRBuilderFrame
+from tvm.tirx.expr import ExprOp
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import IRBuilder, is_buffer_var
+from tvmtile.errors import (
+    InvalidOperand,
+    NestingError,
+    ScopeError,
+    SourceLocation,
+    SyntaxNotSupported,
+    user_location,
+    warn,
+)
+from tvmtile.language.dtypes import DType
+from tvmtile.language.tensor import OutputTensor, TensorSpec
+from tvmtile.language.variables import Reference, is_scalar_variable
+
+__all__ = ["Tracer", "current_tracer"]
+
+_ACTIVE = threading.local()
+
+
+def current_tracer() -> Tracer | None:
+    """The tracer of the kernel that this thread is tracing, or None."""
+    return getattr(_ACTIVE, "tracer", None)
+
+
+class Escaped:
+    """What a name holds after the run-time loop or branch that bound it: any use is an error."""
+
+    def __init__(self, name: str, construct: str, location: SourceLocation | None) -> None:
+        object.__setattr__(self, "_escaped", (name, construct, location))
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise_escaped(self)
+
+    def _use(self, *_: Any, **__: Any) -> Any:
+        raise_escaped(self)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _use
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _use
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __pow__ = __rpow__ = _use
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __neg__ = __invert__ = _use
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _use
+    __getitem__ = __setitem__ = __call__ = __iter__ = __len__ = __index__ = __bool__ = _use
+    __float__ = __int__ = __enter__ = __exit__ = _use
+    __hash__ = None  # type: ignore[assignment]
+
+
+def raise_escaped(value: Escaped) -> Any:
+    """Report the use of a name outside the run-time construct that bound it."""
+    name, construct, location = object.__getattribute__(value, "_escaped")
+    where = f" (line {location.line})" if location is not None else ""
+    raise ScopeError(
+        f"{name!r} is bound inside a {construct}{where} and used after it",
+        help=f"the value exists at run time only: write `{name} = T.alloc_var(dtype, init=...)` before "
+        f"the {construct}; assignments to it then store into a variable",
+    )
+
+
+class _Region:
+    """A run-time loop or branch whose body is being traced."""
+
+    def __init__(self, construct: str, carried: Iterable[str] = ()) -> None:
+        self.construct = construct
+        self.carried = frozenset(carried)
+        self.rebound: dict[str, SourceLocation | None] = {}
+
+
+class Branch:
+    """An `if`: decided now when its condition is a Python value, emitted otherwise."""
+
+    def __init__(self, tracer: Tracer, condition: Any) -> None:
+        self.dynamic = isinstance(condition, ir.Expr)
+        self.has_then = self.dynamic or bool(condition)
+        self.has_else = self.dynamic or not condition
+        self.region = _Region("branch")
+        self._tracer = tracer
+        if self.dynamic:
+            self.frame = T.If(condition)
+            self.frame.__enter__()
+
+    def then(self) -> AbstractContextManager[None]:
+        return self._enter(T.Then) if self.dynamic else nullcontext()
+
+    def otherwise(self) -> AbstractContextManager[None]:
+        return self._enter(T.Else) if self.dynamic else nullcontext()
+
+    @contextmanager
+    def _enter(self, make_frame: Callable[[], IRBuilderFrame]) -> Iterator[None]:
+        with make_frame(), self._tracer.inside(self.region):
+            yield
+
+
+class Loop:
+    """A `for` or `while`: a loop of the program for TVM's loop frames, else a loop of the tracing."""
+
+    def __init__(self, tracer: Tracer, iterable: Any, carried: tuple[str, ...]) -> None:
+        self.iterable = iterable
+        self.dynamic = isinstance(iterable, IRBuilderFrame | LoopNest)
+        self.region = _Region("loop", carried)
+        self._tracer = tracer
+
+    def __iter__(self) -> Iterator[Any]:
+        tracer = self._tracer
+        if not self.dynamic:
+            tracer.loops.append(self)
+            try:
+                yield from _python_iterable(self.iterable)
+            finally:
+                tracer.loops.pop()
+            return
+        with self.iterable as variables, tracer.inside(self.region):
+            tracer.loops.append(self)
+            yield variables
+            tracer.loops.pop()
+
+
+class LoopNest:
+    """What a loop function of the language returns when TVM has no single frame for it.
+
+    A context manager whose value is the loop variable, or the list of them.
+    """
+
+    def __enter__(self) -> Any:
+        raise NotImplementedError
+
+    def __exit__(self, *exception: object) -> None:
+        raise NotImplementedError
+
+
+def _python_iterable(iterable: Any) -> Iterable[Any]:
+    if isinstance(iterable, ir.Expr) or not hasattr(iterable, "__iter__"):
+        raise SyntaxNotSupported(
+            f"a kernel can't loop over {_describe(iterable)}",
+            help="loop over T.serial, T.Parallel, T.Pipelined, T.unroll, range(...) or a Python list",
+        )
+    return iterable
+
+
+class _IndexBuilder:
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+class Tracer:
+    """Records one function. Use `Tracer.build`.
+
+    Attributes
+    ----------
+    outputs : list of OutputTensor
+        Tensors made by `T.empty`, in the order of their declaration.
+    returned : tuple of OutputTensor
+        Those that the kernel returned.
+    """
+
+    index = _IndexBuilder()
+
+    def __init__(
+        self,
+        bind_parameter: Callable[[str, Any], Any] | None = None,
+        on_kernel: Callable[[], None] | None = None,
+    ) -> None:
+        self.on_kernel = on_kernel
+        self.loops: list[Loop] = []
+        self.outputs: list[Any] = []
+        self.returned: tuple[Any, ...] = ()
+        self.in_kernel = False
+        self._regions: list[_Region] = []
+        self._bind_parameter = bind_parameter
+        self._call_depth: list[int] = []
+
+    @contextmanager
+    def activate(self) -> Iterator[Tracer]:
+        """Make this the thread's tracer; kernels may be traced while another one is."""
+        outer = current_tracer()
+        _ACTIVE.tracer = self
+        try:
+            yield self
+        finally:
+            _ACTIVE.tracer = outer
+
+    @contextmanager
+    def inside(self, region: _Region) -> Iterator[None]:
+        """Trace the body of a run-time loop or branch."""
+        self._regions.append(region)
+        try:
+            yield
+        finally:
+            self._regions.pop()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Trace the body of a macro: its `return` must not sit in a run-time branch of its own."""
+        self._call_depth.append(len(self._regions))
+        try:
+            yield
+        finally:
+            self._call_depth.pop()
+
+    def enter_kernel(self) -> None:
+        """Note that `T.Kernel` begins; the eager style's first look at a function ends here."""
+        if self.on_kernel is not None:
+            self.on_kernel()
+        self.in_kernel = True
+
+    # Control flow ----------------------------------------------------------------------------
+
+    def branch(self, condition: Any) -> Branch:
+        return Branch(self, as_condition(condition))
+
+    def end(self, branch: Branch) -> None:
+        if branch.dynamic:
+            branch.frame.__exit__(None, None, None)
+
+    def loop(self, iterable: Any, carried: tuple[str, ...] = ()) -> Loop:
+        return Loop(self, iterable, carried)
+
+    def while_loop(self, condition: Callable[[], Any], carried: tuple[str, ...] = ()) -> Loop:
+        test = as_condition(condition())
+        if not isinstance(test, ir.Expr):
+            if not test:
+                return Loop(self, (), carried)
+            raise SyntaxNotSupported(
+                "the condition of this `while` is true while tracing and never changes",
+                help="a run-time loop needs a run-time condition, e.g. on a T.alloc_var variable",
+            )
+        return Loop(self, T.While(test), carried)
+
+    def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
+        """The value of `name` after `construct`, in whose body it was assigned."""
+        rebound = construct.region.rebound
+        if name in local_names and name not in rebound:
+            return local_names[name]
+        return Escaped(name, construct.region.construct, rebound.get(name))
+
+    def range(self, *bounds: Any) -> Any:
+        from tvmtile.language.loops import serial
+
+        return serial(*bounds)
+
+    def break_loop(self) -> bool:
+        return self._leave_iteration("break", T.Break)
+
+    def continue_loop(self) -> bool:
+        return self._leave_iteration("continue", T.Continue)
+
+    def _leave_iteration(self, keyword: str, emit: Callable[[], None]) -> bool:
+        loop = self.loops[-1]
+        if loop.dynamic:
+            emit()
+            return False
+        if any(region.construct == "branch" for region in self._regions):
+            raise NestingError(
+                f"`{keyword}` of a loop over Python values stands under a run-time condition",
+                help="make it a run-time loop (T.serial), or decide the condition while tracing",
+            )
+        return True
+
+    def context(self, manager: Any) -> AbstractContextManager[Any]:
+        if isinstance(manager, Escaped):
+            raise_escaped(manager)
+        if not hasattr(manager, "__enter__"):
+            raise SyntaxNotSupported(f"`with` needs a context manager, not {_describe(manager)}")
+        return manager  # type: ignore[no-any-return]
+
+    def returns(self, value: Any) -> Any:
+        depth = self._call_depth[-1]
+        if len(self._regions) > depth:
+            raise NestingError(
+                "`return` stands inside a run-time loop or branch",
+                help="assign to a T.alloc_var variable there and return it after the construct, or "
+                "guard the rest of the kernel with `if`",
+            )
+        if len(self._call_depth) > 1:
+            return value
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        for item in values:
+            if not any(item is output for output in self.outputs):
+                raise InvalidOperand(
+                    f"a kernel returns tensors made by T.empty, not {_describe(item)}",
+                    help="declare the result with `C = T.empty(shape, dtype)` and return it",
+                )
+        self.returned = values
+        return None
+
+    def check(self, condition: Any, message: Callable[[], Any]) -> None:
+        test = as_condition(condition)
+        text = message()
+        if isinstance(test, ir.Expr):
+            frame = T.Assert(test, "assertion failed" if text is None else text)
+            frame.add_callback(lambda: frame.__exit__(None, None, None))
+            frame.__enter__()
+        elif not test:
+            raise AssertionError("" if text is None else text)
+
+    # Names -----------------------------------------------------------------------------------
+
+    def assign(self, name: str, value: Any, local_names: Mapping[str, Any]) -> Any:
+        """`name = value`: store into a variable, bind a run-time value, or keep a Python value."""
+        previous = local_names.get(name)
+        if is_scalar_variable(previous) and _is_number(value):
+            T.buffer_store(previous.source, _converted(value, previous.ty.dtype), previous.indices)
+            return previous
+        if isinstance(previous, Reference) and _is_number(value):
+            previous.store(value)
+            return previous
+        self._note_rebinding(name, name in local_names)
+        return self._bind(name, value)
+
+    def _note_rebinding(self, name: str, existed: bool) -> None:
+        for region in self._regions[self._call_depth[-1] :]:
+            if existed and name in region.carried and name not in region.rebound:
+                raise ScopeError(
+                    f"{name!r} is carried from one iteration of this loop to the next",
+                    help=f"a name bound to a value can't change at run time: write "
+                    f"`{name} = T.alloc_var(dtype, init=...)` before the loop",
+                )
+            region.rebound.setdefault(name, user_location())
+
+    def _bind(self, name: str, value: Any) -> Any:
+        if isinstance(value, T.scalar_wrapper):
+            IRBuilder.name(name, value.scalar.source)
+            return value.scalar
+        if isinstance(value, T.meta_var):
+            return value.value
+        if isinstance(value, OutputTensor):
+            return self._declare_output(name, value)
+        if isinstance(value, IRBuilderFrame):
+            value.add_callback(lambda: value.__exit__(None, None, None))
+            return self.bind_target(name, value.__enter__())
+        if isinstance(value, ExprOp):
+            value = value.asobject()
+        if isinstance(value, tirx.IntImm) and value.ty.dtype == "int32":
+            return int(value)
+        if isinstance(value, ir.Var):
+            if not value.name or is_buffer_var(value):
+                IRBuilder.name(name, value)
+            return value
+        if not ir.is_prim_expr(value):
+            return value
+        if not self.in_kernel and not _reads_memory(value):
+            return value  # the host's arithmetic on dimensions needs no variable of its own
+        variable = T.Bind(value)
+        IRBuilder.name(name, variable)
+        return variable
+
+    def _declare_output(self, name: str, value: OutputTensor) -> Any:
+        buffer = T.arg(name, T.buffer(value.shape, value.dtype))
+        self.outputs.append(buffer)
+        return buffer
+
+    def declare(
+        self,
+        name: str,
+        annotation: Any,
+        value: Callable[[], Any] | None,
+        local_names: Mapping[str, Any],
+        reassigned: bool = False,
+    ) -> Any:
+        """`name: annotation = value`, which declares a parameter, a variable or a value's dtype."""
+        if value is None and self._bind_parameter is not None and name in local_names:
+            return self._bind_parameter(name, annotation)
+        if isinstance(annotation, TensorSpec) and value is None:
+            raise SyntaxNotSupported(
+                f"{name!r} is declared as a tensor but is not a parameter of the kernel",
+                help="use T.alloc_shared, T.alloc_fragment or T.empty for a tensor of its own",
+            )
+        dtype = annotation if isinstance(annotation, DType) else None
+        if isinstance(annotation, type(T.let)) and annotation.type_spec is not None:
+            dtype = annotation.type_spec
+        if value is None:
+            if dtype is None:
+                raise SyntaxNotSupported(
+                    f"{name!r} has neither a value nor a dtype",
+                    help=f"write `{name}: T.int32 = ...`",
+                )
+            return self.assign(name, T.local_scalar(str(dtype)), {})
+        result = value()
+        if dtype is not None and _is_number(result):
+            result = _converted(result, str(dtype))
+            if reassigned:
+                variable = self.assign(name, T.local_scalar(str(dtype)), {})
+                T.buffer_store(variable.source, result, [0])
+                return variable
+        return self.assign(name, result, local_names)
+
+    def bind_target(self, names: Any, values: Any) -> Any:
+        """Name the variables that a loop or a `with` yields; returns what the target gets."""
+        if isinstance(names, str):
+            if isinstance(values, list | tuple) and len(values) == 1:
+                values = values[0]
+            if isinstance(values, list | tuple):
+                return type(values)(
+                    self.bind_target(f"{names}_{i}", v) for i, v in enumerate(values)
+                )
+            if isinstance(values, ir.Var) or isinstance(values, IRBuilderFrame):
+                if isinstance(values, ir.Var):
+                    IRBuilder.name(names, values)
+                return values
+            return self._bind(names, values) if ir.is_prim_expr(values) else values
+        items = list(values) if isinstance(values, list | tuple | ir.Array) else [values]
+        if len(items) != len(names):
+            raise InvalidOperand(
+                f"{len(names)} names for {len(items)} value{'s' if len(items) != 1 else ''}",
+                help="the number of names is the number of loop extents or grid axes",
+            )
+        return tuple(self.bind_target(n, v) for n, v in zip(names, items, strict=True))
+
+    def snapshot(self, value: Any) -> Any:
+        """The right side of a tuple assignment, its loads done before any of its stores."""
+        if isinstance(value, IRBuilderFrame):
+            return self._bind("value", value)
+        if not isinstance(value, tuple | list) or len(value) < 2:
+            return value
+        return type(value)(T.Bind(v) if isinstance(v, ir.TensorLoad) else v for v in value)
+
+    def augment(
+        self, name: str, op: str, target: Any, value: Any, local_names: Mapping[str, Any]
+    ) -> Any:
+        if is_buffer_var(target):
+            raise InvalidOperand(
+                f"`{name}` is a whole buffer; an augmented assignment needs an element",
+                help=f"write `{name}[i, j] {_SYMBOLS[op]} ...` in a loop over T.Parallel",
+            )
+        current = target.load() if isinstance(target, Reference) else target
+        return self.assign(name, getattr(operator, op)(current, value), local_names)
+
+    # Elements --------------------------------------------------------------------------------
+
+    def store(self, target: Any, index: Any, value: Any) -> None:
+        if isinstance(target, Escaped):
+            raise_escaped(target)
+        if isinstance(target, Reference):
+            target.store(value, index)
+        elif is_buffer_var(target):
+            store_element(target, index, value)
+        elif isinstance(target, ir.Expr):
+            raise InvalidOperand(
+                f"{_describe(target)} can't be stored into",
+                help="store into an element of a buffer, `buffer[i, j] = value`",
+            )
+        else:
+            target[index] = value
+
+    def augment_item(self, op: str, target: Any, index: Any, value: Any) -> None:
+        function = getattr(operator, op)
+        self.store(target, index, function(target[index], value))
+
+    def evaluate(self, value: Any) -> None:
+        """An expression on a line of its own."""
+        if value is None or isinstance(value, str | Escaped) or is_buffer_var(value):
+            return
+        if isinstance(value, ir.Call) or ir.is_prim_expr(value):
+            T.evaluate(value)
+        elif isinstance(value, tirx.BufferStore):
+            T.buffer_store(value.buffer, value.value, value.indices)
+        elif isinstance(value, tirx.Stmt):
+            T.add_to_parent(value)
+        elif isinstance(value, IRBuilderFrame):
+            value.add_callback(lambda: value.__exit__(None, None, None))
+            value.__enter__()
+        elif isinstance(value, ir.Expr):
+            warn(f"the value of this expression, {_describe(value)}, is not used")
+
+    # Conditions ------------------------------------------------------------------------------
+
+    def logical_and(self, left: Any, right: Callable[[], Any]) -> Any:
+        left = as_condition(left, keep=True)
+        if not isinstance(left, ir.Expr):
+            return left and right()
+        rhs = as_condition(right(), keep=True)
+        if isinstance(rhs, ir.Expr):
+            return tirx.all(left, rhs)
+        return left if rhs else False
+
+    def logical_or(self, left: Any, right: Callable[[], Any]) -> Any:
+        left = as_condition(left, keep=True)
+        if not isinstance(left, ir.Expr):
+            return left or right()
+        rhs = as_condition(right(), keep=True)
+        if isinstance(rhs, ir.Expr):
+            return tirx.any(left, rhs)
+        return True if rhs else left
+
+    def logical_not(self, operand: Any) -> Any:
+        operand = as_condition(operand)
+        return tirx.Not(operand) if isinstance(operand, ir.Expr) else not operand
+
+    def if_else(self, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        test = as_condition(condition)
+        if not isinstance(test, ir.Expr):
+            return then() if test else otherwise()
+        from tvmtile.language.math import if_then_else
+
+        return if_then_else(test, then(), otherwise())
+
+
+_SYMBOLS = {"add": "+=", "sub": "-=", "mul": "*=", "truediv": "/=", "floordiv": "//=", "mod": "%="}
+
+
+def as_condition(value: Any, keep: bool = False) -> Any:
+    """A run-time condition as a boolean expression, anything else as a Python truth value.
+
+    With `keep`, a Python value stays what it is, as the operands of `and` and `or` do.
+    """
+    if isinstance(value, Escaped):
+        raise_escaped(value)
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, Reference):
+        value = value.load()
+    if isinstance(value, tirx.IntImm):
+        return bool(value.value)
+    if is_buffer_var(value) or isinstance(value, ir.TensorRegion):
+        raise InvalidOperand(
+            f"{_describe(value)} is a tile, not a condition",
+            help="compare one element, or reduce the tile with T.any_of or T.all_of",
+        )
+    if ir.is_prim_expr(value):
+        return value if value.ty.dtype == "bool" else value != tirx.const(0, value.ty.dtype)
+    return value if keep else bool(value)
+
+
+def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
+    """Emit `buffer[index] = value`, converting the value to the buffer's dtype."""
+    from tvmtile.language.elements import check_element, lowered_index
+
+    indices = lowered_index(buffer, index)
+    check_element(buffer, indices)
+    T.buffer_store(buffer, _converted(value, str(buffer.ty.dtype)), indices)
+
+
+def _converted(value: Any, dtype: Any) -> Any:
+    """`value` as an expression of `dtype`; a vector keeps its lanes."""
+    if isinstance(value, Escaped):
+        raise_escaped(value)
+    if isinstance(value, Reference):
+        value = value.load()
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, T.scalar_wrapper):
+        value = value.scalar
+    if isinstance(value, bool | int | float):
+        return tirx.const(value, str(dtype))
+    if not ir.is_prim_expr(value):
+        raise InvalidOperand(
+            f"{_describe(value)} is not a value that can be stored",
+            help="store a number, an element of a buffer or an expression of them",
+        )
+    source = str(value.ty.dtype)
+    scalar, _, lanes = source.partition("x")
+    wanted = f"{dtype}x{lanes}" if lanes and scalar != source else str(dtype)
+    return value if source == wanted else tirx.Cast(wanted, value)
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, bool | int | float | ExprOp | Reference)
+        or (ir.is_prim_expr(value) and not isinstance(value, ir.StringImm))
+        or isinstance(value, T.scalar_wrapper)
+    )
+
+
+def _reads_memory(value: ir.Expr) -> bool:
+    from tvm_ffi import VisitInterrupt, structural_walk
+
+    return (
+        structural_walk(
+            value, ((ir.TensorLoad, ir.Call), lambda _: VisitInterrupt(True)), order="pre"
+        )
+        is not None
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Escaped):
+        raise_escaped(value)
+    if is_buffer_var(value):
+        return f"the buffer {value.name}"
+    if isinstance(value, ir.Expr):
+        return f"the expression `{value}`"
+    return f"a {type(value).__name__}"

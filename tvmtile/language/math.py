@@ -1,0 +1,193 @@
+"""Arithmetic that Python's operators do not spell: `T.exp`, `T.max`, `T.ceildiv`, ...
+
+Most names are TVM's own. Here are those that TVM spells differently, that must also work on plain
+Python numbers, or whose meaning on run-time conditions needs care.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile.errors import InvalidOperand
+from tvmtile.language.dtypes import DType, as_dtype, cast
+
+__all__ = [
+    "Cast",
+    "Select",
+    "cast",
+    "cdiv",
+    "ceildiv",
+    "clamp",
+    "dtype",
+    "exp10",
+    "if_then_else",
+    "infinity",
+    "max",
+    "max_value",
+    "min",
+    "min_value",
+    "reinterpret",
+    "rsqrt",
+    "sigmoid",
+    "where",
+]
+
+dtype = as_dtype
+
+
+def Cast(dtype: Any, value: Any) -> Any:
+    """`T.cast` with TVM's order of arguments."""
+    return cast(value, dtype)
+
+
+def as_expr(value: Any, like: Any = None) -> ir.Expr:
+    """A Python number or a comparison as an expression; numbers take the dtype of `like`."""
+    if hasattr(value, "asobject"):
+        value = value.asobject()
+    elif hasattr(value, "load"):
+        value = value.load()
+    if isinstance(value, bool | int | float):
+        if ir.is_prim_expr(like):
+            return tirx.const(value, str(like.ty.dtype))
+        return tirx.const(value, "float32" if isinstance(value, float) else "int32")
+    if not ir.is_prim_expr(value):
+        raise InvalidOperand(
+            f"{getattr(value, 'name', value)!s} is not a value: a function of elements got a whole tile",
+            help="index it, `tile[i, j]`, in a loop over T.Parallel",
+        )
+    return value
+
+
+def _pair(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
+    return as_expr(a, b), as_expr(b, a)
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, bool | int | float) for value in values)
+
+
+_python_max, _python_min = max, min
+
+
+def max(a: Any, b: Any, *more: Any) -> Any:
+    """The largest of the values; of Python numbers, a Python number."""
+    if more:
+        return max(max(a, b), *more)
+    return _python_max(a, b) if _are_numbers(a, b) else tirx.max(*_pair(a, b))
+
+
+def min(a: Any, b: Any, *more: Any) -> Any:
+    """The smallest of the values; of Python numbers, a Python number."""
+    if more:
+        return min(min(a, b), *more)
+    return _python_min(a, b) if _are_numbers(a, b) else tirx.min(*_pair(a, b))
+
+
+def clamp(value: Any, lower: Any, upper: Any) -> Any:
+    """`value` limited to the interval from `lower` to `upper`."""
+    return min(max(value, lower), upper)
+
+
+def ceildiv(a: Any, b: Any) -> Any:
+    """`a / b` rounded up, for integers; of Python integers, a Python integer."""
+    if isinstance(a, int) and isinstance(b, int):
+        return -(-a // b)
+    return tirx.ceildiv(*_pair(a, b))
+
+
+cdiv = ceildiv
+
+
+def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
+    """One of two values; only the chosen one is evaluated, so it may guard a load.
+
+    Parameters
+    ----------
+    condition : Expr or bool
+        Decides at run time, or now if it is a Python value.
+    then, otherwise : Expr or number
+        Values of one dtype; a number takes the dtype of the other.
+    """
+    if isinstance(condition, bool):
+        return then if condition else otherwise
+    if _are_numbers(then, otherwise):
+        is_float = isinstance(then, float) or isinstance(otherwise, float)
+        kind = "float32" if is_float else "int32"
+        a, b = tirx.const(then, kind), tirx.const(otherwise, kind)
+    else:
+        a, b = _pair(then, otherwise)
+    if str(a.ty.dtype) != str(b.ty.dtype):
+        a, b = _promoted(a, b)
+    return tirx.if_then_else(as_expr(condition), a, b)
+
+
+def _promoted(a: ir.Expr, b: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Two expressions in the dtype that arithmetic between them has."""
+    common = str((a + b).ty.dtype)
+    return cast(a, DType(common)), cast(b, DType(common))
+
+
+where = if_then_else
+
+
+def Select(condition: Any, then: Any, otherwise: Any) -> Any:
+    """One of two values, both of which may be evaluated."""
+    a, b = _pair(then, otherwise)
+    return tirx.Select(as_expr(condition), a, b)
+
+
+def infinity(dtype: Any) -> Any:
+    """Positive infinity of a float dtype; the largest value of an integer one."""
+    name = as_dtype(dtype)
+    return tirx.infinity(str(name)) if "float" in name else max_value(name)
+
+
+def max_value(dtype: Any) -> Any:
+    """The largest finite value of a dtype."""
+    return tirx.max_value(str(as_dtype(dtype)))
+
+
+def min_value(dtype: Any) -> Any:
+    """The smallest (most negative) finite value of a dtype."""
+    return tirx.min_value(str(as_dtype(dtype)))
+
+
+def reinterpret(value: Any, dtype: Any) -> Any:
+    """The bits of `value` as another dtype of the same width.
+
+    Raises
+    ------
+    InvalidOperand
+        If the widths differ. TVM's order of the arguments, dtype first, is accepted too.
+    """
+    if isinstance(value, str) or not (ir.is_prim_expr(value) or hasattr(value, "load")):
+        value, dtype = dtype, value
+    expression, name = as_expr(value), as_dtype(dtype)
+    source = DataType(str(expression.ty.dtype))
+    if source.bits * source.lanes != name.bits * name.lanes:
+        raise InvalidOperand(
+            f"T.reinterpret: {source} and {name} differ in width",
+            help="use T.cast to convert the value",
+        )
+    return tirx.reinterpret(str(name), expression)
+
+
+def sigmoid(value: Any) -> Any:
+    """`1 / (1 + exp(-value))`."""
+    expression = as_expr(value)
+    one = tirx.const(1, expression.ty.dtype)
+    return one / (one + tirx.exp(-expression))
+
+
+def rsqrt(value: Any) -> Any:
+    """`1 / sqrt(value)`."""
+    expression = as_expr(value)
+    return tirx.const(1, expression.ty.dtype) / tirx.sqrt(expression)
+
+
+def exp10(value: Any) -> Any:
+    """10 to the power of `value`."""
+    expression = as_expr(value)
+    return tirx.pow(tirx.const(10, expression.ty.dtype), expression)

@@ -1,0 +1,24 @@
+"""The passes that lower tile programs; each is a `tvm.transform` pass in a module of its own.
+
+`LowerTilePrograms(target)` is all of them as one pass; their order is in `tvmtile.pipeline`.
+"""
+
+from tvmtile.passes.guard_global_access import GuardGlobalAccess
+from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
+from tvmtile.passes.legalize import Legalize
+from tvmtile.passes.lower_tile_op import LowerTileOp
+from tvmtile.passes.lower_tile_programs import LowerTilePrograms
+from tvmtile.passes.place_memory import PlaceMemoryOnCpu
+from tvmtile.passes.serialize_threads import SerializeThreads
+from tvmtile.passes.vectorize_parallel import VectorizeParallel
+
+__all__ = [
+    "GuardGlobalAccess",
+    "LaunchBlocksOnCpu",
+    "Legalize",
+    "LowerTileOp",
+    "LowerTilePrograms",
+    "PlaceMemoryOnCpu",
+    "SerializeThreads",
+    "VectorizeParallel",
+]

@@ -1,0 +1,189 @@
+"""GuardGlobalAccess: a tile may reach over the edge of a tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer, IntervalSet
+from tvm_ffi import structural_equal
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.rewriting import ScopedRewriter, contains, with_fresh_variables
+from tvmtile.tileop.operands import buffer_of, origin_of
+from tvmtile.tileop.registry import operator_of
+
+__all__ = ["GuardGlobalAccess"]
+
+
+@prim_func_pass("GuardGlobalAccess")
+def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make every access that may lie outside a tensor of the signature safe.
+
+    Loads outside read as zero, stores outside are not done. Accesses that the analyzer proves to lie
+    inside stay as they are. A nest of elementwise loops gets two versions: where the whole nest lies
+    inside, which is the case for all but the last tiles, the unguarded one runs.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((128,), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                C[bx * 32 + i] = A[bx * 32 + i]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((128,), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            if bx * 32 < 69:
+                for i in T.parallel(32):
+                    C[bx * 32 + i] = A[bx * 32 + i]
+            else:
+                for i in T.parallel(32):
+                    C[bx * 32 + i] = T.if_then_else(bx * 32 + i < 100, A[bx * 32 + i], T.float32(0))
+    ```
+    """
+    del context
+    tensors = {param for param in func.params if is_buffer_var(param)}
+    return func.with_body(_Guard(tensors).rewrite(func.body))
+
+
+class _Guard(ScopedRewriter):
+    def __init__(self, tensors: set[ir.Var]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._in_kernel = False
+        self._nest: list[tirx.For] = []
+
+    # Loops: an elementwise nest is versioned as a whole ---------------------------------------
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._in_kernel = True
+            result = super().visit_for(loop)
+            self._in_kernel = False
+            return result
+        if not self._in_kernel or loop.kind != tirx.ForKind.PARALLEL or self._nest:
+            return super().visit_for(loop)
+        conditions = _NestBounds(self._tensors, self.analyzer).of(loop)
+        self._nest.append(loop)
+        guarded = super().visit_for(loop)
+        self._nest.pop()
+        if not conditions:
+            return guarded
+        inside = tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
+        with self.assuming(inside):
+            self._nest.append(loop)
+            plain = super().visit_for(loop)
+            self._nest.pop()
+        return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
+
+    # Single accesses ---------------------------------------------------------------------------
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        load = self.descend(node)
+        condition = self._condition(load.source, load.indices)
+        if condition is None:
+            return load
+        return tirx.if_then_else(condition, load, tirx.const(0, load.ty.dtype))
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        store = self.descend(node)
+        condition = self._condition(store.buffer, store.indices)
+        return store if condition is None else tirx.IfThenElse(condition, store, None)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        op = operator_of(node.value)
+        if op is None:
+            return self.descend(node)
+        # An element operator's target names a place; it is not a load to be guarded by itself.
+        conditions = [
+            condition
+            for operand in [*op.writes(), *op.reads()]
+            if (condition := self._condition(buffer_of(operand), origin_of(operand))) is not None
+        ]
+        if not conditions:
+            return node
+        inside = tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
+        return tirx.IfThenElse(inside, node, None)
+
+    def _condition(self, buffer: Any, indices: Any) -> Any:
+        """What must hold for an element to lie inside its tensor; None if it certainly does."""
+        if not self._in_kernel or buffer not in self._tensors:
+            return None
+        unproven = [
+            part
+            for index, extent in zip(indices, buffer.ty.shape, strict=True)
+            for part in _bounds(index, index, extent)
+            if not self.analyzer.can_prove(part)
+        ]
+        if not unproven:
+            return None
+        return tirx.all(*unproven) if len(unproven) > 1 else unproven[0]
+
+
+def _bounds(low: Any, high: Any, extent: Any) -> tuple[Any, Any]:
+    if isinstance(low, tirx.Ramp):
+        high = low.base + (low.lanes - 1) * low.stride
+        low = low.base
+    return high < extent, low >= tirx.const(0, str(low.ty.dtype))
+
+
+class _NestBounds(ScopedRewriter):
+    """Finds the conditions, in terms of outer variables, under which a nest stays inside."""
+
+    def __init__(self, tensors: set[ir.Var], outer: Analyzer) -> None:
+        super().__init__()
+        self.analyzer = outer
+        self._tensors = tensors
+        self._ranges: dict[ir.Var, Any] = {}
+        self._conditions: list[Any] = []
+
+    def of(self, loop: tirx.For) -> list[Any]:
+        self.rewrite(loop)
+        unique: list[Any] = []
+        for condition in self._conditions:
+            if not any(structural_equal(condition, other) for other in unique):
+                unique.append(condition)
+        return unique
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        self._ranges[loop.loop_var] = IntervalSet(loop.min, loop.min + loop.extent - 1)
+        return super().visit_for(loop)
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        self._note(node.source, node.indices)
+        return self.descend(node)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        self._note(node.buffer, node.indices)
+        return self.descend(node)
+
+    def _note(self, buffer: Any, indices: Any) -> None:
+        if buffer not in self._tensors:
+            return
+        for index, extent in zip(indices, buffer.ty.shape, strict=True):
+            if isinstance(index, tirx.Ramp):
+                continue
+            if all(self.analyzer.can_prove(part) for part in _bounds(index, index, extent)):
+                continue
+            interval = self.analyzer.int_set(index, self._ranges)
+            low, high = interval.min_value, interval.max_value
+            if not (_depends_on_outer_only(low) and _depends_on_outer_only(high)):
+                continue
+            for part in _bounds(low, high, extent):
+                condition = self.analyzer.simplify(part)
+                if not self.analyzer.can_prove(condition):
+                    self._conditions.append(condition)
+
+
+def _depends_on_outer_only(bound: Any) -> bool:
+    """Tell whether a bound is finite and reads no memory, which the nest might change."""
+    infinite = contains(bound, ir.Var, lambda var: var.name in ("pos_inf", "neg_inf"))
+    return not infinite and not contains(bound, (ir.TensorLoad, ir.Call), lambda _: True)

@@ -1,0 +1,68 @@
+"""LaunchBlocksOnCpu: the grid of a kernel becomes one parallel loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.rewriting import for_loop, seq
+
+__all__ = ["LaunchBlocksOnCpu"]
+
+
+@prim_func_pass("LaunchBlocksOnCpu")
+def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
+
+    TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
+    Threads have been dealt with by SerializeThreads.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for by in T.thread_binding(2, thread="blockIdx.y"):
+                for i in T.parallel(8):
+                    A[by * 32 + i, bx] = T.float32(0)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 32), "float32")):
+        for block in T.parallel(8):
+            bx: T.let[T.int32] = block % 4
+            by: T.let[T.int32] = block // 4
+            for i in T.parallel(8):
+                A[by * 32 + i, bx] = T.float32(0)
+    ```
+    """
+    del context
+
+    def launch(loop: tirx.For, mutator: Any) -> Any:
+        if not is_kernel(loop):
+            return mutator.default_mutate(loop)
+        return _parallel_loop(Launch(loop))
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, launch)]))
+
+
+def _parallel_loop(launch: Launch) -> tirx.Stmt:
+    total: Any = tirx.const(1, "int32")
+    for axis in launch.blocks:
+        total = total * axis.extent
+    block = tirx.Var("block", "int32")
+    rest: Any = block
+    bindings: list[tirx.Stmt] = []
+    for position, axis in enumerate(launch.blocks):
+        last = position == len(launch.blocks) - 1
+        index = rest if last else tirx.floormod(rest, axis.extent)
+        bindings.append(tirx.Bind(axis.loop_var, index))
+        rest = tirx.floordiv(rest, axis.extent)
+    return for_loop(block, total, seq([*bindings, launch.body]), tirx.ForKind.PARALLEL)

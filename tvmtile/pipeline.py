@@ -1,0 +1,92 @@
+"""The order of the passes, per target: the page to read first.
+
+A tile program goes in; ordinary TIR comes out, which TVM's own passes and code generators finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import ir, tirx
+from tvm.s_tir.pipeline import default_s_tir_pipeline
+from tvm.target import Target
+
+from tvmtile.errors import UnknownTarget
+from tvmtile.passes import (
+    GuardGlobalAccess,
+    LaunchBlocksOnCpu,
+    Legalize,
+    LowerTileOp,
+    PlaceMemoryOnCpu,
+    SerializeThreads,
+    VectorizeParallel,
+)
+
+__all__ = ["LOWERING", "lowering_passes", "tvm_pipeline"]
+
+_CPU: tuple[Any, ...] = (
+    Legalize,  # operands of tile operators become explicit regions
+    LowerTileOp,  # tile operators become loops over elements and micro-kernels
+    GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
+    SerializeThreads,  # code written by thread index runs for one thread after the other
+    VectorizeParallel,  # elementwise loops become vector loops
+    PlaceMemoryOnCpu,  # tiles become arrays of the host
+    LaunchBlocksOnCpu,  # the grid becomes one parallel loop
+)
+
+LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU}
+"""The passes that lower a tile program, by kind of target."""
+
+
+def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule], ...]:
+    """The passes for a target, the one that binds the target first.
+
+    Parameters
+    ----------
+    target : Target
+        Its kind decides.
+
+    Raises
+    ------
+    UnknownTarget
+        If tile programs can't be lowered for it.
+    """
+    kind = target.kind.name
+    if kind not in LOWERING:
+        raise UnknownTarget(
+            f"tile programs can't be lowered for {kind!r}",
+            help=f"the targets of tile programs are {', '.join(LOWERING)}",
+        )
+    return (tirx.transform.BindTarget(target.with_host(target)), *LOWERING[kind])
+
+
+def tvm_pipeline() -> tuple[Any, Any, Any]:
+    """The pipeline `tvmtile` of `tvm.tirx.build`: tile programs are lowered, TVM does the rest.
+
+    Returns
+    -------
+    tuple
+        What `tvm.tirx.register_tir_pipeline` asks for: the pass over the module, and the factories of
+        the final passes for host and device functions.
+
+    Notes
+    -----
+    The rest is TVM's pipeline for scheduled functions, so a module may mix both kinds. It leaves out
+    StorageRewrite, which merges a micro-kernel's accumulators with arrays that are indexed by
+    variables, so that LLVM can't keep them in registers.
+    """
+    rest, finalize_host, finalize_device = default_s_tir_pipeline()
+
+    @tvm.transform.module_pass(opt_level=0, name="tvmtile.pipeline")
+    def run(mod: ir.IRModule, context: Any) -> ir.IRModule:
+        from tvmtile.passes import LowerTilePrograms
+
+        config = {**context.config, "tirx.disable_storage_rewrite": True}
+        with tvm.transform.PassContext(
+            opt_level=context.opt_level, config=config, instruments=context.instruments
+        ):
+            return rest(LowerTilePrograms()(mod))
+
+    return run, finalize_host, finalize_device

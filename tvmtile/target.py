@@ -1,0 +1,97 @@
+"""What a target can do. No other module asks for an architecture, a vendor or a feature string."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tvm.target import Target, codegen
+
+from tvmtile.errors import UnknownTarget
+
+__all__ = ["CpuCapability", "cpu", "host_target", "resolve", "target_kinds"]
+
+_SUPPORTED = ("llvm",)
+_ALIASES = {"cpu": "llvm"}
+
+
+def target_kinds() -> tuple[str, ...]:
+    """The kinds of target that tile programs can be lowered for."""
+    return _SUPPORTED
+
+
+@lru_cache(maxsize=1)
+def host_target() -> Target:
+    """The machine this runs on, with all instructions that its processor has."""
+    return Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
+
+
+def resolve(target: Any) -> Target:
+    """Understand a target however it is written.
+
+    Parameters
+    ----------
+    target : str, dict, Target or None
+        None, "cpu", "llvm" and "auto" mean the machine this runs on.
+
+    Raises
+    ------
+    UnknownTarget
+        If TVM has no such target, or tile programs can't be lowered for it.
+    """
+    if isinstance(target, str):
+        target = _ALIASES.get(target, target)
+    if target is None or target in ("llvm", "auto"):
+        return host_target()
+    try:
+        resolved = Target(target)
+    except Exception as error:  # TVM raises several kinds
+        raise UnknownTarget(
+            f"there is no target {target!r}: {str(error).strip().splitlines()[-1]}",
+            help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
+        ) from error
+    if resolved.kind.name not in _SUPPORTED:
+        raise UnknownTarget(
+            f"tile programs can't be lowered for {resolved.kind.name!r}",
+            help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
+        )
+    return resolved
+
+
+@dataclass(frozen=True)
+class CpuCapability:
+    """The vector registers of a CPU.
+
+    Attributes
+    ----------
+    vector_bits : int
+        Width of a vector register.
+    vector_registers : int
+        How many of them there are.
+    """
+
+    vector_bits: int
+    vector_registers: int
+
+    def lanes(self, bits: int) -> int:
+        """Elements of `bits` bits in a vector register."""
+        return max(1, self.vector_bits // max(8, bits))
+
+
+# Most specific first. TVM's llvm_get_vector_width answers 512 for every x86-64 target, so the
+# features that LLVM derives from triple, mcpu and mattr are asked instead.
+_CPU_BY_FEATURE = (
+    ("avx512f", CpuCapability(512, 32)),
+    ("avx", CpuCapability(256, 16)),
+    ("sse2", CpuCapability(128, 16)),
+    ("neon", CpuCapability(128, 32)),
+)
+
+
+def cpu(target: Target) -> CpuCapability:
+    """The vector registers of a target of kind `llvm`."""
+    for feature, capability in _CPU_BY_FEATURE:
+        if codegen.target_has_features(feature, target):
+            return capability
+    return CpuCapability(128, 16)  # LLVM splits 128-bit vectors where there are none

@@ -1,0 +1,141 @@
+"""`T.copy`: move a tile between two places, converting its dtype on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.tileop.operands import (
+    as_region,
+    check_bounds,
+    check_operand,
+    describe,
+    match_extents,
+)
+from tvmtile.tileop.registry import TileOp, emit, tile_operator
+
+__all__ = ["Copy", "copy", "reference"]
+
+
+def copy(
+    src: Any,
+    dst: Any,
+    *,
+    coalesced_width: int | None = None,
+    disable_tma: bool = False,
+    eviction_policy: str | None = None,
+    prefer_instruction: str | None = None,
+    annotations: dict[str, Any] | None = None,
+    loop_layout: Any = None,
+) -> None:
+    """Copy the tile `src` to `dst`, element by element, in any pair of scopes.
+
+    Parameters
+    ----------
+    src, dst : buffer, region or element
+        A whole buffer, a region `A[i0:i1, j0:j1]`, or an element `A[i, j]` at which the tile
+        begins; its extents are then those of the other side. Axes of extent 1 may be left out.
+        The dtype of `dst` may differ: each element is converted.
+    coalesced_width : int, optional
+        Elements that a thread moves at once; a hint.
+    disable_tma : bool
+        Do not use the tensor memory accelerator; a hint for CUDA.
+    eviction_policy : {"evict_normal", "evict_first", "evict_last"}, optional
+        Cache hint for CUDA.
+    prefer_instruction : str, optional
+        Instruction to prefer on CUDA, such as "cp_async".
+    annotations : dict, optional
+        The same hints by name.
+    loop_layout
+        Layout hint of TileLang for CUDA.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the two tiles differ in their extents.
+    OutOfBounds
+        If a region certainly reaches outside its buffer.
+
+    Notes
+    -----
+    Where a tile reaches over the edge of a tensor in global memory, elements outside read as zero
+    and are not written. So ragged shapes need no code in a kernel.
+    """
+    hints = {
+        "coalesced_width": coalesced_width,
+        "disable_tma": disable_tma or None,
+        "eviction_policy": eviction_policy,
+        "prefer_instruction": prefer_instruction,
+    }
+    given = {key: value for key, value in hints.items() if value is not None}
+    given.update({k: v for k, v in (annotations or {}).items() if k in Copy.options})
+    src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
+    emit(Copy(src, dst, **given))
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Copy(TileOp):
+    """Copy a tile from `src` to `dst`."""
+
+    name = "copy"
+    options = ("coalesced_width", "disable_tma", "eviction_policy", "prefer_instruction")
+
+    src: Any
+    dst: Any
+    coalesced_width: int | None = None
+    disable_tma: bool = False
+    eviction_policy: str | None = None
+    prefer_instruction: str | None = None
+
+    def reads(self) -> list[Any]:
+        return [self.src]
+
+    def writes(self) -> list[Any]:
+        return [self.dst]
+
+    def check(self) -> None:
+        if match_extents(self.src, self.dst) is None:
+            raise ShapeMismatch(
+                f"copy: {describe(self.src)} and {describe(self.dst)} are tiles of different shapes",
+                help="give both sides the same extents (axes of extent 1 don't count), or name one by "
+                "its first element, `A[i, j]`, to take the extents of the other",
+            )
+        for operand in (self.src, self.dst):
+            check_bounds(self.name, operand)
+
+    def normalized(self) -> Copy:
+        matched = match_extents(self.src, self.dst)
+        if matched is None:
+            raise InvalidOperand(f"copy: {describe(self.src)} does not fit {describe(self.dst)}")
+        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
+        hints = {name: getattr(self, name) for name in self.options}
+        return Copy(src, dst, **hints)
+
+
+def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) -> np.ndarray:
+    """What `copy` reads from a tensor at `origin`: zero outside it.
+
+    Parameters
+    ----------
+    src : ndarray
+        The tensor.
+    origin, extents : sequence of int
+        The tile; it may reach over any edge.
+    """
+    result = np.zeros(tuple(extents), src.dtype)
+    ranges = [
+        (max(0, low), min(size, low + extent))
+        for low, extent, size in zip(origin, extents, src.shape, strict=True)
+    ]
+    if all(first < last for first, last in ranges):
+        inner = tuple(
+            slice(first - low, last - low)
+            for (first, last), low in zip(ranges, origin, strict=True)
+        )
+        result[inner] = src[tuple(slice(first, last) for first, last in ranges)]
+    return result

@@ -1,0 +1,86 @@
+"""`T.fill` and `T.clear`: set all elements of a tile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from tvmtile.errors import InvalidOperand
+from tvmtile.tileop.operands import as_region, check_bounds, check_operand, dtype_of
+from tvmtile.tileop.registry import TileOp, emit, tile_operator
+
+__all__ = ["Fill", "clear", "fill", "reference"]
+
+
+def fill(buffer: Any, value: Any, annotations: dict[str, Any] | None = None) -> None:
+    """Set every element of a tile to `value`.
+
+    Parameters
+    ----------
+    buffer : buffer, region or element
+        The tile.
+    value : number or Expr
+        Converted to the tile's dtype.
+    annotations : dict, optional
+        Accepted for TileLang's kernels.
+    """
+    from tvmtile.language.dtypes import cast
+    from tvmtile.language.math import as_expr
+
+    del annotations
+    buffer = check_operand("fill", "buffer", buffer)
+    emit(Fill(buffer, cast(as_expr(value), dtype_of(buffer)) if _is_expr(value) else value))
+
+
+def _is_expr(value: Any) -> bool:
+    return not isinstance(value, bool | int | float)
+
+
+def clear(buffer: Any, annotations: dict[str, Any] | None = None) -> None:
+    """Set every element of a tile to zero.
+
+    Parameters
+    ----------
+    buffer : buffer, region or element
+        The tile.
+    annotations : dict, optional
+        Accepted for TileLang's kernels.
+    """
+    fill(buffer, 0, annotations)
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Fill(TileOp):
+    """Set every element of a tile to a value."""
+
+    name = "fill"
+
+    dst: Any
+    value: Any
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, bool | int | float):
+            object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.dst)))
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return [self.dst]
+
+    def check(self) -> None:
+        check_bounds(self.name, self.dst)
+        if not ir.is_prim_expr(self.value):
+            raise InvalidOperand("fill: the value is not a number or an expression")
+
+    def normalized(self) -> Fill:
+        return Fill(as_region(self.dst), self.value)
+
+
+def reference(tile: np.ndarray, value: float) -> np.ndarray:
+    """A tile of the same shape and dtype, all elements `value`."""
+    return np.full_like(tile, value)

@@ -1,0 +1,225 @@
+"""`T.gemm`: multiply two tiles and add the product to a third."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.tileop.operands import (
+    as_region,
+    check_bounds,
+    check_operand,
+    constant,
+    describe,
+    dtype_of,
+    extents_of,
+    same_extents,
+)
+from tvmtile.tileop.registry import TileOp, emit, tile_operator
+
+__all__ = ["Gemm", "GemmWarpPolicy", "gemm", "reference"]
+
+
+class GemmWarpPolicy(IntEnum):
+    """How the warps of a block share a tile of the accumulator."""
+
+    Square = 0
+    """As square as possible, so that both operands are reused."""
+    FullRow = 1
+    """All warps along the rows: each owns whole rows."""
+    FullCol = 2
+    """All warps along the columns."""
+
+
+def gemm(
+    A: Any,
+    B: Any,
+    C: Any,
+    transpose_A: bool = False,
+    transpose_B: bool = False,
+    policy: GemmWarpPolicy = GemmWarpPolicy.Square,
+    clear_accum: bool = False,
+    k_pack: int = 1,
+    wg_wait: int = 0,
+    mbar: Any = None,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """`C += A @ B` on tiles, accumulating in the dtype of `C`.
+
+    Parameters
+    ----------
+    A : buffer or region
+        [M, K]; [K, M] with `transpose_A`. In shared memory or a fragment. Leading axes have
+        extent 1.
+    B : buffer or region
+        [K, N]; [N, K] with `transpose_B`.
+    C : buffer or region
+        [M, N], the accumulator, usually a fragment.
+    transpose_A, transpose_B : bool
+        The operand is stored transposed.
+    policy : GemmWarpPolicy
+        How warps share the tile; on a CPU it has no effect.
+    clear_accum : bool
+        Begin from zero: `C = A @ B`.
+    k_pack, wg_wait, mbar, annotations
+        Accepted for TileLang's kernels; the compiler schedules the instruction.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the operands disagree on M, N or K.
+    UnsupportedDtype
+        If there is no rule for the dtypes: floats multiply floats into a float accumulator,
+        integers multiply integers into an int32 (or int64) accumulator or a float one.
+
+    Notes
+    -----
+    Every product is exact or rounded to the accumulator's dtype (a float16 accumulator is summed
+    in float32 within one call and rounded at its end); the order of the sum is the compiler's.
+    """
+    del k_pack, wg_wait, mbar, annotations
+    operands = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
+    emit(Gemm(*operands, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)))
+
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+_FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int4", "uint4")
+_ACCUMULATORS = {
+    **dict.fromkeys(_FLOATS, ("float16", "bfloat16", "float32", "float64")),
+    **dict.fromkeys(_FLOAT8, ("float16", "bfloat16", "float32", "float64")),
+    **dict.fromkeys(_INTEGERS, ("int32", "int64", "float32", "float64")),
+}
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Gemm(TileOp):
+    """Multiply two tiles and add the product to an accumulator."""
+
+    name = "gemm"
+    options = ("transpose_A", "transpose_B", "policy", "clear_accum")
+
+    A: Any
+    B: Any
+    C: Any
+    transpose_A: bool = False
+    transpose_B: bool = False
+    policy: int = 0
+    clear_accum: bool = False
+
+    def reads(self) -> list[Any]:
+        return [self.A, self.B] if self.clear_accum else [self.A, self.B, self.C]
+
+    def writes(self) -> list[Any]:
+        return [self.C]
+
+    @property
+    def m(self) -> Any:
+        """Rows of the accumulator."""
+        return _matrix(self.C)[0]
+
+    @property
+    def n(self) -> Any:
+        """Columns of the accumulator."""
+        return _matrix(self.C)[1]
+
+    @property
+    def k(self) -> Any:
+        """The extent that is summed over."""
+        return _matrix(self.A)[0 if self.transpose_A else 1]
+
+    def check(self) -> None:
+        for name in ("A", "B", "C"):
+            _check_rank(name, getattr(self, name))
+            check_bounds(self.name, getattr(self, name))
+        rows_a, cols_a = _oriented(self.A, self.transpose_A)
+        rows_b, cols_b = _oriented(self.B, self.transpose_B)
+        rows_c, cols_c = _matrix(self.C)
+        if not same_extents(cols_a, rows_b):
+            raise ShapeMismatch(
+                "gemm: A and B disagree on K\n"
+                f"  A: {self._shown('A')} has K = {cols_a}\n  B: {self._shown('B')} has K = {rows_b}",
+                help="A is [M, K] and B is [K, N]; pass transpose_A or transpose_B for an operand that "
+                "is stored the other way",
+            )
+        if not same_extents(rows_a, rows_c) or not same_extents(cols_b, cols_c):
+            raise ShapeMismatch(
+                f"gemm: the accumulator {describe(self.C)} should be [{rows_a}, {cols_b}]\n"
+                f"  A: {self._shown('A')}\n  B: {self._shown('B')}",
+                help=f"allocate it as T.alloc_fragment(({rows_a}, {cols_b}), accum_dtype)",
+            )
+        self._check_dtypes()
+
+    def _shown(self, name: str) -> str:
+        transposed = getattr(self, f"transpose_{name}")
+        return describe(getattr(self, name)) + (" (transposed)" if transposed else "")
+
+    def _check_dtypes(self) -> None:
+        a, b, c = (dtype_of(operand) for operand in (self.A, self.B, self.C))
+        allowed = [d for d in _ACCUMULATORS.get(a, ()) if d in _ACCUMULATORS.get(b, ())]
+        mixed_kinds = (a in _INTEGERS) != (b in _INTEGERS)
+        if c in allowed and not mixed_kinds:
+            return
+        raise UnsupportedDtype(
+            f"gemm: there is no rule for {a} x {b} into {c}\n"
+            f"  A: {describe(self.A)}\n  B: {describe(self.B)}\n  C: {describe(self.C)}",
+            help="convert an operand with T.copy into a tile of the other's dtype"
+            if mixed_kinds or not allowed
+            else f"accumulate in {', '.join(allowed)}",
+        )
+
+    def normalized(self) -> Gemm:
+        regions = (as_region(operand) for operand in (self.A, self.B, self.C))
+        return Gemm(*regions, self.transpose_A, self.transpose_B, self.policy, self.clear_accum)
+
+
+def _check_rank(name: str, operand: Any) -> None:
+    extents = extents_of(operand)
+    if extents is None:
+        raise InvalidOperand(
+            f"gemm: {name} is the element {describe(operand)}, which has no extents",
+            help="give a whole buffer or a region, `A[i0:i1, j0:j1]`",
+        )
+    if len(extents) < 2 or any(constant(extent) != 1 for extent in extents[:-2]):
+        raise InvalidOperand(
+            f"gemm: {name} is {describe(operand)}, which is not a matrix",
+            help="the last two axes are the matrix; others must have extent 1: slice a region of them",
+        )
+
+
+def _matrix(operand: Any) -> tuple[Any, Any]:
+    extents = extents_of(operand) or []
+    return extents[-2], extents[-1]
+
+
+def _oriented(operand: Any, transposed: bool) -> tuple[Any, Any]:
+    rows, columns = _matrix(operand)
+    return (columns, rows) if transposed else (rows, columns)
+
+
+def reference(
+    A: np.ndarray,
+    B: np.ndarray,
+    C: np.ndarray,
+    transpose_A: bool = False,
+    transpose_B: bool = False,
+    clear_accum: bool = False,
+) -> np.ndarray:
+    """The product in float64 (or int64), not rounded.
+
+    Parameters
+    ----------
+    A, B, C : ndarray
+        The operands, as `gemm` takes them.
+    transpose_A, transpose_B, clear_accum : bool
+        As of `gemm`.
+    """
+    wide = np.int64 if np.issubdtype(A.dtype, np.integer) else np.float64
+    left, right = A.astype(wide), B.astype(wide)
+    product = (left.T if transpose_A else left) @ (right.T if transpose_B else right)
+    return product if clear_accum else product + C.astype(wide)

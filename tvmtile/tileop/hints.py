@@ -1,0 +1,124 @@
+"""Hints to the compiler that stand in a kernel as statements and compute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand
+from tvmtile.tileop.operands import buffer_of
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+
+__all__ = ["AnnotateLayout", "UseSwizzle", "annotate_layout", "use_swizzle"]
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class UseSwizzle(TileOp):
+    """Visit the blocks of the grid in panels, so that neighbours in time share operands in a cache."""
+
+    name = "use_swizzle"
+    options = ("panel_size", "order")
+
+    panel_size: int = 10
+    order: str = "row"
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def normalized(self) -> UseSwizzle:
+        return self
+
+
+def use_swizzle(panel_size: int, order: str = "row", enable: bool = True) -> None:
+    """Visit the blocks of the grid in panels, for reuse in the GPU's cache.
+
+    Parameters
+    ----------
+    panel_size : int
+        Blocks across a panel.
+    order : {"row", "column"}
+        Along which axis of the grid a panel runs.
+    enable : bool
+        False leaves the order as it is.
+
+    Notes
+    -----
+    It changes the order in which blocks run, never a result. A CPU ignores it.
+    """
+    if order not in ("row", "column", "col"):
+        raise InvalidOperand(f"T.use_swizzle: order={order!r}", help='use "row" or "column"')
+    if enable:
+        emit(UseSwizzle(int(panel_size), "column" if order == "col" else order))
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class AnnotateLayout(TileOp):
+    """Fix the layout of a tile instead of letting the compiler choose one."""
+
+    name = "annotate_layout"
+    options = ("layout",)
+
+    tile: Any
+    layout: Any = None
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def normalized(self) -> AnnotateLayout:
+        return self
+
+
+def annotate_layout(layout_map: Mapping[Any, Any]) -> None:
+    """Fix the layouts of tiles.
+
+    Parameters
+    ----------
+    layout_map : dict of buffer to layout
+        A layout is a `tvm.tirx.layout.Layout`, a `tvm.tirx.IndexMap`, or a function from logical to
+        physical indices.
+
+    Notes
+    -----
+    A layout decides where elements lie, never what they are. A CPU ignores it.
+    """
+    for buffer, layout in layout_map.items():
+        if not is_buffer_var(buffer):
+            raise InvalidOperand("T.annotate_layout: a key is not a buffer")
+        emit(AnnotateLayout(buffer, _as_layout(buffer_of(buffer), layout)))
+
+
+def _as_layout(buffer: ir.Var, layout: Any) -> Any:
+    if isinstance(layout, ir.Node | tirx.IndexMap):
+        return layout
+    if isinstance(layout, Callable):  # type: ignore[arg-type]
+        return tirx.IndexMap.from_func(layout, ndim=len(buffer.ty.shape), index_dtype="int32")
+    raise InvalidOperand(
+        f"T.annotate_layout: {layout!r} is not a layout of {buffer.name}",
+        help="give a TileLayout, an IndexMap or a function of the indices",
+    )
+
+
+@lowering(UseSwizzle, target="llvm", variant="none")
+def _(op: UseSwizzle, context: LoweringContext) -> tirx.Stmt:
+    """The order of the blocks does not matter to a CPU's caches."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
+
+
+@lowering(AnnotateLayout, target="llvm", variant="none")
+def _(op: AnnotateLayout, context: LoweringContext) -> tirx.Stmt:
+    """Tiles of a CPU are row-major arrays."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))

@@ -1,0 +1,271 @@
+"""What a tile operator is, and how its implementations are found.
+
+An operator is a TIR intrinsic, `tvmtile.<name>`. In Python it is a frozen dataclass, a view of the
+call: `Copy.from_call(call).src`. Its lowerings are functions registered by operator and target kind;
+each declines with a reason or returns a statement, and the most specific one that fits is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from tvmtile._plugin import OPERATORS, register
+from tvmtile.errors import NestingError, NoLowering, SourceLocation, user_location
+from tvmtile.tileop.operands import describe
+
+__all__ = [
+    "Decline",
+    "Lowering",
+    "LoweringContext",
+    "TileOp",
+    "all_lowerings",
+    "all_operators",
+    "emit",
+    "lower",
+    "lowering",
+    "operator_of",
+    "tile_operator",
+]
+
+_OPERATORS: dict[str, type[TileOp]] = {}
+_LOWERINGS: dict[tuple[str, str], list[Lowering]] = {}
+
+
+class Decline(Exception):
+    """A lowering does not fit; the message says why, in terms of the operands or the target."""
+
+
+class TileOp:
+    """Base of all tile operators: a view of a `Call`, with its operands by name.
+
+    Subclasses are frozen dataclasses decorated with `tile_operator`. Fields that hold operands or
+    expressions come first, in the order of the call's arguments; options follow, listed in
+    `options`, and travel in the call's attributes where they differ from their defaults.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
+    is_tile: ClassVar[bool] = True
+    """False for an operator on single elements, which may stand in `T.Parallel`."""
+
+    def reads(self) -> list[Any]:
+        """The operands that the operator reads."""
+        raise NotImplementedError
+
+    def writes(self) -> list[Any]:
+        """The operands that the operator writes."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise a `TileError` where the operands do not fit together."""
+
+    def normalized(self) -> TileOp:
+        """The same operator with every operand an explicit region."""
+        raise NotImplementedError
+
+    def to_call(self, span: Any = None) -> ir.Call:
+        """The intrinsic call."""
+        args = []
+        attrs = {}
+        for field in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, field.name)
+            if field.name not in self.options:
+                args.append(value)
+            elif value != field.default:
+                attrs[field.name] = value
+        return ir.Call(f"tvmtile.{self.name}", args, attrs=attrs or None, span=span, ret_ty="void")
+
+    @classmethod
+    def from_call(cls, call: ir.Call) -> TileOp:
+        """Read the operator back from its call."""
+        names = [f.name for f in fields(cls) if f.name not in cls.options]  # type: ignore[arg-type]
+        values = dict(zip(names, call.args, strict=True))
+        if call.attrs is not None:
+            values.update({key: _python_value(call.attrs[key]) for key in call.attrs.keys()})
+        return cls(**values)
+
+
+def _python_value(value: Any) -> Any:
+    if isinstance(value, tirx.IntImm):
+        return bool(value.value) if value.ty.dtype == "bool" else int(value.value)
+    return value
+
+
+Op = TypeVar("Op", bound=type[TileOp])
+
+
+def tile_operator(cls: Op) -> Op:
+    """Class decorator: the class is how tvmtile sees calls of the intrinsic `tvmtile.<name>`."""
+    if cls.name not in OPERATORS:
+        raise ValueError(f"{cls.name} is missing from tvmtile._plugin.OPERATORS")
+    register()  # TVM has done it, unless its autoloading is switched off
+    _OPERATORS[cls.name] = cls
+    return cls
+
+
+def operator_of(call: Any) -> TileOp | None:
+    """The tile operator that a node calls, or None for anything else."""
+    if not isinstance(call, ir.Call) or not isinstance(call.op, ir.Op):
+        return None
+    prefix, _, name = call.op.name.partition(".")
+    if prefix != "tvmtile" or name not in _OPERATORS:
+        return None
+    return _OPERATORS[name].from_call(call)
+
+
+def emit(op: TileOp) -> None:
+    """Check an operator that a kernel uses and add it to the program being written.
+
+    Raises
+    ------
+    NestingError
+        Outside `T.Kernel`, or inside `T.Parallel`.
+    """
+    from tvmtile.language.kernel import current_kernel
+
+    kernel = current_kernel()
+    if kernel is None:
+        raise NestingError(
+            f"T.{op.name} stands outside T.Kernel",
+            help="tile operators are the work of a block: use them inside `with T.Kernel(...)`",
+        )
+    if kernel.parallel_depth and op.is_tile:
+        raise NestingError(
+            f"T.{op.name} stands inside T.Parallel",
+            help="T.Parallel is for elements; a tile operator already works on the whole tile, so move "
+            "it out of the loop, or make the loop T.serial",
+        )
+    op.check()
+    T.evaluate(op.to_call(current_span()))
+
+
+def current_span() -> ir.Span | None:
+    """The user's line as a TVM span."""
+    location = user_location()
+    if location is None:
+        return None
+    return ir.Span(ir.SourceName(location.file), location.line, location.line, 1, 1)
+
+
+def location_of(node: Any) -> SourceLocation | None:
+    """The user's line that a node carries, if any."""
+    span = getattr(node, "span", None)
+    if isinstance(span, ir.Span):
+        return SourceLocation(str(span.source_name.name), int(span.line))
+    return None
+
+
+@dataclass
+class LoweringContext:
+    """What a lowering may ask.
+
+    Attributes
+    ----------
+    target : Target
+        What the kernel is compiled for.
+    analyzer : Analyzer
+        Knows the ranges of the loop variables around the operator.
+    location : SourceLocation or None
+        The user's line.
+    """
+
+    target: Target
+    analyzer: Analyzer
+    location: SourceLocation | None = None
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """One implementation of an operator on one kind of target.
+
+    Attributes
+    ----------
+    operator, target_kind, variant : str
+        What is implemented, where, and the name of the way it is done.
+    priority : int
+        Higher ones are tried first; two of an operator and a target never share one.
+    function : callable
+        `(op, context) -> Stmt`; raises `Decline` where it does not fit.
+    """
+
+    operator: str
+    target_kind: str
+    variant: str
+    priority: int
+    function: Callable[[Any, LoweringContext], tirx.Stmt]
+
+
+def lowering(
+    operator: type[TileOp], *, target: str, variant: str, priority: int = 0
+) -> Callable[[Callable[[Any, LoweringContext], tirx.Stmt]], Callable[..., tirx.Stmt]]:
+    """Register a function as an implementation of an operator.
+
+    Parameters
+    ----------
+    operator : type of TileOp
+        What it implements.
+    target : str
+        Kind of target: `llvm`, `cuda`, `metal`.
+    variant : str
+        Name of the way it is done.
+    priority : int
+        Higher ones are tried first.
+    """
+
+    def register(function: Callable[[Any, LoweringContext], tirx.Stmt]) -> Any:
+        candidates = _LOWERINGS.setdefault((operator.name, target), [])
+        for other in candidates:
+            if other.priority == priority and other.variant != variant:
+                raise ValueError(
+                    f"lowerings {other.variant!r} and {variant!r} of {operator.name} on {target} "
+                    f"have the same priority, {priority}"
+                )
+        candidates[:] = [c for c in candidates if c.variant != variant]
+        candidates.append(Lowering(operator.name, target, variant, priority, function))
+        candidates.sort(key=lambda candidate: -candidate.priority)
+        return function
+
+    return register
+
+
+def lower(op: TileOp, context: LoweringContext) -> tirx.Stmt:
+    """Implement an operator with the first lowering that fits.
+
+    Raises
+    ------
+    NoLowering
+        If every lowering declines; the message is the table of their reasons.
+    """
+    kind = context.target.kind.name
+    reasons = []
+    for candidate in _LOWERINGS.get((op.name, kind), []):
+        try:
+            return candidate.function(op, context)
+        except Decline as decline:
+            reasons.append((candidate.variant, str(decline)))
+    operands = ", ".join(describe(operand) for operand in [*op.writes(), *op.reads()])
+    table = [f"  {variant}: {reason}" for variant, reason in reasons]
+    raise NoLowering(
+        "\n".join([f"{op.name}: no implementation for {kind} fits {operands}", *table]),
+        help="change what a reason names"
+        if table
+        else f"the target {kind!r} does not implement {op.name}",
+        location=context.location,
+    )
+
+
+def all_operators() -> Mapping[str, type[TileOp]]:
+    """Every operator by name."""
+    return dict(_OPERATORS)
+
+
+def all_lowerings() -> list[Lowering]:
+    """Every lowering, most specific first within an operator and a target."""
+    return [candidate for candidates in _LOWERINGS.values() for candidate in candidates]
