@@ -4,19 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.language.dtypes import DType, cast
 from tvmtile.rewriting import for_loop, seq
+from tvmtile.target import cpu
 from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.operands import dtype_of
-from tvmtile.tileop.registry import LoweringContext, lowering
+from tvmtile.tileop.gemm.microkernel import GemmTile, Matrix, emit_gemm
+from tvmtile.tileop.operands import constant, dtype_of
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["gemm_loops", "gemm_microkernel"]
+
+_VECTOR_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32")
+
+
+@lowering(Gemm, target="llvm", variant="microkernel", priority=10)
+def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Register blocks of vectors, over operands packed where they have to be."""
+    extents = [constant(extent) for extent in (op.m, op.n, op.k)]
+    m, n, k = extents
+    if m is None or n is None or k is None:
+        raise Decline(f"needs constant extents, not M, N, K = {op.m}, {op.n}, {op.k}")
+    for operand in (op.A, op.B, op.C):
+        if dtype_of(operand) not in _VECTOR_DTYPES:
+            raise Decline(f"has no vectors of {dtype_of(operand)}")
+    a, b, c = (_matrix(operand) for operand in (op.A, op.B, op.C))
+    tile = GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
+    return emit_gemm(tile, cpu(context.target))
+
+
+def _matrix(operand: ir.TensorRegion) -> Matrix:
+    return Matrix(operand.source, [r.min for r in operand.region])
 
 
 @lowering(Gemm, target="llvm", variant="loops", priority=0)
 def gemm_loops(op: Gemm, context: LoweringContext) -> tirx.Stmt:
-    """Three loops around one multiplication: any extents, also those known at run time only."""
+    """Three loops around one multiplication: any dtype and any extents, also run-time ones.
+
+    A 16-bit float accumulator is rounded after every product here, not once a tile.
+    """
     del context
     dtype = DType(dtype_of(op.C))
     i, j, k = (tirx.Var(name, "int32") for name in "ijk")
