@@ -18,10 +18,11 @@ from tvmtile.passes import (
     GuardGlobalAccess,
     LaunchBlocksOnCpu,
     Legalize,
+    LowerMathOnCpu,
+    LowerParallelOnCpu,
     LowerTileOp,
     PlaceMemoryOnCpu,
     SerializeThreads,
-    VectorizeParallel,
 )
 
 __all__ = ["LOWERING", "lowering_passes", "tvm_pipeline"]
@@ -31,7 +32,8 @@ _CPU: tuple[Any, ...] = (
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     SerializeThreads,  # code written by thread index runs for one thread after the other
-    VectorizeParallel,  # elementwise loops become vector loops
+    LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
+    LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )

@@ -122,6 +122,11 @@ class JitFunction:
             return self._program(args, kwargs)
         return self._eager_kernel(args, kwargs)[0].prim_func
 
+    @hide_internal_frames
+    def get_kernel_source(self, *args: Any, **kwargs: Any) -> str:
+        """The code that is generated for these arguments."""
+        return self.compile(*args, **kwargs).get_kernel_source()
+
     def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
         program = self.func(*args, **kwargs)
         if not isinstance(program, tirx.PrimFunc):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import ir, tirx
@@ -14,6 +14,10 @@ from tvm.target import Target
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
 from tvmtile.jit.arguments import explain, ready
+from tvmtile.jit.threads import prepare_thread_pool
+
+if TYPE_CHECKING:
+    from tvmtile.profiler import Profiler, TensorSupplyType
 
 __all__ = ["Kernel"]
 
@@ -54,6 +58,7 @@ class Kernel:
         self.name = str(symbol or "main")
         self._call = tvm.runtime.Executable(module)[self.name]
         self._input_count = len(prim_func.params) - len(out_idx)
+        prepare_thread_pool()
 
     @property
     def params(self) -> list[ir.Var]:
@@ -166,6 +171,18 @@ class Kernel:
         """
         del kernel_only
         return str(self.module.inspect_source("ll"))
+
+    def get_profiler(self, tensor_supply_type: TensorSupplyType | None = None) -> Profiler:
+        """Something to measure the kernel with, and to compare it with a reference.
+
+        Parameters
+        ----------
+        tensor_supply_type : TensorSupplyType, optional
+            What the inputs hold; `TensorSupplyType.Auto` where absent.
+        """
+        from tvmtile.profiler import Profiler, TensorSupplyType
+
+        return Profiler(self, tensor_supply_type or TensorSupplyType.Auto)
 
     def show_source(self, kernel_only: bool = True) -> None:
         """Print the code that was generated."""

@@ -6,19 +6,21 @@
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
+from tvmtile.passes.lower_math import LowerMathOnCpu
+from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu
 from tvmtile.passes.serialize_threads import SerializeThreads
-from tvmtile.passes.vectorize_parallel import VectorizeParallel
 
 __all__ = [
     "GuardGlobalAccess",
     "LaunchBlocksOnCpu",
     "Legalize",
+    "LowerMathOnCpu",
+    "LowerParallelOnCpu",
     "LowerTileOp",
     "LowerTilePrograms",
     "PlaceMemoryOnCpu",
     "SerializeThreads",
-    "VectorizeParallel",
 ]

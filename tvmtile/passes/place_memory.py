@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import prim_func_pass
@@ -15,10 +15,12 @@ __all__ = ["PlaceMemoryOnCpu"]
 
 @prim_func_pass("PlaceMemoryOnCpu")
 def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Give shared tiles, fragments and local arrays the host's scope.
+    """Give tiles the host's scope, and assume no more of a tensor's alignment than its dtype demands.
 
     TVM places a `global` buffer of less than 1024 bytes on the stack, where LLVM can keep it in
-    registers, and takes larger ones from its pool of workspaces, 64-byte aligned.
+    registers, and takes larger ones from its pool of workspaces, 64-byte aligned. A tensor of the
+    signature may be a slice of a larger one (`x[1:]`) or a numpy array, so it is not taken to be 64-byte
+    aligned, as TVM would.
 
     Before
     ------
@@ -27,7 +29,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     def main(A: T.Buffer((32,), "float32")):
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
-            for i in T.parallel(32):
+            for i in range(32):
                 tile[i] = A[i]
     ```
 
@@ -35,27 +37,37 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     -----
     ```
     @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
+    def main(A: T.Buffer((32,), "float32", align=4)):
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             tile = T.alloc_buffer((32,), "float32", scope="global")
-            for i in T.parallel(32):
+            for i in range(32):
                 tile[i] = A[i]
     ```
     """
     del context
-    placed: dict[ir.Var, ir.Var] = {}
+    placed = {
+        param: _placed(param, alignment=_itemsize(param))
+        for param in func.params
+        if is_buffer_var(param)
+    }
 
     def place(var: ir.Var) -> ir.Var:
-        if not is_buffer_var(var) or var.ty.storage_scope == "global":
+        if not is_buffer_var(var):
             return var
-        if var not in placed:
-            placed[var] = _on_host(var)
-        return placed[var]
+        if var not in placed and var.ty.storage_scope != "global":
+            placed[var] = _placed(var, alignment=var.ty.data_alignment)
+        return placed.get(var, var)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Var, place)))
+    body = tvm_ffi.structural_map(func.body, (ir.Var, place))
+    params = [placed.get(param, param) for param in func.params]
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
-def _on_host(buffer: ir.Var) -> ir.Var:
+def _itemsize(buffer: ir.Var) -> int:
+    return max(1, DataType(str(buffer.ty.dtype)).bits // 8)
+
+
+def _placed(buffer: ir.Var, alignment: int) -> ir.Var:
     ty = buffer.ty
     return tirx.decl_buffer(
         ty.shape,
@@ -64,7 +76,7 @@ def _on_host(buffer: ir.Var) -> ir.Var:
         strides=ty.strides,
         elem_offset=ty.elem_offset,
         scope="global",
-        data_alignment=ty.data_alignment,
+        data_alignment=alignment,
         offset_factor=ty.offset_factor,
         span=buffer.span,
         layout=ty.layout,

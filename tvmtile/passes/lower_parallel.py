@@ -1,0 +1,53 @@
+"""LowerParallelOnCpu: elementwise loops become loops of the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.rewriting import ScopedRewriter, with_children
+
+__all__ = ["LowerParallelOnCpu"]
+
+
+@prim_func_pass("LowerParallelOnCpu")
+def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:  # noqa: N802
+    """Run the iterations of elementwise nests one after the other.
+
+    LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. The
+    parallelism of a CPU is that of the blocks.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                for j in T.parallel(64):
+                    A[i, j] = T.float32(1)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(32):
+                for j in range(64):
+                    A[i, j] = T.float32(1)
+    ```
+    """
+    del context
+    return func.with_body(_Lower().rewrite(func.body))
+
+
+class _Lower(ScopedRewriter):
+    def visit_for(self, loop: tirx.For) -> Any:
+        result = super().visit_for(loop)
+        if result.kind == tirx.ForKind.PARALLEL:
+            return with_children(result, kind=tirx.ForKind.SERIAL, annotations={})
+        return result
