@@ -12,11 +12,42 @@ from tvmtile._version import __version__
 
 if TYPE_CHECKING:
     from tvmtile.jit import Kernel, compile, jit
+    from tvmtile.math import cdiv, next_power_of_2
+    from tvmtile.profiler import Profiler, TensorSupplyType
+    from tvmtile.transform import PassConfigKey
 
-__all__ = ["Kernel", "__version__", "compile", "jit"]
+__all__ = [
+    "Kernel",
+    "PassConfigKey",
+    "Profiler",
+    "TensorSupplyType",
+    "__version__",
+    "cdiv",
+    "compile",
+    "jit",
+    "next_power_of_2",
+]
 
-_LAZY = ("Kernel", "compile")
-_SUBMODULES = ("errors", "jit", "language", "passes", "target")
+_LAZY = {
+    "Kernel": "jit",
+    "PassConfigKey": "transform",
+    "Profiler": "profiler",
+    "TensorSupplyType": "profiler",
+    "cdiv": "math",
+    "compile": "jit",
+    "next_power_of_2": "math",
+}
+_SUBMODULES = (
+    "errors",
+    "jit",
+    "language",
+    "math",
+    "passes",
+    "profiler",
+    "target",
+    "testing",
+    "transform",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -25,7 +56,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name in _LAZY:
-        return getattr(importlib.import_module("tvmtile.jit"), name)
+        return getattr(importlib.import_module(f"tvmtile.{_LAZY[name]}"), name)
     if name in _SUBMODULES:
         return importlib.import_module(f"tvmtile.{name}")
     raise AttributeError(f"module 'tvmtile' has no attribute {name!r}")

@@ -114,8 +114,9 @@ def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any
 def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> Iterator[None]:
     """TVM's pass context with a kernel's options added to those in force."""
     current = tvm.transform.PassContext.current()
-    # Options of TileLang's own passes have no meaning here.
-    known = {key: value for key, value in config.items() if not str(key).startswith("tl.")}
+    # Options of TileLang's own passes have no meaning here. A key may be a PassConfigKey.
+    named = {getattr(key, "value", key): value for key, value in config.items()}
+    known = {key: value for key, value in named.items() if not key.startswith("tl.")}
     with tvm.transform.PassContext(
         opt_level=current.opt_level,
         config={**current.config, **known},

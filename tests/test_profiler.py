@@ -1,0 +1,90 @@
+"""Profilers: inputs, comparison with a reference, measuring."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import ArgumentError, InvalidOperand
+from tvmtile.profiler import TensorSupplyType, do_bench
+
+
+@tvmtile.jit(out_idx=[-1])
+def doubled(shape, dtype="float32"):
+    @T.prim_func
+    def main(A: T.Tensor(shape, dtype), B: T.Tensor(shape, dtype)):
+        with T.Kernel(1) as _:
+            tile = T.alloc_shared((8,), dtype)
+            T.copy(A[0], tile)
+            for i in T.Parallel(8):
+                tile[i] = tile[i] + tile[i]
+            T.copy(tile, B[0])
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("supply", "values"),
+    [
+        (TensorSupplyType.Zero, {0.0}),
+        (TensorSupplyType.One, {1.0}),
+        (TensorSupplyType.Integer, {-2.0, -1.0, 0.0, 1.0, 2.0}),
+    ],
+)
+def test_inputs_hold_what_the_supply_says(supply, values):
+    (a,) = doubled((8,)).get_profiler(supply).inputs()
+    assert a.shape == (8,)
+    assert a.dtype == torch.float32
+    assert set(a.tolist()) <= values
+
+
+def test_automatic_inputs_are_fractions_for_floats_and_whole_numbers_for_integers():
+    (floats,) = doubled((8,)).get_profiler().inputs()
+    (integers,) = doubled((8,), "int8").get_profiler().inputs()
+    assert floats.abs().max() <= 1
+    assert (floats != floats.round()).any()
+    assert integers.dtype == torch.int8
+
+
+def test_a_right_kernel_passes_and_a_wrong_reference_fails():
+    profiler = doubled((8,)).get_profiler()
+    profiler.assert_allclose(lambda a: a * 2, rtol=0, atol=0, max_mismatched_ratio=0)
+    profiler.assert_consistent(2)
+    with pytest.raises(AssertionError, match="the kernel and the reference differ in 8 of 8"):
+        profiler.assert_allclose(lambda a: a * 2 + 1)
+    with pytest.raises(AssertionError, match="returns 1 tensors, the reference 2"):
+        profiler.assert_allclose(lambda a: (a, a))
+
+
+def test_a_check_of_the_users_gets_both_lists_of_results():
+    seen = []
+    doubled((8,)).get_profiler().manual_assert_close(
+        lambda a: a * 2, manual_check_prog=lambda ours, theirs: seen.append((ours, theirs))
+    )
+    ((ours, theirs),) = seen
+    assert torch.equal(ours[0], theirs[0])
+
+
+def test_dynamic_extents_need_values():
+    profiler = doubled((T.dynamic("m"),)).get_profiler()
+    with pytest.raises(ArgumentError, match="the extent m of A is not known"):
+        profiler.inputs()
+    (a,) = profiler.inputs({"m": 5})
+    assert a.shape == (5,)
+    assert profiler.do_bench(warmup=0, rep=0, dynamic_symbolic_constraints={"m": 5}) > 0
+
+
+def test_do_bench_calls_as_often_as_it_is_told_and_measures_milliseconds():
+    calls = []
+
+    def count():
+        calls.append(None)
+
+    assert 0 < do_bench(count, _n_warmup=2, _n_repeat=3) < 1000
+    assert len(calls) == 6
+    low, high = do_bench(count, _n_repeat=5, quantiles=[0, 1])
+    assert low <= high
+    with pytest.raises(InvalidOperand, match="return_mode='best'"):
+        do_bench(count, return_mode="best")

@@ -1,0 +1,32 @@
+"""Options of compilation under TileLang's names."""
+
+from __future__ import annotations
+
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile import PassConfigKey
+
+
+def test_a_key_is_its_text():
+    assert PassConfigKey.TL_DISABLE_TMA_LOWER == "tl.disable_tma_lower"
+    assert PassConfigKey["TIR_DISABLE_VECTORIZE"].value == "tirx.disable_vectorize"
+
+
+def test_options_of_tilelang_change_nothing_and_options_of_tvm_reach_it():
+    @T.prim_func
+    def main(A: T.Tensor((4,), "float32")):
+        with T.Kernel(1) as _:
+            for i in T.Parallel(4):
+                A[i] = A[i] + 1
+
+    options = {
+        PassConfigKey.TL_ENABLE_FAST_MATH: True,
+        "tl.disable_warp_specialized": True,
+        PassConfigKey.TIR_DISABLE_VECTORIZE: True,
+    }
+    kernel = tvmtile.compile(main, pass_configs=options)
+    a = torch.zeros(4)
+    kernel(a)
+    assert a.tolist() == [1, 1, 1, 1]

@@ -1,0 +1,278 @@
+"""Measuring kernels and comparing them with a reference: `kernel.get_profiler()`, `do_bench`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import ArgumentError, InvalidOperand
+from tvmtile.testing import torch_assert_close
+
+if TYPE_CHECKING:
+    import torch
+
+    from tvmtile.jit.kernel import Kernel
+
+__all__ = ["Profiler", "TensorSupplyType", "do_bench"]
+
+
+class TensorSupplyType(Enum):
+    """What a profiler fills a kernel's inputs with, where it is given none."""
+
+    Integer = 1
+    """Small whole numbers, which every float dtype holds exactly."""
+    Uniform = 2
+    """Uniform between -1 and 1."""
+    Normal = 3
+    """Normal with mean 0 and deviation 1."""
+    Randn = 4
+    """The same as Normal."""
+    Zero = 5
+    """Zeros."""
+    One = 6
+    """Ones."""
+    Auto = 7
+    """Uniform for floats of 16 bits or more, small whole numbers for the others."""
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    _n_warmup: int = 0,
+    _n_repeat: int = 0,
+    quantiles: Sequence[float] | None = None,
+    fast_flush: bool = True,
+    backend: str = "event",
+    return_mode: str = "mean",
+    **_tilelang_options: Any,
+) -> Any:
+    """Measure how long a function takes, in milliseconds of wall-clock time.
+
+    Parameters
+    ----------
+    fn : callable
+        Called without arguments.
+    warmup, rep : float
+        Milliseconds to spend before measuring, and measuring. There is one call at least.
+    _n_warmup, _n_repeat : int
+        Numbers of calls in place of these times.
+    quantiles : sequence of float, optional
+        Return these quantiles of the times.
+    fast_flush, backend
+        Accepted for TileLang's callers. Caches are not flushed between calls.
+    return_mode : {"mean", "median", "min", "max"}
+        What to return where no quantiles are asked for.
+
+    Returns
+    -------
+    float or list of float
+        Milliseconds a call.
+    """
+    import numpy as np
+
+    del fast_flush, backend
+    if return_mode not in ("mean", "median", "min", "max"):
+        raise InvalidOperand(
+            f"do_bench: return_mode={return_mode!r}", help="use mean, median, min or max"
+        )
+    estimate = max(_milliseconds(fn), 1e-3)
+    for _ in range(_n_warmup or int(warmup / estimate)):
+        fn()
+    times = [_milliseconds(fn) for _ in range(_n_repeat or max(1, int(rep / estimate)))]
+    if quantiles is not None:
+        return [float(value) for value in np.quantile(times, quantiles)]
+    return float(getattr(np, return_mode)(times))
+
+
+def _milliseconds(fn: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    fn()
+    return (time.perf_counter() - start) * 1e3
+
+
+class Profiler:
+    """Runs a kernel on inputs of its own making, to measure it or to compare it with a reference.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        What to run.
+    supply : TensorSupplyType
+        What its inputs hold.
+    """
+
+    def __init__(self, kernel: Kernel, supply: TensorSupplyType = TensorSupplyType.Auto) -> None:
+        self.func = kernel
+        self._supply = supply
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the kernel."""
+        return self.func(*args, **kwargs)
+
+    def inputs(
+        self, dynamic_symbolic_constraints: Mapping[str, int] | None = None
+    ) -> list[torch.Tensor]:
+        """Tensors for the parameters that are not results.
+
+        Parameters
+        ----------
+        dynamic_symbolic_constraints : mapping of str to int, optional
+            The values of dynamic extents, by name.
+
+        Raises
+        ------
+        ArgumentError
+            If a dynamic extent has no value, or a parameter is no tensor.
+        """
+        sizes = dict(dynamic_symbolic_constraints or {})
+        return [
+            self._tensor(param, sizes)
+            for index, param in enumerate(self.func.params)
+            if index not in self.func.out_idx
+        ]
+
+    def _get_inputs(self, **options: Any) -> list[torch.Tensor]:
+        """TileLang's name of `inputs`."""
+        return self.inputs(**options)
+
+    def _tensor(self, param: ir.Var, sizes: Mapping[str, int]) -> torch.Tensor:
+        import torch
+
+        if not is_buffer_var(param):
+            raise ArgumentError(
+                f"the profiler makes tensors; {param.name} is a scalar",
+                help="give the arguments by input_tensors=[...]",
+            )
+        shape = [_extent(param.name, extent, sizes) for extent in param.ty.shape]
+        return _filled(shape, getattr(torch, str(param.ty.dtype)), self._supply)
+
+    def assert_allclose(
+        self,
+        reference_program: Callable[..., Any],
+        input_tensors: Sequence[Any] | None = None,
+        atol: float = 1e-2,
+        rtol: float = 1e-2,
+        max_mismatched_ratio: float = 0.01,
+    ) -> None:
+        """Compare what the kernel returns with what a reference returns for the same inputs.
+
+        Parameters
+        ----------
+        reference_program : callable
+            Takes the kernel's inputs; None among its results is not compared.
+        input_tensors : sequence, optional
+            The inputs; made by `inputs` where absent.
+        atol, rtol, max_mismatched_ratio : float
+            As of `tvmtile.testing.torch_assert_close`.
+
+        Raises
+        ------
+        AssertionError
+            If results differ, or there are not as many.
+        """
+        args = list(input_tensors) if input_tensors is not None else self.inputs()
+        expected = _as_list(reference_program(*args))
+        actual = _as_list(self.func(*args))
+        assert len(actual) == len(expected), (
+            f"the kernel returns {len(actual)} tensors, the reference {len(expected)}"
+        )
+        for ours, theirs in zip(actual, expected, strict=True):
+            if ours is None or theirs is None:
+                continue
+            torch_assert_close(
+                ours, theirs, rtol, atol, max_mismatched_ratio,
+                base_name="the kernel", ref_name="the reference",
+            )  # fmt: skip
+
+    def manual_assert_close(
+        self,
+        reference_program: Callable[..., Any],
+        input_tensors: Sequence[Any] | None = None,
+        manual_check_prog: Callable[[list[Any], list[Any]], Any] | None = None,
+    ) -> None:
+        """Compare the kernel with a reference by a function of the two lists of results."""
+        if manual_check_prog is None:
+            self.assert_allclose(reference_program, input_tensors)
+            return
+        args = list(input_tensors) if input_tensors is not None else self.inputs()
+        expected = _as_list(reference_program(*args))
+        manual_check_prog(_as_list(self.func(*args)), expected)
+
+    def assert_consistent(self, repeat: int = 10) -> None:
+        """Run the kernel several times and check that its results stay the same, bit for bit."""
+        import torch
+
+        args = self.inputs()
+        first = [result.clone() for result in _as_list(self.func(*args))]
+        for _ in range(repeat):
+            for old, new in zip(first, _as_list(self.func(*args)), strict=True):
+                assert torch.equal(old, new), "the kernel's results differ from run to run"
+
+    def run_once(self, func: Callable[..., Any] | None = None) -> Any:
+        """Call the kernel, or another function, on inputs of the profiler's making."""
+        return (func or self.func)(*self.inputs())
+
+    def do_bench(
+        self,
+        func: Callable[..., Any] | None = None,
+        warmup: float = 25,
+        rep: float = 100,
+        n_warmup: int = 0,
+        n_repeat: int = 0,
+        input_tensors: Sequence[Any] | None = None,
+        backend: str = "event",
+        quantiles: Sequence[float] | None = None,
+        return_mode: str = "mean",
+        dynamic_symbolic_constraints: Mapping[str, int] | None = None,
+        **_tilelang_options: Any,
+    ) -> Any:
+        """Measure the kernel, or another function of the same inputs; see `do_bench`."""
+        args = (
+            list(input_tensors)
+            if input_tensors is not None
+            else self.inputs(dynamic_symbolic_constraints)
+        )
+        target = func or self.func
+        return do_bench(
+            lambda: target(*args), warmup, rep, n_warmup, n_repeat, quantiles,
+            backend=backend, return_mode=return_mode,
+        )  # fmt: skip
+
+
+def _extent(name: str, extent: Any, sizes: Mapping[str, int]) -> int:
+    if isinstance(extent, int | tirx.IntImm):
+        return int(extent)
+    if isinstance(extent, ir.Var) and extent.name in sizes:
+        return sizes[extent.name]
+    raise ArgumentError(
+        f"the extent {extent} of {name} is not known",
+        help="give dynamic extents by dynamic_symbolic_constraints={name: value}",
+    )
+
+
+def _filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> torch.Tensor:
+    import torch
+
+    if supply is TensorSupplyType.Zero:
+        return torch.zeros(shape).to(dtype)
+    if supply is TensorSupplyType.One:
+        return torch.ones(shape).to(dtype)
+    wide = dtype.is_floating_point and dtype.itemsize > 1
+    if supply is TensorSupplyType.Integer or (supply is TensorSupplyType.Auto and not wide):
+        low, high = (-2, 3) if dtype.is_signed else (0, 2 if dtype == torch.bool else 3)
+        return torch.randint(low, high, shape).to(dtype)
+    if supply in (TensorSupplyType.Auto, TensorSupplyType.Uniform):
+        return torch.empty(shape).uniform_(-1, 1).to(dtype)
+    return torch.randn(shape).to(dtype)
+
+
+def _as_list(results: Any) -> list[Any]:
+    if results is None:
+        return []
+    return list(results) if isinstance(results, tuple | list) else [results]

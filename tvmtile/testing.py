@@ -1,0 +1,115 @@
+"""Helpers for tests of kernels, under the names that TileLang's tests use."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["main", "requires_cuda", "requires_llvm", "set_random_seed", "torch_assert_close"]
+
+
+def torch_assert_close(
+    tensor_a: torch.Tensor,
+    tensor_b: torch.Tensor,
+    rtol: float = 1e-2,
+    atol: float = 1e-3,
+    max_mismatched_ratio: float = 0.001,
+    verbose: bool = False,
+    equal_nan: bool = True,
+    check_device: bool = True,
+    check_dtype: bool = True,
+    base_name: str = "LHS",
+    ref_name: str = "RHS",
+) -> bool:
+    """Compare two tensors and allow a small share of elements to differ.
+
+    Parameters
+    ----------
+    tensor_a, tensor_b : torch.Tensor
+        What to compare, and with what.
+    rtol, atol : float
+        Two elements are close if `|a - b| <= atol + rtol * |b|`.
+    max_mismatched_ratio : float
+        The share of elements that need not be close.
+    verbose : bool
+        Print how many are not.
+    equal_nan : bool
+        NaN is close to NaN.
+    check_device, check_dtype : bool
+        Device and dtype must be equal too.
+    base_name, ref_name : str
+        What the message calls the tensors.
+
+    Returns
+    -------
+    bool
+        True.
+
+    Raises
+    ------
+    AssertionError
+        If the tensors differ; the message has the first and the greatest difference.
+    """
+    import torch
+
+    what = f"{base_name} and {ref_name}"
+    assert tensor_a.shape == tensor_b.shape, f"{what}: {tensor_a.shape} and {tensor_b.shape}"
+    if check_dtype:
+        assert tensor_a.dtype == tensor_b.dtype, f"{what}: {tensor_a.dtype} and {tensor_b.dtype}"
+    if check_device:
+        assert tensor_a.device == tensor_b.device, (
+            f"{what}: {tensor_a.device} and {tensor_b.device}"
+        )
+    a, b = tensor_a.to(torch.float64), tensor_b.to(torch.float64)
+    far = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    count, allowed = int(far.sum()), int(a.numel() * max_mismatched_ratio)
+    if verbose:
+        sys.stdout.write(f"{what}: {count} of {a.numel()} elements differ, {allowed} may\n")
+    if count > allowed:
+        first = tuple(int(i) for i in far.nonzero()[0])
+        raise AssertionError(
+            f"{what} differ in {count} of {a.numel()} elements, of which {allowed} may differ; "
+            f"first at {list(first)}: {a[first].item()} and {b[first].item()}; "
+            f"greatest difference {(a - b).abs().max().item()}"
+        )
+    return True
+
+
+def set_random_seed(seed: int = 42) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what tests draw from is not ours to choose
+    torch.manual_seed(seed)
+
+
+def requires_cuda(test: Any) -> Any:
+    """Mark a test that needs a CUDA GPU; it is skipped where there is none."""
+    import pytest
+    import torch
+
+    return pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")(test)
+
+
+def requires_llvm(test: Any) -> Any:
+    """Mark a test that needs TVM's LLVM code generator; it is skipped where TVM lacks it."""
+    import pytest
+    import tvm
+
+    present = bool(tvm.runtime.enabled("llvm"))
+    return pytest.mark.skipif(not present, reason="TVM was built without LLVM")(test)
+
+
+def main() -> None:
+    """Run the tests of the calling script with pytest, and exit with its status."""
+    import pytest
+
+    script = sys._getframe(1).f_globals["__file__"]
+    sys.exit(pytest.main([script]))
