@@ -12,6 +12,7 @@ from tvm import ir
 from tvm.ir import _ffi_api as _ir_ffi
 from tvm.ir import register_op_attr
 from tvm.script.ir_builder import IRBuilder
+from tvm.script.parser._core import dispatch
 from tvm.tirx import CallEffectKind
 from tvm.tirx import _ffi_api as _tirx_ffi
 from tvm.tirx.buffer import is_buffer_var
@@ -22,6 +23,8 @@ __all__ = [
     "IRBuilder",
     "buffer_var",
     "is_buffer_var",
+    "parser_method",
+    "parser_method_of",
     "register_op",
     "register_op_attr",
     "register_script_namespace",
@@ -35,3 +38,8 @@ def buffer_var(name: str, ty: Any) -> ir.Var:
 
 register_op = _ir_ffi.RegisterOp
 OPAQUE = int(CallEffectKind.Opaque.value)
+
+parser_method = dispatch.register
+"""Decorator `(token, node type)`: how TVMScript's parser visits a node under a decorator."""
+parser_method_of = dispatch.get
+"""The method registered for `(token, node type)`."""

@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import ir
+from tvm import ir, relax, tirx
+from tvm.s_tir import SBlock, SBlockRealize
 
 from tvmtile.passes.kernels import is_tile_program
 from tvmtile.target import resolve
 
 __all__ = ["LowerTilePrograms"]
 
+_OPAQUE_PATTERN = 8  # OpPatternKind::kOpaque of TVM's relax/op_attr_types.h
+
 
 def LowerTilePrograms(target: Any = None) -> Any:
     """Make the pass that lowers every tile program of a module to ordinary TIR.
 
     Functions without `T.Kernel` are left as they are, so tile programs can stand beside functions
-    that TVM schedules itself, and be called from Relax.
+    that TVM schedules itself. In a module with Relax functions the result is what `R.call_tir` takes.
 
     Parameters
     ----------
@@ -47,12 +50,24 @@ def LowerTilePrograms(target: Any = None) -> Any:
         lowered = ir.IRModule(programs, attrs=mod.attrs)
         for step in lowering_passes(wanted if wanted is not None else _target_for(lowered)):
             lowered = step(lowered)
+        has_relax = any(isinstance(func, relax.Function) for func in mod.functions.values())
         result = mod.clone()
         for gv in programs:
-            result.update_func(gv, lowered[gv.name_hint])
+            func = lowered[gv.name_hint]
+            result.update_func(gv, _callable_from_relax(func) if has_relax else func)
         return result
 
     return tvm.transform.module_pass(transform, opt_level=0, name="tvmtile.LowerTilePrograms")
+
+
+def _callable_from_relax(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Put the body into a block and mark it as one that is not to be fused.
+
+    Relax's passes look at the function that `R.call_tir` names: RewriteDataflowReshape insists on a
+    block around the body, and FuseOps would take loops without blocks for something they are not.
+    """
+    root = SBlock([], [], [], "root", func.body)
+    return func.with_body(SBlockRealize([], True, root)).with_attr("op_pattern", _OPAQUE_PATTERN)
 
 
 def _target_for(mod: ir.IRModule) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,7 @@ from tvmtile.errors import (
     is_internal,
 )
 from tvmtile.language.dtypes import DType
+from tvmtile.language.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
 from tvmtile.language.frontend.rewrite import traced
 from tvmtile.language.frontend.tracer import Tracer, current_tracer
 from tvmtile.language.tensor import TensorSpec
@@ -56,19 +58,25 @@ def prim_func(
     TileError
         For every mistake that can be seen in the program itself.
     """
-    caller = sys._getframe(2)
-    if func is None:
-        return functools.partial(_prim_func, scope=caller.f_locals, private=private)
-    return _prim_func(func, scope=caller.f_locals, private=private)
+    caller = sys._getframe(2)  # above hide_internal_frames
+    decorate = functools.partial(_prim_func, caller=caller, private=private)
+    if func is not None:
+        return decorate(func)
+    decorator = hide_internal_frames(decorate)
+    decorator.dispatch_token = DISPATCH_TOKEN  # type: ignore[attr-defined]
+    return decorator
 
 
-# TVM's parser, which reads the body of `@I.ir_module` classes, looks for this mark.
-prim_func.dispatch_token = "tirx"  # type: ignore[attr-defined]
+# TVM's parser, which reads the text of `@I.ir_module` classes, looks for this mark.
+prim_func.dispatch_token = DISPATCH_TOKEN  # type: ignore[attr-defined]
 
 
-def _prim_func(func: Callable[..., Any], scope: Mapping[str, Any], private: bool) -> Any:
-    if "__module__" in scope and "__qualname__" in scope:
-        return func  # the body of a class: the class's own decorator parses it
+def _prim_func(func: Callable[..., Any], caller: types.FrameType, private: bool) -> Any:
+    program = _program(func, caller.f_locals, private)
+    return as_member(func, program) if is_module_body(caller) else program
+
+
+def _program(func: Callable[..., Any], scope: Mapping[str, Any], private: bool) -> tirx.PrimFunc:
     annotations = resolve_annotations(func, scope)
     for name in inspect.signature(func).parameters:
         if name not in annotations:
