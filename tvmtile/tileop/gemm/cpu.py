@@ -12,7 +12,7 @@ from tvmtile.target import cpu
 from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.microkernel import GemmTile, Matrix, emit_gemm
-from tvmtile.tileop.operands import constant, dtype_of
+from tvmtile.tileop.operands import constant, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["gemm_loops", "gemm_microkernel"]
@@ -30,6 +30,8 @@ def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     for operand in (op.A, op.B, op.C):
         if dtype_of(operand) not in _VECTOR_DTYPES:
             raise Decline(f"has no vectors of {dtype_of(operand)}")
+        if not _inside(operand, context):
+            raise Decline(f"{describe(operand)} may reach outside its tensor")
     a, b, c = (_matrix(operand) for operand in (op.A, op.B, op.C))
     tile = GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
     return emit_gemm(tile, cpu(context.target))
@@ -37,6 +39,14 @@ def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 
 def _matrix(operand: ir.TensorRegion) -> Matrix:
     return Matrix(operand.source, [r.min for r in operand.region])
+
+
+def _inside(operand: ir.TensorRegion, context: LoweringContext) -> bool:
+    """Tell whether a region certainly lies inside its buffer: vectors can't be guarded one by one."""
+    return all(
+        context.analyzer.can_prove(tirx.all(r.min >= 0, r.min + r.extent <= size))
+        for r, size in zip(operand.region, operand.source.ty.shape, strict=True)
+    )
 
 
 @lowering(Gemm, target="llvm", variant="loops", priority=0)
