@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
 from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
     check_operand,
     describe,
+    dtype_of,
     match_extents,
 )
-from tvmtile.tileop.registry import TileOp, emit, tile_operator
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
 
 __all__ = ["Copy", "copy", "reference"]
 
@@ -139,3 +142,16 @@ def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) ->
         )
         result[inner] = src[tuple(slice(first, last) for first, last in ranges)]
     return result
+
+
+@lowering(Copy, target="llvm", variant="elements")
+def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
+    del context
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        source = element(op.src, matching_offsets(op.dst, op.src, offsets))
+        value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
+        return tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
+
+    return over_region(op.dst, body)

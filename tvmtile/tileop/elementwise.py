@@ -1,34 +1,53 @@
-"""Lowerings that visit the elements of a tile one by one, with loops that may run in any order."""
+"""What lowerings that visit the elements of a tile one by one have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
-from tvmtile.language.dtypes import DType, cast
 from tvmtile.rewriting import nest
-from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.fill import Fill
-from tvmtile.tileop.operands import constant, dtype_of
-from tvmtile.tileop.registry import LoweringContext, lowering
+from tvmtile.tileop.operands import constant
 
-__all__ = ["element", "over_region"]
+__all__ = ["converted", "element", "matching_offsets", "moving_axes", "over_region"]
 
 
-def over_region(operand: ir.TensorRegion, body: Callable[[list[Any]], tirx.Stmt]) -> tirx.Stmt:
-    """Loops over the axes of a region that are not of extent 1; `body` gets one index an axis."""
+def moving_axes(operand: ir.TensorRegion) -> list[int]:
+    """The axes of a region along which it has more than one element, as far as is known."""
+    return [axis for axis, r in enumerate(operand.region) if constant(r.extent) != 1]
+
+
+def over_region(
+    operand: ir.TensorRegion,
+    body: Callable[[list[Any]], tirx.Stmt],
+    *,
+    without: Sequence[int] = (),
+    kind: tirx.ForKind = tirx.ForKind.PARALLEL,
+) -> tirx.Stmt:
+    """Loops over the axes of a region that are not of extent 1.
+
+    Parameters
+    ----------
+    operand : TensorRegion
+        The tile.
+    body : callable
+        Makes the innermost statement from one offset an axis, 0 along axes without a loop.
+    without : sequence of int
+        Axes that get no loop.
+    kind : ForKind
+        Parallel, as elementwise work is, or serial where the body is not elementwise.
+    """
     extents = [r.extent for r in operand.region]
-    moving = [axis for axis, extent in enumerate(extents) if constant(extent) != 1]
+    looped = [axis for axis in moving_axes(operand) if axis not in without]
 
     def inside(variables: list[ir.Var]) -> tirx.Stmt:
         offsets: list[Any] = [0] * len(extents)
-        for axis, var in zip(moving, variables, strict=True):
+        for axis, var in zip(looped, variables, strict=True):
             offsets[axis] = var
         return body(offsets)
 
-    return nest([extents[axis] for axis in moving], inside)
+    return nest([extents[axis] for axis in looped], inside, kind)
 
 
 def element(operand: ir.TensorRegion, offsets: Sequence[Any]) -> list[Any]:
@@ -40,36 +59,23 @@ def element(operand: ir.TensorRegion, offsets: Sequence[Any]) -> list[Any]:
 
 
 def matching_offsets(
-    source: ir.TensorRegion, target: ir.TensorRegion, offsets: Sequence[Any]
+    source: ir.TensorRegion,
+    target: ir.TensorRegion,
+    offsets: Sequence[Any],
+    *,
+    without: Sequence[int] = (),
 ) -> list[Any]:
-    """Offsets in `target` of the element at `offsets` in `source`, units on either side skipped."""
-    moving = [
-        offset for offset, r in zip(offsets, source.region, strict=True) if constant(r.extent) != 1
-    ]
+    """Offsets in `target` of the element at `offsets` in `source`, units on either side skipped.
+
+    The axes `without` of the source have no counterpart in the target.
+    """
+    moving = [offsets[axis] for axis in moving_axes(source) if axis not in without]
     moving.reverse()
     return [0 if constant(r.extent) == 1 else moving.pop() for r in target.region]
 
 
-@lowering(Copy, target="llvm", variant="elements")
-def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
-    """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
-    del context
-    dtype = DType(dtype_of(op.dst))
-
-    def body(offsets: list[Any]) -> tirx.Stmt:
-        load = tirx.BufferLoad(
-            op.src.source, element(op.src, matching_offsets(op.dst, op.src, offsets))
-        )
-        return tirx.BufferStore(op.dst.source, cast(load, dtype), element(op.dst, offsets))
-
-    return over_region(op.dst, body)
-
-
-@lowering(Fill, target="llvm", variant="elements")
-def fill_elements(op: Fill, context: LoweringContext) -> tirx.Stmt:
-    """`dst[i, j] = value` over the tile."""
-    del context
-    value = cast(op.value, DType(dtype_of(op.dst)))
-    return over_region(
-        op.dst, lambda offsets: tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
-    )
+def converted(value: ir.Expr, dtype: str) -> ir.Expr:
+    """`value` in another dtype; a vector keeps its lanes."""
+    source = DataType(str(value.ty.dtype))
+    wanted = f"{dtype}x{source.lanes}" if source.lanes > 1 else dtype
+    return value if str(source) == wanted else tirx.Cast(wanted, value)

@@ -9,8 +9,9 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand
+from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.operands import as_region, check_bounds, check_operand, dtype_of
-from tvmtile.tileop.registry import TileOp, emit, tile_operator
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
 
 __all__ = ["Fill", "clear", "fill", "reference"]
 
@@ -84,3 +85,13 @@ class Fill(TileOp):
 def reference(tile: np.ndarray, value: float) -> np.ndarray:
     """A tile of the same shape and dtype, all elements `value`."""
     return np.full_like(tile, value)
+
+
+@lowering(Fill, target="llvm", variant="elements")
+def fill_elements(op: Fill, context: LoweringContext) -> tirx.Stmt:
+    """`dst[i, j] = value` over the tile."""
+    del context
+    value = converted(op.value, dtype_of(op.dst))
+    return over_region(
+        op.dst, lambda offsets: tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
+    )

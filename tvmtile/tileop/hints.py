@@ -10,6 +10,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
+from tvmtile.layout import Layout, Swizzle
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
 
@@ -86,8 +87,9 @@ def annotate_layout(layout_map: Mapping[Any, Any]) -> None:
     Parameters
     ----------
     layout_map : dict of buffer to layout
-        A layout is a `tvm.tirx.layout.Layout`, a `tvm.tirx.IndexMap`, or a function from logical to
-        physical indices.
+        A layout is a `T.Layout`, a `T.Fragment`, what `tvmtile.layout.make_swizzled_layout` returns, a
+        `tvm.tirx.layout.Layout`, a `tvm.tirx.IndexMap`, or a function from logical to physical
+        indices.
 
     Notes
     -----
@@ -100,6 +102,10 @@ def annotate_layout(layout_map: Mapping[Any, Any]) -> None:
 
 
 def _as_layout(buffer: ir.Var, layout: Any) -> Any:
+    if isinstance(layout, Swizzle):
+        return layout.kind
+    if isinstance(layout, Layout):
+        return layout.index_map
     if isinstance(layout, ir.Node | tirx.IndexMap):
         return layout
     if isinstance(layout, Callable):  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ each declines with a reason or returns a statement, and the most specific one th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from tvm import ir, tirx
@@ -27,6 +27,7 @@ __all__ = [
     "TileOp",
     "all_lowerings",
     "all_operators",
+    "checked_call",
     "emit",
     "lower",
     "lowering",
@@ -70,17 +71,23 @@ class TileOp:
         """The same operator with every operand an explicit region."""
         raise NotImplementedError
 
+    def result_dtype(self) -> str:
+        """The dtype of the value that an element operator has; `void` where it has none."""
+        return "void"
+
     def to_call(self, span: Any = None) -> ir.Call:
         """The intrinsic call."""
         args = []
         attrs = {}
-        for field in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, field.name)
-            if field.name not in self.options:
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if item.name not in self.options:
                 args.append(value)
-            elif value != field.default:
-                attrs[field.name] = value
-        return ir.Call(f"tvmtile.{self.name}", args, attrs=attrs or None, span=span, ret_ty="void")
+            elif value != item.default:
+                attrs[item.name] = value
+        return ir.Call(
+            f"tvmtile.{self.name}", args, attrs=attrs or None, span=span, ret_ty=self.result_dtype()
+        )
 
     @classmethod
     def from_call(cls, call: ir.Call) -> TileOp:
@@ -126,7 +133,16 @@ def emit(op: TileOp) -> None:
     Raises
     ------
     NestingError
-        Outside `T.Kernel`, or inside `T.Parallel`.
+        Outside `T.Kernel`; a tile operator also inside `T.Parallel`.
+    """
+    T.evaluate(checked_call(op))
+
+
+def checked_call(op: TileOp) -> ir.Call:
+    """The call of an operator that a kernel uses, checked as `emit` does.
+
+    The call of an element operator with a result is an expression; it happens where, and as often
+    as, that is evaluated.
     """
     from tvmtile.language.kernel import current_kernel
 
@@ -143,7 +159,7 @@ def emit(op: TileOp) -> None:
             "it out of the loop, or make the loop T.serial",
         )
     op.check()
-    T.evaluate(op.to_call(current_span()))
+    return op.to_call(current_span())
 
 
 def current_span() -> ir.Span | None:
@@ -174,11 +190,15 @@ class LoweringContext:
         Knows the ranges of the loop variables around the operator.
     location : SourceLocation or None
         The user's line.
+    imports : list of str
+        Source text that the lowering's calls need: LLVM's intermediate language for `llvm`. The pass
+        links it into the module, each text once.
     """
 
     target: Target
     analyzer: Analyzer
     location: SourceLocation | None = None
+    imports: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -210,7 +210,9 @@ def _register_block(
         ]
         for r, acc in enumerate(accumulators):
             x = tirx.Var(f"a{r}", dtype)
-            body.append(tirx.Bind(x, a.load(k, row + r) if tile.transpose_a else a.load(row + r, k)))
+            body.append(
+                tirx.Bind(x, a.load(k, row + r) if tile.transpose_a else a.load(row + r, k))
+            )
             body += [
                 acc.store(0, offset, acc.load(0, offset, lanes) + _broadcast(x, lanes) * var, lanes)
                 for var, (offset, lanes) in zip(columns, vectors, strict=True)
@@ -283,7 +285,9 @@ def _transposing_copy(dst: Matrix, src: Matrix, k: int, widths: tuple[int, ...])
     return seq(body)
 
 
-def _square_emitter(dst: Matrix, src: Matrix, column: int, lanes: int) -> Callable[[Any], tirx.Stmt]:
+def _square_emitter(
+    dst: Matrix, src: Matrix, column: int, lanes: int
+) -> Callable[[Any], tirx.Stmt]:
     return lambda square: _transposed_square(dst, src, square * lanes, column, lanes)
 
 
