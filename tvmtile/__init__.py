@@ -41,6 +41,7 @@ _SUBMODULES = (
     "errors",
     "jit",
     "language",
+    "layout",
     "math",
     "passes",
     "profiler",

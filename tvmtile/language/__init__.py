@@ -21,6 +21,7 @@ from tvmtile.language.math import *
 from tvmtile.language.tensor import *
 from tvmtile.language.variables import Ref
 from tvmtile.language.views import *
+from tvmtile.layout import Fragment, Layout
 from tvmtile.tileop.copy import copy
 from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm

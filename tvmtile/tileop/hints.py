@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.tirx.layout import Layout as TvmLayout
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
@@ -106,10 +107,10 @@ def _as_layout(buffer: ir.Var, layout: Any) -> Any:
         return layout.kind
     if isinstance(layout, Layout):
         return layout.index_map
-    if isinstance(layout, ir.Node | tirx.IndexMap):
+    if isinstance(layout, TvmLayout | tirx.IndexMap):
         return layout
     if isinstance(layout, Callable):  # type: ignore[arg-type]
-        return tirx.IndexMap.from_func(layout, ndim=len(buffer.ty.shape), index_dtype="int32")
+        return Layout(buffer.ty.shape, layout).index_map
     raise InvalidOperand(
         f"T.annotate_layout: {layout!r} is not a layout of {buffer.name}",
         help="give a TileLayout, an IndexMap or a function of the indices",

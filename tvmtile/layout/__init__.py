@@ -1,0 +1,160 @@
+"""Layouts that a kernel fixes by hand: where the elements of a tile lie.
+
+```
+T.annotate_layout({
+    A_shared: make_swizzled_layout(A_shared),
+    bias_shared: T.Layout((64, 64), lambda i, j: (j, i)),
+})
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.errors import InvalidOperand
+
+__all__ = [
+    "Fragment",
+    "Layout",
+    "Swizzle",
+    "make_full_bank_swizzled_layout",
+    "make_half_bank_swizzled_layout",
+    "make_linear_layout",
+    "make_quarter_bank_swizzled_layout",
+    "make_swizzled_layout",
+]
+
+
+class Layout:
+    """A tile's elements at places given by a function of their indices.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The tile's extents.
+    forward : callable
+        `(i, j, ...) -> index or tuple of indices`, the place of element (i, j, ...).
+    """
+
+    def __init__(self, shape: Sequence[Any], forward: Callable[..., Any]) -> None:
+        self.shape = tuple(shape)
+        self._forward = forward
+
+    @property
+    def index_map(self) -> tirx.IndexMap:
+        """The function as TVM writes it."""
+        return _index_map(self._forward, len(self.shape))
+
+
+class Fragment(Layout):
+    """A tile's elements in the registers of a block's threads.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        The tile's extents.
+    forward_fn : callable, optional
+        `(i, j, ...) -> (thread, place)`; with `replicate` it takes the copy's number last.
+    forward_thread_fn : callable, optional
+        `(i, j, ...) -> thread`, in place of `forward_fn`.
+    replicate : int
+        How many threads hold each element.
+    forward_index_fn : callable, optional
+        `(i, j, ...) -> place` among the thread's registers, beside `forward_thread_fn`.
+    """
+
+    def __init__(
+        self,
+        shape: Sequence[Any],
+        forward_fn: Callable[..., Any] | None = None,
+        forward_thread_fn: Callable[..., Any] | None = None,
+        replicate: int = 1,
+        forward_index_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        if (forward_fn is None) == (forward_thread_fn is None):
+            raise InvalidOperand(
+                "T.Fragment takes forward_fn or forward_thread_fn",
+                help="give `lambda i, j: (thread, place)`, or the thread and the place by themselves",
+            )
+        self.replicate = replicate
+        self._thread = forward_thread_fn
+        self._place = forward_index_fn
+        super().__init__(shape, forward_fn or self._by_parts)
+
+    def _by_parts(self, *indices: Any) -> list[Any]:
+        parts = [self._thread(*indices)] if self._thread is not None else []
+        return parts if self._place is None else [*parts, self._place(*indices[: len(self.shape)])]
+
+    @property
+    def index_map(self) -> tirx.IndexMap:
+        """Thread and place of an element; the last variable is the copy's number if there are any."""
+        return _index_map(self._forward, len(self.shape) + (self.replicate > 1))
+
+
+def _index_map(function: Callable[..., Any], ndim: int) -> tirx.IndexMap:
+    # TVMScript reads the variables of a printed map as int64.
+    def flat(value: Any) -> list[Any]:
+        if isinstance(value, tuple | list):
+            return [part for item in value for part in flat(item)]
+        return [tirx.const(value, "int64") if isinstance(value, int) else value]
+
+    return tirx.IndexMap.from_func(
+        lambda *indices: flat(function(*indices)), ndim=ndim, index_dtype="int64"
+    )
+
+
+@dataclass(frozen=True)
+class Swizzle:
+    """A layout of shared memory by its purpose; the compiler knows the banks of its target.
+
+    Attributes
+    ----------
+    kind : str
+        "auto", the widest that the tile's rows allow; "full", "half" or "quarter", over 128, 64 or
+        32 bytes of a row; or "linear", none.
+    """
+
+    kind: str
+
+
+def make_swizzled_layout(buffer: Any, k_major: bool = True, allow_pad: bool = True) -> Swizzle:
+    """The layout of a shared tile in which a matrix instruction meets no bank conflicts.
+
+    Parameters
+    ----------
+    buffer : buffer
+        The tile.
+    k_major, allow_pad : bool
+        Accepted for TileLang's kernels; the compiler sees how the tile is used.
+    """
+    del buffer, k_major, allow_pad
+    return Swizzle("auto")
+
+
+def make_full_bank_swizzled_layout(buffer: Any) -> Swizzle:
+    """Swizzle 16-byte pieces over 128 bytes of a row."""
+    del buffer
+    return Swizzle("full")
+
+
+def make_half_bank_swizzled_layout(buffer: Any) -> Swizzle:
+    """Swizzle 16-byte pieces over 64 bytes of a row."""
+    del buffer
+    return Swizzle("half")
+
+
+def make_quarter_bank_swizzled_layout(buffer: Any) -> Swizzle:
+    """Swizzle 16-byte pieces over 32 bytes of a row."""
+    del buffer
+    return Swizzle("quarter")
+
+
+def make_linear_layout(buffer: Any) -> Swizzle:
+    """Row-major, without a swizzle."""
+    del buffer
+    return Swizzle("linear")
