@@ -56,7 +56,11 @@ def view(src: ir.Var, shape: Any = None, dtype: Any = None) -> ir.Var:
             f"{name} needs {want // 8}",
             help="a view covers the same bytes; T.copy converts values",
         )
-    return T.decl_buffer(extents, str(name), data=src.data, scope=src.ty.storage_scope)
+    # TVM prints a view of the same dtype as `src.view(...)`, which keeps the layout of its source.
+    layout = src.ty.layout if str(name) == dtype_of(src) else "default"
+    return T.decl_buffer(
+        extents, str(name), data=src.data, scope=src.ty.storage_scope, layout=layout
+    )
 
 
 def _as_list(shape: Any) -> list[Any]:
