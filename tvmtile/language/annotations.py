@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tvmtile.tileop.hints import annotate_layout, use_swizzle
 
 __all__ = [
+    "annotate_compile_flags",
+    "annotate_consumer_reg_alloc",
     "annotate_l2_hit_ratio",
     "annotate_layout",
     "annotate_min_blocks_per_sm",
+    "annotate_pass_configs",
+    "annotate_producer_reg_dealloc",
     "annotate_restrict_buffers",
+    "disable_warp_group_reg_alloc",
+    "no_set_max_nreg",
+    "pdl_sync",
+    "pdl_trigger",
     "use_swizzle",
 ]
+
+
+def annotate_compile_flags(flags: Any) -> None:
+    """Accepted for TileLang's kernels: flags for the compiler of generated CUDA source."""
+    del flags
+
+
+def annotate_consumer_reg_alloc(count: int = 240) -> None:
+    """Accepted for TileLang's kernels: registers of a consumer thread, where roles are split."""
+    del count
 
 
 def annotate_l2_hit_ratio(l2_hit_ratio_map: dict[Any, float]) -> None:
@@ -25,6 +44,32 @@ def annotate_min_blocks_per_sm(n: int) -> None:
     del n
 
 
+def annotate_pass_configs(configs: Mapping[Any, Any]) -> None:
+    """Accepted for TileLang's kernels: options of TileLang's own passes, for this kernel."""
+    del configs
+
+
+def annotate_producer_reg_dealloc(count: int = 24) -> None:
+    """Accepted for TileLang's kernels: registers of a producer thread, where roles are split."""
+    del count
+
+
 def annotate_restrict_buffers(*buffers: Any) -> None:
     """Accepted for TileLang's kernels: tensors that may share memory."""
     del buffers
+
+
+def disable_warp_group_reg_alloc() -> None:
+    """Accepted for TileLang's kernels: leave the register counts of warp groups as they are."""
+
+
+def no_set_max_nreg() -> None:
+    """Accepted for TileLang's kernels: leave the register counts of warp groups as they are."""
+
+
+def pdl_sync() -> None:
+    """Accepted for TileLang's kernels: wait for the launch before, where launches may overlap."""
+
+
+def pdl_trigger() -> None:
+    """Accepted for TileLang's kernels: let the next launch begin, where launches may overlap."""
