@@ -37,7 +37,9 @@ def check_operand(operator: str, name: str, value: Any) -> Any:
     InvalidOperand
         If `value` is neither a buffer, a region nor an element.
     """
-    if isinstance(value, ir.TensorRegion | ir.TensorLoad) or is_buffer_var(value):
+    if isinstance(value, ir.TensorRegion):
+        return _with_known_extents(value)
+    if isinstance(value, ir.TensorLoad) or is_buffer_var(value):
         return value
     if hasattr(value, "load"):
         return value.load()
@@ -45,6 +47,22 @@ def check_operand(operator: str, name: str, value: Any) -> Any:
         f"{operator}: {name} is {_kind(value)}, not a tile",
         help="a tile is a buffer, a region `A[i0:i1, j0:j1]`, or an element `A[i, j]` at its origin",
     )
+
+
+def _with_known_extents(operand: ir.TensorRegion) -> ir.TensorRegion:
+    """Make extents constants that are so only by the values of names: `A[start:stop]`."""
+    from tvmtile.language.frontend.tracer import current_tracer
+
+    tracer = current_tracer()
+    if tracer is None or all(constant(r.extent) is not None for r in operand.region):
+        return operand
+    origin = [r.min for r in operand.region]
+    extents = [tracer.analyzer.simplify(r.extent) for r in operand.region]
+    known = [
+        new if isinstance(new, tirx.IntImm) else r.extent
+        for new, r in zip(extents, operand.region, strict=True)
+    ]
+    return region(operand.source, origin, known)
 
 
 def _kind(value: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from tvm import ir, tirx
 from tvm.script.ir_builder.base import IRBuilderFrame
+from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
@@ -170,6 +171,8 @@ class Tracer:
         Tensors made by `T.empty`, in the order of their declaration.
     returned : tuple of OutputTensor
         Those that the kernel returned.
+    analyzer : Analyzer
+        Knows the values of names.
     """
 
     index = _IndexBuilder()
@@ -180,6 +183,7 @@ class Tracer:
         on_kernel: Callable[[], None] | None = None,
     ) -> None:
         self.on_kernel = on_kernel
+        self.analyzer = Analyzer()
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
         self.returned: tuple[Any, ...] = ()
@@ -361,6 +365,8 @@ class Tracer:
             return value  # the host's arithmetic on dimensions needs no variable of its own
         variable = T.Bind(value)
         IRBuilder.name(name, variable)
+        if "int" in str(value.ty.dtype) and not _reads_memory(value):
+            self.analyzer.bind(variable, value)
         return variable
 
     def _declare_output(self, name: str, value: OutputTensor) -> Any:
