@@ -41,13 +41,16 @@ _ALIASES = {
     "long": "int64",
     "uchar": "uint8",
     "uint": "uint32",
+    "tfloat32": "float32",  # rounded to TensorFloat-32 by a GPU's matrix instructions only
     "float8_e4m3": "float8_e4m3fn",
     "float4_e2m1fn_x2": "float4_e2m1fn",
 }
 
 
-class DType(str):
-    """A dtype by name; calling it casts, as in `T.float32(x)`.
+class DType(DataType):
+    """A dtype: TVM's own, which is a string too, with a few abilities more.
+
+    Calling it casts, as in `T.float32(x)`.
 
     Examples
     --------
@@ -80,27 +83,20 @@ class DType(str):
         raise TypeError(f"{self} is a dtype; allocate an array with T.alloc_local(shape, {self!r})")
 
     @property
-    def bits(self) -> int:
-        """Bits of one scalar."""
-        return int(DataType(str(self)).bits)
-
-    @property
-    def lanes(self) -> int:
-        """Scalars in a vector of this dtype; 1 for a scalar."""
-        return int(DataType(str(self)).lanes)
-
-    @property
     def bytes(self) -> int:
         """Bytes of one element, rounded up."""
-        return (self.bits * self.lanes + 7) // 8
-
-    itemsize = bytes
+        return int(self.bits * self.lanes + 7) // 8
 
     def as_torch(self) -> Any:
-        """The torch dtype of the same name (imports torch)."""
+        """The torch dtype that stores elements of this one (imports torch).
+
+        Two elements of 4 bits share a byte: they are `int8` to torch, or its packed float4.
+        """
         import torch
 
-        return getattr(torch, str(self))
+        if "float4" in self:
+            return getattr(torch, "float4_e2m1fn_x2", torch.int8)
+        return getattr(torch, {"int4": "int8", "uint4": "uint8"}.get(str(self), str(self)))
 
 
 def as_dtype(value: Any) -> DType:
@@ -140,7 +136,7 @@ def as_dtype(value: Any) -> DType:
 def dtype_names() -> list[str]:
     """All names that the language exports as dtypes."""
     vectors = [f"{scalar}x{lanes}" for scalar in _SCALARS for lanes in _LANES if scalar != "bool"]
-    return [*_SCALARS, *vectors, "half", "float", "double", "int", "uint", "long", "short", "char"]
+    return [*_SCALARS, *vectors, *_ALIASES]
 
 
 def cast(value: Any, dtype: Any) -> Any:
