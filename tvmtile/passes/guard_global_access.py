@@ -10,9 +10,14 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import is_kernel, prim_func_pass
-from tvmtile.rewriting import ScopedRewriter, contains, with_fresh_variables
+from tvmtile.rewriting import (
+    ScopedRewriter,
+    contains,
+    substitute,
+    with_fresh_variables,
+)
 from tvmtile.tileop.operands import buffer_of, origin_of
-from tvmtile.tileop.registry import operator_of
+from tvmtile.tileop.registry import TileOp, operator_of
 
 __all__ = ["GuardGlobalAccess"]
 
@@ -108,10 +113,21 @@ class _Guard(ScopedRewriter):
             for operand in [*op.writes(), *op.reads()]
             if (condition := self._condition(buffer_of(operand), origin_of(operand))) is not None
         ]
+        guarded = self._with_guarded_values(node, op)
         if not conditions:
-            return node
+            return guarded
         inside = tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
-        return tirx.IfThenElse(inside, node, None)
+        return tirx.IfThenElse(inside, guarded, None)
+
+    def _with_guarded_values(self, node: tirx.Evaluate, op: TileOp) -> tirx.Evaluate:
+        places = [*op.writes(), *op.reads()]
+        call = node.value
+        args = [
+            arg if any(arg.same_as(place) for place in places) else self.mutate(arg)
+            for arg in call.args
+        ]
+        changed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
+        return tirx.Evaluate(changed, node.span)
 
     def _condition(self, buffer: Any, indices: Any) -> Any:
         """What must hold for an element to lie inside its tensor; None if it certainly does."""
@@ -143,6 +159,7 @@ class _NestBounds(ScopedRewriter):
         self.analyzer = outer
         self._tensors = tensors
         self._ranges: dict[ir.Var, Any] = {}
+        self._values: dict[ir.Var, Any] = {}
         self._conditions: list[Any] = []
 
     def of(self, loop: tirx.For) -> list[Any]:
@@ -156,6 +173,10 @@ class _NestBounds(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> Any:
         self._ranges[loop.loop_var] = IntervalSet(loop.min, loop.min + loop.extent - 1)
         return super().visit_for(loop)
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        self._values[bind.var] = substitute(bind.value, self._values)
+        return super().visit_bind(bind)
 
     def visit_load(self, node: ir.TensorLoad) -> Any:
         self._note(node.source, node.indices)
@@ -173,7 +194,8 @@ class _NestBounds(ScopedRewriter):
                 continue
             if all(self.analyzer.can_prove(part) for part in _bounds(index, index, extent)):
                 continue
-            interval = self.analyzer.int_set(index, self._ranges)
+            # A name that the nest binds is not known before it: its value is looked at instead.
+            interval = self.analyzer.int_set(substitute(index, self._values), self._ranges)
             low, high = interval.min_value, interval.max_value
             if not (_depends_on_outer_only(low) and _depends_on_outer_only(high)):
                 continue

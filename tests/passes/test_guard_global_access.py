@@ -1,0 +1,89 @@
+"""Accesses over the edge of a tensor, by the numbers that a kernel computes."""
+
+from __future__ import annotations
+
+import torch
+
+import tvmtile
+import tvmtile.language as T
+
+N, M = 100, 70
+
+
+def test_index_bound_to_a_name_inside_the_loop() -> None:
+    @T.prim_func
+    def shift(A: T.Tensor((M,), "float32"), C: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, 32)) as bx:
+            for i in T.Parallel(32):
+                here = bx * 32 + i
+                there = here + 3
+                C[here] = A[there] + 1
+
+    a = torch.randn(M)
+    expected = torch.ones(N)
+    expected[: M - 3] += a[3:]
+    assert torch.equal(tvmtile.compile(shift, out_idx=-1)(a), expected)
+
+
+def test_index_read_from_memory() -> None:
+    @T.prim_func
+    def gather(
+        A: T.Tensor((M,), "float32"), I: T.Tensor((N,), "int32"), C: T.Tensor((N,), "float32")
+    ):
+        with T.Kernel(T.ceildiv(N, 32)) as bx:
+            for i in T.Parallel(32):
+                C[bx * 32 + i] = A[I[bx * 32 + i]]
+
+    a, index = torch.randn(M), torch.randint(-20, M + 20, (N,), dtype=torch.int32)
+    inside = (index >= 0) & (index < M)
+    expected = torch.where(inside, a[index.clamp(0, M - 1).long()], 0.0)
+    assert torch.equal(tvmtile.compile(gather, out_idx=-1)(a, index), expected)
+
+
+def test_loop_over_rows_inside_a_parallel_loop() -> None:
+    @T.prim_func
+    def column_sums(A: T.Tensor((M, N), "float32"), C: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, 32)) as bx:
+            total = T.alloc_fragment((32,), "float32")
+            T.clear(total)
+            for i in T.Parallel(32):
+                for row in T.serial(M + 5):
+                    total[i] += A[row, bx * 32 + i]
+            T.copy(total, C[bx * 32])
+
+    a = torch.randn(M, N)
+    result = tvmtile.compile(column_sums, out_idx=-1)(a)
+    torch.testing.assert_close(result, a.double().sum(0).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_condition_of_the_user_is_enough() -> None:
+    @T.prim_func
+    def double(A: T.Tensor((N,), "float32"), C: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, 32)) as bx:
+            for i in T.Parallel(32):
+                if bx * 32 + i < N:
+                    C[bx * 32 + i] = A[bx * 32 + i] * 2
+
+    kernel = tvmtile.compile(double, out_idx=-1)
+    guarded = dict(kernel.lowering)["tvmtile.GuardGlobalAccess"].script()
+    assert "if_then_else" not in guarded
+    a = torch.randn(N)
+    assert torch.equal(kernel(a), a * 2)
+
+
+def test_dynamic_extent() -> None:
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def negate(A: T.Tensor((n,), "float32"), C: T.Tensor((n,), "float32")):
+        with T.Kernel(T.ceildiv(n, 32)) as bx:
+            for i in T.Parallel(32):
+                C[bx * 32 + i] = -A[bx * 32 + i]
+
+    kernel = tvmtile.compile(negate)
+    for size in (1, 31, 32, 33, 100):
+        memory = torch.full((size + 64,), 7.0)
+        a, c = torch.randn(size), memory[:size]
+        kernel(a, c)
+        assert torch.equal(c, -a)
+        assert (memory[size:] == 7).all()
