@@ -17,7 +17,9 @@ ShapeMismatch: gemm: A and B disagree on K
 from __future__ import annotations
 
 import functools
+import importlib
 import linecache
+import os
 import re
 import sys
 import types
@@ -32,6 +34,7 @@ from tvm_ffi import register_error
 __all__ = [
     "ArgumentError",
     "InvalidOperand",
+    "InvalidValue",
     "MissingDependency",
     "NestingError",
     "NoLowering",
@@ -47,13 +50,15 @@ __all__ = [
     "UnknownTarget",
     "UnsupportedDtype",
     "VerifyError",
+    "import_optional",
     "user_location",
     "warn",
 ]
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent)
-# Frames of these files stand between a user's line and the place that raises.
-_INTERNAL = (_PACKAGE_ROOT, "<tvmtile")
+# Frames of these files stand between a user's line and the place that raises. TVM's C++ frames
+# appear in tracebacks too, some of them without a file.
+_INTERNAL = (_PACKAGE_ROOT, "<tvmtile", "<unknown>", "<frozen")
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,13 @@ class SourceLocation:
 
 def is_internal(filename: str) -> bool:
     """Tell whether a code object's file belongs to tvmtile, to TVM, or is no Python at all."""
-    return (
-        filename.startswith(_INTERNAL) or not filename.endswith((".py", ">")) or _is_tvm(filename)
-    )
+    return filename.startswith(_INTERNAL) or is_tvm(filename)
 
 
-def _is_tvm(filename: str) -> bool:
+def is_tvm(filename: str) -> bool:
+    """Tell whether a frame's file belongs to TVM, or is not Python, as its C++ sources."""
+    if not filename.endswith((".py", ">")) or filename == "<unknown>":
+        return True
     for name in ("tvm", "tvm_ffi"):
         module = sys.modules.get(name)
         origin = getattr(module, "__file__", None)
@@ -168,7 +174,11 @@ class OutOfBounds(TileError, ValueError):
     """A region or an index that certainly lies outside its buffer."""
 
 
-class NestingError(TileError):
+class InvalidValue(TileError, ValueError):
+    """A number that a dtype can't hold, or that an operation does not take."""
+
+
+class NestingError(TileError, RuntimeError):
     """A construct in a place where it has no meaning, such as a tile operator in `T.Parallel`."""
 
 
@@ -212,13 +222,46 @@ class TileWarning(UserWarning):
     """A program that is right, and slower or stranger than its author may think."""
 
 
+_SHOWN_WARNINGS: dict[Any, Any] = {}
+
+
 def warn(message: str, location: SourceLocation | None = None) -> None:
-    """Issue a `TileWarning` that points at the user's line; Python shows one per line of source."""
+    """Issue a `TileWarning` that points at the user's line; it is shown once for a line."""
     where = location if location is not None else user_location()
     if where is None:
         warnings.warn(message, TileWarning, stacklevel=3)
-    else:
-        warnings.warn_explicit(message, TileWarning, where.file, where.line)
+        return
+    warnings.warn_explicit(
+        message, TileWarning, where.file, where.line, registry=_SHOWN_WARNINGS
+    )
+
+
+def import_optional(module: str, extra: str, purpose: str) -> Any:
+    """Import a package that only a part of tvmtile needs.
+
+    Parameters
+    ----------
+    module : str
+        What to import.
+    extra : str
+        The extra of tvmtile that brings it.
+    purpose : str
+        What needs it, as the subject of a sentence.
+
+    Raises
+    ------
+    MissingDependency
+        If it is not installed; the message names the command that installs it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
+            raise  # it is installed and lacks something itself
+        raise MissingDependency(
+            f"{purpose} needs {module}, which is not installed",
+            help=f'pip install "tvmtile[{extra}]"',
+        ) from None
 
 
 def _without_internal_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:
@@ -230,15 +273,34 @@ def _without_internal_frames(traceback: types.TracebackType | None) -> types.Tra
     return types.TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
 
 
+def _is_mistake(error: Exception) -> bool:
+    """Tell what the user's code did wrong from a defect of tvmtile's, or of TVM's, own code."""
+    if isinstance(error, TileError):
+        return True
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is not None and not is_internal(traceback.tb_frame.f_code.co_filename)
+
+
 def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a public entry point so that a `TileError` shows the user's frames only."""
+    """Decorate a public entry point so that a mistake shows the user's frames only.
+
+    What Python raises in the user's own lines keeps its type and its text. An exception raised in our
+    code, or in TVM's, is a defect and keeps all of its frames, as everything does where
+    `TVM_BACKTRACE=1` is set in the environment.
+    """
 
     @functools.wraps(function)
     def entry(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # pytest and IPython leave out this frame as well
         try:
             return function(*args, **kwargs)
-        except TileError as error:
-            error.__suppress_context__ = True
-            raise error.with_traceback(_without_internal_frames(error.__traceback__)) from None
+        except Exception as error:
+            if os.environ.get("TVM_BACKTRACE") == "1" or not _is_mistake(error):
+                raise
+            shown = error.with_traceback(_without_internal_frames(error.__traceback__))
+            shown.__suppress_context__ = True
+            raise shown from error.__cause__ if not isinstance(error, TileError) else None
 
     return entry

@@ -192,8 +192,7 @@ class _Rewriter(ast.NodeTransformer):
         for statement in body:
             replaced = self.visit(statement)
             for new in replaced if isinstance(replaced, list) else [replaced]:
-                ast.copy_location(new, statement)
-                result.append(ast.fix_missing_locations(new))
+                result.append(_locate(ast.copy_location(new, statement), statement.lineno))
         return result
 
     def _temporary(self) -> str:
@@ -425,6 +424,20 @@ class _Rewriter(ast.NodeTransformer):
         test, then, otherwise = (self.visit(e) for e in (node.test, node.body, node.orelse))
         call = _call("if_else", test, _thunk(then), _thunk(otherwise))
         return ast.copy_location(call, node)
+
+
+def _locate(node: Any, line: int) -> Any:
+    """Place the nodes that have no location on one line.
+
+    `ast.fix_missing_locations` lets them extend over all lines of their parent, and Python reports a
+    method call at the last line of its name.
+    """
+    if "lineno" in node._attributes and getattr(node, "lineno", None) is None:
+        node.lineno = node.end_lineno = line
+        node.col_offset = node.end_col_offset = 0
+    for child in ast.iter_child_nodes(node):
+        _locate(child, getattr(node, "lineno", line))
+    return node
 
 
 def _decorator_name(decorator: ast.expr) -> str | None:
