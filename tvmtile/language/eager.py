@@ -30,13 +30,13 @@ from tvmtile._tvm import IRBuilder
 from tvmtile.errors import ArgumentError, SyntaxNotSupported
 from tvmtile.language.dtypes import DType
 from tvmtile.language.frontend.entry import (
-    as_parameter,
     resolve_annotations,
-    translate_errors,
     with_outputs,
 )
+from tvmtile.language.frontend.parameters import Parameters, as_parameter
 from tvmtile.language.frontend.rewrite import traced
 from tvmtile.language.frontend.tracer import Tracer
+from tvmtile.language.frontend.translate import translate_errors
 from tvmtile.language.tensor import TensorSpec
 
 __all__ = ["EagerFunction", "current_eager"]
@@ -51,6 +51,23 @@ def current_eager() -> _Look | None:
 
 class _DescriptionDone(BaseException):
     pass
+
+
+class _Descriptions:
+    """Collects the descriptions of tensors, and ends the first look with the last one."""
+
+    def __init__(self, specs: dict[str, Any], missing: set[str]) -> None:
+        self._specs, self._missing = specs, missing
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._missing
+
+    def declare(self, name: str, annotation: Any) -> Any:
+        self._specs[name] = annotation
+        self._missing.discard(name)
+        if not self._missing:
+            raise _DescriptionDone
+        return as_parameter(name, annotation)
 
 
 class _Look:
@@ -101,20 +118,13 @@ class EagerFunction:
         if not missing:
             return Description(specs, {})
 
-        def bind(name: str, annotation: Any) -> Any:
-            specs[name] = annotation
-            missing.discard(name)
-            if not missing:
-                raise _DescriptionDone
-            return as_parameter(name, annotation)
-
         def kernel_begins() -> None:
             raise SyntaxNotSupported(
                 f"the parameter {min(missing)!r} is given a tensor but has no description",
                 help=f"write `{min(missing)}: T.Tensor((M, N), T.float16)` before T.Kernel",
             )
 
-        tracer = Tracer(bind_parameter=bind, on_kernel=kernel_begins)
+        tracer = Tracer(_Descriptions(specs, missing), on_kernel=kernel_begins)
         with _Look(None) as look:
             try:
                 self._trace(tracer, {**constants, **dict.fromkeys(tensors)})
@@ -128,52 +138,29 @@ class EagerFunction:
         self, constants: Mapping[str, Any], specs: Mapping[str, Any], values: Mapping[str, int]
     ) -> tirx.PrimFunc:
         """Trace the kernel with every constant known."""
-        parameters: dict[str, ir.Var] = {}
-
-        def bind(name: str, annotation: Any) -> Any:
-            if name not in parameters:
-                parameters[name] = T.arg(name, as_parameter(name, annotation))
-            return parameters[name]
-
+        parameters = Parameters(self.func)
         with _Look(values):
-            tracer = Tracer(bind_parameter=bind)
-            func = self._trace(tracer, dict(constants), bind, specs)
-        return _in_signature_order(
-            func, [parameters[n] for n in self.signature.parameters if n in parameters]
-        )
+            tracer = Tracer(parameters)
+            func = self._trace(tracer, dict(constants), parameters, specs)
+        return with_outputs(parameters.in_order(func), tracer)
 
     def _trace(
         self,
         tracer: Tracer,
         arguments: dict[str, Any],
-        bind: Callable[[str, Any], Any] | None = None,
+        parameters: Parameters | None = None,
         specs: Mapping[str, Any] | None = None,
     ) -> tirx.PrimFunc:
         with IRBuilder() as builder, tracer.activate(), T.prim_func():
             T.func_name(self.func.__name__)
             for name, annotation in self._annotations.items():
-                if bind is not None:
-                    arguments[name] = bind(name, annotation)
+                if parameters is not None:
+                    arguments[name] = parameters.declare(name, annotation)
             for name in specs or ():
                 arguments.setdefault(name, None)
-            with tracer.call(), translate_errors(self.func):
+            with tracer.call(), translate_errors():
                 traced(self.func, tracer)(**arguments)
-        return with_outputs(builder.get(), tracer)
-
-
-def _in_signature_order(func: tirx.PrimFunc, inputs: list[ir.Var]) -> tirx.PrimFunc:
-    """Inputs in the order of the signature, then the outputs."""
-    from tvmtile.language.frontend.entry import OUT_IDX_ATTR
-
-    outputs = [p for p in func.params if not any(p.same_as(i) for i in inputs)]
-    params = [*inputs, *outputs]
-    old = list(func.params)
-    positions = [
-        next(i for i, p in enumerate(params) if p.same_as(old[int(index)]))
-        for index in (func.attrs.get(OUT_IDX_ATTR) if func.attrs is not None else None) or []
-    ]
-    result = tirx.PrimFunc(params, func.body, func.ret_type, func.attrs, func.span)
-    return result.with_attr(OUT_IDX_ATTR, positions) if positions else result
+        return builder.get()
 
 
 class Description:

@@ -20,16 +20,16 @@ from tvmtile.errors import (
     TileError,
     UndefinedName,
     hide_internal_frames,
-    is_internal,
 )
 from tvmtile.language.dtypes import DType
 from tvmtile.language.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
+from tvmtile.language.frontend.parameters import Parameters
 from tvmtile.language.frontend.rewrite import traced
 from tvmtile.language.frontend.tracer import Tracer, current_tracer
-from tvmtile.language.tensor import TensorSpec
+from tvmtile.language.frontend.translate import translate_errors
 from tvmtile.language.variables import Ref, Reference, is_scalar_variable
 
-__all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations", "translate_errors"]
+__all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations"]
 
 OUT_IDX_ATTR = "tvmtile.out_idx"
 
@@ -44,7 +44,7 @@ def prim_func(
     ----------
     func : callable
         Its parameters are annotated: `T.Tensor(shape, dtype)`, a scalar dtype such as `T.int32`,
-        `T.handle`, or a buffer.
+        `T.handle`, or a buffer. An annotation may also be a statement of the body.
     private : bool
         Leave out the global symbol, as a function of an IRModule that only others call.
 
@@ -78,13 +78,6 @@ def _prim_func(func: Callable[..., Any], caller: types.FrameType, private: bool)
 
 def _program(func: Callable[..., Any], scope: Mapping[str, Any], private: bool) -> tirx.PrimFunc:
     annotations = resolve_annotations(func, scope)
-    for name in inspect.signature(func).parameters:
-        if name not in annotations:
-            raise SyntaxNotSupported(
-                f"the parameter {name!r} of {func.__name__} has no annotation",
-                help=f"write `{name}: T.Tensor((M, N), T.float16)`, or a dtype for a scalar",
-                location=SourceLocation(func.__code__.co_filename, func.__code__.co_firstlineno),
-            )
     return trace_prim_func(func, annotations, private)
 
 
@@ -92,36 +85,20 @@ def trace_prim_func(
     func: Callable[..., Any], annotations: Mapping[str, Any], private: bool = False
 ) -> tirx.PrimFunc:
     """Trace `func` with its parameters as described by `annotations`."""
-    tracer = Tracer()
+    parameters = Parameters(func)
+    tracer = Tracer(parameters)
     with IRBuilder() as builder, tracer.activate(), T.prim_func(private):
         T.func_name(func.__name__)
         arguments = {
-            name: T.arg(name, as_parameter(name, annotations[name]))
+            name: parameters.declare(name, annotations[name])
+            if name in annotations
+            else parameters.undeclared(name)
             for name in inspect.signature(func).parameters
         }
-        with tracer.call(), translate_errors(func):
+        with tracer.call(), translate_errors():
             traced(func, tracer)(**arguments)
-    return with_outputs(builder.get(), tracer)
-
-
-def as_parameter(name: str, annotation: Any) -> ir.Var:
-    """The variable that an annotation stands for: a buffer, a scalar or a pointer."""
-    if isinstance(annotation, TensorSpec):
-        return annotation()
-    if isinstance(annotation, DType):
-        return tirx.Var(name, str(annotation))
-    if isinstance(annotation, ir.Var):
-        return annotation
-    if isinstance(annotation, type) and annotation in (int, float, bool):
-        return tirx.Var(name, {int: "int32", float: "float32", bool: "bool"}[annotation])
-    if callable(annotation):
-        result = annotation()
-        if isinstance(result, ir.Var):
-            return result
-    raise SyntaxNotSupported(
-        f"the annotation of the parameter {name!r} is not a type of the language: {annotation!r}",
-        help="use T.Tensor(shape, dtype), a dtype such as T.int32, or T.handle",
-    )
+    parameters.require_all()
+    return with_outputs(parameters.in_order(builder.get()), tracer)
 
 
 def with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
@@ -165,50 +142,6 @@ def resolve_annotations(func: Callable[..., Any], scope: Mapping[str, Any]) -> d
                 ) from error
         resolved[parameter] = annotation
     return resolved
-
-
-class translate_errors:  # noqa: N801 - used as a function: `with translate_errors(f):`
-    """Turn what Python and TVM raise in the middle of a kernel into a `TileError` with its line."""
-
-    def __init__(self, func: Callable[..., Any]) -> None:
-        self._func = func
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if error is None or isinstance(error, TileError) or not isinstance(error, Exception):
-            return
-        location, raised_by_user = _innermost_user_line(traceback)
-        if location is None:
-            return
-        if isinstance(error, NameError) and raised_by_user:
-            name = error.name or str(error)
-            raise UndefinedName(
-                f"{name!r} is not defined",
-                help="check the spelling; a kernel sees its own names and those around its definition",
-                location=location,
-            ) from error
-        text = str(error).strip()
-        if isinstance(error, TypeError) and "must be real number" in text:
-            raise SyntaxNotSupported(
-                "a function of Python's math module is called on a run-time value",
-                help="use the language's function: T.sqrt, T.exp, T.log, T.floor, ...",
-                location=location,
-            ) from error
-        if not raised_by_user:
-            raise SyntaxNotSupported(text.splitlines()[0], location=location) from error
-
-
-def _innermost_user_line(traceback: Any) -> tuple[SourceLocation | None, bool]:
-    location, raised_by_user = None, False
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        raised_by_user = not is_internal(filename)
-        if raised_by_user:
-            location = SourceLocation(filename, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return location, raised_by_user
 
 
 class Macro:

@@ -12,7 +12,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn, Protocol
 
 from tvm import ir, tirx
 from tvm.script.ir_builder.base import IRBuilderFrame
@@ -27,6 +27,7 @@ from tvmtile.errors import (
     ScopeError,
     SourceLocation,
     SyntaxNotSupported,
+    TileError,
     user_location,
     warn,
 )
@@ -44,17 +45,17 @@ def current_tracer() -> Tracer | None:
     return getattr(_ACTIVE, "tracer", None)
 
 
-class Escaped:
-    """What a name holds after the run-time loop or branch that bound it: any use is an error."""
+class Unusable:
+    """What a name holds that has no value here: any use is the error."""
 
-    def __init__(self, name: str, construct: str, location: SourceLocation | None) -> None:
-        object.__setattr__(self, "_escaped", (name, construct, location))
+    def __init__(self, error: Callable[[], TileError]) -> None:
+        object.__setattr__(self, "_error", error)
 
     def __getattr__(self, attribute: str) -> Any:
-        raise_escaped(self)
+        raise_unusable(self)
 
     def _use(self, *_: Any, **__: Any) -> Any:
-        raise_escaped(self)
+        raise_unusable(self)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _use
     __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _use
@@ -66,14 +67,20 @@ class Escaped:
     __hash__ = None  # type: ignore[assignment]
 
 
-def raise_escaped(value: Escaped) -> Any:
-    """Report the use of a name outside the run-time construct that bound it."""
-    name, construct, location = object.__getattribute__(value, "_escaped")
+def raise_unusable(value: Unusable) -> NoReturn:
+    """Report the use of a name that has no value."""
+    raise object.__getattribute__(value, "_error")()
+
+
+def _escaped(name: str, construct: str, location: SourceLocation | None) -> Unusable:
+    """What a name holds after the run-time loop or branch that bound it."""
     where = f" (line {location.line})" if location is not None else ""
-    raise ScopeError(
-        f"{name!r} is bound inside a {construct}{where} and used after it",
-        help=f"the value exists at run time only: write `{name} = T.alloc_var(dtype, init=...)` before "
-        f"the {construct}; assignments to it then store into a variable",
+    return Unusable(
+        lambda: ScopeError(
+            f"{name!r} is bound inside a {construct}{where} and used after it",
+            help=f"the value exists at run time only: write `{name} = T.alloc_var(dtype, init=...)` "
+            f"before the {construct}; assignments to it then store into a variable",
+        )
     )
 
 
@@ -162,8 +169,16 @@ class _IndexBuilder:
         return index
 
 
+class ParameterDeclarations(Protocol):
+    """What an annotation of a parameter, as a statement of the body, declares it to."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def declare(self, name: str, annotation: Any) -> Any: ...
+
+
 class Tracer:
-    """Records one function. Use `Tracer.build`.
+    """Records one function.
 
     Attributes
     ----------
@@ -179,7 +194,7 @@ class Tracer:
 
     def __init__(
         self,
-        bind_parameter: Callable[[str, Any], Any] | None = None,
+        parameters: ParameterDeclarations | None = None,
         on_kernel: Callable[[], None] | None = None,
     ) -> None:
         self.on_kernel = on_kernel
@@ -189,7 +204,7 @@ class Tracer:
         self.returned: tuple[Any, ...] = ()
         self.in_kernel = False
         self._regions: list[_Region] = []
-        self._bind_parameter = bind_parameter
+        self._parameters = parameters
         self._call_depth: list[int] = []
 
     @contextmanager
@@ -254,7 +269,7 @@ class Tracer:
         rebound = construct.region.rebound
         if name in local_names and name not in rebound:
             return local_names[name]
-        return Escaped(name, construct.region.construct, rebound.get(name))
+        return _escaped(name, construct.region.construct, rebound.get(name))
 
     def range(self, *bounds: Any) -> Any:
         from tvmtile.language.loops import serial
@@ -280,8 +295,8 @@ class Tracer:
         return True
 
     def context(self, manager: Any) -> AbstractContextManager[Any]:
-        if isinstance(manager, Escaped):
-            raise_escaped(manager)
+        if isinstance(manager, Unusable):
+            raise_unusable(manager)
         if not hasattr(manager, "__enter__"):
             raise SyntaxNotSupported(f"`with` needs a context manager, not {_describe(manager)}")
         return manager  # type: ignore[no-any-return]
@@ -383,8 +398,9 @@ class Tracer:
         reassigned: bool = False,
     ) -> Any:
         """`name: annotation = value`, which declares a parameter, a variable or a value's dtype."""
-        if value is None and self._bind_parameter is not None and name in local_names:
-            return self._bind_parameter(name, annotation)
+        is_outermost = len(self._call_depth) == 1
+        if value is None and is_outermost and self._parameters and name in self._parameters:
+            return self._parameters.declare(name, annotation)
         if isinstance(annotation, TensorSpec) and value is None:
             raise SyntaxNotSupported(
                 f"{name!r} is declared as a tensor but is not a parameter of the kernel",
@@ -453,8 +469,8 @@ class Tracer:
     # Elements --------------------------------------------------------------------------------
 
     def store(self, target: Any, index: Any, value: Any) -> None:
-        if isinstance(target, Escaped):
-            raise_escaped(target)
+        if isinstance(target, Unusable):
+            raise_unusable(target)
         if isinstance(target, Reference):
             target.store(value, index)
         elif is_buffer_var(target):
@@ -473,7 +489,7 @@ class Tracer:
 
     def evaluate(self, value: Any) -> None:
         """An expression on a line of its own."""
-        if value is None or isinstance(value, str | Escaped) or is_buffer_var(value):
+        if value is None or isinstance(value, str | Unusable) or is_buffer_var(value):
             return
         if isinstance(value, ir.Call) or ir.is_prim_expr(value):
             T.evaluate(value)
@@ -528,8 +544,8 @@ def as_condition(value: Any, keep: bool = False) -> Any:
 
     With `keep`, a Python value stays what it is, as the operands of `and` and `or` do.
     """
-    if isinstance(value, Escaped):
-        raise_escaped(value)
+    if isinstance(value, Unusable):
+        raise_unusable(value)
     if isinstance(value, ExprOp):
         value = value.asobject()
     if isinstance(value, Reference):
@@ -557,8 +573,8 @@ def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
 
 def _converted(value: Any, dtype: Any) -> Any:
     """`value` as an expression of `dtype`; a vector keeps its lanes."""
-    if isinstance(value, Escaped):
-        raise_escaped(value)
+    if isinstance(value, Unusable):
+        raise_unusable(value)
     if isinstance(value, Reference):
         value = value.load()
     if isinstance(value, ExprOp):
@@ -598,8 +614,8 @@ def _reads_memory(value: ir.Expr) -> bool:
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, Escaped):
-        raise_escaped(value)
+    if isinstance(value, Unusable):
+        raise_unusable(value)
     if is_buffer_var(value):
         return f"the buffer {value.name}"
     if isinstance(value, ir.Expr):
