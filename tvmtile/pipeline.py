@@ -29,9 +29,9 @@ __all__ = ["LOWERING", "lowering_passes", "tvm_pipeline"]
 
 _CPU: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
+    SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
-    SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     PlaceMemoryOnCpu,  # tiles become arrays of the host

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import tvm_ffi
@@ -9,7 +11,14 @@ from tvm import ir, tirx
 
 from tvmtile.language.kernel import KERNEL_ANNOTATION
 
-__all__ = ["Launch", "is_kernel", "is_tile_program", "launch_of", "prim_func_pass"]
+__all__ = [
+    "Launch",
+    "is_kernel",
+    "is_tile_program",
+    "launch_of",
+    "prim_func_pass",
+    "statements_of",
+]
 
 
 def is_kernel(node: Any) -> bool:
@@ -58,6 +67,33 @@ class Launch:
             count *= int(loop.extent)
         return count
 
+    @property
+    def thread_index(self) -> Any:
+        """The number of a thread in its block: `threadIdx.x` counts fastest."""
+        slowest, *others = reversed(self.threads_fastest_first)
+        index: Any = slowest.loop_var
+        for loop in others:
+            index = index * loop.extent + loop.loop_var
+        return index
+
+    @property
+    def threads_fastest_first(self) -> list[tirx.For]:
+        """The loops bound to `threadIdx`, that of x first."""
+        return sorted(self.threads, key=lambda loop: str(loop.thread_binding.thread_tag))
+
+    def all_threads(self) -> Iterator[dict[ir.Var, Any]]:
+        """The indices of every thread of a block."""
+        ranges = [range(int(loop.extent)) for loop in self.threads]
+        for indices in itertools.product(*ranges):
+            yield {
+                loop.loop_var: tirx.const(index, str(loop.loop_var.ty.dtype))
+                for loop, index in zip(self.threads, indices, strict=True)
+            }
+
+    def extent_of(self, thread: ir.Var) -> Any:
+        """How many threads lie along the axis of a thread's index."""
+        return next(loop.extent for loop in self.threads if loop.loop_var.same_as(thread))
+
 
 launch_of = Launch
 
@@ -74,3 +110,14 @@ def prim_func_pass(name: str) -> Any:
         return tirx.transform.prim_func_pass(transform, opt_level=0, name=f"tvmtile.{name}")
 
     return decorate
+
+
+def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements directly inside a statement."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return list(stmt.seq)
+    if isinstance(stmt, tirx.IfThenElse):
+        return [case for case in (stmt.then_case, stmt.else_case) if case is not None]
+    if isinstance(stmt, tirx.For | tirx.While | tirx.AttrStmt):
+        return [stmt.body]
+    return []

@@ -1,0 +1,494 @@
+"""Where a block's body is cut, so that its threads can run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import NestingError, SourceLocation
+from tvmtile.language.allocate import FRAGMENT_SCOPE
+from tvmtile.passes.exchange_values import exchange_values
+from tvmtile.passes.kernels import Launch, statements_of
+from tvmtile.passes.thread_variance import (
+    ThreadVariance,
+    has_effect,
+    is_parallel,
+    is_private,
+    leaves_loop,
+)
+from tvmtile.rewriting import contains, seq, substitute, with_children
+from tvmtile.tileop.operands import buffer_of
+from tvmtile.tileop.registry import location_of, operator_of
+
+__all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
+
+_BARRIER = "tirx.tvm_storage_sync"
+
+
+@dataclass
+class Run:
+    """Statements that a thread executes without waiting for another one.
+
+    Attributes
+    ----------
+    statements : list of Stmt
+        What each thread does.
+    guards : tuple of (Var, bool)
+        Bound conditions, and what each must be for a thread to take part.
+    """
+
+    statements: list[tirx.Stmt] = field(default_factory=list)
+    guards: tuple[tuple[ir.Var, bool], ...] = ()
+
+
+@dataclass
+class Once:
+    """A statement that the block executes, not its threads."""
+
+    statement: tirx.Stmt
+
+
+@dataclass
+class Private:
+    """The declaration of a private array that differs between threads, or of a view of one."""
+
+    declaration: tirx.AllocBuffer | tirx.DeclBuffer
+
+
+@dataclass
+class Nested:
+    """A loop or a branch that all threads go through together."""
+
+    bodies: list[list[Item]]
+    rebuild: Callable[[list[tirx.Stmt]], tirx.Stmt]
+
+
+Item: TypeAlias = "Run | Once | Private | Nested"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A block's body, cut.
+
+    Attributes
+    ----------
+    items : list
+        What the block does, in order.
+    variance : ThreadVariance
+        What differs between its threads.
+    """
+
+    items: list[Item]
+    variance: ThreadVariance
+
+
+def plan_threads(launch: Launch) -> Plan:
+    """Cut the body of a kernel where its threads wait for each other.
+
+    Raises
+    ------
+    NestingError
+        If they wait where not all of them come.
+    """
+    exchanged = exchange_values(launch)
+    threads = [loop.loop_var for loop in launch.threads]
+    privatized: set[ir.Var] = set()
+    while True:
+        variance = ThreadVariance(exchanged.body, threads, privatized)
+        planner = _Planner(launch, variance, exchanged.buffers)
+        items = planner.cut(exchanged.body, ())
+        if planner.privatized <= privatized:
+            return Plan(items, variance)
+        # A private array that is the same for all threads was stored by a run: as every thread does
+        # so in its turn, each needs one of its own.
+        privatized |= planner.privatized
+
+
+_Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
+
+
+class _Planner:
+    def __init__(
+        self, launch: Launch, variance: ThreadVariance, exchanged: frozenset[ir.Var]
+    ) -> None:
+        self.privatized: set[ir.Var] = set()
+        self._launch = launch
+        self._variance = variance
+        self._exchanged = exchanged
+        self._bound: dict[ir.Var, Any] = {}
+
+    def cut(self, body: tirx.Stmt, guards: _Guards) -> list[Item]:
+        """The items of a sequence that all threads go through, or those that the guards let in."""
+        sequence = _Sequence(self._variance, guards)
+        for stmt in _flattened(body):
+            self._add(sequence, stmt, guards)
+        return sequence.items
+
+    def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
+        if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
+            private = self._variance.root(stmt.buffer)
+            differs = is_private(private) and self._variance.depends(private)
+            sequence.declare(Private(stmt) if differs else Once(stmt))
+        elif isinstance(stmt, tirx.Break | tirx.Continue):
+            sequence.once(Once(stmt))
+        elif _is_barrier(stmt):
+            if guards and not _is_warp_barrier(stmt):
+                raise _divergent(stmt, "T.sync_threads")
+            sequence.end_run()
+        elif self._is_block_level(stmt):
+            if self._takes_part(stmt, guards):
+                sequence.once(Once(stmt))
+        elif self._must_cut(stmt):
+            self._cut_inside(sequence, stmt, guards)
+        elif guards or self._is_per_thread(stmt):
+            self._add_to_run(sequence, stmt)
+        elif isinstance(stmt, tirx.Bind) and not _reads_memory(stmt.value):
+            sequence.declare(Once(stmt))
+        else:
+            sequence.once(Once(stmt))
+
+    def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
+        if isinstance(stmt, tirx.Bind):
+            self._bound[stmt.var] = stmt.value
+        self.privatized |= {
+            root
+            for root in _stored_private(stmt, self._variance)
+            if not self._variance.depends(root)
+        }
+        sequence.per_thread(stmt)
+
+    # Loops and branches with cuts inside ---------------------------------------------------------
+
+    def _cut_inside(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
+        if isinstance(stmt, tirx.IfThenElse) and self._variance.differs(stmt.condition):
+            self._cut_divergent_branch(sequence, stmt, guards)
+            return
+        bodies = [self.cut(child, guards) for child in statements_of(stmt)]
+        sequence.once(Nested(bodies, _rebuilder(stmt)))
+
+    def _cut_divergent_branch(
+        self, sequence: _Sequence, branch: tirx.IfThenElse, guards: _Guards
+    ) -> None:
+        condition = tirx.Var("active", "bool")
+        self._add_to_run(sequence, tirx.Bind(condition, branch.condition))
+        for case, taken in zip(statements_of(branch), (True, False), strict=False):
+            for item in self.cut(case, (*guards, (condition, taken))):
+                sequence.once(item)
+
+    def _takes_part(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
+        """Tell whether some thread comes to a block-level statement under guards.
+
+        Raises
+        ------
+        NestingError
+            If that depends on more than the index of the thread.
+        """
+        if not guards:
+            return True
+        parts = [var if taken else tirx.Not(var) for var, taken in guards]
+        test = self._inlined(tirx.all(*parts) if len(parts) > 1 else parts[0])
+        threads = {loop.loop_var for loop in self._launch.threads}
+        if contains(test, (ir.TensorLoad, ir.Call), lambda _: True) or contains(
+            test, ir.Var, lambda var: var not in threads
+        ):
+            raise _divergent(stmt, _name_of(stmt))
+        return any(_holds(test, thread) for thread in self._launch.all_threads())
+
+    def _inlined(self, expression: Any) -> Any:
+        while contains(expression, ir.Var, lambda var: var in self._bound):
+            expression = substitute(expression, self._bound)
+        return expression
+
+    # What a statement is ---------------------------------------------------------------------------
+
+    def _is_per_thread(self, stmt: tirx.Stmt) -> bool:
+        return self._variance.depends(stmt) or _acts(stmt)
+
+    def _is_block_level(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a statement is work that the threads of a block share."""
+        if isinstance(stmt, tirx.Evaluate):
+            op = operator_of(stmt.value)
+            return op is not None and op.is_tile and not self._variance.depends(stmt.value)
+        if not is_parallel(stmt):
+            return False
+        if not self._variance.depends(stmt):
+            return True
+        if _has_shared_effect(stmt):
+            raise NestingError(
+                "T.Parallel shares its iterations out to the threads, but the result of this one "
+                "depends on which thread runs an iteration",
+                help="take the loop's variables in place of T.get_thread_binding(), or write a loop of "
+                "every thread with T.serial",
+                location=_location_within(stmt),
+            )
+        return False
+
+    def _must_cut(self, stmt: tirx.Stmt) -> bool:
+        if not statements_of(stmt):
+            return False
+        if isinstance(stmt, tirx.For | tirx.While) and self._variance.is_divergent(stmt):
+            self._refuse_waiting(stmt)
+            return False
+        return leaves_loop(stmt) or self._waits(stmt) or self._conflicts_within(stmt)
+
+    def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
+        for child in statements_of(stmt):
+            if _is_barrier(child):
+                raise _divergent(child, "T.sync_threads")
+            if self._is_block_level(child):
+                raise _divergent(child, _name_of(child))
+            if self._stores_exchanged(child):
+                raise _divergent(child, "an exchange of values between threads")
+            self._refuse_waiting(child)
+
+    def _waits(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether the threads wait for each other in a statement."""
+        if _is_barrier(stmt) or self._is_block_level(stmt) or self._stores_exchanged(stmt):
+            return True
+        return any(self._waits(child) for child in statements_of(stmt))
+
+    def _stores_exchanged(self, stmt: tirx.Stmt) -> bool:
+        return isinstance(stmt, tirx.BufferStore) and stmt.buffer in self._exchanged
+
+    def _conflicts_within(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a part of a statement must be done by all threads before another part."""
+        children = statements_of(stmt)
+        if isinstance(stmt, tirx.For | tirx.While):
+            accesses = _Accesses(self._variance).add(stmt)
+            if accesses.conflicts_with_itself():
+                return True
+        if isinstance(stmt, tirx.SeqStmt):
+            before = _Accesses(self._variance)
+            for child in children:
+                accesses = _Accesses(self._variance).add(child)
+                if before.conflicts(accesses):
+                    return True
+                before.add(child)
+        return any(self._conflicts_within(child) for child in children)
+
+
+class _Sequence:
+    """Collects items; statements of threads join the run that is open."""
+
+    def __init__(self, variance: ThreadVariance, guards: _Guards) -> None:
+        self.items: list[Item] = []
+        self._variance = variance
+        self._guards = guards
+        self._run: Run | None = None
+        self._accesses = _Accesses(variance)
+
+    def end_run(self) -> None:
+        self._run = None
+        self._accesses = _Accesses(self._variance)
+
+    def once(self, item: Item) -> None:
+        """Add what ends the open run."""
+        self.end_run()
+        self.items.append(item)
+
+    def declare(self, item: Item) -> None:
+        """Add what depends on no memory, so that the open run may stay open behind it."""
+        position = len(self.items) - (0 if self._run is None else 1)
+        self.items.insert(position, item)
+
+    def per_thread(self, stmt: tirx.Stmt) -> None:
+        accesses = _Accesses(self._variance).add(stmt)
+        if self._accesses.conflicts(accesses):
+            self.end_run()
+        if self._run is None:
+            self._run = Run(guards=self._guards)
+            self.items.append(self._run)
+        self._run.statements.append(stmt)
+        self._accesses.add(stmt)
+
+
+class _Accesses:
+    """How a piece of code uses the tiles that threads share: it reads, writes, or updates atomically."""
+
+    def __init__(self, variance: ThreadVariance) -> None:
+        self._variance = variance
+        self._uses: dict[ir.Var, set[str]] = {}
+
+    def add(self, node: Any) -> _Accesses:
+        tvm_ffi.structural_walk(
+            node,
+            [
+                (ir.TensorLoad, lambda load: self._note(load.source, "read")),
+                (tirx.BufferStore, lambda store: self._note(store.buffer, "write")),
+                (ir.Call, self._visit_call),
+            ],
+            order="pre",
+        )
+        return self
+
+    def _visit_call(self, call: ir.Call) -> Any:
+        op = operator_of(call)
+        if op is None:
+            return None
+        for operand in op.writes():
+            self._note(buffer_of(operand), "write" if op.is_tile else "update")
+        for operand in op.reads():
+            self.add_operand(operand)
+        return tvm_ffi.WalkResult.SKIP
+
+    def add_operand(self, operand: Any) -> None:
+        if isinstance(operand, ir.TensorRegion) or is_buffer_var(operand):
+            self._note(buffer_of(operand), "read")
+        else:
+            self.add(operand)
+
+    def _note(self, buffer: ir.Var, use: str) -> None:
+        scope = str(buffer.ty.storage_scope)
+        if scope.startswith("shared") or scope == FRAGMENT_SCOPE:
+            self._uses.setdefault(self._variance.root(buffer), set()).add(use)
+
+    def conflicts(self, later: _Accesses) -> bool:
+        """Tell whether what comes later must wait until all threads have done this."""
+        return any(
+            _ordered(self._uses[buffer], uses)
+            for buffer, uses in later._uses.items()
+            if buffer in self._uses
+        )
+
+    def conflicts_with_itself(self) -> bool:
+        """Tell whether an iteration must wait for the one before."""
+        # Iterations that only write a tile would race on a GPU too, unless they write different places.
+        return any(len(uses) > 1 for uses in self._uses.values())
+
+
+def _ordered(before: set[str], after: set[str]) -> bool:
+    return before | after not in ({"read"}, {"update"})
+
+
+# Statements -------------------------------------------------------------------------------------------
+
+
+def _flattened(stmt: tirx.Stmt) -> Iterable[tirx.Stmt]:
+    if not isinstance(stmt, tirx.SeqStmt):
+        yield stmt
+        return
+    for child in stmt.seq:
+        yield from _flattened(child)
+
+
+def _rebuilder(stmt: tirx.Stmt) -> Callable[[list[tirx.Stmt]], tirx.Stmt]:
+    if isinstance(stmt, tirx.For):
+        # A vector can't hold loops over threads.
+        vector = stmt.kind == tirx.ForKind.VECTORIZED
+        kind = tirx.ForKind.SERIAL if vector else stmt.kind
+        return lambda bodies: with_children(stmt, body=bodies[0], kind=kind)
+    if isinstance(stmt, tirx.While):
+        return lambda bodies: tirx.While(stmt.condition, bodies[0], stmt.span)
+    if isinstance(stmt, tirx.IfThenElse):
+        return lambda bodies: tirx.IfThenElse(stmt.condition, *bodies, span=stmt.span)
+    if isinstance(stmt, tirx.AttrStmt):
+        return lambda bodies: tirx.AttrStmt(
+            stmt.node, stmt.attr_key, stmt.value, bodies[0], stmt.span
+        )
+    return seq
+
+
+def _is_barrier(stmt: tirx.Stmt) -> bool:
+    return (
+        isinstance(stmt, tirx.Evaluate)
+        and isinstance(stmt.value, ir.Call)
+        and isinstance(stmt.value.op, ir.Op)
+        and stmt.value.op.name == _BARRIER
+    )
+
+
+def _is_warp_barrier(stmt: tirx.Evaluate) -> bool:
+    return str(stmt.value.args[0].value) == "warp"
+
+
+def _acts(stmt: tirx.Stmt) -> bool:
+    """Tell whether every thread has an effect of its own, though all do the same."""
+    if is_parallel(stmt):
+        return False
+    if isinstance(stmt, tirx.Evaluate):
+        op = operator_of(stmt.value)
+        return has_effect(stmt.value) and (op is None or not op.is_tile)
+    if isinstance(stmt, tirx.Bind):
+        return has_effect(stmt.value)
+    if isinstance(stmt, tirx.BufferStore):
+        return has_effect(stmt.value)
+    return any(_acts(child) for child in statements_of(stmt))
+
+
+def _has_shared_effect(stmt: tirx.Stmt) -> bool:
+    """Tell whether other threads may see what a statement does."""
+    return contains(stmt, tirx.BufferStore, lambda store: not is_private(store.buffer)) or (
+        contains(stmt, tirx.Evaluate, lambda node: has_effect(node.value))
+    )
+
+
+def _reads_memory(value: Any) -> bool:
+    return has_effect(value) or contains(value, ir.TensorLoad, lambda _: True)
+
+
+def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
+    """The private arrays that a statement stores and does not declare itself."""
+    stored: set[ir.Var] = set()
+    declared: set[ir.Var] = set()
+
+    def note(buffer: ir.Var) -> None:
+        if is_private(buffer):
+            stored.add(variance.root(buffer))
+
+    def note_call(call: ir.Call) -> None:
+        op = operator_of(call)
+        for operand in op.writes() if op is not None else ():
+            note(buffer_of(operand))
+
+    tvm_ffi.structural_walk(
+        stmt,
+        [
+            (tirx.BufferStore, lambda store: note(store.buffer)),
+            (ir.Call, note_call),
+            (tirx.AllocBuffer, lambda node: declared.add(node.buffer)),
+        ],
+    )
+    return stored - declared
+
+
+def _holds(test: Any, thread: dict[ir.Var, Any]) -> bool:
+    value = Analyzer().simplify(substitute(test, thread))
+    return isinstance(value, tirx.IntImm) and bool(value.value)
+
+
+# Errors ---------------------------------------------------------------------------------------------
+
+
+def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
+    return NestingError(
+        f"{name} stands where some threads of the block come and others don't",
+        help="all threads must come to a barrier or a tile operator: move it out of the branch or loop "
+        "that depends on the thread or on a thread's values",
+        location=_location_within(stmt),
+    )
+
+
+def _name_of(stmt: tirx.Stmt) -> str:
+    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    return "T.Parallel" if op is None else f"T.{op.name}"
+
+
+def _location_within(stmt: tirx.Stmt) -> SourceLocation | None:
+    """The user's line of the first node that carries one."""
+    found: list[SourceLocation] = []
+
+    def look(node: Any) -> Any:
+        location = location_of(node)
+        if location is None:
+            return None
+        found.append(location)
+        return tvm_ffi.VisitInterrupt(True)
+
+    tvm_ffi.structural_walk(stmt, look, order="pre")
+    return found[0] if found else None

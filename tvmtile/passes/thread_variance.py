@@ -1,0 +1,159 @@
+"""What differs from thread to thread of a block, and what a block does once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import OPAQUE, is_buffer_var
+from tvmtile.passes.kernels import statements_of
+from tvmtile.rewriting import contains
+from tvmtile.tileop.operands import buffer_of
+from tvmtile.tileop.registry import operator_of
+
+__all__ = ["ThreadVariance", "has_effect", "is_parallel", "is_private", "leaves_loop"]
+
+_PRIVATE_SCOPES = ("local", "local.var")
+
+
+def is_private(buffer: ir.Var) -> bool:
+    """Tell whether every thread has a copy of its own: `T.alloc_local` and `T.alloc_var`."""
+    return buffer.ty.storage_scope in _PRIVATE_SCOPES
+
+
+def has_effect(expression: Any) -> bool:
+    """Tell whether an expression does something besides having a value, as an atomic does."""
+    return contains(expression, ir.Call, _is_effectful)
+
+
+def _is_effectful(call: ir.Call) -> bool:
+    return isinstance(call.op, ir.Op) and call.op.get_attr("TCallEffectKind") == OPAQUE
+
+
+def is_parallel(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a loop of `T.Parallel`."""
+    return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
+
+
+def leaves_loop(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement may end an iteration of the loop around it."""
+    found = tvm_ffi.structural_walk(
+        stmt,
+        [
+            ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
+            ((tirx.Break, tirx.Continue), lambda _: tvm_ffi.VisitInterrupt(True)),
+        ],
+        order="pre",
+    )
+    return found is not None
+
+
+class ThreadVariance:
+    """The variables and private arrays of a block whose values differ from thread to thread.
+
+    A value differs if it is made from a thread's index, from another value that differs, or by an
+    operation that every thread does for itself. A private array differs if it is stored such a value, at
+    an index that differs, or under a condition that differs.
+
+    Parameters
+    ----------
+    body : Stmt
+        What a block does.
+    threads : iterable of Var
+        The indices of a thread.
+    privatized : iterable of Var
+        Private arrays that shall count as different.
+    """
+
+    def __init__(
+        self, body: tirx.Stmt, threads: Iterable[ir.Var], privatized: Iterable[ir.Var] = ()
+    ) -> None:
+        self._roots: dict[ir.Var, ir.Var] = {}
+        tvm_ffi.structural_walk(body, (tirx.DeclBuffer, self._note_view))
+        self._variant: set[ir.Var] = {*threads, *privatized}
+        self._in_parallel = False
+        known = 0
+        while known != len(self._variant):
+            known = len(self._variant)
+            self._visit(body, False)
+
+    def _note_view(self, view: tirx.DeclBuffer) -> None:
+        def note(var: ir.Var) -> None:
+            if is_buffer_var(var):
+                self._roots[view.buffer] = var
+
+        tvm_ffi.structural_walk(view.data, (ir.Var, note))
+
+    def root(self, buffer: ir.Var) -> ir.Var:
+        """The array that a view looks at."""
+        while buffer in self._roots:
+            buffer = self._roots[buffer]
+        return buffer
+
+    def depends(self, node: Any) -> bool:
+        """Tell whether a statement or an expression uses something that differs."""
+        return contains(node, ir.Var, lambda var: self.root(var) in self._variant)
+
+    def differs(self, expression: Any) -> bool:
+        """Tell whether an expression may have another value in another thread."""
+        # The iterations of T.Parallel are shared out: what one does is done once.
+        return (not self._in_parallel and has_effect(expression)) or self.depends(expression)
+
+    def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
+        """Tell whether threads may go through a loop a different number of times."""
+        if isinstance(loop, tirx.While):
+            bounds = self.differs(loop.condition)
+        else:
+            bounds = self.differs(loop.min) or self.differs(loop.extent)
+        return bounds or self._leaves_divergently(loop.body, False)
+
+    def _leaves_divergently(self, stmt: tirx.Stmt, divergent: bool) -> bool:
+        if isinstance(stmt, tirx.Break | tirx.Continue):
+            return divergent
+        if isinstance(stmt, tirx.For | tirx.While):
+            return False
+        if isinstance(stmt, tirx.IfThenElse):
+            divergent = divergent or self.differs(stmt.condition)
+        return any(self._leaves_divergently(child, divergent) for child in statements_of(stmt))
+
+    # The fixed point ---------------------------------------------------------------------------
+
+    def _visit(self, stmt: tirx.Stmt, divergent: bool) -> None:
+        if isinstance(stmt, tirx.Bind):
+            self._mark(stmt.var, self.differs(stmt.value))
+        elif isinstance(stmt, tirx.BufferStore):
+            differs = any(self.differs(e) for e in (stmt.value, *stmt.indices))
+            self._mark_private(stmt.buffer, divergent or differs)
+        elif isinstance(stmt, tirx.Evaluate):
+            self._visit_call(stmt.value, divergent)
+        elif isinstance(stmt, tirx.IfThenElse):
+            divergent = divergent or self.differs(stmt.condition)
+        elif isinstance(stmt, tirx.For | tirx.While):
+            divergent = divergent or self.is_divergent(stmt)
+            if isinstance(stmt, tirx.For):
+                self._mark(stmt.loop_var, self.differs(stmt.min) or self.differs(stmt.extent))
+        outer, self._in_parallel = self._in_parallel, self._in_parallel or is_parallel(stmt)
+        for child in statements_of(stmt):
+            self._visit(child, divergent)
+        self._in_parallel = outer
+
+    def _visit_call(self, call: Any, divergent: bool) -> None:
+        op = operator_of(call)
+        if op is not None and op.is_tile:
+            differs = divergent or self.depends(call)
+            for operand in op.writes():
+                self._mark_private(buffer_of(operand), differs)
+        elif has_effect(call) and not self._in_parallel:
+            # Every thread makes the call, and may write what it is given.
+            tvm_ffi.structural_walk(call, (ir.Var, lambda var: self._mark_private(var, True)))
+
+    def _mark(self, var: ir.Var, differs: bool) -> None:
+        if differs:
+            self._variant.add(var)
+
+    def _mark_private(self, buffer: ir.Var, differs: bool) -> None:
+        if is_buffer_var(buffer) and is_private(buffer):
+            self._mark(self.root(buffer), differs)
