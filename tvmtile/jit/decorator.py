@@ -12,11 +12,19 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmtile.errors import ArgumentError, SyntaxNotSupported, hide_internal_frames
+from tvmtile.errors import (
+    ArgumentError,
+    InvalidValue,
+    NestingError,
+    SyntaxNotSupported,
+    hide_internal_frames,
+)
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.kernel import Kernel
 
 __all__ = ["JitFunction", "jit"]
+
+_EAGER, _LAZY = "eager", "lazy"
 
 
 def jit(
@@ -73,8 +81,6 @@ class JitFunction:
     ----------
     func : callable
         The decorated function.
-    is_eager : bool
-        Whether it is the kernel itself, rather than a function that returns one.
     """
 
     def __init__(
@@ -86,21 +92,53 @@ class JitFunction:
     ) -> None:
         functools.update_wrapper(self, func)
         self.func = func
-        self.is_eager = _is_eager(func)
+        self._style = _written_style(func)
         self._out_idx = out_idx
         self._options = dict(options)
         self._kernels: dict[Any, Kernel] = {}
         self._signature = inspect.signature(func)
-        if self.is_eager:
-            from tvmtile.language.eager import EagerFunction
+        self._scope = scope
+        self._descriptions: dict[Any, Any] = {}
+        if self._style == _EAGER:
+            self._refuse_out_idx()
 
-            self._eager = EagerFunction(func, scope)
-            self._descriptions: dict[Any, Any] = {}
+    @property
+    def mode(self) -> str:
+        """ "eager" or "lazy"; "auto" where only the first call can tell."""
+        return self._style or "auto"
+
+    @functools.cached_property
+    def _eager(self) -> Any:
+        from tvmtile.language.eager import EagerFunction
+
+        return EagerFunction(self.func, self._scope)
+
+    def _is_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if self._style is None:
+            self._style = self._style_when_called(args, kwargs)
+        return self._style == _EAGER
+
+    def _style_when_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The kernel may be in a macro or a helper that the function calls."""
+        try:
+            self.func(*args, **kwargs)
+        except NestingError:  # a statement of a kernel, outside one
+            self._refuse_out_idx()
+            return _EAGER
+        return _LAZY
+
+    def _refuse_out_idx(self) -> None:
+        if self._out_idx is not None:
+            raise InvalidValue(
+                f"out_idx={self._out_idx} is for functions that return a T.prim_func",
+                help=f"{self.func.__name__} is a kernel in the eager style: make its results with "
+                "T.empty and return them",
+            )
 
     @hide_internal_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Lazy style: the compiled kernel for these values. Eager style: run it on these arguments."""
-        if not self.is_eager:
+        if not self._is_eager(args, kwargs):
             return self._lazy_kernel(args, kwargs)
         kernel, tensors = self._eager_kernel(args, kwargs)
         return kernel(*tensors)
@@ -111,14 +149,14 @@ class JitFunction:
 
         In the eager style constants may be given by keyword in place of tensors.
         """
-        if not self.is_eager:
+        if not self._is_eager(args, kwargs):
             return self._lazy_kernel(args, kwargs)
         return self._eager_kernel(args, kwargs)[0]
 
     @hide_internal_frames
     def get_tir(self, *args: Any, **kwargs: Any) -> tirx.PrimFunc:
         """The tile program for these arguments."""
-        if not self.is_eager:
+        if not self._is_eager(args, kwargs):
             return self._program(args, kwargs)
         return self._eager_kernel(args, kwargs)[0].prim_func
 
@@ -192,21 +230,29 @@ def _key(values: Any) -> Any:
     return (type(values).__name__, values)
 
 
-def _is_eager(func: Callable[..., Any]) -> bool:
-    """A function in the eager style uses T.Kernel itself; in the lazy style a nested function does."""
+def _written_style(func: Callable[..., Any]) -> str | None:
+    """The style that the source shows: eager with statements of a kernel, lazy around a T.prim_func."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
     except (OSError, TypeError):
-        return False
-    definition = tree.body[0]
-    pending: list[ast.AST] = list(ast.iter_child_nodes(definition))
+        return None
+    parameters = set(inspect.signature(func).parameters)
+    pending: list[ast.AST] = list(ast.iter_child_nodes(tree.body[0]))
     while pending:
         node = pending.pop()
-        if isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
-            continue
-        if isinstance(node, ast.Call):
-            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-            if name in ("Kernel", "const"):
-                return True
-        pending.extend(ast.iter_child_nodes(node))
-    return False
+        if isinstance(node, ast.FunctionDef) and "prim_func" in map(_name, node.decorator_list):
+            return _LAZY
+        if isinstance(node, ast.Call) and _name(node) in ("Kernel", "const"):
+            return _EAGER
+        if isinstance(node, ast.AnnAssign) and _name(node.target) in parameters and not node.value:
+            return _EAGER
+        if not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            pending.extend(ast.iter_child_nodes(node))
+    return None
+
+
+def _name(node: ast.expr) -> str:
+    """The last name of `a.b.name` or `a.b.name(...)`."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    return getattr(node, "attr", getattr(node, "id", ""))

@@ -76,7 +76,7 @@ class Kernel:
 
         Returns
         -------
-        tensor, tuple of tensors or None
+        tensor, list of tensors or None
             The results, of the same kind as the first tensor.
 
         Raises
@@ -96,7 +96,7 @@ class Kernel:
     def _results(self, args: tuple[Any, ...]) -> Any:
         if not self.out_idx:
             return None
-        results = tuple(args[i] for i in self.out_idx)
+        results = [args[i] for i in self.out_idx]
         return results[0] if len(results) == 1 else results
 
     def _call_allocating(self, args: tuple[Any, ...]) -> Any:

@@ -1,0 +1,204 @@
+"""`@tvmtile.jit`: the two styles of kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tvm import tirx
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidValue, SyntaxNotSupported
+
+
+def scaled(n, factor):
+    @T.prim_func
+    def scale(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
+        with T.Kernel(1) as _:
+            for i in T.Parallel(n):
+                B[i] = A[i] * factor
+
+    return scale
+
+
+@T.macro
+def copy_all(A, B):
+    with T.Kernel(A.shape[0]) as row:
+        for j in T.Parallel(A.shape[1]):
+            B[row, j] = A[row, j]
+
+
+@T.macro
+def copy_of(A):
+    B = T.empty(*A.shape, dtype=A.dtype)
+    copy_all(A, B)
+    return B
+
+
+def test_a_function_that_returns_a_program_is_lazy():
+    @tvmtile.jit(out_idx=-1)
+    def factory(n, factor=2.0):
+        return scaled(n, factor)
+
+    assert factory.mode == "auto"
+    kernel = factory(16)
+    assert factory.mode == "lazy"
+    a = torch.randn(16)
+    torch.testing.assert_close(kernel(a), a * 2)
+    assert factory(16) is kernel
+    assert factory(16, factor=3.0) is not kernel
+
+
+def test_a_function_around_a_prim_func_is_lazy_at_once():
+    @tvmtile.jit
+    def factory(n):
+        @T.prim_func
+        def zero(A: T.Tensor((n,), "float32")):
+            with T.Kernel(1) as _:
+                for i in T.Parallel(n):
+                    A[i] = 0
+
+        return zero
+
+    assert factory.mode == "lazy"
+    a = torch.randn(8)
+    assert factory(8)(a) is None
+    assert a.abs().max() == 0
+
+
+def test_a_kernel_in_a_macro_is_eager():
+    @tvmtile.jit
+    def copy(A: T.Tensor((4, 8), "float32"), B: T.Tensor((4, 8), "float32")):
+        copy_all(A, B)
+
+    assert copy.mode == "auto"
+    a, b = torch.randn(4, 8), torch.zeros(4, 8)
+    assert copy(a, b) is None
+    assert copy.mode == "eager"
+    torch.testing.assert_close(b, a)
+
+
+def test_a_result_made_in_a_macro():
+    @tvmtile.jit
+    def copy(A):
+        M, N = T.const("M N")
+        A: T.Tensor[[M, N], T.float16]
+        return copy_of(A)
+
+    assert copy.mode == "eager"
+    a = torch.randn(3, 5).half()
+    torch.testing.assert_close(copy(a), a)
+    torch.testing.assert_close(copy(A=a[:2].contiguous()), a[:2])
+
+
+def test_constants_from_strides():
+    @tvmtile.jit
+    def copy(A):
+        M, N, rows, columns = T.const("M, N, rows, columns")
+        A: T.StridedTensor[[M, N], [rows, columns], T.float32]
+        return copy_of(A)
+
+    a = torch.randn(6, 2, 5, 3)[:, 1, :, 2]
+    torch.testing.assert_close(copy(a), a)
+
+
+def test_dynamic_and_constant_extents_together():
+    @tvmtile.jit
+    def copy(A):
+        M = T.dynamic("M")
+        N = T.const("N")
+        A: T.Tensor((M, N), T.float32)
+        return copy_of(A)
+
+    first, second = torch.randn(3, 4), torch.randn(7, 4)
+    torch.testing.assert_close(copy(first), first)
+    torch.testing.assert_close(copy(second), second)
+    assert copy.compile(first) is copy.compile(second)
+
+
+def test_several_results_are_a_list_in_the_order_of_the_return():
+    @tvmtile.jit
+    def both(A):
+        n = T.dynamic("n")
+        A: T.Tensor((n,), T.float32)
+        B = T.empty((n,), T.float32)
+        C = T.empty((n * 2 + 1,), T.int32)
+        with T.Kernel(1) as _:
+            for i in range(n):
+                B[i] = A[i] + 1
+            for i in range(n * 2 + 1):
+                C[i] = i
+        return C, B
+
+    a = torch.randn(6)
+    results = both(a)
+    assert isinstance(results, list)
+    torch.testing.assert_close(results[0], torch.arange(13, dtype=torch.int32))
+    torch.testing.assert_close(results[1], a + 1)
+
+
+def test_a_scalar_of_the_run_and_a_constant_of_the_kernel():
+    @tvmtile.jit
+    def fill(A: T.Tensor((8,), "float32"), value: T.float32, step: int = 1):
+        with T.Kernel(1) as _:
+            for i in range(0, 8, step):
+                A[i] = value
+
+    a = torch.zeros(8)
+    fill(a, 2.5)
+    assert a.tolist() == [2.5] * 8
+    fill(a, 1.0, step=2)
+    assert a.tolist() == [1.0, 2.5] * 4
+    assert fill.compile(a, 3.0) is fill.compile(a, 4.0)
+
+
+def test_the_program_of_tensors_that_are_only_described():
+    @tvmtile.jit
+    def copy(A, B, block=4):
+        M, N = T.const("M N")
+        A: T.Tensor((M, N), T.float32)
+        B: T.Tensor((M, N), T.float32)
+        copy_all(A, B)
+
+    program = copy.get_tir(T.Tensor((12, 16)), T.Tensor((12, 16)))
+    assert isinstance(program, tirx.PrimFunc)
+    assert [int(extent) for extent in program.params[1].ty.shape] == [12, 16]
+    assert copy.compile(M=12, N=16, block=8).prim_func is not None
+
+
+def test_python_decides_branches_of_an_eager_kernel():
+    @tvmtile.jit
+    def pick(A, first: bool):
+        A: T.Tensor((2,), T.int32)
+        with T.Kernel(1):
+            if first:
+                v = A[0]
+            else:
+                v = A[1]
+            A[1 if first else 0] = v + 1
+
+    a = torch.tensor([10, 20], dtype=torch.int32)
+    pick(a, True)
+    assert a.tolist() == [10, 11]
+    pick(a, False)
+    assert a.tolist() == [12, 11]
+
+
+def test_out_idx_has_no_meaning_for_an_eager_kernel():
+    with pytest.raises(InvalidValue, match="out_idx=-1 is for functions that return a T.prim_func"):
+
+        @tvmtile.jit(out_idx=-1)
+        def kernel(A: T.Tensor((2,), "int32")):
+            with T.Kernel(1):
+                A[0] = 1
+
+
+def test_a_result_that_is_not_returned_is_an_error():
+    @tvmtile.jit
+    def kernel(A: T.Tensor((2,), "int32")):
+        B = T.empty((2,), "int32")
+        with T.Kernel(1):
+            B[0] = A[0]
+
+    with pytest.raises(SyntaxNotSupported, match="not every tensor made by T.empty is returned: B"):
+        kernel(torch.zeros(2, dtype=torch.int32))
