@@ -113,7 +113,8 @@ def user_location() -> SourceLocation | None:
 
 
 _SHOWN = re.compile(
-    r"(?P<message>.*?)\n  --> (?P<file>[^\n]*):(?P<line>\d+)(\n   \|  [^\n]*)?(\n  help: (?P<help>.*))?",
+    r"(?P<message>.*?)\n  --> (?P<file>[^\n]*):(?P<line>\d+)"
+    r"(\n   \|  [^\n]*)?(\n  help: (?P<help>.*))?",
     re.DOTALL,
 )
 
@@ -231,9 +232,7 @@ def warn(message: str, location: SourceLocation | None = None) -> None:
     if where is None:
         warnings.warn(message, TileWarning, stacklevel=3)
         return
-    warnings.warn_explicit(
-        message, TileWarning, where.file, where.line, registry=_SHOWN_WARNINGS
-    )
+    warnings.warn_explicit(message, TileWarning, where.file, where.line, registry=_SHOWN_WARNINGS)
 
 
 def import_optional(module: str, extra: str, purpose: str) -> Any:

@@ -393,6 +393,13 @@ class _Rewriter(ast.NodeTransformer):
             return [ast.Assign([target], _load(value))]
         return [ast.Assign([target], _call("bind_target", names, _load(value)))]
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """`A[i, j]`, where it is read, becomes `__tile__.elements(A)[i, j]`."""
+        node.value, node.slice = self.visit(node.value), self.visit(node.slice)
+        if isinstance(node.ctx, ast.Load):
+            node.value = ast.copy_location(_call("elements", node.value), node.value)
+        return node
+
     # Expressions with control flow of their own ----------------------------------------------
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:

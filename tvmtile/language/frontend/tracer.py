@@ -485,7 +485,13 @@ class Tracer:
 
     def augment_item(self, op: str, target: Any, index: Any, value: Any) -> None:
         function = getattr(operator, op)
-        self.store(target, index, function(target[index], value))
+        self.store(target, index, function(self.elements(target)[index], value))
+
+    def elements(self, target: Any) -> Any:
+        """What stands before the brackets of `target[index]` where it is read."""
+        from tvmtile.language.elements import Elements
+
+        return Elements(target) if is_buffer_var(target) else target
 
     def evaluate(self, value: Any) -> None:
         """An expression on a line of its own."""
@@ -564,11 +570,12 @@ def as_condition(value: Any, keep: bool = False) -> Any:
 
 def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
     """Emit `buffer[index] = value`, converting the value to the buffer's dtype."""
-    from tvmtile.language.elements import check_element, lowered_index
+    from tvmtile.language.elements import store_indices
+    from tvmtile.tileop.registry import current_span
 
-    indices = lowered_index(buffer, index)
-    check_element(buffer, indices)
-    T.buffer_store(buffer, _converted(value, str(buffer.ty.dtype)), indices)
+    converted = _converted(value, str(buffer.ty.dtype))
+    indices = store_indices(buffer, index, converted)
+    T.add_to_parent(tirx.BufferStore(buffer, converted, indices, span=current_span()))
 
 
 def _converted(value: Any, dtype: Any) -> Any:
