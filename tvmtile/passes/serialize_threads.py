@@ -8,8 +8,8 @@ import tvm_ffi
 from tvm import tirx
 
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
-from tvmtile.passes.thread_plan import plan_threads
-from tvmtile.passes.thread_runs import emit_runs
+from tvmtile.passes.threads.plan import plan_threads
+from tvmtile.passes.threads.runs import emit_runs
 from tvmtile.rewriting import with_children
 
 __all__ = ["SerializeThreads"]
@@ -26,10 +26,10 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     fission, as in MCUDA and POCL). Cuts lie
 
     - at `T.sync_threads()`;
-    - at a tile operator or a `T.Parallel`, which is the work of the whole block and is done once, and at
-      any other statement that is the same for all threads;
+    - at a tile operator or a `T.Parallel`, which is the work of the whole block and is done once, and
+      at any other statement that is the same for all threads;
     - where a thread may read from a shared tile what another one wrote before, or may overwrite what
-      another one still reads: there a barrier is understood, as on a GPU, where the compiler puts it in.
+      another one still reads: a barrier is understood there, which on a GPU the compiler puts in.
 
     A loop or a branch with a cut inside stays outside of the loops over threads; the condition of a
     branch that differs between threads is then kept per thread. A private array (`T.alloc_local`,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -10,12 +10,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import NestingError, SourceLocation
-from tvmtile.language.allocate import FRAGMENT_SCOPE
-from tvmtile.passes.exchange_values import exchange_values
 from tvmtile.passes.kernels import Launch, statements_of
-from tvmtile.passes.thread_variance import (
+from tvmtile.passes.threads.accesses import Accesses
+from tvmtile.passes.threads.exchange import exchange_values
+from tvmtile.passes.threads.variance import (
     ThreadVariance,
     has_effect,
     is_parallel,
@@ -260,13 +259,13 @@ class _Planner:
         """Tell whether a part of a statement must be done by all threads before another part."""
         children = statements_of(stmt)
         if isinstance(stmt, tirx.For | tirx.While):
-            accesses = _Accesses(self._variance).add(stmt)
+            accesses = Accesses(self._variance).add(stmt)
             if accesses.conflicts_with_itself():
                 return True
         if isinstance(stmt, tirx.SeqStmt):
-            before = _Accesses(self._variance)
+            before = Accesses(self._variance)
             for child in children:
-                accesses = _Accesses(self._variance).add(child)
+                accesses = Accesses(self._variance).add(child)
                 if before.conflicts(accesses):
                     return True
                 before.add(child)
@@ -281,11 +280,11 @@ class _Sequence:
         self._variance = variance
         self._guards = guards
         self._run: Run | None = None
-        self._accesses = _Accesses(variance)
+        self._accesses = Accesses(variance)
 
     def end_run(self) -> None:
         self._run = None
-        self._accesses = _Accesses(self._variance)
+        self._accesses = Accesses(self._variance)
 
     def once(self, item: Item) -> None:
         """Add what ends the open run."""
@@ -298,7 +297,7 @@ class _Sequence:
         self.items.insert(position, item)
 
     def per_thread(self, stmt: tirx.Stmt) -> None:
-        accesses = _Accesses(self._variance).add(stmt)
+        accesses = Accesses(self._variance).add(stmt)
         if self._accesses.conflicts(accesses):
             self.end_run()
         if self._run is None:
@@ -306,64 +305,6 @@ class _Sequence:
             self.items.append(self._run)
         self._run.statements.append(stmt)
         self._accesses.add(stmt)
-
-
-class _Accesses:
-    """How a piece of code uses the tiles that threads share: it reads, writes, or updates atomically."""
-
-    def __init__(self, variance: ThreadVariance) -> None:
-        self._variance = variance
-        self._uses: dict[ir.Var, set[str]] = {}
-
-    def add(self, node: Any) -> _Accesses:
-        tvm_ffi.structural_walk(
-            node,
-            [
-                (ir.TensorLoad, lambda load: self._note(load.source, "read")),
-                (tirx.BufferStore, lambda store: self._note(store.buffer, "write")),
-                (ir.Call, self._visit_call),
-            ],
-            order="pre",
-        )
-        return self
-
-    def _visit_call(self, call: ir.Call) -> Any:
-        op = operator_of(call)
-        if op is None:
-            return None
-        for operand in op.writes():
-            self._note(buffer_of(operand), "write" if op.is_tile else "update")
-        for operand in op.reads():
-            self.add_operand(operand)
-        return tvm_ffi.WalkResult.SKIP
-
-    def add_operand(self, operand: Any) -> None:
-        if isinstance(operand, ir.TensorRegion) or is_buffer_var(operand):
-            self._note(buffer_of(operand), "read")
-        else:
-            self.add(operand)
-
-    def _note(self, buffer: ir.Var, use: str) -> None:
-        scope = str(buffer.ty.storage_scope)
-        if scope.startswith("shared") or scope == FRAGMENT_SCOPE:
-            self._uses.setdefault(self._variance.root(buffer), set()).add(use)
-
-    def conflicts(self, later: _Accesses) -> bool:
-        """Tell whether what comes later must wait until all threads have done this."""
-        return any(
-            _ordered(self._uses[buffer], uses)
-            for buffer, uses in later._uses.items()
-            if buffer in self._uses
-        )
-
-    def conflicts_with_itself(self) -> bool:
-        """Tell whether an iteration must wait for the one before."""
-        # Iterations that only write a tile would race on a GPU too, unless they write different places.
-        return any(len(uses) > 1 for uses in self._uses.values())
-
-
-def _ordered(before: set[str], after: set[str]) -> bool:
-    return before | after not in ({"read"}, {"update"})
 
 
 # Statements -------------------------------------------------------------------------------------------

@@ -53,21 +53,18 @@ def exchange_values(launch: Launch) -> Exchanged:
     return Exchanged(rewriter.rewrite(launch.body), frozenset(rewriter.buffers))
 
 
-# The lane that each shuffle reads: (lane, operand, width) -> (lane within its group, is there one).
-_Source = Callable[[Any, Any, Any], tuple[Any, Any]]
-_SHUFFLES: dict[str, _Source] = {
-    "tirx.tvm_warp_shuffle": lambda lane, source, width: (
-        tirx.floormod(source, width),
-        tirx.const(True, "bool"),
-    ),
-    "tirx.tvm_warp_shuffle_up": lambda lane, delta, width: (lane - delta, lane - delta >= 0),
-    "tirx.tvm_warp_shuffle_down": lambda lane, delta, width: (lane + delta, lane + delta < width),
-    "tirx.tvm_warp_shuffle_xor": lambda lane, mask, width: (lane ^ mask, (lane ^ mask) < width),
+# The lane of its group that a thread reads, given its own lane, the shuffle's operand and the width of
+# the groups; outside of the group there is none.
+_SOURCES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "tirx.tvm_warp_shuffle": lambda _, source, width: tirx.floormod(source, width),
+    "tirx.tvm_warp_shuffle_up": lambda lane, delta, _: lane - delta,
+    "tirx.tvm_warp_shuffle_down": lambda lane, delta, _: lane + delta,
+    "tirx.tvm_warp_shuffle_xor": lambda lane, mask, _: lane ^ mask,
 }
 
 
 def _is_shuffle(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name in _SHUFFLES
+    return isinstance(call.op, ir.Op) and call.op.name in _SOURCES
 
 
 class _Exchange:
@@ -145,10 +142,10 @@ class _Exchange:
     def _partner(self, name: str, lanes: ir.Var, operand: Any, width: Any) -> Any:
         thread = self._launch.thread_index
         lane = tirx.floormod(thread, width)
-        source, exists = _SHUFFLES[name](lane, cast(operand, DType("int32")), width)
+        source = _SOURCES[name](lane, cast(operand, DType("int32")), width)
         partner = thread - lane + source
-        # A lane that does not exist, at the end of a group or of the block, is the thread itself.
-        present = tirx.all(exists, partner < self._launch.num_threads)
+        # In place of a lane outside of the group, or of the block, a thread reads its own.
+        present = tirx.all(source >= 0, source < width, partner < self._launch.num_threads)
         return tirx.BufferLoad(lanes, [tirx.Select(present, partner, thread)])
 
     # Reductions --------------------------------------------------------------------------------

@@ -55,8 +55,8 @@ class ThreadVariance:
     """The variables and private arrays of a block whose values differ from thread to thread.
 
     A value differs if it is made from a thread's index, from another value that differs, or by an
-    operation that every thread does for itself. A private array differs if it is stored such a value, at
-    an index that differs, or under a condition that differs.
+    operation that every thread does for itself. A private array differs if it is stored such a value,
+    at an index that differs, or under a condition that differs.
 
     Parameters
     ----------

@@ -11,8 +11,8 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.passes.kernels import Launch
-from tvmtile.passes.thread_plan import Item, Nested, Once, Plan, Private, Run
-from tvmtile.passes.thread_variance import has_effect
+from tvmtile.passes.threads.plan import Item, Nested, Once, Plan, Private, Run
+from tvmtile.passes.threads.variance import has_effect
 from tvmtile.rewriting import contains, for_loop, seq, substitute
 
 __all__ = ["emit_runs"]
@@ -243,5 +243,5 @@ def _variables(run: Run) -> dict[ir.Var, None]:
 def _variables_in(node: Any) -> dict[ir.Var, None]:
     """The variables of a node, in the order of their first use."""
     found: dict[ir.Var, None] = {}
-    tvm_ffi.structural_walk(node, (ir.Var, lambda var: found.setdefault(var)))
+    tvm_ffi.structural_walk(node, (ir.Var, found.setdefault))
     return found
