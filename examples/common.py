@@ -1,0 +1,66 @@
+"""What the examples share: their arguments, the check against float64, and the measurement."""
+
+import argparse
+import time
+from statistics import median
+
+import torch
+
+# The error is relative to the largest element of the reference, so these hold for any K of a size that
+# one computes with: rounding the result to 11 or 8 bits outweighs what the sum loses in float32.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
+
+
+def parse(doc, argv, **sizes):
+    """The arguments of an example: --target, --check, and one integer for each of `sizes`."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--target", help="what to compile for (default: this machine)")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with a float64 reference, measure nothing"
+    )
+    for name, default in sizes.items():
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=int, default=default, help=f"(default: {default})"
+        )
+    return parser.parse_args(argv)
+
+
+def check(result, reference):
+    """Stop with an error if `result` is further from a float64 reference than rounding explains."""
+    assert reference.dtype == torch.float64, reference.dtype
+    assert result.shape == reference.shape, (result.shape, reference.shape)
+    largest = reference.abs().max().clamp_min(torch.finfo(torch.float64).tiny)  # all may be 0
+    error = ((result.double() - reference).abs().max() / largest).item()
+    tolerance = TOLERANCE[result.dtype]
+    print(f"relative error {error:.1e} (at most {tolerance:.0e})")
+    if not error <= tolerance:  # NaN is an error too
+        raise SystemExit("the result is wrong")
+
+
+def medians(*functions, rounds=10, seconds=5):
+    """The median time of each function in milliseconds; they take turns, so noise hits all alike.
+
+    There are so many `rounds`, fewer if they would take more than so many `seconds`.
+    """
+    for function in functions:
+        function()  # the first call warms up
+    times = [[] for _ in functions]
+    deadline = time.perf_counter() + seconds
+    for round_ in range(rounds):
+        if round_ and time.perf_counter() > deadline:
+            break
+        for function, ours in zip(functions, times, strict=True):
+            start = time.perf_counter()
+            function()
+            ours.append((time.perf_counter() - start) * 1e3)
+    return [median(ours) for ours in times]
+
+
+def check_or_measure(args, kernel, inputs, reference):
+    """Compare a kernel with its reference in float64, or measure both on the same inputs."""
+    if args.check:
+        wide = [x.double() if x.is_floating_point() else x for x in inputs]
+        check(kernel(*inputs), reference(*wide))
+        return
+    ours, theirs = medians(lambda: kernel(*inputs), lambda: reference(*inputs))
+    print(f"kernel {ours:.2f} ms, torch {theirs:.2f} ms: {theirs / ours:.2f} times its speed")

@@ -1,0 +1,99 @@
+"""Flash attention, forward: softmax(Q @ K.T / sqrt(dim)) @ V without ever storing the scores.
+
+A block keeps the maximum and the sum of each of its rows of scores while it walks over tiles of K
+and V (the online softmax). When a tile raises a row's maximum, what was summed before is scaled
+down. With `causal`, a query sees the keys up to its own position, and tiles that none sees are
+skipped.
+
+T. Dao et al., FlashAttention, 2022; M. Milakov and N. Gimelshein, Online normalizer calculation for
+softmax, 2018.
+"""
+
+import math
+
+import torch
+from common import check_or_measure, parse
+
+import tvmtile
+import tvmtile.language as T
+
+
+def flash_attention(
+    batch, heads, length, dim, causal, block_M=64, block_N=64, dtype=T.float32, num_stages=2
+):
+    shape = (batch, heads, length, dim)
+    scale = math.log2(math.e) / math.sqrt(dim)  # exp2(scale * x) is exp(x / sqrt(dim))
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor(shape, dtype),
+        K: T.Tensor(shape, dtype),
+        V: T.Tensor(shape, dtype),
+        Output: T.Tensor(shape, dtype),
+    ):
+        with T.Kernel(T.ceildiv(length, block_M), heads, batch, threads=128) as (bx, by, bz):
+            Q_shared = T.alloc_shared((block_M, dim), dtype)
+            K_shared = T.alloc_shared((block_N, dim), dtype)
+            V_shared = T.alloc_shared((block_N, dim), dtype)
+            scores = T.alloc_fragment((block_M, block_N), T.float32)
+            weights = T.alloc_fragment((block_M, block_N), dtype)
+            output = T.alloc_fragment((block_M, dim), T.float32)
+            old_max = T.alloc_fragment((block_M,), T.float32)
+            row_max = T.alloc_fragment((block_M,), T.float32)
+            rescale = T.alloc_fragment((block_M,), T.float32)
+            tile_sum = T.alloc_fragment((block_M,), T.float32)
+            row_sum = T.alloc_fragment((block_M,), T.float32)
+
+            T.copy(Q[bz, by, bx * block_M, 0], Q_shared)
+            T.clear(output)
+            T.clear(row_sum)
+            T.fill(row_max, -T.infinity(T.float32))
+            end = T.min((bx + 1) * block_M, length) if causal else length
+
+            for k in T.Pipelined(T.ceildiv(end, block_N), num_stages=num_stages):
+                T.copy(K[bz, by, k * block_N, 0], K_shared)
+                for i, j in T.Parallel(block_M, block_N):
+                    key = k * block_N + j
+                    last = bx * block_M + i if causal else length - 1
+                    scores[i, j] = T.if_then_else(key <= last, 0, -T.infinity(T.float32))
+                T.gemm(Q_shared, K_shared, scores, transpose_B=True)
+
+                T.copy(row_max, old_max)
+                T.reduce_max(scores, row_max, dim=1, clear=False)
+                for i in T.Parallel(block_M):
+                    rescale[i] = T.exp2((old_max[i] - row_max[i]) * scale)
+                for i, j in T.Parallel(block_M, block_N):
+                    scores[i, j] = T.exp2((scores[i, j] - row_max[i]) * scale)
+                T.reduce_sum(scores, tile_sum, dim=1)
+                for i in T.Parallel(block_M):
+                    row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
+                for i, j in T.Parallel(block_M, dim):
+                    output[i, j] *= rescale[i]
+
+                T.copy(V[bz, by, k * block_N, 0], V_shared)
+                T.copy(scores, weights)
+                T.gemm(weights, V_shared, output)
+
+            for i, j in T.Parallel(block_M, dim):
+                output[i, j] /= row_sum[i]
+            T.copy(output, Output[bz, by, bx * block_M, 0])
+
+    return main
+
+
+def main(argv=None):
+    args = parse(__doc__, argv, batch=1, heads=8, length=1024, dim=64)
+    q, k, v = (torch.randn(args.batch, args.heads, args.length, args.dim) for _ in range(3))
+    for causal in (False, True):
+        program = flash_attention(args.batch, args.heads, args.length, args.dim, causal)
+        kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
+
+        def reference(q, k, v):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+        print("causal: " if causal else "full: ", end="")
+        check_or_measure(args, kernel, (q, k, v), reference)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""A GEMM with an epilogue: relu(A @ B + bias), in one kernel.
+
+The bias and the ReLU are applied to the accumulator while it is still in registers. The operands are
+float16 and the accumulator is float32; the last copy rounds.
+"""
+
+import torch
+from common import check_or_measure, parse
+
+import tvmtile
+import tvmtile.language as T
+
+
+def gemm_bias_relu(M, N, K, block_M=128, block_N=128, block_K=64, dtype=T.float16):
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), dtype),
+        B: T.Tensor((K, N), dtype),
+        bias: T.Tensor((N,), dtype),
+        C: T.Tensor((M, N), dtype),
+    ):
+        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=128) as (bx, by):
+            A_shared = T.alloc_shared((block_M, block_K), dtype)
+            B_shared = T.alloc_shared((block_K, block_N), dtype)
+            bias_local = T.alloc_fragment((block_N,), T.float32)
+            C_local = T.alloc_fragment((block_M, block_N), T.float32)
+
+            T.copy(bias[bx * block_N], bias_local)
+            T.clear(C_local)
+            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=3):
+                T.copy(A[by * block_M, k * block_K], A_shared)
+                T.copy(B[k * block_K, bx * block_N], B_shared)
+                T.gemm(A_shared, B_shared, C_local)
+            for i, j in T.Parallel(block_M, block_N):
+                C_local[i, j] = T.max(C_local[i, j] + bias_local[j], 0)
+            T.copy(C_local, C[by * block_M, bx * block_N])
+
+    return main
+
+
+def main(argv=None):
+    args = parse(__doc__, argv, m=1024, n=1024, k=1024)
+    kernel = tvmtile.compile(gemm_bias_relu(args.m, args.n, args.k), out_idx=-1, target=args.target)
+    a, b = torch.randn(args.m, args.k).half(), torch.randn(args.k, args.n).half()
+    bias = torch.randn(args.n).half()
+    check_or_measure(args, kernel, (a, b, bias), lambda a, b, bias: torch.relu(a @ b + bias))
+
+
+if __name__ == "__main__":
+    main()

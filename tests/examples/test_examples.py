@@ -1,0 +1,103 @@
+"""Every example is right, on sizes that no tile divides, and prints what it promises."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SHARED = {"common", "printing"}
+
+# Every example twice: sizes with a rest in every axis, and sizes of 1 or of one tile.
+SIZES = {
+    "batched_gemm": ["--batch 3 --m 70 --n 131 --k 65", "--batch 1 --m 1 --n 1 --k 1"],
+    "dequant_gemm_int4": ["--m 33 --n 130 --k 128", "--m 1 --n 1 --k 64"],
+    "dynamic_gemm": ["--m 130 --n 131 --k 70", "--m 2 --n 1 --k 1"],
+    "elementwise": ["--m 17 --n 1030", "--m 1 --n 1"],
+    "flash_attention": [
+        "--batch 2 --heads 2 --length 130 --dim 64",
+        "--batch 1 --heads 1 --length 70 --dim 128",
+        "--batch 1 --heads 1 --length 1 --dim 64",
+    ],
+    "gemm": ["--m 257 --n 33 --k 65", "--m 1 --n 1 --k 1"],
+    "gemm_bias_relu": ["--m 130 --n 33 --k 65", "--m 1 --n 1 --k 1"],
+    "gemm_splitk": ["--m 70 --n 65 --k 500 --splits 3", "--m 1 --n 1 --k 64 --splits 2"],
+    "grouped_gemm": [
+        "--groups 5 --largest 130 --n 130 --k 70",
+        "--groups 1 --largest 1 --n 1 --k 1",
+    ],
+    "layer_norm": ["--m 6 --n 131", "--m 1 --n 2"],
+    "rms_norm": ["--m 6 --n 131", "--m 1 --n 1"],
+    "softmax": ["--m 6 --n 131", "--m 1 --n 1"],
+}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch):
+    """Import an example as Python runs a script: with its directory on the path."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    for name in SHARED:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def load(name: str) -> ModuleType:
+        spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load
+    for name in SHARED:
+        sys.modules.pop(name, None)
+
+
+def test_every_example_is_tested():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} - SHARED == set(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [(name, sizes) for name, runs in SIZES.items() for sizes in runs]
+)
+def test_example_agrees_with_its_float64_reference(name, sizes, load, capsys):
+    torch.manual_seed(0)
+    load(name).main(["--check", "--target", "llvm", *sizes.split()])
+    assert "relative error" in capsys.readouterr().out
+
+
+def test_example_measures_itself_beside_torch(load, capsys):
+    load("elementwise").main(["--m", "8", "--n", "64"])
+    assert "times its speed" in capsys.readouterr().out
+
+
+def test_gemm_prints_the_kernel_its_lowering_its_error_and_its_speed(load, capsys):
+    load("gemm").main(["--m", "64", "--n", "64", "--k", "64"])
+    out = capsys.readouterr().out
+    parts = ["T.gemm(A_shared, B_shared, C_local)", "T.tile.gemm(", "for block in T.parallel(1)"]
+    parts += ["relative error", "torch.mm"]
+    positions = [out.index(part) for part in parts]
+    assert positions == sorted(positions)
+    assert len(out.splitlines()) < 110
+
+
+def test_check_stops_at_a_wrong_result(load):
+    check = load("common").check
+    exact = torch.ones(4, 4, dtype=torch.float64)
+    check(exact.float() * (1 + 1e-6), exact)
+    for wrong in (exact.float() * (1 + 1e-4), exact.float() * float("nan")):
+        with pytest.raises(SystemExit, match="the result is wrong"):
+            check(wrong, exact)
+    with pytest.raises(AssertionError):
+        check(exact.float()[0], exact)
+
+
+def test_abbreviation_counts_repetitions_and_keeps_the_rest(load):
+    abbreviated = load("printing").abbreviated
+    program = "start\n  a0 = 0\n  b0 = x + 1\n  a1 = 8\n  b1 = x + 22\nend\nend"
+    assert abbreviated(program) == (
+        "start\n  a0 = 0\n  b0 = x + 1\n  # ... and 1 more\nend\n# ... and 1 more"
+    )
+    assert abbreviated("a = b\nb = c\nfor i in c:") == "a = b\nb = c\nfor i in c:"
