@@ -21,9 +21,21 @@ from tvmtile.language.math import *
 from tvmtile.language.tensor import *
 from tvmtile.language.variables import Ref
 from tvmtile.language.views import *
+from tvmtile.language.warps import *
 from tvmtile.layout import Fragment, Layout
 from tvmtile.tileop.copy import copy
 from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
+from tvmtile.tileop.reduce import (
+    reduce,
+    reduce_absmax,
+    reduce_abssum,
+    reduce_bitand,
+    reduce_bitor,
+    reduce_bitxor,
+    reduce_max,
+    reduce_min,
+    reduce_sum,
+)
 
 globals().update({name: as_dtype(name) for name in dtype_names()})

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import NestingError
 from tvmtile.language.frontend.tracer import as_condition
 from tvmtile.language.kernel import current_kernel
+from tvmtile.tileop.registry import current_span
 
 __all__ = ["device_assert", "sync_threads"]
 
@@ -53,4 +54,5 @@ def sync_threads(barrier_id: int | None = None, arrive_count: int | None = None)
         raise NestingError(
             "T.sync_threads stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
         )
-    T.evaluate(T.tvm_storage_sync("shared"))
+    barrier = T.tvm_storage_sync("shared")
+    T.evaluate(ir.Call(barrier.op, barrier.args, span=current_span(), ret_ty=barrier.ty))

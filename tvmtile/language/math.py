@@ -164,7 +164,10 @@ def reinterpret(value: Any, dtype: Any) -> Any:
     """
     if isinstance(value, str) or not (ir.is_prim_expr(value) or hasattr(value, "load")):
         value, dtype = dtype, value
-    expression, name = as_expr(value), as_dtype(dtype)
+    expression = as_expr(value)
+    if dtype == "handle":  # the null pointer of TVM's attribute `reduce_scope`
+        return tirx.reinterpret(dtype, expression)
+    name = as_dtype(dtype)
     source = DataType(str(expression.ty.dtype))
     if source.bits * source.lanes != name.bits * name.lanes:
         raise InvalidOperand(

@@ -1,0 +1,282 @@
+"""Threads of a block among each other: their place in a warp, shuffles, votes, reductions over threads.
+
+A warp is 32 threads that follow each other in the block, `threadIdx.x` counting fastest. Everything here
+is made of TVM's shuffles and reductions over threads, so it has a meaning on every target; a CPU lets the
+threads exchange values through an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import InvalidOperand, UnsupportedDtype
+from tvmtile.language.kernel import get_thread_bindings, get_thread_extents
+from tvmtile.language.math import as_expr
+from tvmtile.tileop.registry import current_span
+
+__all__ = [
+    "WARP_SIZE",
+    "all_sync",
+    "any_sync",
+    "ballot",
+    "ballot_sync",
+    "get_lane_idx",
+    "get_warp_group_idx",
+    "get_warp_idx",
+    "get_warp_idx_sync",
+    "shfl_down",
+    "shfl_sync",
+    "shfl_up",
+    "shfl_xor",
+    "shuffle_elect",
+    "sync_warp",
+    "syncthreads_and",
+    "syncthreads_count",
+    "syncthreads_or",
+    "warp_reduce_bitand",
+    "warp_reduce_bitor",
+    "warp_reduce_max",
+    "warp_reduce_min",
+    "warp_reduce_sum",
+]
+
+WARP_SIZE = 32
+_ALL_LANES = 0xFFFFFFFF
+_WARPS_PER_GROUP = 4
+
+
+def _thread_index() -> Any:
+    x, y, z = get_thread_bindings()
+    width, height, _ = get_thread_extents()
+    return x + width * (y + height * z)
+
+
+# Places ------------------------------------------------------------------------------------------------
+
+
+def get_lane_idx(warp_size: int | None = None) -> Any:
+    """The place of a thread in its warp, from 0.
+
+    Parameters
+    ----------
+    warp_size : int, optional
+        Threads of a warp, 32 where absent.
+    """
+    return tirx.floormod(_thread_index(), warp_size or WARP_SIZE)
+
+
+def get_warp_idx(warp_size: int | None = None) -> Any:
+    """The number of a thread's warp in its block.
+
+    Parameters
+    ----------
+    warp_size : int, optional
+        Threads of a warp, 32 where absent.
+    """
+    return tirx.floordiv(_thread_index(), warp_size or WARP_SIZE)
+
+
+def get_warp_idx_sync(warp_size: int | None = None) -> Any:
+    """The number of a thread's warp in its block; the same as `get_warp_idx`."""
+    return get_warp_idx(warp_size)
+
+
+def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None = None) -> Any:
+    """The number of a thread's group of warps in its block.
+
+    Parameters
+    ----------
+    warp_size : int, optional
+        Threads of a warp, 32 where absent.
+    warps_per_group : int, optional
+        Warps of a group, 4 where absent.
+    """
+    threads = (warp_size or WARP_SIZE) * (warps_per_group or _WARPS_PER_GROUP)
+    return tirx.floordiv(_thread_index(), threads)
+
+
+def shuffle_elect(thread_extent: int) -> Any:
+    """True in the first thread of each group of `thread_extent` threads; 0 makes the block one group."""
+    index = _thread_index()
+    return (tirx.floormod(index, thread_extent) if thread_extent else index) == 0
+
+
+def sync_warp(mask: Any = None) -> None:
+    """Wait until all threads of the warp have come here.
+
+    Parameters
+    ----------
+    mask : int, optional
+        Accepted for TileLang's kernels.
+    """
+    del mask
+    T.evaluate(_located(T.tvm_storage_sync("warp")))
+
+
+# Shuffles ----------------------------------------------------------------------------------------------
+
+
+def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE) -> Any:
+    """The value of another thread of the same group, by its place in the group.
+
+    Parameters
+    ----------
+    value : Expr
+        What each thread gives.
+    srcLane : int or Expr
+        Place of the thread whose value is taken, modulo `width`.
+    width : int
+        Threads of a group, a power of two up to 32.
+    """
+    return _shuffled(T.tvm_warp_shuffle, value, srcLane, width)
+
+
+def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
+    """The value of the thread `delta` places before; the first ones of a group keep their own."""
+    return _shuffled(T.tvm_warp_shuffle_up, value, delta, width)
+
+
+def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
+    """The value of the thread `delta` places behind; the last ones of a group keep their own."""
+    return _shuffled(T.tvm_warp_shuffle_down, value, delta, width)
+
+
+def shfl_xor(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
+    """The value of the thread whose place differs in the bits of `delta`."""
+    return _shuffled(T.tvm_warp_shuffle_xor, value, delta, width)
+
+
+def _shuffled(shuffle: Callable[..., Any], value: Any, operand: Any, width: int) -> Any:
+    if width not in (1, 2, 4, 8, 16, 32):
+        raise InvalidOperand(
+            f"a shuffle over groups of {width} threads", help="width is a power of two up to 32"
+        )
+    mask = tirx.const(_ALL_LANES, "uint32")
+    return _located(shuffle(mask, as_expr(value), operand, width, WARP_SIZE))
+
+
+def _located(call: ir.Call) -> ir.Call:
+    return ir.Call(call.op, call.args, call.attrs, span=current_span(), ret_ty=call.ty)
+
+
+# Reductions over a warp ----------------------------------------------------------------------------------
+
+
+def warp_reduce_sum(value: Any) -> Any:
+    """The sum of the values of a warp's threads, in all of them."""
+    return _warp_reduced(value, lambda a, b: a + b)
+
+
+def warp_reduce_max(value: Any) -> Any:
+    """The largest of the values of a warp's threads, in all of them."""
+    return _warp_reduced(value, tirx.max)
+
+
+def warp_reduce_min(value: Any) -> Any:
+    """The smallest of the values of a warp's threads, in all of them."""
+    return _warp_reduced(value, tirx.min)
+
+
+def warp_reduce_bitand(value: Any) -> Any:
+    """The bitwise and of the values of a warp's threads, in all of them."""
+    return _warp_reduced(value, tirx.bitwise_and)
+
+
+def warp_reduce_bitor(value: Any) -> Any:
+    """The bitwise or of the values of a warp's threads, in all of them."""
+    return _warp_reduced(value, tirx.bitwise_or)
+
+
+def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> Any:
+    """A butterfly: after each step, groups of twice as many threads have the same value."""
+    result = T.Bind(as_expr(value))
+    distance = WARP_SIZE // 2
+    while distance:
+        result = T.Bind(combine(result, shfl_xor(result, distance)))
+        distance //= 2
+    return result
+
+
+# Votes -------------------------------------------------------------------------------------------------
+
+
+def ballot_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:
+    """The lanes of the warp whose predicate holds, as the bits of a `uint64`.
+
+    Parameters
+    ----------
+    predicate : Expr
+        A boolean, or an integer that is not 0 where it holds.
+    mask : int or Expr
+        The lanes that take part.
+    """
+    holds = _predicate("ballot_sync", predicate)
+    lane = tirx.Cast("uint32", get_lane_idx())
+    bit = tirx.shift_left(tirx.const(1, "uint32"), lane)
+    bits = warp_reduce_bitor(tirx.Select(holds, bit, tirx.const(0, "uint32")))
+    return tirx.Cast("uint64", tirx.bitwise_and(bits, _lanes(mask)))
+
+
+def ballot(predicate: Any) -> Any:
+    """The lanes of the warp whose predicate holds, as the bits of a `uint64`."""
+    return ballot_sync(predicate)
+
+
+def any_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:
+    """1 if the predicate holds in some lane of `mask`, else 0, in all threads of the warp."""
+    return tirx.Cast("int32", ballot_sync(predicate, mask) != tirx.const(0, "uint64"))
+
+
+def all_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:
+    """1 if the predicate holds in every lane of `mask`, else 0, in all threads of the warp."""
+    wanted = tirx.Cast("uint64", _lanes(mask))
+    return tirx.Cast("int32", ballot_sync(predicate, mask) == wanted)
+
+
+def syncthreads_count(predicate: Any) -> Any:
+    """The number of the block's threads whose predicate holds, in all of them; a barrier."""
+    return _counted("syncthreads_count", predicate)
+
+
+def syncthreads_and(predicate: Any) -> Any:
+    """1 if the predicate holds in all threads of the block, else 0; a barrier."""
+    x, y, z = get_thread_extents()
+    return tirx.Cast("int32", _counted("syncthreads_and", predicate) == x * y * z)
+
+
+def syncthreads_or(predicate: Any) -> Any:
+    """1 if the predicate holds in some thread of the block, else 0; a barrier."""
+    return tirx.Cast("int32", _counted("syncthreads_or", predicate) != 0)
+
+
+def _counted(name: str, predicate: Any) -> Any:
+    count = T.alloc_buffer((1,), "int32", scope="local")
+    one = tirx.Cast("int32", _predicate(name, predicate))
+    reducer = T.comm_reducer(lambda a, b: a + b, [tirx.const(0, "int32")])
+    with T.attr(reducer, "reduce_scope", tirx.reinterpret("handle", tirx.const(0, "uint64"))):
+        axes = [axis for axis in get_thread_bindings() if isinstance(axis, ir.Var)]
+        total = tirx.BufferLoad(count, [0])
+        arguments = (tirx.const(1, "uint32"), one, tirx.const(True, "bool"), total, *axes)
+        T.evaluate(_located(T.tvm_thread_allreduce(*arguments)))
+    return T.Bind(tirx.BufferLoad(count, [0]))
+
+
+def _predicate(name: str, predicate: Any) -> Any:
+    expression = as_expr(predicate)
+    dtype = str(expression.ty.dtype)
+    if dtype == "bool":
+        return expression
+    if "int" not in dtype:
+        raise UnsupportedDtype(
+            f"T.{name} requires an integer or boolean predicate, not {dtype}",
+            help="compare the value first",
+        )
+    return expression != tirx.const(0, dtype)
+
+
+def _lanes(mask: Any) -> Any:
+    return tirx.const(mask, "uint32") if isinstance(mask, int) else tirx.Cast("uint32", mask)
