@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import ir, tirx
@@ -12,14 +13,14 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
 from tvmtile.tileop.operands import constant
 
-__all__ = ["explain", "ready"]
+__all__ = ["explain", "ready", "with_addresses"]
 
 
 def ready(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """The arguments as TVM takes them, or None where nothing needs converting.
 
     A numpy array is passed through DLPack; a torch tensor that requires a gradient is detached. Both
-    keep their memory.
+    keep their memory. A torch tensor without elements gets the strides that TVM computes for it.
     """
     converted = tuple(_ready(arg) for arg in args)
     if all(new is old for new, old in zip(converted, args, strict=True)):
@@ -31,9 +32,63 @@ def _ready(arg: Any) -> Any:
     module = type(arg).__module__.partition(".")[0]
     if module == "numpy":
         return from_dlpack(arg) if hasattr(arg, "__dlpack__") and arg.ndim else arg.item()
-    if module == "torch" and getattr(arg, "requires_grad", False):
-        return arg.detach()
+    if module != "torch" or not hasattr(arg, "numel"):
+        return arg
+    if arg.requires_grad:
+        arg = arg.detach()
+    if arg.numel() == 0:
+        return arg.as_strided(arg.shape, _row_major(arg.shape))
     return arg
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= size
+    return strides
+
+
+def with_addresses(function: Callable[..., Any], params: Sequence[ir.Var]) -> Callable[..., Any]:
+    """`function`, with the address of a tensor in place of one that is given for a pointer.
+
+    TVM would pass the address of the tensor's description instead.
+
+    Parameters
+    ----------
+    function : callable
+        A compiled kernel.
+    params : sequence of Var
+        Its parameters.
+    """
+    pointers = [i for i, param in enumerate(params) if _is_pointer(param)]
+    if not pointers:
+        return function
+
+    def call(*args: Any) -> Any:
+        converted = list(args)
+        for index in pointers:
+            if index < len(args):
+                converted[index] = _address(args[index])
+        return function(*converted)
+
+    return call
+
+
+def _is_pointer(param: ir.Var) -> bool:
+    return not is_buffer_var(param) and (
+        not ir.is_prim_expr(param) or str(param.ty.dtype) == "handle"
+    )
+
+
+def _address(value: Any) -> Any:
+    if isinstance(value, int):
+        return ctypes.c_void_p(value)
+    if hasattr(value, "data_ptr"):
+        return ctypes.c_void_p(value.data_ptr())
+    if type(value).__module__ == "numpy":
+        return ctypes.c_void_p(value.ctypes.data)
+    return value
 
 
 def explain(
@@ -74,8 +129,10 @@ def explain(
 
 
 def _scalar_problem(param: ir.Var, arg: Any) -> tuple[str, str] | None:
-    dtype = str(param.ty.dtype) if ir.is_prim_expr(param) else "handle"
-    if isinstance(arg, bool | int | float) or dtype == "handle":
+    if _is_pointer(param):
+        return None
+    dtype = str(param.ty.dtype)
+    if isinstance(arg, bool | int | float):
         if isinstance(arg, float) and "int" in dtype:
             return f"is a {dtype}; {arg!r} is a float", "pass an int"
         return None
@@ -127,10 +184,7 @@ def _stride_problem(param: ir.Var, arg: Any, shape: tuple[int, ...]) -> tuple[st
         strides = list(stride())
     if not strides or len(param.ty.strides) > 0:
         return None
-    expected, step = [], 1
-    for size in reversed(shape):
-        expected.insert(0, step)
-        step *= size
+    expected = _row_major(shape)
     for size, have, want in zip(shape, strides, expected, strict=True):
         if size > 1 and have != want:
             return (

@@ -13,7 +13,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
-from tvmtile.jit.arguments import explain, ready
+from tvmtile.jit.arguments import explain, ready, with_addresses
 from tvmtile.jit.threads import prepare_thread_pool
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class Kernel:
         self._config = dict(config)
         symbol = prim_func.attrs.get("global_symbol") if prim_func.attrs is not None else None
         self.name = str(symbol or "main")
-        self._call = tvm.runtime.Executable(module)[self.name]
+        function = tvm.runtime.Executable(module)[self.name]
+        self._call = with_addresses(function, list(prim_func.params))
         self._input_count = len(prim_func.params) - len(out_idx)
         prepare_thread_pool()
 
@@ -152,8 +153,12 @@ class Kernel:
         """Convert arguments that TVM can't take as they are, or say which one does not fit."""
         prepared = ready(args)
         if prepared is not None:
-            self._call(*prepared)
-            return self._results(args)
+            try:
+                self._call(*prepared)
+            except Exception as second:
+                error = second
+            else:
+                return self._results(args)
         problem = explain(self.name, list(self.prim_func.params), args, self._input_count)
         if problem is None:
             raise error

@@ -33,7 +33,7 @@ from tvmtile.language.frontend.entry import (
     resolve_annotations,
     with_outputs,
 )
-from tvmtile.language.frontend.parameters import Parameters, as_parameter
+from tvmtile.language.frontend.parameters import Parameters, as_parameter, is_run_time
 from tvmtile.language.frontend.rewrite import traced
 from tvmtile.language.frontend.tracer import Tracer
 from tvmtile.language.frontend.translate import translate_errors
@@ -108,7 +108,7 @@ class EagerFunction:
         self._annotations = {
             name: annotation
             for name, annotation in resolve_annotations(func, scope).items()
-            if name in self.signature.parameters and isinstance(annotation, TensorSpec | DType)
+            if name in self.signature.parameters and is_run_time(annotation)
         }
 
     def describe(self, constants: Mapping[str, Any], tensors: set[str]) -> Description:

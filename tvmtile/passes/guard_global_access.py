@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer, IntervalSet
-from tvm_ffi import structural_equal
+from tvm_ffi import structural_equal, structural_walk
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import is_kernel, prim_func_pass
@@ -24,7 +24,7 @@ __all__ = ["GuardGlobalAccess"]
 
 @prim_func_pass("GuardGlobalAccess")
 def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Make every access that may lie outside a tensor of the signature safe.
+    """Make every access that may lie outside a tensor in global memory safe.
 
     Loads outside read as zero, stores outside are not done. Accesses that the analyzer proves to lie
     inside stay as they are. A nest of elementwise loops gets two versions: where the whole nest lies
@@ -55,8 +55,20 @@ def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    tensors = {param for param in func.params if is_buffer_var(param)}
+    tensors = _tensors_of(func)
     return func.with_body(_Guard(tensors).rewrite(func.body))
+
+
+def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
+    """The parameters, the views of them, and what pointers point to: all in global memory."""
+    tensors = {param for param in func.params if is_buffer_var(param)}
+
+    def note(node: Any) -> None:
+        if node.buffer.ty.storage_scope == "global":
+            tensors.add(node.buffer)
+
+    structural_walk(func.body, ((tirx.DeclBuffer, tirx.AllocBuffer), note))
+    return tensors
 
 
 class _Guard(ScopedRewriter):
@@ -107,27 +119,39 @@ class _Guard(ScopedRewriter):
         op = operator_of(node.value)
         if op is None:
             return self.descend(node)
-        # An element operator's target names a place; it is not a load to be guarded by itself.
+        guarded = tirx.Evaluate(self._with_guarded_values(node.value, op), node.span)
+        inside = self._places_inside(op)
+        return guarded if inside is None else tirx.IfThenElse(inside, guarded, None)
+
+    def visit_call(self, node: ir.Call) -> Any:
+        op = operator_of(node)
+        if op is None:
+            return self.descend(node)
+        guarded = self._with_guarded_values(node, op)
+        inside = self._places_inside(op)
+        if inside is None:
+            return guarded
+        return tirx.if_then_else(inside, guarded, tirx.const(0, node.ty.dtype))
+
+    def _places_inside(self, op: TileOp) -> Any:
+        """What must hold for all elements that an operator names to lie inside their tensors."""
         conditions = [
             condition
             for operand in [*op.writes(), *op.reads()]
             if (condition := self._condition(buffer_of(operand), origin_of(operand))) is not None
         ]
-        guarded = self._with_guarded_values(node, op)
         if not conditions:
-            return guarded
-        inside = tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
-        return tirx.IfThenElse(inside, guarded, None)
+            return None
+        return tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
 
-    def _with_guarded_values(self, node: tirx.Evaluate, op: TileOp) -> tirx.Evaluate:
+    def _with_guarded_values(self, call: ir.Call, op: TileOp) -> ir.Call:
+        """The call with its values guarded; an operand names a place and is not a load."""
         places = [*op.writes(), *op.reads()]
-        call = node.value
         args = [
             arg if any(arg.same_as(place) for place in places) else self.mutate(arg)
             for arg in call.args
         ]
-        changed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
-        return tirx.Evaluate(changed, node.span)
+        return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
 
     def _condition(self, buffer: Any, indices: Any) -> Any:
         """What must hold for an element to lie inside its tensor; None if it certainly does."""

@@ -12,9 +12,10 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
 from tvmtile.language.dtypes import DType
 from tvmtile.language.frontend.tracer import Unusable
+from tvmtile.language.pointers import ptr
 from tvmtile.language.tensor import TensorSpec
 
-__all__ = ["Parameters", "as_parameter"]
+__all__ = ["Parameters", "as_parameter", "is_run_time"]
 
 
 class Parameters:
@@ -74,6 +75,15 @@ def _with_inputs_first(func: tirx.PrimFunc, inputs: list[ir.Var]) -> tirx.PrimFu
     if len(inputs) + len(outputs) != len(func.params):
         return func
     return tirx.PrimFunc([*inputs, *outputs], func.body, func.ret_type, func.attrs, func.span)
+
+
+def is_run_time(annotation: Any) -> bool:
+    """Tell whether an annotation declares a parameter of the program, rather than a constant of it."""
+    return (
+        isinstance(annotation, TensorSpec | DType | ir.Var)
+        or annotation is ptr
+        or annotation is T.handle
+    )
 
 
 def as_parameter(name: str, annotation: Any) -> ir.Var:

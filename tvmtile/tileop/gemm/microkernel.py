@@ -342,7 +342,7 @@ def _exchange(size: int, distance: int) -> tuple[list[Any], list[Any]]:
 
 
 def _array(shape: tuple[int, int], dtype: str, name: str) -> Matrix:
-    return Matrix(tirx.decl_buffer(shape, dtype, name=name), (0, 0))
+    return Matrix(tirx.decl_buffer(shape, dtype, name=name, scope="local"), (0, 0))
 
 
 def _vector(dtype: str, lanes: int) -> str:
