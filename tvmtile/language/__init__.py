@@ -18,6 +18,7 @@ from tvmtile.language.frontend import macro, prim_func
 from tvmtile.language.kernel import *
 from tvmtile.language.loops import *
 from tvmtile.language.math import *
+from tvmtile.language.pointers import *
 from tvmtile.language.tensor import *
 from tvmtile.language.variables import Ref
 from tvmtile.language.views import *
