@@ -6,6 +6,7 @@ can be read back, and the pipeline, which imports the rest when it is used.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 __all__ = ["OPERATORS", "PIPELINE_NAME", "register"]
@@ -14,9 +15,23 @@ PIPELINE_NAME = "tvmtile"
 
 OPERATORS = (
     "annotate_layout",
+    "atomic",
+    "atomic_load",
+    "atomic_tile",
     "copy",
+    "dp4a",
     "fill",
+    "finalize_reducer",
     "gemm",
+    "im2col",
+    "print",
+    "print_tile",
+    "quantifier",
+    "reduce",
+    "reducer_init",
+    "reducer_update",
+    "scan",
+    "transpose",
     "use_swizzle",
 )
 """Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
@@ -43,6 +58,7 @@ def register() -> None:
         return
     _registered = True
     from tvm.tirx.compilation_pipeline import register_tir_pipeline
+    from tvm_ffi import register_global_func
 
     from tvmtile._tvm import OPAQUE, register_op, register_op_attr, register_script_namespace
 
@@ -52,6 +68,15 @@ def register() -> None:
         register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tile.{name}")
     register_script_namespace("tile", ScriptNamespace())
     register_tir_pipeline(PIPELINE_NAME, _pipeline)
+    for name in ("show_value", "show_tile"):
+        register_global_func(f"tvmtile.{name}", partial(_show, name))
+
+
+def _show(function: str, *args: Any) -> None:
+    """What T.print calls in a compiled kernel, which may run where the compiler is not imported."""
+    from tvmtile.tileop import printing
+
+    getattr(printing, function)(*args)
 
 
 def _pipeline(**options: Any) -> Any:

@@ -24,9 +24,23 @@ from tvmtile.language.variables import Ref
 from tvmtile.language.views import *
 from tvmtile.language.warps import *
 from tvmtile.layout import Fragment, Layout
+from tvmtile.tileop.atomic import (
+    atomic_add,
+    atomic_addx2,
+    atomic_addx4,
+    atomic_load,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_store,
+)
 from tvmtile.tileop.copy import copy
+from tvmtile.tileop.dp4a import dp4a
 from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
+from tvmtile.tileop.im2col import c2d_im2col, im2col
+from tvmtile.tileop.printing import print
+from tvmtile.tileop.quantifier import all_of, any_of
 from tvmtile.tileop.reduce import (
     reduce,
     reduce_absmax,
@@ -38,5 +52,13 @@ from tvmtile.tileop.reduce import (
     reduce_min,
     reduce_sum,
 )
+from tvmtile.tileop.reducer import (
+    alloc_reducer,
+    finalize_reducer,
+    reducer_init,
+    reducer_update,
+)
+from tvmtile.tileop.scan import cummax, cumsum
+from tvmtile.tileop.transpose import transpose
 
 globals().update({name: as_dtype(name) for name in dtype_names()})

@@ -10,9 +10,11 @@ from tvm_ffi import structural_equal, structural_walk
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.threads.variance import has_effect
 from tvmtile.rewriting import (
     ScopedRewriter,
     contains,
+    seq,
     substitute,
     with_fresh_variables,
 )
@@ -105,15 +107,25 @@ class _Guard(ScopedRewriter):
 
     def visit_load(self, node: ir.TensorLoad) -> Any:
         load = self.descend(node)
-        condition = self._condition(load.source, load.indices)
+        bindings, indices = _effects_once(load.indices)
+        condition = self._condition(load.source, indices)
         if condition is None:
             return load
-        return tirx.if_then_else(condition, load, tirx.const(0, load.ty.dtype))
+        zero = tirx.const(0, load.ty.dtype)
+        guarded = tirx.if_then_else(condition, tirx.BufferLoad(load.source, indices), zero)
+        for var, index in reversed(bindings):
+            guarded = tirx.Let(var, index, guarded)
+        return guarded
 
     def visit_store(self, node: tirx.BufferStore) -> Any:
         store = self.descend(node)
-        condition = self._condition(store.buffer, store.indices)
-        return store if condition is None else tirx.IfThenElse(condition, store, None)
+        bindings, indices = _effects_once(store.indices)
+        condition = self._condition(store.buffer, indices)
+        if condition is None:
+            return store
+        inside = tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+        first = [tirx.Bind(var, index) for var, index in bindings]
+        return seq([*first, tirx.IfThenElse(condition, inside, None)])
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         op = operator_of(node.value)
@@ -166,6 +178,22 @@ class _Guard(ScopedRewriter):
         if not unproven:
             return None
         return tirx.all(*unproven) if len(unproven) > 1 else unproven[0]
+
+
+def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
+    """Variables for the indices that do something, as an atomic's former value does.
+
+    A guarded access has its indices twice, in the condition and in itself.
+    """
+    bindings: list[tuple[ir.Var, Any]] = []
+
+    def once(index: Any) -> Any:
+        if not has_effect(index):
+            return index
+        bindings.append((ir.Var("index", index.ty), index))
+        return bindings[-1][0]
+
+    return bindings, [once(index) for index in indices]
 
 
 def _bounds(low: Any, high: Any, extent: Any) -> tuple[Any, Any]:

@@ -3,7 +3,36 @@
 Importing this package registers them all, with their lowerings.
 """
 
-from tvmtile.tileop import copy, fill, gemm, hints
+from tvmtile.tileop import (
+    atomic,
+    copy,
+    dp4a,
+    fill,
+    gemm,
+    hints,
+    im2col,
+    printing,
+    quantifier,
+    reduce,
+    reducer,
+    scan,
+    transpose,
+)
 from tvmtile.tileop.gemm import cpu as _gemm_cpu  # noqa: F401 - its lowerings register themselves
+from tvmtile.tileop.reduce import cpu as _reduce_cpu  # noqa: F401
 
-__all__ = ["copy", "fill", "gemm", "hints"]
+__all__ = [
+    "atomic",
+    "copy",
+    "dp4a",
+    "fill",
+    "gemm",
+    "hints",
+    "im2col",
+    "printing",
+    "quantifier",
+    "reduce",
+    "reducer",
+    "scan",
+    "transpose",
+]

@@ -74,7 +74,8 @@ def copy(
         "eviction_policy": eviction_policy,
         "prefer_instruction": prefer_instruction,
     }
-    given = {key: value for key, value in hints.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in hints.items() if value is not None}
+    del loop_layout
     given.update({k: v for k, v in (annotations or {}).items() if k in Copy.options})
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
     emit(Copy(src, dst, **given))

@@ -16,6 +16,7 @@ __all__ = [
     "buffer_of",
     "check_bounds",
     "check_operand",
+    "checked_axis",
     "constant",
     "describe",
     "dtype_of",
@@ -202,6 +203,29 @@ def check_bounds(operator: str, operand: Any) -> None:
                 f"{operator}: {describe(operand)} reaches outside {describe(buffer)} along axis {axis}",
                 help=f"the axis has {size} elements, the region is {first}:{first + count}",
             )
+
+
+def checked_axis(operator: str, name: str, operand: Any, dim: Any) -> int:
+    """An axis of an operand, counted from the first.
+
+    Raises
+    ------
+    InvalidOperand
+        If the operand is an element, which has no axes, or there is no such axis.
+    """
+    extents = extents_of(operand)
+    if extents is None:
+        raise InvalidOperand(
+            f"{operator}: {name} is the element {describe(operand)}, which has no axes",
+            help="give a whole buffer or a region, `A[i0:i1, j0:j1]`",
+        )
+    rank = len(extents)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
+        raise InvalidOperand(
+            f"{operator}: {describe(operand)} has no axis {dim!r}",
+            help=f"dim is an integer from {-rank} to {rank - 1}",
+        )
+    return dim % rank
 
 
 def describe(operand: Any) -> str:

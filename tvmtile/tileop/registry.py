@@ -17,7 +17,8 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._plugin import OPERATORS, register
-from tvmtile.errors import NestingError, NoLowering, SourceLocation, user_location
+from tvmtile.errors import NestingError, NoLowering, SourceLocation
+from tvmtile.spans import current_span
 from tvmtile.tileop.operands import describe
 
 __all__ = [
@@ -55,6 +56,9 @@ class TileOp:
     options: ClassVar[tuple[str, ...]] = ()
     is_tile: ClassVar[bool] = True
     """False for an operator on single elements, which may stand in `T.Parallel`."""
+    once: ClassVar[bool] = False
+    """True for an element operator that all threads of a block do once together, if the operands are
+    the same for all; otherwise each thread does it."""
 
     def reads(self) -> list[Any]:
         """The operands that the operator reads."""
@@ -63,6 +67,10 @@ class TileOp:
     def writes(self) -> list[Any]:
         """The operands that the operator writes."""
         raise NotImplementedError
+
+    def fixes_layout_of(self) -> list[Any]:
+        """The buffers whose layout the operator gives."""
+        return []
 
     def check(self) -> None:
         """Raise a `TileError` where the operands do not fit together."""
@@ -160,22 +168,6 @@ def checked_call(op: TileOp) -> ir.Call:
         )
     op.check()
     return op.to_call(current_span())
-
-
-def current_span() -> ir.Span | None:
-    """The user's line as a TVM span."""
-    location = user_location()
-    if location is None:
-        return None
-    return ir.Span(ir.SourceName(location.file), location.line, location.line, 1, 1)
-
-
-def location_of(node: Any) -> SourceLocation | None:
-    """The user's line that a node carries, if any."""
-    span = getattr(node, "span", None)
-    if isinstance(span, ir.Span):
-        return SourceLocation(str(span.source_name.name), int(span.line))
-    return None
 
 
 @dataclass

@@ -22,8 +22,9 @@ from tvmtile.passes.threads.variance import (
     leaves_loop,
 )
 from tvmtile.rewriting import contains, seq, substitute, with_children
+from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of
-from tvmtile.tileop.registry import location_of, operator_of
+from tvmtile.tileop.registry import operator_of
 
 __all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
 
@@ -327,7 +328,9 @@ def _rebuilder(stmt: tirx.Stmt) -> Callable[[list[tirx.Stmt]], tirx.Stmt]:
     if isinstance(stmt, tirx.While):
         return lambda bodies: tirx.While(stmt.condition, bodies[0], stmt.span)
     if isinstance(stmt, tirx.IfThenElse):
-        return lambda bodies: tirx.IfThenElse(stmt.condition, *bodies, span=stmt.span)
+        return lambda bodies: tirx.IfThenElse(
+            stmt.condition, bodies[0], bodies[1] if len(bodies) > 1 else None, stmt.span
+        )
     if isinstance(stmt, tirx.AttrStmt):
         return lambda bodies: tirx.AttrStmt(
             stmt.node, stmt.attr_key, stmt.value, bodies[0], stmt.span
@@ -354,7 +357,7 @@ def _acts(stmt: tirx.Stmt) -> bool:
         return False
     if isinstance(stmt, tirx.Evaluate):
         op = operator_of(stmt.value)
-        return has_effect(stmt.value) and (op is None or not op.is_tile)
+        return has_effect(stmt.value) and (op is None or not (op.is_tile or op.once))
     if isinstance(stmt, tirx.Bind):
         return has_effect(stmt.value)
     if isinstance(stmt, tirx.BufferStore):

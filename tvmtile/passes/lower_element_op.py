@@ -1,0 +1,72 @@
+"""LowerElementOpOnCpu: operators on single elements become instructions and calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.rewriting import ScopedRewriter
+from tvmtile.spans import location_of
+from tvmtile.tileop.registry import LoweringContext, lower, operator_of
+
+__all__ = ["LowerElementOpOnCpu"]
+
+
+@prim_func_pass("LowerElementOpOnCpu")
+def LowerElementOpOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Replace each element operator by the implementation that fits the function's target best.
+
+    Such an operator is a statement or part of an expression, and names an element by a load that is
+    not done. The operators decide (see `tvmtile.tileop.registry`); this pass knows none by name. What
+    they ask to be linked into the module is put around the function's body, in the pragma that TVM's
+    generator for LLVM has for it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(acc: T.Buffer((8,), "int32"), A: T.Buffer((8,), "int8"), B: T.Buffer((8,), "int8")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            T.tile.reducer_update(acc[bx], T.Cast("int32", A[bx]))
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(acc: T.Buffer((8,), "int32"), A: T.Buffer((8,), "int8"), B: T.Buffer((8,), "int8")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            acc[bx] = acc[bx] + T.Cast("int32", A[bx])
+    ```
+    """
+    del context
+    lowerer = _Lower(target_of(func))
+    body = lowerer.rewrite(func.body)
+    for text in dict.fromkeys(lowerer.imports):
+        body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), body)
+    return func.with_body(body)
+
+
+class _Lower(ScopedRewriter):
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._target = target
+        self.imports: list[str] = []
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        lowered = self.mutate(node.value)
+        return lowered if isinstance(lowered, tirx.Stmt) else tirx.Evaluate(lowered, node.span)
+
+    def visit_call(self, node: ir.Call) -> Any:
+        call = self.descend(node)
+        op = operator_of(call)
+        if op is None or op.is_tile:
+            return call
+        context = LoweringContext(self._target, self.analyzer, location_of(call), self.imports)
+        return lower(op, context)

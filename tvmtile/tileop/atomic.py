@@ -1,0 +1,454 @@
+"""Atomic operations: many blocks update one element, or all elements of a tile, and none gets lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, carrier_dtype, supported_dtypes
+from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
+from tvmtile.tileop.operands import (
+    as_region,
+    buffer_of,
+    check_bounds,
+    check_operand,
+    constant,
+    describe,
+    dtype_of,
+    extents_of,
+    match_extents,
+    origin_of,
+)
+from tvmtile.tileop.registry import (
+    LoweringContext,
+    TileOp,
+    checked_call,
+    emit,
+    lowering,
+    tile_operator,
+)
+from tvmtile.tileop.vectors import ramp
+
+__all__ = [
+    "Atomic",
+    "AtomicLoad",
+    "AtomicTile",
+    "atomic_add",
+    "atomic_addx2",
+    "atomic_addx4",
+    "atomic_load",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_store",
+    "reference",
+]
+
+
+def atomic_add(
+    dst: Any,
+    value: Any,
+    memory_order: str | None = None,
+    return_prev: bool = False,
+    use_tma: bool = False,
+    annotations: dict[str, Any] | None = None,
+) -> Any:
+    """`dst += value` in one indivisible step, for one element or for every element of a tile.
+
+    Parameters
+    ----------
+    dst : element, region or buffer
+        With a number or an expression as `value`, the element `C[i, j]` to update: this form may
+        stand in T.Parallel. With a tile as `value`, the tile to update, or the element at which it
+        begins; its extents are then those of `value`, and elements outside a tensor are skipped.
+    value : number, Expr, region or buffer
+        What to add; converted to the dtype of `dst`. An element `A[i, j]` is an expression.
+    memory_order : {"relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"}, optional
+        As in C++; relaxed where absent.
+    return_prev : bool
+        Return what was there before. For one element only.
+    use_tma, annotations
+        Accepted for TileLang's kernels.
+
+    Returns
+    -------
+    Expr or None
+        With `return_prev`, the element's former value: an expression that does the update where it
+        is evaluated.
+
+    Raises
+    ------
+    ShapeMismatch
+        If two tiles differ in their extents.
+    UnsupportedDtype
+        If there is no such operation on the dtype: integers of 8 to 64 bits, float16, bfloat16,
+        float32 and float64 can be updated.
+    InvalidOperand
+        If `return_prev` is asked of a tile, or there is no such memory order.
+
+    Notes
+    -----
+    The order in which blocks update an element is not fixed, so sums of floats may differ in their
+    last bits from call to call.
+    """
+    del use_tma, annotations
+    return _update("add", dst, value, memory_order, return_prev)
+
+
+def atomic_max(
+    dst: Any,
+    value: Any,
+    memory_order: str | None = None,
+    return_prev: bool = False,
+    annotations: dict[str, Any] | None = None,
+) -> Any:
+    """`dst = max(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
+    del annotations
+    return _update("max", dst, value, memory_order, return_prev)
+
+
+def atomic_min(
+    dst: Any,
+    value: Any,
+    memory_order: str | None = None,
+    return_prev: bool = False,
+    annotations: dict[str, Any] | None = None,
+) -> Any:
+    """`dst = min(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
+    del annotations
+    return _update("min", dst, value, memory_order, return_prev)
+
+
+def atomic_or(
+    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False
+) -> Any:
+    """`dst |= value` in one indivisible step, for integers; everything else as of `atomic_add`."""
+    return _update("or", dst, value, memory_order, return_prev)
+
+
+def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
+    """Store a value into one element, in one indivisible step.
+
+    Parameters
+    ----------
+    dst : element
+        `C[i, j]`.
+    src : number or Expr
+        Converted to the element's dtype.
+    memory_order : {"relaxed", "release", "seq_cst"}
+        As in C++.
+    """
+    if memory_order not in ("relaxed", "release", "seq_cst"):
+        raise InvalidOperand(
+            f"atomic_store: memory_order={memory_order!r}",
+            help='a store is "relaxed", "release" or "seq_cst"',
+        )
+    _update("store", dst, src, memory_order, return_prev=False)
+
+
+def atomic_load(src: Any, memory_order: str = "seq_cst") -> ir.Expr:
+    """Load one element, in one indivisible step.
+
+    Parameters
+    ----------
+    src : element
+        `A[i, j]`.
+    memory_order : {"relaxed", "consume", "acquire", "seq_cst"}
+        As in C++.
+
+    Returns
+    -------
+    Expr
+        An expression that loads where, and as often as, it is evaluated: `while` may wait on it.
+    """
+    if memory_order not in ("relaxed", "consume", "acquire", "seq_cst"):
+        raise InvalidOperand(
+            f"atomic_load: memory_order={memory_order!r}",
+            help='a load is "relaxed", "consume", "acquire" or "seq_cst"',
+        )
+    return checked_call(AtomicLoad(_single("atomic_load", "src", src), memory_order))
+
+
+def atomic_addx2(dst: Any, value: Any, return_prev: bool = False) -> Any:
+    """Add to two neighbouring elements; see `atomic_addx4`."""
+    return _add_vector(2, dst, value, return_prev)
+
+
+def atomic_addx4(dst: Any, value: Any, return_prev: bool = False) -> Any:
+    """Add to four neighbouring elements, each in one indivisible step.
+
+    Parameters
+    ----------
+    dst : element, region or buffer
+        The first of the elements, or a tile that begins with it. If one of them lies outside a
+        tensor, none is updated.
+    value : element, region, buffer or Expr
+        The first of four neighbouring values, a tile that begins with it, or a vector of four.
+    return_prev : bool
+        Return what was there before, as a vector.
+
+    Returns
+    -------
+    Expr or None
+        With `return_prev`, the former values: an expression that does the update where it is
+        evaluated.
+    """
+    return _add_vector(4, dst, value, return_prev)
+
+
+def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
+    from tvmtile.language.math import as_expr
+
+    name = f"atomic_addx{lanes}"
+    target = _neighbours(check_operand(name, "dst", dst), lanes)
+    is_tile = is_buffer_var(value) or isinstance(value, ir.TensorRegion)
+    new = value if is_tile else as_expr(value)
+    if is_tile or (isinstance(new, ir.TensorLoad) and _lanes(new) == 1):
+        new = _neighbours(new, lanes)
+    if _lanes(new) != lanes:
+        raise InvalidOperand(
+            f"{name}: the value has {_lanes(new)} lanes",
+            help=f"give the first of {lanes} neighbouring elements, or a vector of {lanes}",
+        )
+    return _element_update(Atomic(target, _cast_like(new, target), "add"), return_prev)
+
+
+def _neighbours(operand: Any, lanes: int) -> ir.TensorLoad:
+    *outer, last = origin_of(operand)
+    return tirx.BufferLoad(buffer_of(operand), [*outer, ramp(last, lanes)])
+
+
+def _lanes(value: ir.Expr) -> int:
+    return int(DataType(str(value.ty.dtype)).lanes)
+
+
+def _cast_like(value: ir.Expr, target: ir.TensorLoad) -> ir.Expr:
+    return converted(value, dtype_of(target))
+
+
+def _update(kind: str, dst: Any, value: Any, memory_order: str | None, return_prev: bool) -> Any:
+    from tvmtile.language.math import as_expr
+
+    name = f"atomic_{kind}"
+    order = memory_order or "relaxed"
+    if order not in ORDERS:
+        raise InvalidOperand(
+            f"{name}: there is no memory order {memory_order!r}",
+            help=f"the memory orders are {', '.join(ORDERS)}",
+        )
+    if not (is_buffer_var(value) or isinstance(value, ir.TensorRegion)):
+        target = _single(name, "dst", dst)
+        new = _cast_like(as_expr(value, target), target)
+        return _element_update(Atomic(target, new, kind, order), return_prev)
+    if return_prev:
+        raise InvalidOperand(
+            f"{name}: return_prev asks for the former values of a tile",
+            help="update single elements in a loop over T.Parallel, with return_prev for each",
+        )
+    emit(AtomicTile(value, check_operand(name, "dst", dst), kind, order))
+    return None
+
+
+def _element_update(op: Atomic, return_prev: bool) -> Any:
+    if return_prev:
+        return checked_call(op)
+    emit(op)
+    return None
+
+
+def _single(name: str, operand_name: str, operand: Any) -> ir.TensorLoad:
+    """An operand that is one element, however it is written."""
+    operand = check_operand(name, operand_name, operand)
+    extents = extents_of(operand)
+    if extents is not None and any(constant(extent) != 1 for extent in extents):
+        raise InvalidOperand(
+            f"{name}: {operand_name} is the tile {describe(operand)}, and the value is a single one",
+            help="name an element, `C[i, j]`, or give a tile as the value too",
+        )
+    if extents is None:
+        return operand
+    return tirx.BufferLoad(buffer_of(operand), origin_of(operand))
+
+
+def _check_dtype(kind: str, operand: Any) -> None:
+    if dtype_of(operand) not in supported_dtypes(kind):
+        raise UnsupportedDtype(
+            f"atomic_{kind}: {describe(operand)} has a dtype without this operation",
+            help=f"use one of {', '.join(supported_dtypes(kind))}",
+        )
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Atomic(TileOp):
+    """Update one element, or a vector of neighbours one by one; its value is what was there before.
+
+    `dst` is a load that names the place; `value` has its dtype.
+    """
+
+    name = "atomic"
+    options = ("kind", "order")
+    is_tile = False
+
+    dst: Any
+    value: Any
+    kind: str = "add"
+    order: str = "relaxed"
+
+    def reads(self) -> list[Any]:
+        return [self.dst]
+
+    def writes(self) -> list[Any]:
+        return [self.dst]
+
+    def result_dtype(self) -> str:
+        return str(self.dst.ty.dtype)
+
+    def check(self) -> None:
+        _check_dtype(self.kind, self.dst)
+
+    def normalized(self) -> Atomic:
+        return self
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class AtomicLoad(TileOp):
+    """Load one element; `src` is a load that names the place."""
+
+    name = "atomic_load"
+    options = ("order",)
+    is_tile = False
+
+    src: Any
+    order: str = "seq_cst"
+
+    def reads(self) -> list[Any]:
+        return [self.src]
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def result_dtype(self) -> str:
+        return str(self.src.ty.dtype)
+
+    def check(self) -> None:
+        _check_dtype("load", self.src)
+
+    def normalized(self) -> AtomicLoad:
+        return self
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class AtomicTile(TileOp):
+    """Update every element of a tile."""
+
+    name = "atomic_tile"
+    options = ("kind", "order")
+
+    src: Any
+    dst: Any
+    kind: str = "add"
+    order: str = "relaxed"
+
+    def reads(self) -> list[Any]:
+        return [self.src, self.dst]
+
+    def writes(self) -> list[Any]:
+        return [self.dst]
+
+    def check(self) -> None:
+        name = f"atomic_{self.kind}"
+        if match_extents(self.src, self.dst) is None:
+            raise ShapeMismatch(
+                f"{name}: {describe(self.src)} and {describe(self.dst)} are tiles of different shapes",
+                help="give both sides the same extents (axes of extent 1 don't count), or name dst by "
+                "its first element, `C[i, j]`, to take the extents of the value",
+            )
+        _check_dtype(self.kind, self.dst)
+        for operand in (self.src, self.dst):
+            check_bounds(name, operand)
+
+    def normalized(self) -> AtomicTile:
+        matched = match_extents(self.src, self.dst)
+        if matched is None:
+            raise InvalidOperand(
+                f"atomic_{self.kind}: {describe(self.src)} does not fit {describe(self.dst)}"
+            )
+        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
+        return AtomicTile(src, dst, self.kind, self.order)
+
+
+@lowering(AtomicTile, target="llvm", variant="elements")
+def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
+    """An atomic update of each element; edges are guarded by GuardGlobalAccess."""
+    del context
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        source = element(op.src, matching_offsets(op.dst, op.src, offsets))
+        target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
+        value = _cast_like(tirx.BufferLoad(op.src.source, source), target)
+        return tirx.Evaluate(Atomic(target, value, op.kind, op.order).to_call())
+
+    return over_region(op.dst, body)
+
+
+@lowering(Atomic, target="llvm", variant="instruction")
+def atomic_instruction(op: Atomic, context: LoweringContext) -> ir.Expr:
+    """An atomic instruction for each element (see `tvmtile.codegen.llvm_atomics`)."""
+    lanes = _lanes(op.dst)
+    if lanes == 1:
+        return _call(op.kind, op.order, op.dst, op.value, context)
+    results = []
+    for lane in range(lanes):
+        value = tirx.Shuffle([op.value], [lane])
+        results.append(_call(op.kind, op.order, _lane_of(op.dst, lane), value, context))
+    return tirx.Shuffle(results, list(range(lanes)))
+
+
+def _lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
+    *outer, last = load.indices
+    return tirx.BufferLoad(load.source, [*outer, last.base + lane * last.stride])
+
+
+@lowering(AtomicLoad, target="llvm", variant="instruction")
+def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr:
+    """An atomic load."""
+    return _call("load", op.order, op.src, None, context)
+
+
+def _call(
+    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+) -> ir.Expr:
+    dtype = dtype_of(place)
+    function, text = atomic_function(kind, dtype, order)
+    context.imports.append(text)
+    carrier = carrier_dtype(dtype)
+    operands = [tirx.address_of(place)]
+    if value is not None:
+        operands.append(converted(value, carrier))
+    return converted(tirx.call_extern(carrier, function, *operands), dtype)
+
+
+def reference(dst: np.ndarray, index: np.ndarray, value: np.ndarray, kind: str) -> np.ndarray:
+    """What updates of `dst[index[n]]` by `value[n]`, in any order, leave, in the dtype of `dst`.
+
+    Parameters
+    ----------
+    dst : ndarray
+        [X].
+    index, value : ndarray
+        [N].
+    kind : {"add", "max", "min", "or"}
+        The update.
+    """
+    functions = {"add": np.add, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}
+    result = dst.copy()
+    functions[kind].at(result, index, value)
+    return result

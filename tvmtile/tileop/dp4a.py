@@ -1,0 +1,90 @@
+"""`T.dp4a`: the dot product of four int8 values, added to an int32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvmtile.errors import UnsupportedDtype
+from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.operands import buffer_of, check_operand, describe, dtype_of, origin_of
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.vectors import ramp
+
+__all__ = ["Dp4a", "dp4a", "reference"]
+
+_LANES = 4
+
+
+def dp4a(A: Any, B: Any, C: Any) -> None:
+    """`C += A[0] * B[0] + ... + A[3] * B[3]`, exactly.
+
+    Parameters
+    ----------
+    A, B : element, region or buffer
+        The first of four neighbouring int8 elements, or a tile that begins with them.
+    C : element, region or buffer
+        The int32 element that is added to.
+
+    Raises
+    ------
+    UnsupportedDtype
+        If the dtypes are others.
+    """
+    operands = {name: check_operand("dp4a", name, v) for name, v in (("A", A), ("B", B), ("C", C))}
+    vectors = [
+        tirx.BufferLoad(buffer_of(operand), [*origin[:-1], ramp(origin[-1], lanes)])
+        for operand, lanes in zip(operands.values(), (_LANES, _LANES, 1), strict=True)
+        if (origin := origin_of(operand))
+    ]
+    emit(Dp4a(*vectors))
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Dp4a(TileOp):
+    """A dot product of four int8 values; `A` and `B` are vector loads, `C` names an element."""
+
+    name = "dp4a"
+    is_tile = False
+
+    A: Any
+    B: Any
+    C: Any
+
+    def reads(self) -> list[Any]:
+        return [self.A, self.B, self.C]
+
+    def writes(self) -> list[Any]:
+        return [self.C]
+
+    def check(self) -> None:
+        for name, wanted in (("A", "int8"), ("B", "int8"), ("C", "int32")):
+            operand = getattr(self, name)
+            if dtype_of(operand) != wanted:
+                raise UnsupportedDtype(
+                    f"dp4a: {name} is {describe(operand)}, not {wanted}",
+                    help="A and B are int8 and C is int32",
+                )
+
+    def normalized(self) -> Dp4a:
+        return self
+
+
+@lowering(Dp4a, target="llvm", variant="lanes")
+def dp4a_lanes(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
+    """Four multiplications in int32."""
+    del context
+    product = converted(op.A, "int32") * converted(op.B, "int32")
+    total = op.C
+    for lane in range(_LANES):
+        total = total + tirx.Shuffle([product], [lane])
+    return tirx.BufferStore(op.C.source, total, op.C.indices)
+
+
+def reference(A: np.ndarray, B: np.ndarray, C: int) -> int:
+    """The sum, for two arrays of four."""
+    return int(C) + int(A.astype(np.int64) @ B.astype(np.int64))

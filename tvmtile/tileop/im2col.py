@@ -1,0 +1,196 @@
+"""`T.im2col`: gather the windows of an image as the rows of a matrix, for a convolution as a gemm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvmtile.errors import InvalidOperand, UnsupportedDtype
+from tvmtile.tileop.elementwise import element, over_region
+from tvmtile.tileop.operands import (
+    as_region,
+    check_bounds,
+    check_operand,
+    describe,
+    dtype_of,
+    extents_of,
+)
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+
+__all__ = ["Im2col", "c2d_im2col", "im2col", "reference"]
+
+
+def im2col(
+    img: Any,
+    col: Any,
+    nhw_step: Any,
+    c_step: Any,
+    kernel: int,
+    stride: int,
+    dilation: int,
+    pad: int,
+    eviction_policy: str | None = None,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Gather one tile of the matrix whose rows are the windows of a 2-D convolution.
+
+    Row `m` of the matrix is the window of output pixel `m`, counted through batch, height and width;
+    column `k` is an element of the window, counted through the kernel's height, its width and the
+    channels. Elements outside the image, and rows beyond the last pixel, are zero.
+
+    Parameters
+    ----------
+    img : buffer
+        [N, H, W, C], the whole image.
+    col : buffer or region
+        [M, K], the tile, of the image's dtype.
+    nhw_step, c_step : int or Expr
+        Which tile of the matrix: its first row is `nhw_step * M`, its first column `c_step * K`.
+    kernel, stride, dilation, pad : int
+        Of the convolution, in both directions alike.
+    eviction_policy, annotations
+        Accepted for TileLang's kernels.
+
+    Raises
+    ------
+    InvalidOperand
+        If `img` has not four axes, `col` not two, or a parameter of the convolution is not a sensible
+        integer.
+    UnsupportedDtype
+        If the dtypes differ.
+    """
+    from tvmtile.language.math import as_expr
+
+    del eviction_policy, annotations
+    emit(
+        Im2col(
+            check_operand("im2col", "img", img),
+            check_operand("im2col", "col", col),
+            as_expr(nhw_step),
+            as_expr(c_step),
+            kernel,
+            stride,
+            dilation,
+            pad,
+        )
+    )
+
+
+c2d_im2col = im2col
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Im2col(TileOp):
+    """Gather windows of an image as rows of a tile."""
+
+    name = "im2col"
+    options = ("kernel", "stride", "dilation", "pad")
+
+    img: Any
+    col: Any
+    nhw_step: Any
+    c_step: Any
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+    def reads(self) -> list[Any]:
+        return [self.img]
+
+    def writes(self) -> list[Any]:
+        return [self.col]
+
+    def check(self) -> None:
+        for operand, rank in ((self.img, 4), (self.col, 2)):
+            if len(extents_of(operand) or []) != rank:
+                raise InvalidOperand(
+                    f"im2col: {describe(operand)} should have {rank} axes",
+                    help="img is [N, H, W, C] and col is [M, K]",
+                )
+        if dtype_of(self.img) != dtype_of(self.col):
+            raise UnsupportedDtype(
+                f"im2col: {describe(self.img)} and {describe(self.col)} differ in dtype",
+                help="give col the image's dtype",
+            )
+        for name, least in (("kernel", 1), ("stride", 1), ("dilation", 1), ("pad", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise InvalidOperand(
+                    f"im2col: {name}={value!r}", help=f"{name} is an integer, at least {least}"
+                )
+        check_bounds(self.name, self.col)
+
+    def normalized(self) -> Im2col:
+        options = {name: getattr(self, name) for name in self.options}
+        return Im2col(
+            as_region(self.img), as_region(self.col), self.nhw_step, self.c_step, **options
+        )
+
+    def output_extent(self, extent: Any) -> Any:
+        """Output pixels along a direction of the image."""
+        return (extent + 2 * self.pad - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
+
+
+@lowering(Im2col, target="llvm", variant="elements")
+def im2col_elements(op: Im2col, context: LoweringContext) -> tirx.Stmt:
+    """One element after the other; padding and rows beyond the last pixel are zero."""
+    del context
+    batch, height, width, channels = (r.extent for r in op.img.region)
+    rows, columns = (r.extent for r in op.col.region)
+    out_height, out_width = op.output_extent(height), op.output_extent(width)
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        pixel = op.nhw_step * rows + offsets[0]
+        column = op.c_step * columns + offsets[1]
+        y, x = (
+            tirx.floormod(tirx.floordiv(pixel, out_width), out_height),
+            tirx.floormod(pixel, out_width),
+        )
+        window = tirx.floordiv(column, channels)
+        image = tirx.floordiv(pixel, out_height * out_width)
+        at_y = y * op.stride + tirx.floordiv(window, op.kernel) * op.dilation - op.pad
+        at_x = x * op.stride + tirx.floormod(window, op.kernel) * op.dilation - op.pad
+        inside = tirx.all(
+            image < batch,
+            window < op.kernel * op.kernel,
+            at_y >= 0,
+            at_y < height,
+            at_x >= 0,
+            at_x < width,
+        )
+        source = element(op.img, [image, at_y, at_x, tirx.floormod(column, channels)])
+        value = tirx.if_then_else(
+            inside, tirx.BufferLoad(op.img.source, source), tirx.const(0, dtype_of(op.col))
+        )
+        return tirx.BufferStore(op.col.source, value, element(op.col, offsets))
+
+    return over_region(op.col, body)
+
+
+def reference(img: np.ndarray, kernel: int, stride: int, dilation: int, pad: int) -> np.ndarray:
+    """The whole matrix, [N * OH * OW, kernel * kernel * C].
+
+    Parameters
+    ----------
+    img : ndarray
+        [N, H, W, C].
+    kernel, stride, dilation, pad : int
+        Of the convolution.
+    """
+    padded = np.pad(img, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    reach = dilation * (kernel - 1)
+    taps = [
+        padded[
+            :,
+            dilation * i : padded.shape[1] - reach + dilation * i : stride,
+            dilation * j : padded.shape[2] - reach + dilation * j : stride,
+        ]
+        for i in range(kernel)
+        for j in range(kernel)
+    ]
+    return np.concatenate(taps, axis=-1).reshape(-1, kernel * kernel * img.shape[-1])

@@ -1,0 +1,175 @@
+"""`T.print`: show a value or a tile while the kernel runs."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.rewriting import seq
+from tvmtile.tileop.combine import accumulator_dtype
+from tvmtile.tileop.elementwise import converted, element, over_region
+from tvmtile.tileop.operands import as_region, check_bounds, describe, dtype_of
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+
+__all__ = ["Print", "PrintTile", "print", "show_tile", "show_value"]
+
+SHOW_VALUE, SHOW_TILE = "tvmtile.show_value", "tvmtile.show_tile"
+"""Names of the functions that a kernel on the CPU calls to print, registered with TVM."""
+
+
+def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int = 0) -> None:
+    """Print a value, a text or a whole tile from inside a kernel.
+
+    Parameters
+    ----------
+    obj : Expr, number, str, buffer or region, optional
+        A value may stand in T.Parallel; one that depends on the thread is printed by each, anything
+        else once a block. Floats narrower than 32 bits are shown in float32.
+    msg : str
+        A text to print first.
+    warp_group_id, warp_id : int
+        Accepted for TileLang's kernels.
+
+    Notes
+    -----
+    One line begins with the block's index: `[block 0, 1] msg: acc[2, 2] float16 = ...`. On a CPU the
+    text goes to Python's `sys.stdout` at once; the order between blocks is not fixed.
+    """
+    from tvmtile.language.kernel import current_kernel
+    from tvmtile.language.math import as_expr
+
+    del warp_group_id, warp_id
+    kernel = current_kernel()
+    blocks = list(kernel.blocks) if kernel is not None else []
+    x, y, z = [*blocks, *[tirx.const(-1, "int32")] * (3 - len(blocks))]
+    if is_buffer_var(obj) or isinstance(obj, ir.TensorRegion):
+        emit(PrintTile(obj, x, y, z, msg))
+    elif obj is None or isinstance(obj, str):
+        text = ": ".join(part for part in (msg, obj) if part)
+        emit(Print(tirx.const(0, "int32"), x, y, z, text))
+    else:
+        value = as_expr(obj)
+        emit(Print(value, x, y, z, msg, _label(value)))
+
+
+def _label(value: ir.Expr) -> str:
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return "value"
+    return str(value).strip().splitlines()[-1]
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Print(TileOp):
+    """Print a message and, where there is a label, a value; -1 stands for an axis the grid has not."""
+
+    name = "print"
+    options = ("msg", "label")
+    is_tile = False
+    once = True
+
+    value: Any
+    block_x: Any
+    block_y: Any
+    block_z: Any
+    msg: str = ""
+    label: str = ""
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def normalized(self) -> Print:
+        return self
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class PrintTile(TileOp):
+    """Print a message and a tile."""
+
+    name = "print_tile"
+    options = ("msg",)
+
+    src: Any
+    block_x: Any
+    block_y: Any
+    block_z: Any
+    msg: str = ""
+
+    def reads(self) -> list[Any]:
+        return [self.src]
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def check(self) -> None:
+        check_bounds(self.name, self.src)
+
+    def normalized(self) -> PrintTile:
+        return PrintTile(as_region(self.src), self.block_x, self.block_y, self.block_z, self.msg)
+
+
+def _shown_dtype(dtype: str) -> str:
+    """The dtype in which elements are handed to Python: one that numpy has."""
+    return accumulator_dtype(dtype, dtype)
+
+
+@lowering(Print, target="llvm", variant="packed")
+def print_packed(op: Print, context: LoweringContext) -> tirx.Stmt:
+    """Call `show_value`."""
+    del context
+    dtype = str(op.value.ty.dtype)
+    value = converted(op.value, _shown_dtype(dtype))
+    block = (op.block_x, op.block_y, op.block_z)
+    return tirx.Evaluate(tirx.call_packed(SHOW_VALUE, op.msg, op.label, dtype, value, *block))
+
+
+@lowering(PrintTile, target="llvm", variant="packed")
+def print_tile_packed(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
+    """Copy the tile, which need not be contiguous, and call `show_tile` with a pointer to the copy."""
+    del context
+    dtype = _shown_dtype(dtype_of(op.src))
+    extents = [r.extent for r in op.src.region]
+    shown = tirx.decl_buffer(extents, dtype, name="shown", scope="local")
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
+        return tirx.BufferStore(shown, converted(load, dtype), offsets)
+
+    first = tirx.address_of(tirx.BufferLoad(shown, [0] * len(extents)))
+    block = (op.block_x, op.block_y, op.block_z)
+    call = tirx.call_packed(SHOW_TILE, op.msg, describe(op.src), dtype, first, *block, *extents)
+    return seq([tirx.AllocBuffer(shown), over_region(op.src, body), tirx.Evaluate(call)])
+
+
+def show_value(msg: str, label: str, dtype: str, value: float, *block: int) -> None:
+    """Write the line of a value; a kernel calls this as `tvmtile.show_value`."""
+    text = f"{label} = {bool(value) if dtype == 'bool' else value}" if label else ""
+    _write(msg, text, block)
+
+
+def show_tile(
+    msg: str, label: str, dtype: str, pointer: Any, x: int, y: int, z: int, *extents: int
+) -> None:
+    """Write a tile that lies contiguously in memory; a kernel calls this as `tvmtile.show_tile`."""
+    count = int(np.prod(extents))
+    raw = ctypes.string_at(pointer, count * np.dtype(dtype).itemsize)
+    tile = np.frombuffer(raw, dtype).reshape(extents)
+    shown = np.array2string(tile, threshold=sys.maxsize)
+    _write(msg, f"{label} =\n{shown}", (x, y, z))
+
+
+def _write(msg: str, text: str, block: tuple[int, ...]) -> None:
+    index = ", ".join(str(i) for i in block if i >= 0)
+    line = ": ".join(part for part in (str(msg), text) if part)
+    sys.stdout.write(f"[block {index}] {line}\n")
+    sys.stdout.flush()

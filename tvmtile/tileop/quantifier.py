@@ -1,0 +1,130 @@
+"""`T.any_of` and `T.all_of`: whether some or all elements of a tile are true."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from tvmtile.errors import InvalidOperand
+from tvmtile.rewriting import seq
+from tvmtile.tileop.elementwise import element, over_region
+from tvmtile.tileop.operands import (
+    as_region,
+    check_bounds,
+    check_operand,
+    describe,
+    dtype_of,
+    extents_of,
+)
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.vectors import Total
+
+__all__ = ["Quantifier", "all_of", "any_of", "reference"]
+
+
+def any_of(buffer: Any) -> Any:
+    """Tell whether some element of a tile is not zero.
+
+    Parameters
+    ----------
+    buffer : buffer or region
+        Of any dtype, in any scope.
+
+    Returns
+    -------
+    Expr
+        A boolean: the answer at this place of the program.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is not a tile.
+    """
+    return _quantified("any", buffer)
+
+
+def all_of(buffer: Any) -> Any:
+    """Tell whether all elements of a tile are not zero.
+
+    Parameters
+    ----------
+    buffer : buffer or region
+        Of any dtype, in any scope.
+
+    Returns
+    -------
+    Expr
+        A boolean: the answer at this place of the program.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is not a tile.
+    """
+    return _quantified("all", buffer)
+
+
+def _quantified(kind: str, buffer: Any) -> Any:
+    from tvmtile.language.variables import local_scalar
+
+    src = check_operand(f"{kind}_of", "buffer", buffer)
+    if extents_of(src) is None:
+        raise InvalidOperand(
+            f"{kind}_of: {describe(src)} is one element",
+            help="use it as the condition itself, or give a region, `A[i0:i1]`",
+        )
+    answer = local_scalar("bool").scalar
+    emit(Quantifier(src, answer, kind))
+    return answer
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Quantifier(TileOp):
+    """Whether any or all elements of `src` are true, into the boolean element `dst`."""
+
+    name = "quantifier"
+    options = ("kind",)
+
+    src: Any
+    dst: Any
+    kind: str = "any"
+
+    def reads(self) -> list[Any]:
+        return [self.src]
+
+    def writes(self) -> list[Any]:
+        return [self.dst]
+
+    def check(self) -> None:
+        check_bounds(f"{self.kind}_of", self.src)
+
+    def normalized(self) -> Quantifier:
+        return Quantifier(as_region(self.src), as_region(self.dst), self.kind)
+
+
+@lowering(Quantifier, target="llvm", variant="elements")
+def quantifier_elements(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
+    """Look at every element; LLVM makes vectors of it, which an early exit would prevent."""
+    del context
+    total = Total("int32", 1)
+    zero = tirx.const(0, dtype_of(op.src))
+
+    def look(offsets: list[Any]) -> tirx.Stmt:
+        load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
+        found = tirx.Cast("int32", load != zero)
+        return total.set(total.value | found if op.kind == "any" else total.value & found)
+
+    start = total.starting_from(tirx.const(0 if op.kind == "any" else 1, "int32"))
+    visit = over_region(op.src, look, kind=tirx.ForKind.SERIAL)
+    indices = element(op.dst, [0] * len(op.dst.region))
+    answer = tirx.BufferStore(op.dst.source, total.value != tirx.const(0, "int32"), indices)
+    return seq([start, visit, answer])
+
+
+def reference(src: np.ndarray, kind: str) -> bool:
+    """What `any_of` (`kind="any"`) and `all_of` (`"all"`) answer."""
+    return bool(np.any(src) if kind == "any" else np.all(src))

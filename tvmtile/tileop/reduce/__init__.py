@@ -1,0 +1,304 @@
+"""`T.reduce` and its short forms: combine the elements of a tile along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.tileop.combine import COMBINERS, Combiner, is_integer, propagating_nan
+from tvmtile.tileop.operands import (
+    as_region,
+    check_bounds,
+    check_operand,
+    checked_axis,
+    describe,
+    dtype_of,
+    extents_of,
+    same_extents,
+    without_units,
+)
+from tvmtile.tileop.registry import TileOp, emit, tile_operator
+
+__all__ = [
+    "Reduce",
+    "reduce",
+    "reduce_absmax",
+    "reduce_abssum",
+    "reduce_bitand",
+    "reduce_bitor",
+    "reduce_bitxor",
+    "reduce_max",
+    "reduce_min",
+    "reduce_sum",
+    "reference",
+]
+
+
+def reduce(
+    buffer: Any,
+    out: Any,
+    reduce_type: str,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    nan_propagate: bool = False,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Combine the elements of a tile along one axis: `out[x, y] = combine over d of buffer[x, d, y]`.
+
+    Parameters
+    ----------
+    buffer : buffer or region
+        [X, d, Y], in any scope; X and Y are any number of axes.
+    out : buffer, region or element
+        [X, Y] or [X, 1, Y]; where `buffer` has one axis, [1] or an element. In any scope. Its dtype
+        may differ from the buffer's: the result is converted.
+    reduce_type : {"sum", "max", "min", "abssum", "absmax", "bitand", "bitor", "bitxor"}
+        How to combine; `abs` ones take absolute values first, `bit` ones need integers or booleans.
+    dim : int
+        The axis; negative ones count from the last.
+    clear : bool
+        False also combines what is in `out`.
+    batch : int
+        Accepted for TileLang's kernels: how many results threads exchange at once.
+    nan_propagate : bool
+        A maximum or minimum over a NaN is NaN, as torch has it. By default NaNs are ignored (and a
+        maximum over nothing else is minus infinity), as TileLang has it, which costs less.
+    annotations : dict, optional
+        Accepted for TileLang's kernels.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the extents of `out` are not those of `buffer` without the axis.
+    UnsupportedDtype
+        If bits of floats would be combined.
+    InvalidOperand
+        If there is no such axis or no such way to combine.
+
+    Notes
+    -----
+    Floats narrower than 32 bits are combined in float32 and rounded once. The order in which a sum
+    of floats is taken is the compiler's.
+    """
+    del annotations
+    if reduce_type not in COMBINERS:
+        raise InvalidOperand(
+            f"reduce: there is no way to combine called {reduce_type!r}",
+            help=f"the ways are {', '.join(COMBINERS)}",
+        )
+    name = f"reduce_{reduce_type}"
+    if batch < 1:
+        raise InvalidOperand(f"{name}: batch={batch!r}", help="batch is a positive integer")
+    src, dst = check_operand(name, "buffer", buffer), check_operand(name, "out", out)
+    axis = checked_axis(name, "buffer", src, dim)
+    emit(Reduce(src, dst, reduce_type, axis, bool(clear), bool(nan_propagate)))
+
+
+def reduce_sum(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Sum along an axis; see `reduce`."""
+    reduce(buffer, out, "sum", dim, clear, batch, annotations=annotations)
+
+
+def reduce_max(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    nan_propagate: bool = False,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Maximum along an axis; see `reduce`."""
+    reduce(buffer, out, "max", dim, clear, batch, nan_propagate, annotations)
+
+
+def reduce_min(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    nan_propagate: bool = False,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Minimum along an axis; see `reduce`."""
+    reduce(buffer, out, "min", dim, clear, batch, nan_propagate, annotations)
+
+
+def reduce_abssum(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Sum of absolute values along an axis; see `reduce`."""
+    reduce(buffer, out, "abssum", dim, clear, batch, annotations=annotations)
+
+
+def reduce_absmax(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    nan_propagate: bool = False,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Maximum of absolute values along an axis; see `reduce`."""
+    reduce(buffer, out, "absmax", dim, clear, batch, nan_propagate, annotations)
+
+
+def reduce_bitand(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Bitwise "and" along an axis; see `reduce`."""
+    reduce(buffer, out, "bitand", dim, clear, batch, annotations=annotations)
+
+
+def reduce_bitor(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Bitwise "or" along an axis; see `reduce`."""
+    reduce(buffer, out, "bitor", dim, clear, batch, annotations=annotations)
+
+
+def reduce_bitxor(
+    buffer: Any,
+    out: Any,
+    dim: int = -1,
+    clear: bool = True,
+    batch: int = 1,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Bitwise "exclusive or" along an axis; see `reduce`."""
+    reduce(buffer, out, "bitxor", dim, clear, batch, annotations=annotations)
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Reduce(TileOp):
+    """Combine the elements of a tile along one axis; `dim` is not negative."""
+
+    name = "reduce"
+    options = ("kind", "dim", "clear", "nan_propagate")
+
+    src: Any
+    dst: Any
+    kind: str = "sum"
+    dim: int = 0
+    clear: bool = True
+    nan_propagate: bool = False
+
+    def reads(self) -> list[Any]:
+        return [self.src] if self.clear else [self.src, self.dst]
+
+    def writes(self) -> list[Any]:
+        return [self.dst]
+
+    @property
+    def combiner(self) -> Combiner:
+        """How elements are combined."""
+        combiner = COMBINERS[self.kind]
+        return propagating_nan(combiner) if self.nan_propagate else combiner
+
+    def check(self) -> None:
+        for operand in (self.src, self.dst):
+            check_bounds(self.name, operand)
+            if self.combiner.integers_only and not is_integer(dtype_of(operand)):
+                raise UnsupportedDtype(
+                    f"reduce_{self.kind}: {describe(operand)} holds floats, not bits",
+                    help="T.view the tile as integers of the same width",
+                )
+        self._check_shape()
+
+    def _check_shape(self) -> None:
+        extents = extents_of(self.src) or []
+        rest = [*extents[: self.dim], *extents[self.dim + 1 :]]
+        kept = [*extents[: self.dim], 1, *extents[self.dim + 1 :]]
+        given = extents_of(self.dst)
+        if given is None:
+            given = []
+        whole = not hasattr(self.src, "region") and not hasattr(self.dst, "region")
+        accepted = (rest or [1], kept)
+        if whole and given:
+            if any(_same(given, shape) for shape in accepted):
+                return
+        elif _same(without_units(given), without_units(rest)):
+            return
+        shapes = " or ".join(_shown(shape) for shape in accepted if shape is kept or shape != kept)
+        raise ShapeMismatch(
+            f"reduce_{self.kind}: the result of {describe(self.src)} along axis {self.dim} has shape "
+            f"{shapes}, and {describe(self.dst)} has another",
+            help=f"allocate out with shape {_shown(accepted[0])}",
+        )
+
+    def normalized(self) -> Reduce:
+        options = {name: getattr(self, name) for name in self.options}
+        return Reduce(as_region(self.src), as_region(self.dst), **options)
+
+
+def _same(a: list[Any], b: list[Any]) -> bool:
+    return len(a) == len(b) and all(same_extents(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _shown(shape: list[Any]) -> str:
+    return f"[{', '.join(str(extent) for extent in shape)}]"
+
+
+_REFERENCES: dict[str, Callable[..., np.ndarray]] = {
+    "sum": np.sum,
+    "max": np.max,
+    "min": np.min,
+    "abssum": lambda x, axis: np.sum(np.abs(x), axis=axis),
+    "absmax": lambda x, axis: np.max(np.abs(x), axis=axis),
+    "bitand": np.bitwise_and.reduce,
+    "bitor": np.bitwise_or.reduce,
+    "bitxor": np.bitwise_xor.reduce,
+}
+
+
+def reference(src: np.ndarray, kind: str, dim: int, out: np.ndarray | None = None) -> np.ndarray:
+    """What `reduce` computes, in float64 or int64, not rounded.
+
+    Parameters
+    ----------
+    src : ndarray
+        The tile.
+    kind : str
+        The `reduce_type`.
+    dim : int
+        The axis.
+    out : ndarray, optional
+        What the result is combined with, where `clear` is false; [X, Y].
+    """
+    is_float = not (np.issubdtype(src.dtype, np.integer) or src.dtype == np.bool_)
+    wide = np.float64 if is_float else np.int64
+    result = _REFERENCES[kind](src.astype(wide), axis=dim)
+    if out is None:
+        return np.asarray(result)
+    again = {"abssum": "sum", "absmax": "max"}.get(kind, kind)
+    return np.asarray(_REFERENCES[again](np.stack([result, out.astype(wide)]), axis=0))

@@ -1,0 +1,167 @@
+"""`T.reduce` on a CPU: vectors of partial results where elements are neighbours, else one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.rewriting import seq
+from tvmtile.target import cpu
+from tvmtile.tileop.combine import accumulator_dtype
+from tvmtile.tileop.elementwise import (
+    converted,
+    element,
+    matching_offsets,
+    moving_axes,
+    over_region,
+)
+from tvmtile.tileop.operands import constant, dtype_of
+from tvmtile.tileop.reduce import Reduce
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.vectors import (
+    Total,
+    is_vectorizable,
+    lies_inside,
+    ramp,
+    repeat,
+    strips,
+    widest,
+)
+
+
+class _Reduction:
+    """The parts that all lowerings of a reduction share."""
+
+    def __init__(self, op: Reduce) -> None:
+        self.op = op
+        self.combiner = op.combiner
+        self.dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
+        self.identity = self.combiner.identity(self.dtype)
+        self.extent = op.src.region[op.dim].extent
+
+    def outer(self, body: Callable[[list[Any]], tirx.Stmt], *more: int) -> tirx.Stmt:
+        """Loops over all axes but the reduced one and some more."""
+        return over_region(
+            self.op.src, body, without=(self.op.dim, *more), kind=tirx.ForKind.SERIAL
+        )
+
+    def elements(self, offsets: list[Any], axis: int, first: Any, lanes: int) -> ir.Expr:
+        """What is combined of `lanes` neighbours along an axis."""
+        indices = element(self.op.src, [*offsets[:axis], first, *offsets[axis + 1 :]])
+        indices[axis] = ramp(indices[axis], lanes)
+        load = tirx.BufferLoad(self.op.src.source, indices)
+        return self.combiner.element(converted(load, self.dtype))
+
+    def store(self, offsets: list[Any], total: Total) -> tirx.Stmt:
+        """Put a total into the result, with what is there unless it is cleared."""
+        dst = self.op.dst
+        indices = element(dst, matching_offsets(self.op.src, dst, offsets, without=(self.op.dim,)))
+        indices[-1] = ramp(indices[-1], total.lanes)
+        value = total.value
+        if not self.op.clear:
+            value = self.combiner.combine(
+                converted(tirx.BufferLoad(dst.source, indices), self.dtype), value
+            )
+        return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), indices)
+
+    def step(self, total: Total, elements: ir.Expr) -> tirx.Stmt:
+        """Combine more elements with a total."""
+        return total.set(self.combiner.combine(elements, total.value))
+
+
+@lowering(Reduce, target="llvm", variant="rows", priority=20)
+def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """Along the innermost axis: vectors of partial results, folded in halves at the end of a row.
+
+    What remains of a row after whole vectors is its binary digits: when the vector of results has been
+    folded to 8 lanes, the 8 elements that remain, if they do, join it, and so on.
+    """
+    extent = constant(op.src.region[op.dim].extent)
+    if extent is None or extent < 2:
+        raise Decline("the reduced axis has an extent that is not a constant above 1")
+    if not is_vectorizable(op.src, op.dim):
+        raise Decline("the elements along the reduced axis are not neighbours in memory")
+    if not lies_inside(op.src, context.analyzer):
+        raise Decline("the source may reach over the edge of a tensor")
+    reduction = _Reduction(op)
+    groups = strips(extent, widest(cpu(context.target), reduction.dtype))
+    remainder = {lanes: start for start, _, lanes in groups[1:]}
+    _, count, lanes = groups[0]
+
+    def row(offsets: list[Any]) -> tirx.Stmt:
+        total = Total(reduction.dtype, lanes)
+
+        def combine(s: Any) -> tirx.Stmt:
+            return reduction.step(total, reduction.elements(offsets, op.dim, s * lanes, lanes))
+
+        statements = [total.starting_from(reduction.identity), repeat(count, combine)]
+        while total.lanes > 1:
+            half = Total(reduction.dtype, total.lanes // 2)
+            folded = reduction.combiner.combine(total.half(upper=True), total.half(upper=False))
+            statements += [half.allocation, half.set(folded)]
+            if half.lanes in remainder:
+                rest = reduction.elements(offsets, op.dim, remainder[half.lanes], half.lanes)
+                statements.append(reduction.step(half, rest))
+            total = half
+        return seq([*statements, reduction.store(offsets, total)])
+
+    return reduction.outer(row)
+
+
+@lowering(Reduce, target="llvm", variant="columns", priority=10)
+def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """Along an outer axis: a vector of neighbouring results at a time."""
+    axis = _innermost(op.src)
+    extent = constant(op.src.region[axis].extent)
+    if extent is None or axis == op.dim:
+        raise Decline("there is no axis of constant extent inside the reduced one")
+    if not is_vectorizable(op.src, axis) or not is_vectorizable(op.dst, _innermost(op.dst)):
+        raise Decline("the elements along the innermost axis are not neighbours in memory")
+    if not (lies_inside(op.src, context.analyzer) and lies_inside(op.dst, context.analyzer)):
+        raise Decline("the tiles may reach over the edge of a tensor")
+    reduction = _Reduction(op)
+
+    def columns(offsets: list[Any], first: Any, lanes: int) -> tirx.Stmt:
+        total = Total(reduction.dtype, lanes)
+
+        def combine(d: Any) -> tirx.Stmt:
+            row = [*offsets[: op.dim], d, *offsets[op.dim + 1 :]]
+            return reduction.step(total, reduction.elements(row, axis, first, lanes))
+
+        start = total.starting_from(reduction.identity)
+        at = [*offsets[:axis], first, *offsets[axis + 1 :]]
+        return seq([start, repeat(reduction.extent, combine, "d"), reduction.store(at, total)])
+
+    groups = strips(extent, widest(cpu(context.target), reduction.dtype))
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        def group(start: int, count: int, lanes: int) -> tirx.Stmt:
+            return repeat(count, lambda s: columns(offsets, start + s * lanes, lanes))
+
+        return seq([group(*strip) for strip in groups])
+
+    return reduction.outer(body, axis)
+
+
+def _innermost(operand: ir.TensorRegion) -> int:
+    return max(moving_axes(operand), default=len(operand.region) - 1)
+
+
+@lowering(Reduce, target="llvm", variant="elements", priority=0)
+def reduce_elements(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """One element after the other: any extents, any dtype, any place."""
+    del context
+    reduction = _Reduction(op)
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        total = Total(reduction.dtype, 1)
+
+        def combine(d: Any) -> tirx.Stmt:
+            return reduction.step(total, reduction.elements(offsets, op.dim, d, 1))
+
+        start = total.starting_from(reduction.identity)
+        return seq([start, repeat(reduction.extent, combine, "d"), reduction.store(offsets, total)])
+
+    return reduction.outer(body)

@@ -1,0 +1,150 @@
+"""Vectors of a CPU in lowerings: strips of an axis, running totals, loads and stores of neighbours.
+
+A vector here may be wider than a register: LLVM splits it, which gives the independent partial
+results that hide the latency of an addition.
+
+A total lives in an array on the stack of its own that is loaded and stored as a whole, so LLVM keeps
+it in registers. It must not be a `Bind` instead: TVM 0.27's BF16ComputeLegalize overlooks a cast from
+bfloat16 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.rewriting import for_loop, seq
+from tvmtile.target import CpuCapability
+from tvmtile.tileop.operands import buffer_of, constant, dtype_of
+
+__all__ = [
+    "Total",
+    "is_vectorizable",
+    "lies_inside",
+    "ramp",
+    "repeat",
+    "splat",
+    "strips",
+    "widest",
+]
+
+# Registers that a vector may span: the latency of an addition (4 cycles) is hidden.
+_REGISTERS = 4
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_DTYPES = ("float16", "bfloat16", "float32", "float64", *_INTEGERS)
+
+
+def is_vectorizable(operand: ir.TensorRegion, axis: int) -> bool:
+    """Tell whether neighbours along an axis are neighbours in memory, of a dtype with vectors."""
+    strides = buffer_of(operand).ty.strides
+    contiguous = not strides or constant(strides[-1]) == 1
+    return contiguous and axis == len(operand.region) - 1 and dtype_of(operand) in _DTYPES
+
+
+def lies_inside(operand: ir.TensorRegion, analyzer: Analyzer) -> bool:
+    """Tell whether a region certainly does not reach over the edge of its buffer.
+
+    Tiles are never accessed outside; a tensor in global memory may be, and a vector that is partly
+    outside can't be guarded.
+    """
+    buffer = buffer_of(operand)
+    if buffer.ty.storage_scope != "global":
+        return True
+    return all(
+        analyzer.can_prove(r.min >= 0) and analyzer.can_prove(r.min + r.extent <= extent)
+        for r, extent in zip(operand.region, buffer.ty.shape, strict=True)
+    )
+
+
+def widest(cpu: CpuCapability, dtype: str) -> int:
+    """Elements of the widest vector to compute with."""
+    return _REGISTERS * cpu.lanes(int(DataType(dtype).bits))
+
+
+def strips(extent: int, widest: int) -> list[tuple[int, int, int]]:
+    """Cut an axis into vectors: as many of the widest as fit, then one of each power of two.
+
+    Returns
+    -------
+    list of (start, count, lanes)
+        Groups of `count` vectors of `lanes` elements that begin at `start`.
+
+    Examples
+    --------
+    >>> strips(77, 16)
+    [(0, 4, 16), (64, 1, 8), (72, 1, 4), (76, 1, 1)]
+    """
+    groups = []
+    start, lanes = 0, widest
+    while lanes and start < extent:
+        count = (extent - start) // lanes
+        if count:
+            groups.append((start, count, lanes))
+        start += count * lanes
+        lanes //= 2
+    return groups
+
+
+def ramp(base: Any, lanes: int) -> Any:
+    """The indices of `lanes` neighbours."""
+    return tirx.Ramp(_index(base), tirx.const(1, "int32"), lanes) if lanes > 1 else base
+
+
+def _index(base: Any) -> Any:
+    return tirx.const(base, "int32") if isinstance(base, int) else base
+
+
+def splat(value: ir.Expr, lanes: int) -> ir.Expr:
+    """`value` in every lane."""
+    return tirx.Broadcast(value, lanes) if lanes > 1 else value
+
+
+def repeat(count: Any, body: Callable[[Any], tirx.Stmt], name: str = "s") -> tirx.Stmt:
+    """A serial loop; none for a single iteration."""
+    if constant(count) == 1:
+        return body(0)
+    var = tirx.Var(name, "int32")
+    return for_loop(var, count, body(var))
+
+
+class Total:
+    """A running vector of `lanes` partial results, in registers.
+
+    Parameters
+    ----------
+    dtype : str
+        Of an element.
+    lanes : int
+        Elements.
+    """
+
+    def __init__(self, dtype: str, lanes: int) -> None:
+        self.dtype, self.lanes = dtype, lanes
+        self._buffer = tirx.decl_buffer((lanes,), dtype, name="total", scope="local")
+
+    @property
+    def allocation(self) -> tirx.Stmt:
+        """The statement that must come first."""
+        return tirx.AllocBuffer(self._buffer)
+
+    @property
+    def value(self) -> ir.Expr:
+        """The vector."""
+        return tirx.BufferLoad(self._buffer, [ramp(0, self.lanes)])
+
+    def set(self, value: ir.Expr) -> tirx.Stmt:
+        """Replace the vector."""
+        return tirx.BufferStore(self._buffer, value, [ramp(0, self.lanes)])
+
+    def half(self, upper: bool) -> ir.Expr:
+        """The lower or the upper half of the lanes."""
+        count = self.lanes // 2
+        lanes: Sequence[int] = range(count, 2 * count) if upper else range(count)
+        return tirx.Shuffle([self.value], list(lanes))
+
+    def starting_from(self, identity: ir.Expr) -> tirx.Stmt:
+        """Allocate it with the same value in every lane."""
+        return seq([self.allocation, self.set(splat(identity, self.lanes))])
