@@ -18,6 +18,7 @@ from tvmtile.passes import (
     GuardGlobalAccess,
     LaunchBlocksOnCpu,
     Legalize,
+    LowerElementOpOnCpu,
     LowerMathOnCpu,
     LowerParallelOnCpu,
     LowerTileOp,
@@ -32,6 +33,7 @@ _CPU: tuple[Any, ...] = (
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
+    LowerElementOpOnCpu,  # atomics and others on single elements become instructions and calls
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     PlaceMemoryOnCpu,  # tiles become arrays of the host

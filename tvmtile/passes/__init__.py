@@ -6,6 +6,7 @@
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
+from tvmtile.passes.lower_element_op import LowerElementOpOnCpu
 from tvmtile.passes.lower_math import LowerMathOnCpu
 from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
@@ -17,6 +18,7 @@ __all__ = [
     "GuardGlobalAccess",
     "LaunchBlocksOnCpu",
     "Legalize",
+    "LowerElementOpOnCpu",
     "LowerMathOnCpu",
     "LowerParallelOnCpu",
     "LowerTileOp",
