@@ -194,6 +194,7 @@ def with_children(loop: tirx.For, **changes: Any) -> tirx.For:
             "thread_binding",
             "annotations",
             "step",
+            "span",
         )
     }
-    return tirx.For(**fields, span=loop.span)
+    return tirx.For(**fields)

@@ -10,7 +10,15 @@ from tvm.target import Target, codegen
 
 from tvmtile.errors import UnknownTarget
 
-__all__ = ["CpuCapability", "cpu", "host_target", "resolve", "target_kinds"]
+__all__ = [
+    "CpuCapability",
+    "GpuCapability",
+    "cpu",
+    "gpu",
+    "host_target",
+    "resolve",
+    "target_kinds",
+]
 
 _SUPPORTED = ("llvm",)
 _ALIASES = {"cpu": "llvm"}
@@ -95,3 +103,65 @@ def cpu(target: Target) -> CpuCapability:
         if codegen.target_has_features(feature, target):
             return capability
     return CpuCapability(128, 16)  # LLVM splits 128-bit vectors where there are none
+
+
+@dataclass(frozen=True)
+class GpuCapability:
+    """What a block of a GPU may ask for.
+
+    Attributes
+    ----------
+    name : str
+        The target, as messages show it.
+    group_size : int
+        Threads that execute together: a warp, a simdgroup.
+    max_threads : int
+        Threads of a block.
+    shared_memory : int
+        Bytes of shared memory that a block may opt into.
+    """
+
+    name: str
+    group_size: int
+    max_threads: int
+    shared_memory: int
+
+
+# KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
+# Capability".
+_CUDA_SHARED_KB = {
+    "sm_70": 96,
+    "sm_72": 96,
+    "sm_75": 64,
+    "sm_80": 163,
+    "sm_86": 99,
+    "sm_87": 163,
+    "sm_89": 99,
+    "sm_90": 227,
+    "sm_100": 227,
+    "sm_103": 227,
+    "sm_120": 99,
+}
+_METAL = GpuCapability("Metal", 32, 1024, 32 * 1024)  # Metal Feature Set Tables, family Apple7 on
+
+
+def gpu(target: Target) -> GpuCapability | None:
+    """What a block of a target may ask for, or None for a target that is no GPU.
+
+    Raises
+    ------
+    UnknownTarget
+        If it is a CUDA architecture whose limits are not known.
+    """
+    if target.kind.name == "metal":
+        return _METAL
+    if target.kind.name != "cuda":
+        return None
+    arch = str(target.attrs.get("arch", ""))
+    kilobytes = _CUDA_SHARED_KB.get(arch.rstrip("af"))
+    if kilobytes is None:
+        raise UnknownTarget(
+            f"the limits of the CUDA architecture {arch!r} are not known",
+            help=f"the architectures are {', '.join(_CUDA_SHARED_KB)}",
+        )
+    return GpuCapability(f"CUDA {arch}", 32, 1024, kilobytes * 1024)

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import NestingError
 from tvmtile.language.frontend.tracer import as_condition
 from tvmtile.language.kernel import current_kernel
-from tvmtile.tileop.registry import current_span
+from tvmtile.spans import current_span
 
 __all__ = ["device_assert", "sync_threads"]
 

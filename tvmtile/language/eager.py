@@ -29,10 +29,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import ArgumentError, SyntaxNotSupported
 from tvmtile.language.dtypes import DType
-from tvmtile.language.frontend.entry import (
-    resolve_annotations,
-    with_outputs,
-)
+from tvmtile.language.frontend.entry import completed, resolve_annotations
 from tvmtile.language.frontend.parameters import Parameters, as_parameter, is_run_time
 from tvmtile.language.frontend.rewrite import traced
 from tvmtile.language.frontend.tracer import Tracer
@@ -142,7 +139,7 @@ class EagerFunction:
         with _Look(values):
             tracer = Tracer(parameters)
             func = self._trace(tracer, dict(constants), parameters, specs)
-        return with_outputs(parameters.in_order(func), tracer)
+        return completed(parameters.in_order(func), tracer)
 
     def _trace(
         self,

@@ -8,10 +8,11 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand, OutOfBounds
+from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
+from tvmtile.spans import current_span
 from tvmtile.tileop.operands import constant, describe
 
-__all__ = ["Elements", "check_element", "store_indices"]
+__all__ = ["Elements", "check_element", "store_indices", "vector_of"]
 
 
 class Elements:
@@ -36,33 +37,53 @@ class Elements:
         if not is_region:
             indices = [_index(buffer, item, axis) for axis, item in enumerate(items)]
             check_element(buffer, indices)
-            return tirx.BufferLoad(buffer, indices)
+            return tirx.BufferLoad(buffer, indices, span=current_span())
         for axis, item in enumerate(items):
             _check_slice(buffer, item, axis)
         return buffer[tuple(items)]
 
 
 def store_indices(buffer: ir.Var, index: Any, value: ir.Expr) -> list[Any]:
-    """The index expressions of `buffer[index] = value`; a slice of the last axis takes a vector.
+    """The index expressions of `buffer[index] = value`; a slice of one axis takes a vector.
 
     Raises
     ------
     InvalidOperand
         If there are not as many indices as dimensions, one is not an integer, or a region is given
         anything but a vector of its elements.
+    ShapeMismatch
+        If the vector and the slice differ in length.
     OutOfBounds
         If an element certainly lies outside the buffer.
     """
     items = _items(index)
     if len(items) != len(buffer.ty.shape):
         raise _wrong_rank(buffer, len(items))
-    if any(isinstance(item, slice) for item in items[:-1]):
-        raise _region_stored(buffer)
     indices = [_index(buffer, item, axis) for axis, item in enumerate(items)]
     check_element(buffer, indices)
-    if isinstance(indices[-1], tirx.Ramp) and DataType(str(value.ty.dtype)).lanes == 1:
+    ramps = [index for index in indices if isinstance(index, tirx.Ramp)]
+    lanes = DataType(str(value.ty.dtype)).lanes
+    if len(ramps) > 1 or (ramps and lanes == 1):
         raise _region_stored(buffer)
+    if ramps and lanes != int(ramps[0].lanes):
+        raise ShapeMismatch(
+            f"{lanes} elements are assigned to {ramps[0].lanes} of {describe(buffer)}",
+            help="give both sides the same number of elements",
+        )
     return indices
+
+
+def vector_of(region: ir.TensorRegion) -> ir.Expr | None:
+    """The elements of a region as one vector; None where they lie along several axes."""
+    indices: list[Any] = []
+    vectors = 0
+    for extent in region.region:
+        lanes = constant(extent.extent)
+        if lanes is None:
+            return None
+        vectors += lanes > 1
+        indices.append(extent.min if lanes == 1 else T.ramp(extent.min, 1, lanes))
+    return tirx.BufferLoad(region.source, indices, span=current_span()) if vectors < 2 else None
 
 
 def _items(index: Any) -> list[Any]:

@@ -1,8 +1,8 @@
-"""Threads of a block among each other: their place in a warp, shuffles, votes, reductions over threads.
+"""Threads of a block among each other: places in a warp, shuffles, votes, reductions over threads.
 
-A warp is 32 threads that follow each other in the block, `threadIdx.x` counting fastest. Everything here
-is made of TVM's shuffles and reductions over threads, so it has a meaning on every target; a CPU lets the
-threads exchange values through an array.
+A warp is 32 threads that follow each other in the block, `threadIdx.x` counting fastest. Everything
+here is made of TVM's shuffles and reductions over threads, so it has a meaning on every target; a CPU
+lets the threads exchange values through an array.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.language.kernel import get_thread_bindings, get_thread_extents
 from tvmtile.language.math import as_expr
-from tvmtile.tileop.registry import current_span
+from tvmtile.spans import current_span
 
 __all__ = [
     "WARP_SIZE",
@@ -55,7 +55,7 @@ def _thread_index() -> Any:
     return x + width * (y + height * z)
 
 
-# Places ------------------------------------------------------------------------------------------------
+# Places ------------------------------------------------------------------------------------------
 
 
 def get_lane_idx(warp_size: int | None = None) -> Any:
@@ -100,7 +100,7 @@ def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None
 
 
 def shuffle_elect(thread_extent: int) -> Any:
-    """True in the first thread of each group of `thread_extent` threads; 0 makes the block one group."""
+    """True in the first thread of each group of `thread_extent`; 0 makes the block one group."""
     index = _thread_index()
     return (tirx.floormod(index, thread_extent) if thread_extent else index) == 0
 
@@ -117,7 +117,7 @@ def sync_warp(mask: Any = None) -> None:
     T.evaluate(_located(T.tvm_storage_sync("warp")))
 
 
-# Shuffles ----------------------------------------------------------------------------------------------
+# Shuffles ----------------------------------------------------------------------------------------
 
 
 def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE) -> Any:
@@ -163,7 +163,7 @@ def _located(call: ir.Call) -> ir.Call:
     return ir.Call(call.op, call.args, call.attrs, span=current_span(), ret_ty=call.ty)
 
 
-# Reductions over a warp ----------------------------------------------------------------------------------
+# Reductions over a warp --------------------------------------------------------------------------
 
 
 def warp_reduce_sum(value: Any) -> Any:
@@ -201,7 +201,7 @@ def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> Any:
     return result
 
 
-# Votes -------------------------------------------------------------------------------------------------
+# Votes -------------------------------------------------------------------------------------------
 
 
 def ballot_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:

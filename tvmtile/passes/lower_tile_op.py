@@ -10,7 +10,8 @@ from tvm.target import Target
 from tvmtile.errors import VerifyError
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import ScopedRewriter
-from tvmtile.tileop.registry import LoweringContext, location_of, lower, operator_of
+from tvmtile.spans import location_of
+from tvmtile.tileop.registry import LoweringContext, lower, operator_of
 
 __all__ = ["LowerTileOp", "target_of"]
 

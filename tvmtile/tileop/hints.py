@@ -78,6 +78,9 @@ class AnnotateLayout(TileOp):
     def writes(self) -> list[Any]:
         return []
 
+    def fixes_layout_of(self) -> list[Any]:
+        return [self.tile]
+
     def normalized(self) -> AnnotateLayout:
         return self
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
+from tvm_ffi import structural_map
 
 from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import (
@@ -28,6 +29,7 @@ from tvmtile.language.frontend.rewrite import traced
 from tvmtile.language.frontend.tracer import Tracer, current_tracer
 from tvmtile.language.frontend.translate import translate_errors
 from tvmtile.language.variables import Ref, Reference, is_scalar_variable
+from tvmtile.rewriting import with_children
 
 __all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations"]
 
@@ -98,10 +100,27 @@ def trace_prim_func(
         with tracer.call(), translate_errors():
             traced(func, tracer)(**arguments)
     parameters.require_all()
-    return with_outputs(parameters.in_order(builder.get()), tracer)
+    return completed(parameters.in_order(builder.get()), tracer)
 
 
-def with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
+def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
+    """The program with what only the tracer knows: where its kernels stand, and what it returns."""
+    return _with_outputs(_with_locations(func, tracer), tracer)
+
+
+def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
+    """Give the outermost loop of every `T.Kernel` its line, which TVM's builder of loops leaves out."""
+    from tvmtile.language.kernel import KERNEL_ANNOTATION
+
+    spans = iter(tracer.kernel_spans)
+
+    def locate(loop: tirx.For) -> tirx.For:
+        return with_children(loop, span=next(spans)) if KERNEL_ANNOTATION in loop.annotations else loop
+
+    return func.with_body(structural_map(func.body, (tirx.For, locate)))
+
+
+def _with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     """Record which parameters are tensors that the kernel returns."""
     if not tracer.outputs:
         return func

@@ -1,7 +1,8 @@
 """Rewrite a kernel's source so that running it records a program.
 
 Statements whose meaning depends on run-time values become calls of the tracer, which is reachable
-in the rewritten code under the name `__tile__`. What does not need to change is left alone:
+in the rewritten code under the name `__tile__`. What does not need to change is left alone. (Reading
+`A[k]` is `__tile__.elements(A)[k]`, which is left out here.)
 
 ```
 for k in T.serial(4):              for __tile_0 in __tile__.loop(T.serial(4)):

@@ -34,6 +34,7 @@ from tvmtile.errors import (
 from tvmtile.language.dtypes import DType
 from tvmtile.language.tensor import OutputTensor, TensorSpec
 from tvmtile.language.variables import Reference, is_scalar_variable
+from tvmtile.spans import current_span
 
 __all__ = ["Tracer", "current_tracer"]
 
@@ -188,6 +189,8 @@ class Tracer:
         Those that the kernel returned.
     analyzer : Analyzer
         Knows the values of names.
+    kernel_spans : list of Span
+        Where each `T.Kernel` stands, in program order.
     """
 
     index = _IndexBuilder()
@@ -198,6 +201,7 @@ class Tracer:
         on_kernel: Callable[[], None] | None = None,
     ) -> None:
         self.on_kernel = on_kernel
+        self.kernel_spans: list[ir.Span | None] = []
         self.analyzer = Analyzer()
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
@@ -240,6 +244,7 @@ class Tracer:
         if self.on_kernel is not None:
             self.on_kernel()
         self.in_kernel = True
+        self.kernel_spans.append(current_span())
 
     # Control flow ----------------------------------------------------------------------------
 
@@ -571,7 +576,6 @@ def as_condition(value: Any, keep: bool = False) -> Any:
 def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
     """Emit `buffer[index] = value`, converting the value to the buffer's dtype."""
     from tvmtile.language.elements import store_indices
-    from tvmtile.tileop.registry import current_span
 
     converted = _converted(value, str(buffer.ty.dtype))
     indices = store_indices(buffer, index, converted)
@@ -580,6 +584,8 @@ def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
 
 def _converted(value: Any, dtype: Any) -> Any:
     """`value` as an expression of `dtype`; a vector keeps its lanes."""
+    from tvmtile.language.elements import vector_of
+
     if isinstance(value, Unusable):
         raise_unusable(value)
     if isinstance(value, Reference):
@@ -590,6 +596,9 @@ def _converted(value: Any, dtype: Any) -> Any:
         value = value.scalar
     if isinstance(value, bool | int | float):
         return tirx.const(value, str(dtype))
+    if isinstance(value, ir.TensorRegion):
+        vector = vector_of(value)
+        value = value if vector is None else vector
     if not ir.is_prim_expr(value):
         raise InvalidOperand(
             f"{_describe(value)} is not a value that can be stored",

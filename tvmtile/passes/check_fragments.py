@@ -1,0 +1,117 @@
+"""CheckFragments: what the threads of a block share is visited by all of them at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.errors import NestingError
+from tvmtile.language.allocate import FRAGMENT_SCOPE
+from tvmtile.passes.accesses import Access, accesses_of, kernels_of
+from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.rewriting import contains
+from tvmtile.tileop.operands import describe
+from tvmtile.tileop.registry import operator_of
+
+__all__ = ["CheckFragments"]
+
+
+@prim_func_pass("CheckFragments")
+def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Refuse a serial loop over the elements of a fragment that is spread over the threads.
+
+    A fragment is spread over the threads where a tile operator accumulates into it (a matrix
+    instruction fixes which thread holds which element), or where T.Parallel visits it. In a serial
+    loop every thread would come to every element, of which it holds a few. A fragment that is only
+    copied into, or visited by serial loops alone, can be held whole by every thread, and so can
+    one whose layout is fixed by hand. The program is not changed.
+
+    ```
+    T.gemm(A_shared, B_shared, C_local)
+    for i in T.serial(64):
+        C_local[i, 0] = 0          # refused: every row of C_local is held by other threads
+    ```
+
+    Raises
+    ------
+    NestingError
+        For such a loop.
+    """
+    del context
+    for kernel in kernels_of(func):
+        accesses = accesses_of(kernel)
+        names = _values_of_names(kernel)
+        spread = {access.buffer for access in accesses if _spreads(access, names)}
+        by_hand = _with_layout_by_hand(kernel)
+        for access in accesses:
+            loop = _serial_index(access, names)
+            if loop is not None and access.buffer in spread - by_hand:
+                raise NestingError(
+                    f"the serial loop over {loop.loop_var.name!r} visits elements of the fragment "
+                    f"{describe(access.buffer)}, which are spread over the threads of the block",
+                    help="visit them in T.Parallel, or T.copy the fragment to a shared tile and index "
+                    "that",
+                    location=access.location,
+                )
+    return func
+
+
+def _values_of_names(kernel: tirx.For) -> dict[ir.Var, Any]:
+    values: dict[ir.Var, Any] = {}
+    tvm_ffi.structural_walk(
+        kernel, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre"
+    )
+    return values
+
+
+def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
+    if access.buffer.ty.storage_scope != FRAGMENT_SCOPE:
+        return False
+    if access.operator is not None and access.operator.is_tile:
+        return access.reads and access.writes
+    return any(
+        loop.kind == tirx.ForKind.PARALLEL and _uses(access.indices, loop.loop_var, names)
+        for loop in access.loops
+    )
+
+
+def _with_layout_by_hand(kernel: tirx.For) -> set[ir.Var]:
+    buffers: set[ir.Var] = set()
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if op is not None:
+            buffers.update(op.fixes_layout_of())
+
+    tvm_ffi.structural_walk(kernel, (ir.Call, note))
+    return buffers
+
+
+def _serial_index(access: Access, names: dict[ir.Var, Any]) -> tirx.For | None:
+    """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
+    if any(loop.kind == tirx.ForKind.PARALLEL for loop in access.loops):
+        return None
+    used = [loop for loop in access.loops if _uses(access.indices, loop.loop_var, names)]
+    if any(_binds_thread(loop) for loop in used):
+        return None  # written by thread index: the user decides who holds what
+    return next((loop for loop in used if loop.thread_binding is None), None)
+
+
+def _binds_thread(loop: tirx.For) -> bool:
+    binding = loop.thread_binding
+    return binding is not None and str(binding.thread_tag).startswith("threadIdx")
+
+
+def _uses(indices: tuple[Any, ...], variable: ir.Var, names: dict[ir.Var, Any]) -> bool:
+    """Tell whether an index depends on a variable, directly or through names bound to it."""
+
+    def depends(node: Any) -> bool:
+        return contains(
+            node,
+            ir.Var,
+            lambda var: var.same_as(variable) or (var in names and depends(names[var])),
+        )
+
+    return any(depends(index) for index in indices)

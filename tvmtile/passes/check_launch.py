@@ -1,0 +1,112 @@
+"""CheckLaunch: a kernel asks for no more than a block of the target has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile.errors import InvalidOperand, OutOfSharedMemory
+from tvmtile.passes.accesses import accesses_of, kernels_of
+from tvmtile.passes.kernels import Launch, prim_func_pass
+from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.spans import location_of
+from tvmtile.target import GpuCapability, gpu
+from tvmtile.tileop.operands import constant, describe
+
+__all__ = ["CheckLaunch"]
+
+
+@prim_func_pass("CheckLaunch")
+def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Refuse a block that the function's target can't run.
+
+    On a GPU threads run in groups (warps, simdgroups), so a block holds whole ones, and its shared
+    tiles must fit into the memory of a block. Two tiles may share memory where one is last used
+    before the other is first used, which is what is counted. A CPU has neither limit. The program
+    is not changed.
+
+    ```
+    with T.Kernel(64, threads=100) as bx:    # refused for CUDA: 100 is not a multiple of 32
+    ```
+
+    Raises
+    ------
+    InvalidOperand
+        If the number of threads is none that the target can run.
+    OutOfSharedMemory
+        If the shared tiles of a block need more than the target has; the message lists them.
+    """
+    del context
+    target = target_of(func)
+    capability = gpu(target)
+    if capability is None:
+        return func
+    for kernel in kernels_of(func):
+        _check_threads(kernel, capability)
+        _check_shared_memory(kernel, capability)
+    return func
+
+
+def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
+    count, group = Launch(kernel).num_threads, capability.group_size
+    if count % group:
+        raise InvalidOperand(
+            f"T.Kernel: threads={count}, but {capability.name} runs threads in groups of {group}",
+            help=f"use a multiple of {group}, such as threads={-(-count // group) * group}",
+            location=location_of(kernel),
+        )
+    if count > capability.max_threads:
+        raise InvalidOperand(
+            f"T.Kernel: threads={count}, but a block of {capability.name} has at most "
+            f"{capability.max_threads}",
+            help="use fewer threads: each can handle several elements",
+            location=location_of(kernel),
+        )
+
+
+def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
+    tiles = _most_at_once(kernel)
+    needed = sum(tiles.values())
+    if needed <= capability.shared_memory:
+        return
+    table = "".join(f"\n  {describe(tile)}: {_bytes(size)}" for tile, size in tiles.items())
+    raise OutOfSharedMemory(
+        f"T.Kernel: the shared tiles need {_bytes(needed)} at once; a block of {capability.name} has "
+        f"{_bytes(capability.shared_memory)}{table}",
+        help="make the tiles smaller, or keep one of them in a fragment",
+        location=location_of(kernel),
+    )
+
+
+def _most_at_once(kernel: tirx.For) -> dict[ir.Var, int]:
+    """The shared tiles that hold a value at the point where they need most memory, with their bytes."""
+    sizes: dict[ir.Var, int] = {}
+
+    def allocate(node: tirx.AllocBuffer) -> None:
+        if str(node.buffer.ty.storage_scope).startswith("shared"):
+            sizes[node.buffer] = _size(node.buffer)
+
+    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, allocate), order="pre")
+    first: dict[ir.Var, int] = {}
+    last: dict[ir.Var, int] = {}
+    for time, access in enumerate(accesses_of(kernel)):
+        first.setdefault(access.buffer, time)
+        last[access.buffer] = time
+    best: dict[ir.Var, int] = {}
+    for start in [first[buffer] for buffer in sizes if buffer in first]:
+        live = {b: s for b, s in sizes.items() if b in first and first[b] <= start <= last[b]}
+        best = max(best, live, key=lambda tiles: sum(tiles.values()))
+    return best
+
+
+def _size(buffer: ir.Var) -> int:
+    bits = int(DataType(str(buffer.ty.dtype)).bits)
+    for extent in buffer.ty.shape:
+        bits *= constant(extent) or 0  # an extent known at run time only is checked by the launch
+    return (bits + 7) // 8
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1024:g} KB"
