@@ -15,6 +15,9 @@ from tvm.target import Target
 
 from tvmtile.errors import UnknownTarget
 from tvmtile.passes import (
+    CheckAccumulators,
+    CheckFragments,
+    CheckLaunch,
     GuardGlobalAccess,
     LaunchBlocksOnCpu,
     Legalize,
@@ -26,7 +29,14 @@ from tvmtile.passes import (
     SerializeThreads,
 )
 
-__all__ = ["LOWERING", "lowering_passes", "tvm_pipeline"]
+__all__ = ["CHECKS", "LOWERING", "lowering_passes", "tvm_pipeline"]
+
+CHECKS: tuple[Any, ...] = (
+    CheckLaunch,  # threads and shared memory are what a block of the target has
+    CheckFragments,  # what the threads share is not visited by a serial loop
+    CheckAccumulators,  # nothing accumulates into a tile without a value
+)
+"""What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _CPU: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
@@ -63,7 +73,7 @@ def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule
             f"tile programs can't be lowered for {kind!r}",
             help=f"the targets of tile programs are {', '.join(LOWERING)}",
         )
-    return (tirx.transform.BindTarget(target.with_host(target)), *LOWERING[kind])
+    return (tirx.transform.BindTarget(target.with_host(target)), *CHECKS, *LOWERING[kind])
 
 
 def tvm_pipeline() -> tuple[Any, Any, Any]:

@@ -3,6 +3,9 @@
 `LowerTilePrograms(target)` is all of them as one pass; their order is in `tvmtile.pipeline`.
 """
 
+from tvmtile.passes.check_accumulators import CheckAccumulators
+from tvmtile.passes.check_fragments import CheckFragments
+from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
@@ -15,6 +18,9 @@ from tvmtile.passes.place_memory import PlaceMemoryOnCpu
 from tvmtile.passes.serialize_threads import SerializeThreads
 
 __all__ = [
+    "CheckAccumulators",
+    "CheckFragments",
+    "CheckLaunch",
     "GuardGlobalAccess",
     "LaunchBlocksOnCpu",
     "Legalize",
