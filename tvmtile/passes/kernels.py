@@ -16,6 +16,7 @@ __all__ = [
     "is_kernel",
     "is_tile_program",
     "launch_of",
+    "leaves_loop",
     "prim_func_pass",
     "statements_of",
 ]
@@ -121,3 +122,16 @@ def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     if isinstance(stmt, tirx.For | tirx.While | tirx.AttrStmt):
         return [stmt.body]
     return []
+
+
+def leaves_loop(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement may end an iteration of the loop around it."""
+    found = tvm_ffi.structural_walk(
+        stmt,
+        [
+            ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
+            ((tirx.Break, tirx.Continue), lambda _: tvm_ffi.VisitInterrupt(True)),
+        ],
+        order="pre",
+    )
+    return found is not None

@@ -13,7 +13,13 @@ from tvmtile.passes.threads.variance import ThreadVariance
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import operator_of
 
-__all__ = ["Accesses"]
+__all__ = ["Accesses", "is_shared"]
+
+
+def is_shared(buffer: ir.Var) -> bool:
+    """Tell whether the threads of a block share a tile: shared memory, and fragments."""
+    scope = str(buffer.ty.storage_scope)
+    return scope.startswith("shared") or scope == FRAGMENT_SCOPE
 
 
 class Accesses:
@@ -59,8 +65,7 @@ class Accesses:
             self.add(operand)
 
     def _note(self, buffer: ir.Var, use: str) -> None:
-        scope = str(buffer.ty.storage_scope)
-        if scope.startswith("shared") or scope == FRAGMENT_SCOPE:
+        if is_shared(buffer):
             self._uses.setdefault(self._variance.root(buffer), set()).add(use)
 
     def conflicts(self, later: Accesses) -> bool:

@@ -17,12 +17,12 @@ from tvmtile.errors import NestingError
 from tvmtile.language.dtypes import DType, cast
 from tvmtile.passes.kernels import Launch
 from tvmtile.rewriting import contains, for_loop, seq, substitute
-from tvmtile.tileop.registry import location_of
+from tvmtile.spans import location_of
 
 __all__ = ["Exchanged", "exchange_values"]
 
 _REDUCE_SCOPE = "reduce_scope"
-_LAZY = "tirx.if_then_else"
+_LAZY = "prim.if_then_else"
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from typing import Any, TypeAlias
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
 
 from tvmtile.errors import NestingError, SourceLocation
-from tvmtile.passes.kernels import Launch, statements_of
-from tvmtile.passes.threads.accesses import Accesses
+from tvmtile.passes.kernels import Launch, leaves_loop, statements_of
+from tvmtile.passes.threads.accesses import Accesses, is_shared
 from tvmtile.passes.threads.exchange import exchange_values
 from tvmtile.passes.threads.variance import (
     ThreadVariance,
     has_effect,
     is_parallel,
     is_private,
-    leaves_loop,
 )
 from tvmtile.rewriting import contains, seq, substitute, with_children
 from tvmtile.spans import location_of
@@ -146,6 +146,11 @@ class _Planner:
                 sequence.once(Once(stmt))
         elif self._must_cut(stmt):
             self._cut_inside(sequence, stmt, guards)
+        elif self._overtakes(stmt):
+            value = tirx.Var("value", str(stmt.value.ty.dtype))
+            self._add_to_run(sequence, tirx.Bind(value, stmt.value))
+            store = tirx.BufferStore(stmt.buffer, value, stmt.indices, stmt.span)
+            self._add_to_run(sequence, store)
         elif guards or self._is_per_thread(stmt):
             self._add_to_run(sequence, stmt)
         elif isinstance(stmt, tirx.Bind) and not _reads_memory(stmt.value):
@@ -256,9 +261,24 @@ class _Planner:
     def _stores_exchanged(self, stmt: tirx.Stmt) -> bool:
         return isinstance(stmt, tirx.BufferStore) and stmt.buffer in self._exchanged
 
+    def _overtakes(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a thread may overwrite what another one reads in the same statement."""
+        if not isinstance(stmt, tirx.BufferStore) or not self._variance.depends(stmt):
+            return False
+        return is_shared(stmt.buffer) and contains(
+            [stmt.value, *stmt.indices],
+            ir.TensorLoad,
+            lambda load: (
+                load.source.same_as(stmt.buffer)
+                and not structural_equal(load.indices, stmt.indices)
+            ),
+        )
+
     def _conflicts_within(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a part of a statement must be done by all threads before another part."""
         children = statements_of(stmt)
+        if self._overtakes(stmt):
+            return True
         if isinstance(stmt, tirx.For | tirx.While):
             accesses = Accesses(self._variance).add(stmt)
             if accesses.conflicts_with_itself():

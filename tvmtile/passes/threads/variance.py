@@ -14,7 +14,7 @@ from tvmtile.rewriting import contains
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import operator_of
 
-__all__ = ["ThreadVariance", "has_effect", "is_parallel", "is_private", "leaves_loop"]
+__all__ = ["ThreadVariance", "has_effect", "is_parallel", "is_private"]
 
 _PRIVATE_SCOPES = ("local", "local.var")
 
@@ -36,19 +36,6 @@ def _is_effectful(call: ir.Call) -> bool:
 def is_parallel(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement is a loop of `T.Parallel`."""
     return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
-
-
-def leaves_loop(stmt: tirx.Stmt) -> bool:
-    """Tell whether a statement may end an iteration of the loop around it."""
-    found = tvm_ffi.structural_walk(
-        stmt,
-        [
-            ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
-            ((tirx.Break, tirx.Continue), lambda _: tvm_ffi.VisitInterrupt(True)),
-        ],
-        order="pre",
-    )
-    return found is not None
 
 
 class ThreadVariance:

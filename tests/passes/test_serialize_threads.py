@@ -1,0 +1,513 @@
+"""Code written by thread index on a CPU: the numbers are those of threads that run together."""
+
+import linecache
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.script import tirx as TS
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import NestingError
+from tvmtile.passes import Legalize, SerializeThreads
+
+RNG = np.random.default_rng(0)
+
+
+def run(program, *arrays):
+    tvmtile.compile(program, target="llvm")(*arrays)
+
+
+def serialized(program):
+    return SerializeThreads(Legalize(ir.IRModule({"main": program})))["main"]
+
+
+def loops_over(func, extent):
+    """How many loops of an extent a function has."""
+    found = []
+
+    def note(loop):
+        if isinstance(loop.extent, tirx.IntImm) and int(loop.extent) == extent:
+            found.append(loop)
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, note))
+    return len(found)
+
+
+# Runs and barriers ------------------------------------------------------------------------------------
+
+
+def test_every_thread_of_three_axes_runs_once():
+    @T.prim_func
+    def program(A: T.Tensor((3, 2, 4, 5), "int32")):
+        with T.Kernel(3, threads=(5, 4, 2)) as bx:
+            tx, ty, tz = T.get_thread_bindings()
+            A[bx, tz, ty, tx] += 1 + tx + 10 * ty + 100 * tz
+
+    a = np.zeros((3, 2, 4, 5), np.int32)
+    run(program, a)
+    z, y, x = np.ogrid[:2, :4, :5]
+    np.testing.assert_array_equal(a, np.broadcast_to(1 + x + 10 * y + 100 * z, a.shape))
+
+
+def test_private_array_lives_across_a_barrier():
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32"), C: T.Tensor((64, 3), "float32")):
+        with T.Kernel(2, threads=32) as bx:
+            tx = T.get_thread_binding()
+            own = T.alloc_local((3,), "float32")
+            shared = T.alloc_shared((32,), "float32")
+            for i in T.serial(3):
+                own[i] = A[bx * 32 + tx] * (i + 1)
+            shared[tx] = own[1]
+            T.sync_threads()
+            own[2] += shared[31 - tx]
+            for i in T.serial(3):
+                C[bx * 32 + tx, i] = own[i]
+
+    a, c = RNG.random(64, np.float32), np.empty((64, 3), np.float32)
+    run(program, a, c)
+    expected = a[:, None] * np.array([1, 2, 3], np.float32)
+    expected[:, 2] += 2 * a.reshape(2, 32)[:, ::-1].ravel()
+    np.testing.assert_allclose(c, expected, rtol=1e-6)
+
+
+def test_tree_reduction_with_a_barrier_in_a_loop():
+    @T.prim_func
+    def program(A: T.Tensor((4, 128), "float32"), C: T.Tensor((4,), "float32")):
+        with T.Kernel(4, threads=128) as bx:
+            tx = T.get_thread_binding()
+            part = T.alloc_shared((128,), "float32")
+            part[tx] = A[bx, tx]
+            T.sync_threads()
+            for step in T.serial(7):
+                half = 64 >> step
+                if tx < half:
+                    part[tx] += part[tx + half]
+                T.sync_threads()
+            if tx == 0:
+                C[bx] = part[0]
+
+    a, c = RNG.random((4, 128), np.float32), np.empty(4, np.float32)
+    run(program, a, c)
+    np.testing.assert_allclose(c, a.sum(1, dtype=np.float64), rtol=1e-5)
+
+
+def test_barriers_between_accesses_of_a_shared_tile_are_understood():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((32,), "float32")
+            shared[tx] = A[tx]
+            neighbour = shared[(tx + 1) % 32]
+            shared[tx] = neighbour * 2
+            C[tx] = shared[31 - tx]
+
+    a, c = RNG.random(32, np.float32), np.empty(32, np.float32)
+    run(program, a, c)
+    np.testing.assert_array_equal(c, 2 * np.roll(a, -1)[::-1])
+
+
+def test_barriers_between_the_iterations_of_a_loop_are_understood():
+    @T.prim_func
+    def program(A: T.Tensor((16,), "int32"), n: T.int32):
+        with T.Kernel(1, threads=16):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((2, 16), "int32")
+            shared[0, tx] = A[tx]
+            for i in T.serial(n):
+                shared[(i + 1) % 2, tx] = shared[i % 2, (tx + 1) % 16] + 1
+            A[tx] = shared[n % 2, tx]
+
+    for n in (0, 1, 5):
+        a = np.arange(16, dtype=np.int32) * 7
+        expected = np.roll(a, -n) + n
+        run(program, a, n)
+        np.testing.assert_array_equal(a, expected)
+
+
+def test_a_vector_loop_with_a_barrier_inside_becomes_serial():
+    @T.prim_func
+    def program(A: T.Tensor((4, 8), "float32"), C: T.Tensor((4, 8), "float32")):
+        with T.Kernel(1, threads=8):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((4, 8), "float32")
+            for i in T.vectorized(4):
+                shared[i, tx] = A[i, tx]
+                C[i, tx] = shared[i, 7 - tx]
+
+    a, c = RNG.random((4, 8), np.float32), np.empty((4, 8), np.float32)
+    run(program, a, c)
+    np.testing.assert_array_equal(c, a[:, ::-1])
+
+
+# Values and arrays across runs ---------------------------------------------------------------------------
+
+
+def test_a_bound_value_keeps_what_memory_held():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            place = 31 - tx
+            before = A[tx]
+            flag = before > 0.5
+            T.sync_threads()
+            A[place] = -1.0
+            T.sync_threads()
+            C[place] = T.if_then_else(flag, before, -before)
+
+    a, c = RNG.random(32, np.float32), np.empty(32, np.float32)
+    expected = np.where(a > 0.5, a, -a)[::-1]
+    run(program, a, c)
+    np.testing.assert_array_equal(c, expected)
+    np.testing.assert_array_equal(a, -1)
+
+
+def test_a_counter_that_is_the_same_for_all_threads_is_counted_once_by_each():
+    @T.prim_func
+    def program(C: T.Tensor((8, 4), "int32")):
+        with T.Kernel(1, threads=8):
+            tx = T.get_thread_binding()
+            count = T.alloc_var("int32", init=0)
+            for i in T.serial(4):
+                count += i + 1
+                C[tx, i] = count + 100 * tx
+
+    c = np.zeros((8, 4), np.int32)
+    run(program, c)
+    np.testing.assert_array_equal(c, 100 * np.arange(8)[:, None] + np.array([1, 3, 6, 10]))
+
+
+def test_a_statement_that_is_the_same_for_all_threads_runs_once():
+    @T.prim_func
+    def program(A: T.Tensor((1,), "int32"), C: T.Tensor((8,), "int32")):
+        with T.Kernel(1, threads=8):
+            tx = T.get_thread_binding()
+            A[0] = A[0] + 1
+            C[tx] = A[0]
+
+    a, c = np.zeros(1, np.int32), np.zeros(8, np.int32)
+    run(program, a, c)
+    assert a[0] == 1
+    np.testing.assert_array_equal(c, 1)
+
+
+def test_a_view_of_a_private_array_lives_across_a_barrier():
+    @T.prim_func
+    def program(A: T.Tensor((16, 2, 3), "float32"), C: T.Tensor((16, 6), "int32")):
+        with T.Kernel(1, threads=16):
+            tx = T.get_thread_binding()
+            own = T.alloc_local((2, 3), "float32")
+            bits = T.view(own, (6,), "int32")
+            for i, j in T.grid(2, 3):
+                own[i, j] = A[tx, i, j]
+            T.sync_threads()
+            for i in T.serial(6):
+                C[tx, i] = bits[i]
+
+    a, c = RNG.random((16, 2, 3), np.float32), np.empty((16, 6), np.int32)
+    run(program, a, c)
+    np.testing.assert_array_equal(c, a.view(np.int32).reshape(16, 6))
+
+
+def test_an_array_allocated_in_a_loop_with_a_barrier():
+    @T.prim_func
+    def program(A: T.Tensor((3, 8), "float32"), C: T.Tensor((3, 8), "float32")):
+        with T.Kernel(1, threads=8):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((8,), "float32")
+            for i in T.serial(3):
+                own = T.alloc_local((1,), "float32")
+                own[0] = A[i, tx] + tx
+                shared[tx] = own[0]
+                T.sync_threads()
+                C[i, tx] = shared[7 - tx] - own[0]
+                T.sync_threads()
+
+    a, c = RNG.random((3, 8), np.float32), np.empty((3, 8), np.float32)
+    run(program, a, c)
+    own = a + np.arange(8, dtype=np.float32)
+    np.testing.assert_allclose(c, own[:, ::-1] - own, rtol=1e-6)
+
+
+# Branches and loops that differ between threads ---------------------------------------------------------
+
+
+def test_a_branch_with_a_conflict_inside_keeps_its_condition_per_thread():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((32,), "float32")
+            if A[tx] > 0.5:
+                shared[tx] = A[tx]
+                A[tx] = 0.0
+                C[tx] = shared[tx] * 2
+            else:
+                C[tx] = -1.0
+
+    a, c = RNG.random(32, np.float32), np.empty(32, np.float32)
+    expected = np.where(a > 0.5, 2 * a, -1).astype(np.float32)
+    left = np.where(a > 0.5, 0, a)
+    run(program, a, c)
+    np.testing.assert_array_equal(c, expected)
+    np.testing.assert_array_equal(a, left)
+
+
+def test_loops_whose_length_differs_between_threads():
+    @T.prim_func
+    def program(A: T.Tensor((16,), "int32"), C: T.Tensor((16, 3), "int32")):
+        with T.Kernel(1, threads=16):
+            tx = T.get_thread_binding()
+            total = T.alloc_var("int32", init=0)
+            for i in T.serial(tx, 16):
+                total += A[i]
+            left = T.alloc_var("int32", init=tx)
+            steps = T.alloc_var("int32", init=0)
+            while left > 0:
+                left -= 3
+                steps += 1
+            found = T.alloc_var("int32", init=-1)
+            for i in T.serial(16):
+                if A[i] >= tx:
+                    found = i
+                    break
+            C[tx, 0] = total
+            C[tx, 1] = steps
+            C[tx, 2] = found
+
+    a, c = np.arange(0, 32, 2, dtype=np.int32), np.empty((16, 3), np.int32)
+    run(program, a, c)
+    t = np.arange(16)
+    np.testing.assert_array_equal(c[:, 0], a[::-1].cumsum()[::-1])
+    np.testing.assert_array_equal(c[:, 1], -(-t // 3))
+    np.testing.assert_array_equal(c[:, 2], -(-t // 2))
+
+
+def test_a_uniform_break_leaves_a_loop_with_barriers():
+    @T.prim_func
+    def program(C: T.Tensor((8,), "int32"), n: T.int32):
+        with T.Kernel(1, threads=8):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((8,), "int32")
+            shared[tx] = tx
+            for i in T.serial(10):
+                if i == n:
+                    break
+                shared[tx] = shared[(tx + 1) % 8]
+                T.sync_threads()
+            C[tx] = shared[tx]
+
+    c = np.empty(8, np.int32)
+    run(program, c, 3)
+    np.testing.assert_array_equal(c, np.roll(np.arange(8), -3))
+
+
+# The work of the block beside that of threads -------------------------------------------------------------
+
+
+def test_tile_operators_between_statements_of_threads():
+    @T.prim_func
+    def program(A: T.Tensor((40, 32), "float32"), C: T.Tensor((40, 32), "float32")):
+        with T.Kernel(2, threads=32) as bx:
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((24, 32), "float32")
+            fragment = T.alloc_fragment((24, 32), "float32")
+            T.copy(A[bx * 24, 0], shared)
+            for i in T.serial(24):
+                shared[i, tx] += tx
+            T.copy(shared, fragment)
+            for i, j in T.Parallel(24, 32):
+                fragment[i, j] *= 2
+            T.copy(fragment, shared)
+            for i in T.serial(24):
+                if bx * 24 + i < 40:
+                    C[bx * 24 + i, tx] = shared[23 - i, 31 - tx]
+
+    a, c = RNG.random((40, 32), np.float32), np.empty((40, 32), np.float32)
+    run(program, a, c)
+    padded = np.zeros((48, 32), np.float32)
+    padded[:40] = a
+    blocks = 2 * (padded.reshape(2, 24, 32) + np.arange(32, dtype=np.float32))
+    np.testing.assert_allclose(c, blocks[:, ::-1, ::-1].reshape(48, 32)[:40], rtol=1e-6)
+
+
+def test_tile_operators_on_private_arrays_are_done_by_each_thread():
+    @T.prim_func
+    def program(A: T.Tensor((16, 4), "float32"), C: T.Tensor((16, 4), "float32")):
+        with T.Kernel(1, threads=16):
+            tx = T.get_thread_binding()
+            row = T.alloc_local((4,), "float32")
+            total = T.alloc_local((4,), "float32")
+            T.clear(total)
+            T.copy(A[tx, 0:4], row)
+            T.sync_threads()
+            for k in T.Parallel(4):
+                total[k] += row[k] * 3
+            T.copy(total, C[tx, 0:4])
+
+    a, c = RNG.random((16, 4), np.float32), np.empty((16, 4), np.float32)
+    run(program, a, c)
+    np.testing.assert_allclose(c, a * 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "done"), [(0, True), (31, True), (32, False)])
+def test_a_tile_operator_is_done_by_the_threads_that_come(low, done):
+    @T.prim_func
+    def program(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            warp = tx - low
+            if warp >= 0:
+                T.copy(A, C)
+
+    a, c = RNG.random(8, np.float32), np.zeros(8, np.float32)
+    run(program, a, c)
+    np.testing.assert_array_equal(c, a if done else 0)
+
+
+def test_a_program_that_names_no_thread_has_no_loops_over_threads():
+    @TS.prim_func
+    def program(A: TS.Buffer((64,), "float32")):
+        for bx in TS.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in TS.thread_binding(96, thread="threadIdx.x"):
+                count = TS.alloc_buffer((1,), "int32", scope="local")
+                count[0] = bx
+                for i in TS.parallel(32):
+                    A[bx * 32 + i] = TS.Cast("float32", count[0])
+                TS.evaluate(TS.tvm_storage_sync("shared"))
+                for i in range(2):
+                    count[0] = count[0] + i
+
+    before = program
+
+    @TS.prim_func
+    def program(A: TS.Buffer((64,), "float32")):
+        for bx in TS.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            count = TS.alloc_buffer((1,), "int32", scope="local")
+            count[0] = bx
+            for i in TS.parallel(32):
+                A[bx * 32 + i] = TS.Cast("float32", count[0])
+            for i in range(2):
+                count[0] = count[0] + i
+
+    tvm.ir.assert_structural_equal(serialized(before), program)
+
+
+def test_statements_without_a_cut_between_them_share_one_loop():
+    @T.prim_func
+    def program(A: T.Tensor((37,), "float32")):
+        with T.Kernel(1, threads=37):
+            tx = T.get_thread_binding()
+            own = T.alloc_local((1,), "float32")
+            own[0] = A[tx]
+            for i in T.serial(4):
+                own[0] = own[0] * own[0]
+            A[tx] = own[0]
+
+    func = serialized(program)
+    assert loops_over(func, 37) == 1
+    assert 'own = T.alloc_buffer((37,), scope="local")' not in func.script()
+
+
+# Errors -------------------------------------------------------------------------------------------------
+
+
+def raises_at(error, text):
+    """The line that an error points at contains `text`."""
+    return text in linecache.getline(error.value.location.file, error.value.location.line)
+
+
+def test_barrier_in_a_branch_that_differs_between_threads():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            if tx < 3:
+                T.sync_threads()  # divergent
+                A[tx] = 0.0
+
+    with pytest.raises(NestingError, match=r"T\.sync_threads stands where some threads") as error:
+        tvmtile.compile(program, target="llvm")
+    assert raises_at(error, "# divergent")
+
+
+def test_barrier_in_a_loop_whose_length_differs_between_threads():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            for i in T.serial(tx):
+                A[i] = 0.0
+                T.sync_threads()  # divergent
+
+    with pytest.raises(NestingError, match=r"T\.sync_threads stands where some threads") as error:
+        tvmtile.compile(program, target="llvm")
+    assert raises_at(error, "# divergent")
+
+
+def test_tile_operator_under_a_condition_on_a_thread_s_values():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            if A[tx] > 0:
+                T.copy(A, C)  # divergent
+
+    with pytest.raises(NestingError, match=r"T\.copy stands where some threads") as error:
+        tvmtile.compile(program, target="llvm")
+    assert raises_at(error, "# divergent")
+
+
+def test_tile_operator_after_a_break_that_differs_between_threads():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            for i in T.serial(4):
+                if i == tx:
+                    break
+                T.copy(A, C)
+
+    with pytest.raises(NestingError, match=r"T\.copy stands where some threads"):
+        tvmtile.compile(program, target="llvm")
+
+
+def test_parallel_whose_result_depends_on_the_thread():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "int32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            for i in T.Parallel(32):
+                A[i] = tx
+
+    with pytest.raises(NestingError, match="depends on which thread runs an iteration"):
+        tvmtile.compile(program, target="llvm")
+
+
+def test_shuffle_in_one_side_of_a_conditional_expression():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            A[tx] = T.if_then_else(tx < 4, T.shfl_xor(A[tx], 1), 0.0)
+
+    with pytest.raises(NestingError, match="one side of a conditional expression"):
+        tvmtile.compile(program, target="llvm")
+
+
+def test_shuffle_in_a_loop_whose_length_differs_between_threads():
+    @T.prim_func
+    def program(A: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            for i in T.serial(tx):
+                A[tx] = T.shfl_xor(A[tx], 1)
+
+    with pytest.raises(NestingError, match="an exchange of values between threads stands where"):
+        tvmtile.compile(program, target="llvm")
