@@ -171,7 +171,7 @@ class InvalidOperand(TileError, TypeError):
     """An operand of the wrong kind: not a buffer, the wrong scope, the wrong rank."""
 
 
-class OutOfBounds(TileError, ValueError):
+class OutOfBounds(TileError, ValueError, IndexError):
     """A region or an index that certainly lies outside its buffer."""
 
 

@@ -44,7 +44,7 @@ class Elements:
 
 
 def store_indices(buffer: ir.Var, index: Any, value: ir.Expr) -> list[Any]:
-    """The index expressions of `buffer[index] = value`; a slice of one axis takes a vector.
+    """The index expressions of `buffer[index] = value`; a slice of the last axis takes a vector.
 
     Raises
     ------
@@ -59,31 +59,34 @@ def store_indices(buffer: ir.Var, index: Any, value: ir.Expr) -> list[Any]:
     items = _items(index)
     if len(items) != len(buffer.ty.shape):
         raise _wrong_rank(buffer, len(items))
+    if any(isinstance(item, slice) for item in items[:-1]):
+        raise _region_stored(buffer)
     indices = [_index(buffer, item, axis) for axis, item in enumerate(items)]
     check_element(buffer, indices)
-    ramps = [index for index in indices if isinstance(index, tirx.Ramp)]
     lanes = DataType(str(value.ty.dtype)).lanes
-    if len(ramps) > 1 or (ramps and lanes == 1):
+    if isinstance(indices[-1], tirx.Ramp) and lanes == 1:
         raise _region_stored(buffer)
-    if ramps and lanes != int(ramps[0].lanes):
+    if isinstance(items[-1], slice) and lanes != _lanes(indices[-1]):
         raise ShapeMismatch(
-            f"{lanes} elements are assigned to {ramps[0].lanes} of {describe(buffer)}",
+            f"{lanes} elements are assigned to {_lanes(indices[-1])} of {describe(buffer)}",
             help="give both sides the same number of elements",
         )
     return indices
 
 
+def _lanes(index: Any) -> int:
+    return int(index.lanes) if isinstance(index, tirx.Ramp) else 1
+
+
 def vector_of(region: ir.TensorRegion) -> ir.Expr | None:
-    """The elements of a region as one vector; None where they lie along several axes."""
-    indices: list[Any] = []
-    vectors = 0
-    for extent in region.region:
-        lanes = constant(extent.extent)
-        if lanes is None:
-            return None
-        vectors += lanes > 1
-        indices.append(extent.min if lanes == 1 else T.ramp(extent.min, 1, lanes))
-    return tirx.BufferLoad(region.source, indices, span=current_span()) if vectors < 2 else None
+    """The elements of a region as one vector; None where they do not lie along the last axis."""
+    *outer, last = region.region
+    lanes = constant(last.extent)
+    if lanes is None or any(constant(r.extent) != 1 for r in outer):
+        return None
+    indices = [r.min for r in outer]
+    indices.append(last.min if lanes == 1 else T.ramp(last.min, 1, lanes))
+    return tirx.BufferLoad(region.source, indices, span=current_span())
 
 
 def _items(index: Any) -> list[Any]:

@@ -10,19 +10,31 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.errors import InvalidOperand
+from tvmtile.errors import InvalidOperand, OutOfBounds
 from tvmtile.language.dtypes import DType, as_dtype, cast
 
 __all__ = [
     "Cast",
+    "PrimExpr",
     "Select",
+    "__cos",
+    "__exp",
+    "__exp10",
+    "__log",
+    "__log2",
+    "__log10",
+    "__sin",
+    "__tan",
+    "align_up",
     "cast",
     "cdiv",
     "ceildiv",
     "clamp",
     "dtype",
     "exp10",
+    "extract_lane",
     "if_then_else",
+    "index_to_coordinates",
     "infinity",
     "max",
     "max_value",
@@ -35,6 +47,8 @@ __all__ = [
 ]
 
 dtype = as_dtype
+PrimExpr = ir.Expr
+"""The class of a kernel's values."""
 
 
 def Cast(dtype: Any, value: Any) -> Any:
@@ -85,9 +99,17 @@ def min(a: Any, b: Any, *more: Any) -> Any:
     return _python_min(a, b) if _are_numbers(a, b) else tirx.min(*_pair(a, b))
 
 
-def clamp(value: Any, lower: Any, upper: Any) -> Any:
-    """`value` limited to the interval from `lower` to `upper`."""
-    return min(max(value, lower), upper)
+def clamp(dst: Any, min_val: Any, max_val: Any) -> Any:
+    """A value limited to an interval.
+
+    Parameters
+    ----------
+    dst : Expr or number
+        The value.
+    min_val, max_val : Expr or number
+        The ends of the interval.
+    """
+    return min(max(dst, min_val), max_val)
 
 
 def ceildiv(a: Any, b: Any) -> Any:
@@ -98,6 +120,28 @@ def ceildiv(a: Any, b: Any) -> Any:
 
 
 cdiv = ceildiv
+
+
+def align_up(x: Any, y: Any) -> Any:
+    """The smallest multiple of `y` that is not below `x`, for integers."""
+    return ceildiv(x, y) * y
+
+
+def index_to_coordinates(index: Any, shape: Any) -> list[Any]:
+    """The coordinates, in a row-major tensor of a shape, of the element of a linear index.
+
+    Parameters
+    ----------
+    index : int or Expr
+        From 0 to the number of elements.
+    shape : sequence of int or Expr
+        Extents; the first is not needed.
+    """
+    coordinates = []
+    for extent in reversed(shape):
+        coordinates.append(index % extent)
+        index = index // extent
+    return coordinates[::-1]
 
 
 def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
@@ -194,3 +238,63 @@ def exp10(value: Any) -> Any:
     """10 to the power of `value`."""
     expression = as_expr(value)
     return tirx.pow(tirx.const(10, expression.ty.dtype), expression)
+
+
+def extract_lane(vector: Any, lane: Any) -> ir.Expr:
+    """One element of a vector.
+
+    Parameters
+    ----------
+    vector : Expr
+        Of a vector dtype.
+    lane : int
+        Which element, known while tracing.
+
+    Raises
+    ------
+    InvalidOperand
+        If `vector` is not a vector, or `lane` is not an integer.
+    OutOfBounds
+        If the vector has no such element.
+    """
+    from tvmtile.language.elements import vector_of
+
+    expression = vector_of(vector) if isinstance(vector, ir.TensorRegion) else vector
+    if hasattr(expression, "load"):
+        expression = expression.load()
+    if not ir.is_prim_expr(expression) or DataType(str(expression.ty.dtype)).lanes == 1:
+        raise InvalidOperand(
+            f"T.extract_lane: {vector} is not a vector",
+            help="the value of a scalar is its only lane",
+        )
+    lanes = DataType(str(expression.ty.dtype)).lanes
+    if isinstance(lane, tirx.IntImm):
+        lane = int(lane)
+    if not isinstance(lane, int):
+        raise InvalidOperand(
+            f"T.extract_lane: the lane {lane} is not a compile-time integer",
+            help="store the vector into a buffer to index it at run time",
+        )
+    if not 0 <= lane < lanes:
+        raise OutOfBounds(f"T.extract_lane: lane {lane} is outside a vector of {lanes} lanes")
+    return tirx.Shuffle([expression], [tirx.const(lane, "int32")])
+
+
+def _fast(function: Any) -> Any:
+    """A function that may be less exact where the target has a faster one; a CPU has none."""
+
+    def fast(x: Any) -> ir.Expr:
+        return function(as_expr(x))
+
+    fast.__doc__ = f"`{function.__name__}`, less exact where the target has a faster instruction."
+    return fast
+
+
+__cos = _fast(tirx.cos)
+__exp = _fast(tirx.exp)
+__exp10 = _fast(exp10)
+__log = _fast(tirx.log)
+__log2 = _fast(tirx.log2)
+__log10 = _fast(tirx.log10)
+__sin = _fast(tirx.sin)
+__tan = _fast(tirx.tan)

@@ -1,0 +1,142 @@
+"""Elements and slices of buffers in a kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
+
+
+def run(kernel, *tensors):
+    tvmtile.compile(kernel)(*tensors)
+
+
+def test_a_slice_of_the_last_axis_is_a_vector():
+    @T.prim_func
+    def kernel(A: T.Tensor((8, 4), "float32"), B: T.Tensor((8,), "float16")):
+        with T.Kernel(1):
+            B[0:4] = A[0, 0:4]
+            B[4:8] = A[7, :]
+
+    a, b = torch.randn(8, 4), torch.zeros(8).half()
+    run(kernel, a, b)
+    torch.testing.assert_close(b, torch.cat([a[0], a[7]]).half())
+
+
+def test_negative_indices_count_from_the_end():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def kernel(A: T.Tensor((n,), "int32"), B: T.Tensor((3,), "int32")):
+        with T.Kernel(1):
+            B[-1] = A[-2]
+            B[-3] = A[-1]
+
+    b = torch.zeros(3, dtype=torch.int32)
+    run(kernel, torch.arange(7, dtype=torch.int32), b)
+    assert b.tolist() == [6, 0, 5]
+
+
+def test_several_targets_and_swaps():
+    @T.prim_func
+    def kernel(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            A[0], A[1] = A[1], A[0]
+            A[2] = A[3] = A[0] + A[1]
+
+    a = torch.tensor([3, 4, 0, 0], dtype=torch.int32)
+    run(kernel, a)
+    assert a.tolist() == [4, 3, 7, 7]
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        ("+", 13),
+        ("-", 7),
+        ("*", 30),
+        ("//", 3),
+        ("%", 1),
+        ("<<", 80),
+        (">>", 1),
+        ("&", 2),
+        ("|", 11),
+        ("^", 9),
+    ],
+)
+def test_augmented_elements(operator, expected, tmp_path):
+    source = f"""
+import tvmtile.language as T
+
+@T.prim_func
+def kernel(A: T.Tensor((1,), "int32")):
+    with T.Kernel(1):
+        A[0] {operator}= 3
+"""
+    path = tmp_path / "kernel.py"
+    path.write_text(source)
+    names = {}
+    exec(compile(source, str(path), "exec"), names)
+    a = torch.tensor([10], dtype=torch.int32)
+    run(names["kernel"], a)
+    assert a.item() == expected
+
+
+@T.macro
+def square(A):
+    return A[0:2, 0:2]
+
+
+@T.macro
+def too_long(A):
+    return A[0, 0:3]
+
+
+@T.macro
+def beyond(A):
+    return A[0, 9]
+
+
+@T.macro
+def before(A):
+    return A[0, -5]
+
+
+@T.macro
+def too_deep(A):
+    return A[0, 0, 0]
+
+
+@T.macro
+def stepped(A):
+    return A[0, 0:4:2]
+
+
+@T.macro
+def at_a_float(A):
+    return A[0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (square, InvalidOperand, "is not a value that can be stored"),
+        (too_long, ShapeMismatch, r"3 elements are assigned to 2 of B\[4\] int32"),
+        (lambda A: 1, InvalidOperand, "a region of B.* can't be assigned to"),
+        (beyond, OutOfBounds, "index 9 is outside"),
+        (before, OutOfBounds, "index -5 is outside"),
+        (too_deep, InvalidOperand, "has 2 dimensions and is indexed with 3"),
+        (stepped, InvalidOperand, "has the step 2"),
+        (at_a_float, InvalidOperand, "indexed with the float"),
+    ],
+)
+def test_mistakes(value, error, message):
+    with pytest.raises(error, match=message):
+
+        @T.prim_func
+        def kernel(A: T.Tensor((4, 4), "int32"), B: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                B[0:2] = value(A)

@@ -1,0 +1,139 @@
+"""Arithmetic on values of a kernel, and on Python's numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from tvm import tirx
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, OutOfBounds
+
+
+def apply(function, *inputs, dtype=None):
+    """The results of `function` on the elements of tensors, computed by a kernel."""
+    n = len(inputs[0])
+    out = torch.empty(n, dtype=dtype or inputs[0].dtype)
+    kinds = [str(x.dtype).removeprefix("torch.") for x in (*inputs, out)]
+    a_kind, b_kind, out_kind = kinds[0], kinds[-2], kinds[-1]
+
+    @T.prim_func
+    def kernel(A: T.Tensor((n,), a_kind), B: T.Tensor((n,), b_kind), C: T.Tensor((n,), out_kind)):
+        with T.Kernel(1):
+            for i in T.Parallel(n):
+                C[i] = function(A[i]) if len(inputs) == 1 else function(A[i], B[i])
+
+    tvmtile.compile(kernel)(inputs[0], inputs[-1], out)
+    return out
+
+
+@pytest.fixture
+def floats():
+    return torch.from_numpy(np.random.default_rng(1).uniform(0.1, 3, 37).astype("float32"))
+
+
+@pytest.fixture
+def integers():
+    return torch.from_numpy(np.random.default_rng(2).integers(-50, 50, 37, dtype=np.int32))
+
+
+@pytest.mark.parametrize(
+    ("ours", "reference"),
+    [
+        (T.exp10, lambda x: 10**x),
+        (T.rsqrt, torch.rsqrt),
+        (T.sigmoid, torch.sigmoid),
+        (T.__exp, torch.exp),
+        (T.__exp10, lambda x: 10**x),
+        (T.__log, torch.log),
+        (T.__log2, torch.log2),
+        (T.__log10, torch.log10),
+        (T.__sin, torch.sin),
+        (T.__cos, torch.cos),
+        (T.__tan, torch.tan),
+    ],
+)
+def test_functions_of_floats(ours, reference, floats):
+    torch.testing.assert_close(
+        apply(ours, floats).double(),
+        reference(floats.double()),
+        rtol=2e-6,
+        atol=1e-6,
+        check_dtype=False,
+    )
+
+
+@pytest.mark.parametrize("multiple", [1, 7, 32])
+def test_rounding_up(integers, multiple):
+    exact = [math.ceil(x / multiple) for x in integers.tolist()]
+    assert apply(lambda x: T.ceildiv(x, multiple), integers).tolist() == exact
+    assert apply(lambda x: T.align_up(x, multiple), integers).tolist() == [
+        x * multiple for x in exact
+    ]
+    for x, expected in zip(integers.tolist(), exact, strict=True):
+        assert T.ceildiv(x, multiple) == expected
+        assert T.align_up(x, multiple) == expected * multiple
+
+
+def test_clamp(floats):
+    torch.testing.assert_close(apply(lambda x: T.clamp(x, 0.5, 2), floats), floats.clamp(0.5, 2))
+    torch.testing.assert_close(
+        apply(lambda x: T.clamp(x, min_val=1.0, max_val=1.5), floats), floats.clamp(1, 1.5)
+    )
+    assert T.clamp(7, 0, 5) == 5
+
+
+def test_max_and_min_of_several_values(floats):
+    other = floats.flip(0).contiguous()
+    expected = torch.maximum(torch.maximum(floats, other), torch.full_like(floats, 1.0))
+    torch.testing.assert_close(apply(lambda a, b: T.max(a, b, 1.0), floats, other), expected)
+    expected = torch.minimum(torch.minimum(floats, other), torch.full_like(floats, 1.0))
+    torch.testing.assert_close(apply(lambda a, b: T.min(1.0, a, b), floats, other), expected)
+    assert (T.max(3, 4), T.min(2.5, 3)) == (4, 2.5)
+
+
+def test_coordinates_of_a_linear_index():
+    assert T.index_to_coordinates(23, (2, 3, 4)) == [1, 2, 3]
+    index = torch.arange(24, dtype=torch.int32)
+
+    def middle(i):
+        return T.index_to_coordinates(i, (2, 3, 4))[1]
+
+    assert apply(middle, index).tolist() == [i // 4 % 3 for i in range(24)]
+
+
+def test_one_lane_of_a_vector():
+    @T.prim_func
+    def swap(A: T.Tensor((4,), "float16"), B: T.Tensor((4,), "float16")):
+        with T.Kernel(1):
+            vector = A[0:4]
+            for lane in [0, 1, 2, 3]:
+                B[3 - lane] = T.extract_lane(vector, lane)
+
+    a, b = torch.randn(4).half(), torch.zeros(4).half()
+    tvmtile.compile(swap)(a, b)
+    assert b.tolist() == a.flip(0).tolist()
+
+
+@pytest.mark.parametrize(
+    ("vector", "lane", "error", "message"),
+    [
+        (1, 0, InvalidOperand, "1 is not a vector"),
+        (tirx.Var("s", "float16"), 0, InvalidOperand, "s is not a vector"),
+        (
+            tirx.Var("v", "float16x2"),
+            tirx.Var("lane", "int32"),
+            InvalidOperand,
+            "not a compile-time",
+        ),
+        (tirx.Var("v", "float16x2"), 2, OutOfBounds, "lane 2 is outside a vector of 2 lanes"),
+        (tirx.Var("v", "float16x2"), -1, OutOfBounds, "lane -1 is outside"),
+    ],
+)
+def test_mistakes_with_lanes(vector, lane, error, message):
+    with pytest.raises(error, match=message):
+        T.extract_lane(vector, lane)
