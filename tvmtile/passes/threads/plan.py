@@ -23,6 +23,7 @@ from tvmtile.passes.threads.variance import (
 )
 from tvmtile.rewriting import contains, seq, substitute, with_children
 from tvmtile.spans import location_of
+from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import operator_of
 
