@@ -22,7 +22,9 @@ from tvmtile.passes import (
     LaunchBlocksOnCpu,
     Legalize,
     LowerElementOpOnCpu,
+    LowerLoopExitsOnCpu,
     LowerMathOnCpu,
+    LowerNarrowFloatsOnCpu,
     LowerParallelOnCpu,
     LowerTileOp,
     PlaceMemoryOnCpu,
@@ -44,9 +46,11 @@ _CPU: tuple[Any, ...] = (
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     LowerElementOpOnCpu,  # atomics and others on single elements become instructions and calls
+    LowerLoopExitsOnCpu,  # break and continue become calls
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     PlaceMemoryOnCpu,  # tiles become arrays of the host
+    LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 

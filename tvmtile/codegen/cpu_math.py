@@ -90,9 +90,10 @@ def _power(
     body = (polynomial * (r * r) + r) + _f(1.0)
     body = (body * _power_of_two(half)) * _power_of_two(exponent - half)
     body = tirx.Let(half, exponent >> _i(1), body)
-    body = tirx.Let(exponent, tirx.reinterpret("int32", shifted) - _i(_ROUNDER_BITS), body)
     body = tirx.Let(r, remainder(limited, n), body)
-    body = tirx.Let(n, shifted - _f(_ROUNDER), body)
+    # Not shifted - _ROUNDER: TVM's simplifier takes floats for real numbers and would find r = 0.
+    body = tirx.Let(n, tirx.Cast("float32", exponent), body)
+    body = tirx.Let(exponent, tirx.reinterpret("int32", shifted) - _i(_ROUNDER_BITS), body)
     scaled = limited if scale == 1.0 else limited * _f(scale)
     body = tirx.Let(shifted, scaled + _f(_ROUNDER), body)
     low, high = limits

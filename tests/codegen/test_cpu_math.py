@@ -1,0 +1,23 @@
+"""Elementary functions written out for a CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+
+
+@pytest.mark.parametrize(("name", "outer"), [("exp", "exp2"), ("exp2", "exp"), ("exp2", "exp2")])
+def test_functions_of_functions(name, outer):
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(1) as _:
+            for i in T.Parallel(64):
+                B[i] = getattr(T, outer)(getattr(T, name)(A[i]))
+
+    a = torch.linspace(-3, 3, 64)
+    result = tvmtile.compile(main, out_idx=1)(a)
+    expected = getattr(torch, outer)(getattr(torch, name)(a.double()))
+    torch.testing.assert_close(result.double(), expected, rtol=5e-6, atol=0)

@@ -1,0 +1,224 @@
+"""bfloat16 and the floats of 8 bits as arithmetic on their bits and on float32.
+
+A value of such a dtype is a sign, an exponent field e and a mantissa field of m bits. Decoding moves
+the fields to their places in a float32 and adds the difference of the biases to the exponent; where e
+is 0, the mantissa counts steps of 2^(1 - bias - m), which float32 multiplies exactly. Encoding rounds
+to the nearest, ties to even: by adding half a step less the last kept bit, so that a carry raises the
+exponent, and, where the result has e = 0, by adding a float whose last place is one such step.
+
+Values beyond the largest finite one become that one, infinity too (`T.cast` saturates, as TileLang's
+and CUDA's conversions do), except for bfloat16, which has float32's range and becomes infinity. NaN
+stays NaN. Nothing depends on how the processor treats subnormal numbers.
+
+Checked against torch: all codes of every dtype decode bit by bit and encode again; float32 values near
+every code and half-way between codes encode as torch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import DataType, tirx
+
+__all__ = ["NARROW_FLOATS", "NarrowFloat", "decode", "encode"]
+
+_FLOAT32_MANTISSA = 23
+_FLOAT32_BIAS = 127
+_FLOAT32_INFINITY = 0x7F800000
+
+
+@dataclass(frozen=True)
+class NarrowFloat:
+    """The fields of a dtype.
+
+    Attributes
+    ----------
+    bits, mantissa : int
+        Width of the dtype and of its mantissa field.
+    bias : int
+        What is subtracted from the exponent field.
+    largest : int
+        The code of the largest finite value, without the sign.
+    infinity, nan : int or None
+        Their codes; a NaN is any code above infinity, or the one given where there is none.
+    """
+
+    bits: int
+    mantissa: int
+    bias: int
+    largest: int
+    infinity: int | None
+    nan: int
+
+    @property
+    def storage(self) -> str:
+        """The integer dtype of the same width."""
+        return f"uint{self.bits}"
+
+    @property
+    def sign(self) -> int:
+        """The bit of the sign."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def is_signed_zero_nan(self) -> bool:
+        """Whether the code of -0 is the only NaN, so that there is no -0."""
+        return self.nan == self.sign
+
+
+NARROW_FLOATS = {
+    "bfloat16": NarrowFloat(16, 7, 127, largest=0x7F7F, infinity=0x7F80, nan=0x7FC0),
+    "float8_e4m3fn": NarrowFloat(8, 3, 7, largest=0x7E, infinity=None, nan=0x7F),
+    "float8_e4m3fnuz": NarrowFloat(8, 3, 8, largest=0x7F, infinity=None, nan=0x80),
+    "float8_e5m2": NarrowFloat(8, 2, 15, largest=0x7B, infinity=0x7C, nan=0x7F),
+    "float8_e5m2fnuz": NarrowFloat(8, 2, 16, largest=0x7F, infinity=None, nan=0x80),
+    "float8_e8m0fnu": NarrowFloat(8, 0, 127, largest=0xFE, infinity=None, nan=0xFF),
+}
+"""The dtypes by name. float8_e8m0fnu has neither sign nor zero: its code e is 2^(e - 127)."""
+
+
+def decode(dtype: str, code: Any) -> Any:
+    """The float32 value of a code.
+
+    Parameters
+    ----------
+    dtype : str
+        A key of `NARROW_FLOATS`.
+    code : Expr
+        Of the dtype's `storage`, a scalar or a vector.
+    """
+    kind = NARROW_FLOATS[dtype]
+    u32 = _Lanes(code)
+    wide = tirx.Cast(u32.dtype("uint32"), code)
+    if dtype == "bfloat16":
+        return u32.as_float(wide << u32(16))
+    if not kind.mantissa:
+        return u32.let(wide, lambda bits: u32.as_float(_decode_e8m0(u32, bits)))
+    return u32.let(wide, lambda bits: u32.as_float(_decode_bits(kind, u32, bits)))
+
+
+def _decode_e8m0(u32: _Lanes, code: Any) -> Any:
+    bits = tirx.Select(code == u32(0), u32(1 << 22), code << u32(_FLOAT32_MANTISSA))
+    return tirx.Select(code == u32(0xFF), u32(0x7FC00000), bits)
+
+
+def _decode_bits(kind: NarrowFloat, u32: _Lanes, code: Any) -> Any:
+    """The bits of the float32 value, from those of the narrow one in a uint32."""
+    shift = _FLOAT32_MANTISSA - kind.mantissa
+    step = 2.0 ** (1 - kind.bias - kind.mantissa)
+
+    def from_magnitude(magnitude: Any) -> Any:
+        normal = (magnitude << u32(shift)) + u32(_exponents(kind) << _FLOAT32_MANTISSA)
+        counted = tirx.Cast(u32.dtype("float32"), tirx.Cast(u32.dtype("int32"), magnitude))
+        subnormal = u32.as_bits(counted * u32.float(step))
+        bits = tirx.Select(magnitude < u32(1 << kind.mantissa), subnormal, normal)
+        if kind.infinity is not None:
+            special = (magnitude << u32(shift)) | u32(_FLOAT32_INFINITY)
+            bits = tirx.Select(magnitude >= u32(kind.infinity), special, bits)
+        elif not kind.is_signed_zero_nan:
+            bits = tirx.Select(magnitude == u32(kind.nan), u32(0x7FC00000), bits)
+        signed = bits | ((code & u32(kind.sign)) << u32(32 - kind.bits))
+        if kind.is_signed_zero_nan:
+            signed = tirx.Select(code == u32(kind.nan), u32(0x7FC00000), signed)
+        return signed
+
+    return u32.let(code & u32(kind.sign - 1), from_magnitude)
+
+
+def encode(dtype: str, value: Any) -> Any:
+    """The code of the value of a dtype that is nearest to a float32.
+
+    Parameters
+    ----------
+    dtype : str
+        A key of `NARROW_FLOATS`.
+    value : Expr
+        Of float32, a scalar or a vector.
+    """
+    kind = NARROW_FLOATS[dtype]
+    u32 = _Lanes(value)
+    if not kind.mantissa:
+        encoded = u32.let(u32.as_bits(value), lambda bits: _encode_e8m0(u32, bits))
+    else:
+        encoded = u32.let(u32.as_bits(value), lambda bits: _encode_bits(kind, u32, bits))
+    return tirx.Cast(u32.dtype(kind.storage), encoded)
+
+
+def _encode_e8m0(u32: _Lanes, bits: Any) -> Any:
+    """Round to a power of two; half-way goes up, but from a subnormal float32 to 0, which is even."""
+
+    def from_magnitude(magnitude: Any) -> Any:
+        subnormal = magnitude < u32(1 << _FLOAT32_MANTISSA)
+        half = tirx.Select(subnormal, u32((1 << 22) - 1), u32(1 << 22))
+        rounded = (magnitude + half) >> u32(_FLOAT32_MANTISSA)
+        return tirx.Select(magnitude >= u32(_FLOAT32_INFINITY), u32(0xFF), rounded)
+
+    return u32.let(bits & u32(0x7FFFFFFF), from_magnitude)
+
+
+def _encode_bits(kind: NarrowFloat, u32: _Lanes, bits: Any) -> Any:
+    """The bits of the narrow value in a uint32, from those of the float32."""
+    shift = _FLOAT32_MANTISSA - kind.mantissa
+
+    def from_magnitude(magnitude: Any) -> Any:
+        odd = (magnitude >> u32(shift)) & u32(1)
+        rounded = (magnitude + u32((1 << (shift - 1)) - 1) + odd) >> u32(shift)
+        code = rounded - u32(_exponents(kind) << kind.mantissa)
+        if kind.bias != _FLOAT32_BIAS:
+            smallest = (_exponents(kind) + 1) << _FLOAT32_MANTISSA
+            rounder = 2.0 ** (_FLOAT32_MANTISSA + 1 - kind.bias - kind.mantissa)
+            shifted = u32.as_bits(u32.as_float(magnitude) + u32.float(rounder))
+            subnormal = shifted - u32.as_bits(u32.float(rounder))
+            code = tirx.Select(magnitude < u32(smallest), subnormal, code)
+            code = tirx.Select(magnitude >= u32(_overflow(kind)), u32(kind.largest), code)
+        sign = (bits >> u32(32 - kind.bits)) & u32(kind.sign)
+        if kind.is_signed_zero_nan:
+            sign = tirx.Select(code == u32(0), u32(0), sign)
+        nan = u32(kind.nan) if kind.is_signed_zero_nan else u32(kind.nan) | sign
+        is_nan = magnitude > u32(_FLOAT32_INFINITY)
+        return tirx.Select(is_nan, nan, code | sign)
+
+    return u32.let(bits & u32(0x7FFFFFFF), from_magnitude)
+
+
+def _exponents(kind: NarrowFloat) -> int:
+    return _FLOAT32_BIAS - kind.bias
+
+
+def _overflow(kind: NarrowFloat) -> int:
+    """The bits of the largest finite value as a float32: what is not below it becomes it."""
+    shift = _FLOAT32_MANTISSA - kind.mantissa
+    return (kind.largest << shift) + (_exponents(kind) << _FLOAT32_MANTISSA)
+
+
+class _Lanes:
+    """Makes uint32 constants and conversions with the lanes of an expression."""
+
+    def __init__(self, like: Any) -> None:
+        self._lanes = int(DataType(str(like.ty.dtype)).lanes)
+
+    def dtype(self, scalar: str) -> str:
+        return scalar if self._lanes == 1 else f"{scalar}x{self._lanes}"
+
+    def _constant(self, value: float, dtype: str) -> Any:
+        constant = tirx.const(value, dtype)
+        return constant if self._lanes == 1 else tirx.Broadcast(constant, self._lanes)
+
+    def __call__(self, value: int) -> Any:
+        return self._constant(value, "uint32")
+
+    def float(self, value: float) -> Any:
+        return self._constant(value, "float32")
+
+    def as_float(self, bits: Any) -> Any:
+        return tirx.reinterpret(self.dtype("float32"), bits)
+
+    def as_bits(self, value: Any) -> Any:
+        return tirx.reinterpret(self.dtype("uint32"), value)
+
+    def let(self, value: Any, body: Callable[[Any], Any]) -> Any:
+        """`body(value)` with the value computed once."""
+        var = tirx.Var("bits", self.dtype("uint32"))
+        return tirx.Let(var, value, body(var))

@@ -1,0 +1,223 @@
+"""LowerNarrowFloatsOnCpu: bfloat16 and the floats of 8 bits become integers that hold their bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
+from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.rewriting import seq
+
+__all__ = ["LowerNarrowFloatsOnCpu"]
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
+_MOVES_BITS = ("tirx.if_then_else", "tirx.reinterpret", "tirx.address_of")
+_COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+@prim_func_pass("LowerNarrowFloatsOnCpu")
+def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Keep values of narrow floats as their bits, and compute with them in float32.
+
+    Every operation rounds its result to its dtype, as torch does, a store and a cast among them; copies
+    move bits. TVM's own legalisation rounds at stores into tensors only, keeps tiles of narrow floats
+    in float32, decodes no subnormals, and overlooks what a Bind or a Let holds.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "bfloat16"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((32,), "bfloat16")
+            for i in range(32):
+                tile[i] = A[i]
+            for i in range(32):
+                B[i] = T.Cast("float32", tile[i])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "bfloat16"), B: T.Buffer((32,), "float32")):
+        A_bits = T.decl_buffer((32,), "uint16", data=A.data)
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((32,), "uint16")
+            for i in range(32):
+                tile[i] = A_bits[i]
+            for i in range(32):
+                B[i] = T.reinterpret("float32", T.Cast("uint32", tile[i]) << T.uint32(16))
+    ```
+    """
+    del context
+    narrow = [p for p in func.params if is_buffer_var(p) and _narrow(p.ty.dtype) is not None]
+    lowering = _Lowering()
+    views = [tirx.DeclBuffer(lowering.storage(p, f"{p.name}_bits"), data=p.data) for p in narrow]
+    body = lowering.lower(func.body)
+    return func.with_body(seq([*views, body]) if views else body)
+
+
+def _narrow(dtype: Any) -> str | None:
+    """The name of a narrow float dtype without its lanes; None for any other."""
+    scalar = str(dtype).partition("x")[0] if str(dtype) not in NARROW_FLOATS else str(dtype)
+    return scalar if scalar in NARROW_FLOATS else None
+
+
+def _narrow_type(node: Any) -> str | None:
+    """The narrow float that an expression has, if it has one."""
+    return _narrow(node.ty.dtype) if ir.is_prim_expr(node) else None
+
+
+def _like(dtype: str, wide: str) -> str:
+    """The dtype `wide` with the lanes of `dtype`."""
+    lanes = int(DataType(str(dtype)).lanes)
+    return wide if lanes == 1 else f"{wide}x{lanes}"
+
+
+class _Lowering:
+    """Rewrites expressions of a narrow float into expressions of the integer that holds its bits."""
+
+    def __init__(self) -> None:
+        self._variables: dict[ir.Var, ir.Var] = {}
+
+    def lower(self, body: tirx.Stmt) -> tirx.Stmt:
+        return tvm_ffi.structural_mutate(
+            body,
+            [
+                (ir.Var, self._variable),
+                (ir.TensorLoad, self._load),
+                (tirx.FloatImm, self._constant),
+                (tirx.Cast, self._cast),
+                (_ARITHMETIC, self._arithmetic),
+                (_COMPARISON, self._comparison),
+                (tirx.Select, self._select),
+                (tirx.Broadcast, self._broadcast),
+                (tirx.Shuffle, self._shuffle),
+                (tirx.Let, self._let),
+                (ir.Call, self._call),
+                (tirx.Bind, self._bind),
+                (tirx.BufferStore, self._store),
+            ],
+        )
+
+    def storage(self, buffer: ir.Var, name: str) -> ir.Var:
+        """The buffer that holds the bits of a buffer of narrow floats."""
+        if buffer not in self._variables:
+            ty = buffer.ty
+            self._variables[buffer] = tirx.decl_buffer(
+                ty.shape,
+                NARROW_FLOATS[str(ty.dtype)].storage,
+                name=name,
+                strides=ty.strides,
+                elem_offset=ty.elem_offset,
+                scope=ty.storage_scope,
+                data_alignment=ty.data_alignment,
+                offset_factor=ty.offset_factor,
+                span=buffer.span,
+                layout=ty.layout,
+            )
+        return self._variables[buffer]
+
+    def _variable(self, var: ir.Var, mutator: Any) -> Any:
+        del mutator
+        if is_buffer_var(var):
+            return var if _narrow(var.ty.dtype) is None else self.storage(var, var.name)
+        return self._variables.get(var, var)
+
+    def _defined(self, var: ir.Var) -> ir.Var:
+        """The variable that takes the place of one that a Bind or a Let defines."""
+        narrow = _narrow_type(var)
+        if narrow is not None:
+            bits = _like(var.ty.dtype, NARROW_FLOATS[narrow].storage)
+            self._variables[var] = tirx.Var(var.name, bits)
+        return self._variables.get(var, var)
+
+    def _value(self, node: Any, mutator: Any) -> Any:
+        """An operand as its value, in float32 where it is a narrow float."""
+        narrow, lowered = _narrow_type(node), mutator.mutate(node)
+        return lowered if narrow is None else decode(narrow, lowered)
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        if _narrow_type(load) is None:
+            return mutator.default_mutate(load)
+        indices = [mutator.mutate(index) for index in load.indices]
+        return tirx.BufferLoad(mutator.mutate(load.source), indices)
+
+    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+        indices = [mutator.mutate(index) for index in store.indices]
+        buffer, value = mutator.mutate(store.buffer), mutator.mutate(store.value)
+        return tirx.BufferStore(buffer, value, indices, store.span)
+
+    def _constant(self, number: tirx.FloatImm, mutator: Any) -> Any:
+        del mutator
+        narrow = _narrow_type(number)
+        return number if narrow is None else encode(narrow, tirx.const(number.value, "float32"))
+
+    def _cast(self, cast: tirx.Cast, mutator: Any) -> Any:
+        source, target = _narrow_type(cast.value), _narrow_type(cast)
+        if source is None and target is None:
+            return mutator.default_mutate(cast)
+        value, dtype = self._value(cast.value, mutator), str(cast.ty.dtype)
+        if target is None:
+            return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
+        wide = _like(dtype, "float32")
+        return encode(target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value))
+
+    def _arithmetic(self, node: Any, mutator: Any) -> Any:
+        narrow = _narrow_type(node)
+        if narrow is None:
+            return mutator.default_mutate(node)
+        a, b = self._value(node.a, mutator), self._value(node.b, mutator)
+        return encode(narrow, type(node)(a, b, node.span))
+
+    def _comparison(self, node: Any, mutator: Any) -> Any:
+        if _narrow_type(node.a) is None:
+            return mutator.default_mutate(node)
+        return type(node)(self._value(node.a, mutator), self._value(node.b, mutator), node.span)
+
+    def _select(self, node: tirx.Select, mutator: Any) -> Any:
+        parts = (node.condition, node.true_value, node.false_value)
+        return tirx.Select(*(mutator.mutate(part) for part in parts), node.span)
+
+    def _broadcast(self, node: tirx.Broadcast, mutator: Any) -> Any:
+        return tirx.Broadcast(mutator.mutate(node.value), node.lanes, node.span)
+
+    def _shuffle(self, node: tirx.Shuffle, mutator: Any) -> Any:
+        vectors = [mutator.mutate(vector) for vector in node.vectors]
+        return tirx.Shuffle(vectors, [mutator.mutate(index) for index in node.indices], node.span)
+
+    def _let(self, node: tirx.Let, mutator: Any) -> Any:
+        value = mutator.mutate(node.value)
+        return tirx.Let(self._defined(node.var), value, mutator.mutate(node.body), node.span)
+
+    def _bind(self, node: tirx.Bind, mutator: Any) -> Any:
+        value = mutator.mutate(node.value)
+        return tirx.Bind(self._defined(node.var), value, node.span)
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        operands = [arg for arg in call.args if _narrow_type(arg) is not None]
+        result = _narrow_type(call)
+        if not operands and result is None:
+            return mutator.default_mutate(call)
+        name = call.op.name if isinstance(call.op, ir.Op) else ""
+        if name in _MOVES_BITS:
+            return self._moved_call(call, name, mutator)
+        args = [self._value(arg, mutator) for arg in call.args]
+        dtype = call.ty.dtype if result is None else _like(call.ty.dtype, "float32")
+        computed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=str(dtype))
+        return computed if result is None else encode(result, computed)
+
+    def _moved_call(self, call: ir.Call, name: str, mutator: Any) -> Any:
+        args = [mutator.mutate(arg) for arg in call.args]
+        if name == "tirx.address_of":
+            return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
+        if name == "tirx.if_then_else":
+            return tirx.if_then_else(*args, call.span)
+        narrow, dtype = _narrow_type(call), str(call.ty.dtype)
+        wanted = dtype if narrow is None else _like(dtype, NARROW_FLOATS[narrow].storage)
+        return args[0] if str(args[0].ty.dtype) == wanted else tirx.reinterpret(wanted, args[0])
