@@ -29,20 +29,22 @@ def LowerElementOpOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ------
     ```
     @T.prim_func
-    def main(acc: T.Buffer((8,), "int32"), A: T.Buffer((8,), "int8"), B: T.Buffer((8,), "int8")):
+    def main(A: T.Buffer((8,), "int8")):
         T.func_attr({"target": T.target("llvm")})
         for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            T.tile.reducer_update(acc[bx], T.Cast("int32", A[bx]))
+            total = T.alloc_buffer((1,), "int32", scope="local.reducer.sum")
+            T.tile.reducer_update(total[0], T.Cast("int32", A[bx]))
     ```
 
     After
     -----
     ```
     @T.prim_func
-    def main(acc: T.Buffer((8,), "int32"), A: T.Buffer((8,), "int8"), B: T.Buffer((8,), "int8")):
+    def main(A: T.Buffer((8,), "int8")):
         T.func_attr({"target": T.target("llvm")})
         for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            acc[bx] = acc[bx] + T.Cast("int32", A[bx])
+            total = T.alloc_buffer((1,), "int32", scope="local.reducer.sum")
+            total[0] = total[0] + T.Cast("int32", A[bx])
     ```
     """
     del context

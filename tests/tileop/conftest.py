@@ -1,0 +1,53 @@
+"""Random tensors, and what numpy computes with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+
+class Tensors:
+    """Makes tensors whose values depend on the test's seed only."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, shape, dtype, low=-9, high=9):
+        """Normal floats, integers in [low, high) (in [0, high) if unsigned), or random booleans."""
+        if dtype == "bool":
+            return torch.rand(shape, generator=self._generator) < 0.5
+        if "int" in dtype:
+            low = 0 if dtype.startswith("uint") else low
+            values = torch.randint(low, high, shape, generator=self._generator)
+        else:
+            values = 2 * torch.randn(shape, generator=self._generator, dtype=torch.float64)
+        return values.to(getattr(torch, dtype))
+
+    @staticmethod
+    def wide(tensor):
+        """The same values in float64 or int64, for numpy."""
+        if tensor.dtype.is_floating_point:
+            return tensor.double().numpy()
+        return tensor.numpy().astype(np.int64)
+
+
+@pytest.fixture
+def tensors():
+    return Tensors(seed=0)
+
+
+@pytest.fixture
+def close():
+    """Compare a result with a reference in float64, to what its dtype can hold."""
+    tolerance = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 2e-5, "float64": 1e-12}
+
+    def compare(result, expected):
+        name = str(result.dtype).removeprefix("torch.")
+        if name not in tolerance:
+            np.testing.assert_array_equal(result.numpy(), np.asarray(expected).astype(name))
+            return
+        bound = tolerance[name]
+        np.testing.assert_allclose(result.double().numpy(), expected, rtol=bound, atol=4 * bound)
+
+    return compare
