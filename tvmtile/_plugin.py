@@ -15,6 +15,7 @@ PIPELINE_NAME = "tvmtile"
 
 OPERATORS = (
     "annotate_layout",
+    "annotate_safe_value",
     "atomic",
     "atomic_load",
     "atomic_tile",

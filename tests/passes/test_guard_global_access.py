@@ -87,3 +87,34 @@ def test_dynamic_extent() -> None:
         kernel(a, c)
         assert torch.equal(c, -a)
         assert (memory[size:] == 7).all()
+
+
+def test_a_value_for_reads_outside() -> None:
+    @T.prim_func
+    def shift(A: T.Tensor((N,), "float16"), C: T.Tensor((N,), "float32")):
+        with T.Kernel(T.ceildiv(N, 32)) as bx:
+            T.annotate_safe_value({A: -2.5})
+            tile = T.alloc_shared((32,), "float32")
+            T.copy(A[bx * 32 + 3], tile)
+            for i in T.Parallel(32):
+                C[bx * 32 + i] = tile[i] + A[bx * 32 + i - 4]
+
+    a = torch.randn(N).half()
+    padded = torch.cat([torch.full((4,), -2.5), a.float(), torch.full((3,), -2.5)])
+    expected = padded[7:] + padded[:N]
+    assert torch.equal(tvmtile.compile(shift, out_idx=-1)(a), expected)
+
+
+def test_each_lane_of_a_vector_is_guarded_by_itself() -> None:
+    @T.prim_func
+    def shift(A: T.Tensor((N,), "int32"), C: T.Tensor((N,), "int32")):
+        with T.Kernel(T.ceildiv(N, 8)) as bx:
+            C[bx * 8 - 2 : bx * 8 + 6] = A[bx * 8 - 4 : bx * 8 + 4]
+
+    a = torch.arange(N, dtype=torch.int32) + 1
+    expected = torch.cat([torch.zeros(2, dtype=torch.int32), a[:-2]])
+    result = torch.full((N,), -1, dtype=torch.int32)
+    tvmtile.compile(shift)(a, result)
+    written = min(N, (N + 7) // 8 * 8 - 2)
+    assert torch.equal(result[:written], expected[:written])
+    assert result[written:].eq(-1).all()

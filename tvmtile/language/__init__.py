@@ -58,6 +58,7 @@ from tvmtile.tileop.reducer import (
     reducer_init,
     reducer_update,
 )
+from tvmtile.tileop.safe_value import annotate_safe_value
 from tvmtile.tileop.scan import cummax, cumsum
 from tvmtile.tileop.transpose import transpose
 

@@ -20,6 +20,7 @@ from tvmtile.rewriting import (
 )
 from tvmtile.tileop.operands import buffer_of, origin_of
 from tvmtile.tileop.registry import TileOp, operator_of
+from tvmtile.tileop.safe_value import SafeValue
 
 __all__ = ["GuardGlobalAccess"]
 
@@ -28,7 +29,8 @@ __all__ = ["GuardGlobalAccess"]
 def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make every access that may lie outside a tensor in global memory safe.
 
-    Loads outside read as zero, stores outside are not done. Accesses that the analyzer proves to lie
+    Loads outside read as zero, or what `T.annotate_safe_value` says, lane by lane where they are of
+    vectors; stores outside are not done. Accesses that the analyzer proves to lie
     inside stay as they are. A nest of elementwise loops gets two versions: where the whole nest lies
     inside, which is the case for all but the last tiles, the unguarded one runs.
 
@@ -57,8 +59,24 @@ def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    tensors = _tensors_of(func)
-    return func.with_body(_Guard(tensors).rewrite(func.body))
+    guard = _Guard(_tensors_of(func), _safe_values_of(func))
+    return func.with_body(guard.rewrite(func.body))
+
+
+_NOTHING = tirx.Evaluate(tirx.const(0, "int32"))
+
+
+def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
+    """What reads outside some of the tensors give, as `T.annotate_safe_value` says."""
+    values: dict[ir.Var, Any] = {}
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if isinstance(op, SafeValue):
+            values[op.tensor] = op.value
+
+    structural_walk(func.body, (ir.Call, note))
+    return values
 
 
 def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
@@ -74,9 +92,10 @@ def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
 
 
 class _Guard(ScopedRewriter):
-    def __init__(self, tensors: set[ir.Var]) -> None:
+    def __init__(self, tensors: set[ir.Var], outside: dict[ir.Var, Any]) -> None:
         super().__init__()
         self._tensors = tensors
+        self._outside = outside
         self._in_kernel = False
         self._nest: list[tirx.For] = []
 
@@ -108,29 +127,52 @@ class _Guard(ScopedRewriter):
     def visit_load(self, node: ir.TensorLoad) -> Any:
         load = self.descend(node)
         bindings, indices = _effects_once(load.indices)
-        condition = self._condition(load.source, indices)
-        if condition is None:
+        if self._condition(load.source, indices) is None:
             return load
-        zero = tirx.const(0, load.ty.dtype)
-        guarded = tirx.if_then_else(condition, tirx.BufferLoad(load.source, indices), zero)
+        lanes = [self._guarded_load(load.source, lane) for lane in _lanes(indices)]
+        guarded = lanes[0] if len(lanes) == 1 else tirx.Shuffle(lanes, list(range(len(lanes))))
         for var, index in reversed(bindings):
             guarded = tirx.Let(var, index, guarded)
         return guarded
 
+    def _guarded_load(self, buffer: ir.Var, indices: list[Any]) -> Any:
+        load = tirx.BufferLoad(buffer, indices)
+        condition = self._condition(buffer, indices)
+        outside = self._outside.get(buffer, tirx.const(0, str(buffer.ty.dtype)))
+        return load if condition is None else tirx.if_then_else(condition, load, outside)
+
     def visit_store(self, node: tirx.BufferStore) -> Any:
         store = self.descend(node)
         bindings, indices = _effects_once(store.indices)
-        condition = self._condition(store.buffer, indices)
-        if condition is None:
+        if self._condition(store.buffer, indices) is None:
             return store
-        inside = tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
-        first = [tirx.Bind(var, index) for var, index in bindings]
-        return seq([*first, tirx.IfThenElse(condition, inside, None)])
+        first: list[tirx.Stmt] = [tirx.Bind(var, index) for var, index in bindings]
+        lanes = _lanes(indices)
+        if len(lanes) == 1:
+            return seq([*first, self._guarded_store(store, store.value, lanes[0])])
+        vector = ir.Var("vector", store.value.ty)
+        first.append(tirx.Bind(vector, store.value))
+        return seq(
+            [
+                *first,
+                *(
+                    self._guarded_store(store, tirx.Shuffle([vector], [number]), lane)
+                    for number, lane in enumerate(lanes)
+                ),
+            ]
+        )
+
+    def _guarded_store(self, store: tirx.BufferStore, value: Any, indices: list[Any]) -> tirx.Stmt:
+        inside = tirx.BufferStore(store.buffer, value, indices, span=store.span)
+        condition = self._condition(store.buffer, indices)
+        return inside if condition is None else tirx.IfThenElse(condition, inside, None)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         op = operator_of(node.value)
         if op is None:
             return self.descend(node)
+        if isinstance(op, SafeValue):
+            return _NOTHING
         guarded = tirx.Evaluate(self._with_guarded_values(node.value, op), node.span)
         inside = self._places_inside(op)
         return guarded if inside is None else tirx.IfThenElse(inside, guarded, None)
@@ -178,6 +220,14 @@ class _Guard(ScopedRewriter):
         if not unproven:
             return None
         return tirx.all(*unproven) if len(unproven) > 1 else unproven[0]
+
+
+def _lanes(indices: list[Any]) -> list[list[Any]]:
+    """The indices of each element of an access: of one, or of the lanes of a vector."""
+    *outer, last = indices
+    if not isinstance(last, tirx.Ramp):
+        return [indices]
+    return [[*outer, last.base + lane * last.stride] for lane in range(int(last.lanes))]
 
 
 def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
