@@ -111,11 +111,13 @@ def quantifier_elements(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
     """Look at every element; LLVM makes vectors of it, which an early exit would prevent."""
     del context
     total = Total("int32", 1)
-    zero = tirx.const(0, dtype_of(op.src))
+    dtype = dtype_of(op.src)
 
     def look(offsets: list[Any]) -> tirx.Stmt:
         load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
-        found = tirx.Cast("int32", load != zero)
+        # LLVM has no comparison of two booleans that TVM would ask it for.
+        truth = load if dtype == "bool" else load != tirx.const(0, dtype)
+        found = tirx.Cast("int32", truth)
         return total.set(total.value | found if op.kind == "any" else total.value & found)
 
     start = total.starting_from(tirx.const(0 if op.kind == "any" else 1, "int32"))
