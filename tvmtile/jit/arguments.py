@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.runtime import from_dlpack
+from tvm_ffi import from_dlpack
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
+from tvmtile.rewriting import substitute
 from tvmtile.tileop.operands import constant
 
-__all__ = ["explain", "ready", "with_addresses"]
+__all__ = ["explain", "ready", "with_addresses", "with_integers_in_range"]
 
 
 def ready(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -31,7 +32,7 @@ def ready(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 def _ready(arg: Any) -> Any:
     module = type(arg).__module__.partition(".")[0]
     if module == "numpy":
-        return from_dlpack(arg) if hasattr(arg, "__dlpack__") and arg.ndim else arg.item()
+        return _from_numpy(arg) if getattr(arg, "ndim", 0) else arg.item()
     if module != "torch" or not hasattr(arg, "numel"):
         return arg
     if arg.requires_grad:
@@ -41,8 +42,16 @@ def _ready(arg: Any) -> Any:
     return arg
 
 
+def _from_numpy(array: Any) -> Any:
+    try:
+        return from_dlpack(array)
+    except BufferError:  # DLPack can't say that memory is read-only; `explain` does
+        return array
+
+
 def _row_major(shape: Sequence[int]) -> list[int]:
-    strides, step = [], 1
+    strides: list[int] = []
+    step = 1
     for size in reversed(shape):
         strides.insert(0, step)
         step *= size
@@ -91,8 +100,42 @@ def _address(value: Any) -> Any:
     return value
 
 
+def with_integers_in_range(
+    function: Callable[..., Any], params: Sequence[ir.Var]
+) -> Callable[..., Any]:
+    """`function`, with its integers checked, of which TVM would keep the low bits only.
+
+    Parameters
+    ----------
+    function : callable
+        A compiled kernel.
+    params : sequence of Var
+        Its parameters.
+    """
+    limits = {
+        index: _limits(str(param.ty.dtype))
+        for index, param in enumerate(params)
+        if ir.is_prim_expr(param) and "int" in str(param.ty.dtype)
+    }
+    if not limits:
+        return function
+
+    def call(*args: Any) -> Any:
+        for index, (lowest, highest) in limits.items():
+            value = args[index] if index < len(args) else None
+            if isinstance(value, int) and not lowest <= value <= highest:
+                raise OverflowError(value)
+        return function(*args)
+
+    return call
+
+
+def _limits(dtype: str) -> tuple[int, int]:
+    return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
+
+
 def explain(
-    kernel: str, params: Sequence[ir.Var], args: Sequence[Any], input_count: int
+    kernel: str, params: Sequence[ir.Var], results: Sequence[int], args: Sequence[Any]
 ) -> ArgumentError | None:
     """Say which argument does not fit its parameter, or None if all do.
 
@@ -102,98 +145,138 @@ def explain(
         The kernel's name.
     params : sequence of Var
         Its parameters.
+    results : sequence of int
+        Which of them are results, which a call need not give.
     args : sequence
         What it was called with.
-    input_count : int
-        How many of the parameters are not results.
     """
-    if len(args) not in (len(params), input_count):
-        names = ", ".join(param.name for param in params[:input_count])
+    inputs = [param for index, param in enumerate(params) if index not in results]
+    if len(args) not in (len(params), len(inputs)):
+        names = ", ".join(param.name for param in inputs)
+        count = len(inputs)
         return ArgumentError(
-            f"{kernel} takes {input_count} arguments ({names}), not {len(args)}",
+            f"{kernel} takes {count} argument{'s' * (count != 1)} ({names}), not {len(args)}",
             help="results are allocated by the call"
-            if input_count != len(params)
+            if results
             else "give every parameter; out_idx makes parameters results",
         )
-    bound: dict[str, tuple[int, str]] = {}
-    for param, arg in zip(params, args, strict=False):
-        problem = (
-            _tensor_problem(param, arg, bound)
-            if is_buffer_var(param)
-            else _scalar_problem(param, arg)
-        )
+    check = _Check()
+    for param, arg in zip(params if len(args) == len(params) else inputs, args, strict=True):
+        problem = check.tensor(param, arg) if is_buffer_var(param) else _scalar_problem(param, arg)
         if problem is not None:
             what, help_text = problem
             return ArgumentError(f"{kernel}: {param.name} {what}", help=help_text)
     return None
 
 
-def _scalar_problem(param: ir.Var, arg: Any) -> tuple[str, str] | None:
+_Problem = tuple[str, str | None]
+
+
+def _scalar_problem(param: ir.Var, arg: Any) -> _Problem | None:
     if _is_pointer(param):
         return None
     dtype = str(param.ty.dtype)
-    if isinstance(arg, bool | int | float):
-        if isinstance(arg, float) and "int" in dtype:
-            return f"is a {dtype}; {arg!r} is a float", "pass an int"
+    if not isinstance(arg, bool | int | float):
+        return f"is {_a(dtype)}; it got {_a(type(arg).__name__)}", "pass a Python number"
+    if "int" not in dtype:
         return None
-    return f"is a {dtype}; it got {_a(arg)}", "pass a Python number"
-
-
-def _tensor_problem(
-    param: ir.Var, arg: Any, bound: dict[str, tuple[int, str]]
-) -> tuple[str, str | None] | None:
-    ty = param.ty
-    wanted = f"a tensor [{', '.join(str(e) for e in ty.shape)}] of {ty.dtype}"
-    if not hasattr(arg, "shape") or not hasattr(arg, "dtype"):
-        return f"is {wanted}; it got {_a(arg)}", "pass a tensor"
-    dtype = str(arg.dtype).removeprefix("torch.")
-    if dtype != str(ty.dtype):
-        return f"is {wanted}; it got {dtype}", f"convert it, e.g. `x.to(torch.{ty.dtype})`"
-    shape = tuple(int(size) for size in arg.shape)
-    if len(shape) != len(ty.shape):
-        return f"is {wanted}; it got {len(shape)} dimensions, {list(shape)}", "reshape it"
-    for axis, (extent, size) in enumerate(zip(ty.shape, shape, strict=True)):
-        problem = _extent_problem(param.name, axis, extent, size, bound)
-        if problem is not None:
-            return f"is {wanted}; it got shape {list(shape)}: {problem}", None
-    device = str(getattr(arg, "device", "cpu"))
-    if not device.startswith("cpu"):
-        return f"must be on the CPU; it is on {device}", "move it with `.cpu()`"
-    return _stride_problem(param, arg, shape)
-
-
-def _extent_problem(
-    name: str, axis: int, extent: Any, size: int, bound: dict[str, tuple[int, str]]
-) -> str | None:
-    known = constant(extent) if isinstance(extent, tirx.IntImm | int) else None
-    if known is not None:
-        return None if known == size else f"axis {axis} needs {known}, not {size}"
-    if isinstance(extent, ir.Var):
-        first, where = bound.setdefault(extent.name, (size, f"axis {axis} of {name}"))
-        if first != size:
-            return f"axis {axis} is {extent.name}, which is {first} by {where}, not {size}"
+    if isinstance(arg, float):
+        return f"is {_a(dtype)}; it got the float {arg!r}", "pass an int"
+    lowest, highest = _limits(dtype)
+    if not lowest <= arg <= highest:
+        return f"is {_a(dtype)}; {arg} does not fit", f"it holds {lowest} to {highest}"
     return None
 
 
-def _stride_problem(param: ir.Var, arg: Any, shape: tuple[int, ...]) -> tuple[str, str] | None:
-    stride = getattr(arg, "stride", None)
-    if not callable(stride):
-        itemsize = getattr(arg, "itemsize", 1)
-        strides = [s // itemsize for s in getattr(arg, "strides", ()) or ()]
-    else:
-        strides = list(stride())
-    if not strides or len(param.ty.strides) > 0:
-        return None
-    expected = _row_major(shape)
-    for size, have, want in zip(shape, strides, expected, strict=True):
-        if size > 1 and have != want:
-            return (
-                f"must be contiguous, with strides {expected}; it got strides {strides}",
-                "pass `x.contiguous()`, or declare the parameter as T.StridedTensor",
+class _Check:
+    """Compares tensors with parameters; remembers what dynamic extents and strides are bound to."""
+
+    def __init__(self) -> None:
+        self._bound: dict[ir.Var, tuple[int, str]] = {}
+
+    def tensor(self, param: ir.Var, arg: Any) -> _Problem | None:
+        ty = param.ty
+        wanted = f"a tensor [{', '.join(str(e) for e in ty.shape)}] of {ty.dtype}"
+        if not hasattr(arg, "shape") or not hasattr(arg, "dtype"):
+            return f"is {wanted}; it got {_a(type(arg).__name__)}", "pass a tensor"
+        dtype = str(arg.dtype).removeprefix("torch.")
+        if dtype != str(ty.dtype):
+            return f"is {wanted}; it got {dtype}", _conversion(arg, str(ty.dtype))
+        shape = tuple(int(size) for size in arg.shape)
+        if len(shape) != len(ty.shape):
+            count = f"{len(shape)} dimension{'s' * (len(shape) != 1)}"
+            return f"is {wanted}; it got {count}, {list(shape)}", "reshape it"
+        for axis, (extent, size) in enumerate(zip(ty.shape, shape, strict=True)):
+            problem = self._mismatch(extent, size, f"axis {axis}", param.name)
+            if problem is not None:
+                return f"is {wanted}; it got shape {list(shape)}: {problem}", None
+        device = str(getattr(arg, "device", "cpu"))
+        if not device.startswith("cpu"):
+            return f"must be on the CPU; it is on {device}", "move it with `.cpu()`"
+        if getattr(getattr(arg, "flags", None), "writeable", True) is False:
+            return "is a read-only array", "pass `x.copy()`: DLPack can't pass read-only memory"
+        return self._strides(param, arg, shape)
+
+    def _mismatch(self, expected: Any, actual: int, what: str, name: str) -> str | None:
+        """Compare an extent or a stride, which binds its variable where it is the first of its name."""
+        if isinstance(expected, ir.Var):
+            first, where = self._bound.setdefault(expected, (actual, f"{what} of {name}"))
+            if first == actual:
+                return None
+            return f"{what} is {expected.name}, which is {first} by {where}, not {actual}"
+        known = constant(
+            substitute(
+                expected,
+                {v: tirx.const(size, str(v.ty.dtype)) for v, (size, _) in self._bound.items()},
             )
-    return None
+        )
+        if known is None or known == actual:
+            return None
+        symbolic = f" ({expected})" if constant(expected) is None else ""
+        return f"{what} needs {known}{symbolic}, not {actual}"
+
+    def _strides(self, param: ir.Var, arg: Any, shape: tuple[int, ...]) -> _Problem | None:
+        strides = _strides_of(arg)
+        if not strides:
+            return None
+        declared = list(param.ty.strides)
+        expected = declared or _row_major(shape)
+        for axis, (size, have, want) in enumerate(zip(shape, strides, expected, strict=True)):
+            if size <= 1:
+                continue
+            if not declared and have != want:
+                return (
+                    f"must be contiguous, with strides {expected}; it got strides {strides}",
+                    _contiguous(arg) + ", or declare the parameter as T.StridedTensor",
+                )
+            problem = self._mismatch(want, have, f"the stride of axis {axis}", param.name)
+            if problem is not None:
+                return f"got strides {strides}: {problem}", "strides count elements, not bytes"
+        return None
 
 
-def _a(value: Any) -> str:
-    name = type(value).__name__
+def _strides_of(arg: Any) -> list[int]:
+    """Strides in elements; nothing where the tensor has none to tell."""
+    stride = getattr(arg, "stride", None)
+    if callable(stride):
+        return list(stride())
+    strides = list(getattr(arg, "strides", None) or ())
+    if type(arg).__module__ == "numpy":
+        return [step // arg.itemsize for step in strides]
+    return strides
+
+
+def _conversion(arg: Any, dtype: str) -> str:
+    if type(arg).__module__ == "numpy":
+        return f'convert it, e.g. `x.astype("{dtype}")`'
+    return f"convert it, e.g. `x.to(torch.{dtype})`"
+
+
+def _contiguous(arg: Any) -> str:
+    if type(arg).__module__ == "numpy":
+        return "pass `numpy.ascontiguousarray(x)`"
+    return "pass `x.contiguous()`"
+
+
+def _a(name: str) -> str:
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"

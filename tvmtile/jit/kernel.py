@@ -13,8 +13,10 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
-from tvmtile.jit.arguments import explain, ready, with_addresses
+from tvmtile.jit.arguments import explain, ready, with_addresses, with_integers_in_range
 from tvmtile.jit.threads import prepare_thread_pool
+from tvmtile.rewriting import contains, substitute
+from tvmtile.tileop.operands import constant
 
 if TYPE_CHECKING:
     from tvmtile.profiler import Profiler, TensorSupplyType
@@ -57,7 +59,8 @@ class Kernel:
         symbol = prim_func.attrs.get("global_symbol") if prim_func.attrs is not None else None
         self.name = str(symbol or "main")
         function = tvm.runtime.Executable(module)[self.name]
-        self._call = with_addresses(function, list(prim_func.params))
+        params = list(prim_func.params)
+        self._call = with_integers_in_range(with_addresses(function, params), params)
         self._input_count = len(prim_func.params) - len(out_idx)
         prepare_thread_pool()
 
@@ -86,26 +89,24 @@ class Kernel:
             If an argument does not fit: the message names the parameter, what it needs and what it
             got.
         """
-        if self.out_idx and len(args) == self._input_count:
-            return self._call_allocating(args)
+        given = args
         try:
+            if self.out_idx and len(args) == self._input_count:
+                args = self._with_results(args)
             self._call(*args)
-        except Exception as error:
-            return self._retry(args, error)
-        return self._results(args)
+        except Exception as error:  # noqa: BLE001 - TVM raises several kinds
+            problem = self._retry(given, args, error)
+        else:
+            return self._results(args)
+        if problem is None:
+            return self._results(args)
+        raise problem
 
     def _results(self, args: tuple[Any, ...]) -> Any:
         if not self.out_idx:
             return None
         results = [args[i] for i in self.out_idx]
         return results[0] if len(results) == 1 else results
-
-    def _call_allocating(self, args: tuple[Any, ...]) -> Any:
-        try:
-            complete = self._with_results(args)
-        except ArgumentError as error:
-            raise error.with_traceback(None) from None
-        return self(*complete)
 
     def _with_results(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         inputs = iter(args)
@@ -144,25 +145,37 @@ class Kernel:
                 shape, dtype=getattr(torch, dtype), device=device
             )
         if kind in ("tvm", "tvm_ffi"):
-            return lambda shape, dtype: tvm.runtime.empty(shape, dtype)
+            return tvm.runtime.empty
         import numpy as np
 
-        return lambda shape, dtype: np.empty(shape, dtype)
+        return np.empty
 
-    def _retry(self, args: tuple[Any, ...], error: Exception) -> Any:
-        """Convert arguments that TVM can't take as they are, or say which one does not fit."""
-        prepared = ready(args)
+    def _retry(
+        self, given: tuple[Any, ...], args: tuple[Any, ...], error: Exception
+    ) -> Exception | None:
+        """Convert arguments that TVM can't take as they are, or say which one does not fit.
+
+        Parameters
+        ----------
+        given, args : tuple
+            What the call was given, and the same with the results in their places.
+        error : Exception
+            Why the call failed.
+
+        Returns
+        -------
+        Exception or None
+            What to raise; None where the converted arguments were accepted.
+        """
+        prepared = ready(args) if len(args) == len(self.prim_func.params) else None
         if prepared is not None:
             try:
                 self._call(*prepared)
-            except Exception as second:
+            except Exception as second:  # noqa: BLE001
                 error = second
             else:
-                return self._results(args)
-        problem = explain(self.name, list(self.prim_func.params), args, self._input_count)
-        if problem is None:
-            raise error
-        raise problem.with_traceback(None) from None
+                return None
+        return explain(self.name, list(self.prim_func.params), self.out_idx, given) or error
 
     # Looking at it ---------------------------------------------------------------------------
 
@@ -208,29 +221,30 @@ def _bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:
     """The values of dynamic extents, from the arguments that have them."""
     bound: dict[ir.Var, int] = {}
     for param, arg in zip(params, args, strict=True):
-        if arg is None:
-            continue
         if not is_buffer_var(param):
-            bound[param] = arg
+            if isinstance(arg, int):
+                bound[param] = arg
             continue
-        for extent, size in zip(param.ty.shape, arg.shape, strict=False):
+        for extent, size in zip(param.ty.shape, getattr(arg, "shape", ()), strict=False):
             if isinstance(extent, ir.Var):
                 bound[extent] = int(size)
     return bound
 
 
 def _evaluate(extent: Any, values: dict[ir.Var, int]) -> int:
-    from tvm.sym import Analyzer
-
-    from tvmtile.rewriting import substitute
-
     if isinstance(extent, int):
         return extent
-    constants = {var: tirx.const(value, str(var.ty.dtype)) for var, value in values.items()}
-    result = Analyzer().simplify(substitute(extent, constants))
-    if not isinstance(result, tirx.IntImm):
+    if isinstance(extent, ir.Var) and extent in values:
+        return values[extent]
+    used = {
+        var: tirx.const(value, str(var.ty.dtype))
+        for var, value in values.items()
+        if contains(extent, ir.Var, var.same_as)
+    }
+    result = constant(substitute(extent, used))
+    if result is None:
         raise ArgumentError(
             f"the extent {extent} of a result is not known from the arguments",
             help="pass the result tensor too, or make the extent one of an argument",
         )
-    return int(result.value)
+    return result
