@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 
@@ -9,6 +11,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
+
+
+@pytest.fixture(autouse=True)
+def _verify_between_passes() -> Iterator[None]:
+    """Check what must hold between the passes, in every kernel that a test compiles."""
+    import tvm
+
+    from tvmtile.passes import Verifier
+
+    with tvm.transform.PassContext(instruments=[Verifier()]):
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

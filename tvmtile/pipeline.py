@@ -22,12 +22,12 @@ from tvmtile.passes import (
     LaunchBlocksOnCpu,
     Legalize,
     LowerElementOpOnCpu,
-    LowerLoopExitsOnCpu,
     LowerMathOnCpu,
     LowerNarrowFloatsOnCpu,
     LowerParallelOnCpu,
     LowerTileOp,
     PlaceMemoryOnCpu,
+    RollLoopsWithExits,
     SerializeThreads,
 )
 
@@ -46,7 +46,7 @@ _CPU: tuple[Any, ...] = (
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     LowerElementOpOnCpu,  # atomics and others on single elements become instructions and calls
-    LowerLoopExitsOnCpu,  # break and continue become calls
+    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     PlaceMemoryOnCpu,  # tiles become arrays of the host

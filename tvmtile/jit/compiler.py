@@ -14,10 +14,12 @@ from tvmtile._plugin import PIPELINE_NAME, register
 from tvmtile.errors import InvalidOperand, NoLowering, hide_internal_frames
 from tvmtile.jit.kernel import Kernel
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
+from tvmtile.passes import Verifier
 from tvmtile.target import resolve
 
 __all__ = ["build", "compile", "pass_context"]
 
+VERIFY_OPTION = "tvmtile.verify"
 _BACKENDS = ("auto", "tvm_ffi", "tvm")
 
 
@@ -48,7 +50,8 @@ def compile(
     target_host, verbose, compile_flags
         Accepted for TileLang's kernels.
     pass_configs : mapping, optional
-        Options of TVM's passes, as of `tvm.transform.PassContext(config=...)`.
+        Options of TVM's passes, as of `tvm.transform.PassContext(config=...)`. With `tvmtile.verify`,
+        what must hold between tvmtile's passes is checked (see `tvmtile.passes.verify`).
 
     Returns
     -------
@@ -117,6 +120,8 @@ def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> 
     # Options of TileLang's own passes have no meaning here. A key may be a PassConfigKey.
     named = {getattr(key, "value", key): value for key, value in config.items()}
     known = {key: value for key, value in named.items() if not key.startswith("tl.")}
+    if known.pop(VERIFY_OPTION, False):
+        instruments = [*instruments, Verifier()]
     with tvm.transform.PassContext(
         opt_level=current.opt_level,
         config={**current.config, **known},

@@ -10,14 +10,15 @@ from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_element_op import LowerElementOpOnCpu
-from tvmtile.passes.lower_loop_exits import LowerLoopExitsOnCpu
 from tvmtile.passes.lower_math import LowerMathOnCpu
 from tvmtile.passes.lower_narrow_floats import LowerNarrowFloatsOnCpu
 from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu
+from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
+from tvmtile.passes.verify import Verifier, Verify
 
 __all__ = [
     "CheckAccumulators",
@@ -27,12 +28,14 @@ __all__ = [
     "LaunchBlocksOnCpu",
     "Legalize",
     "LowerElementOpOnCpu",
-    "LowerLoopExitsOnCpu",
     "LowerMathOnCpu",
     "LowerNarrowFloatsOnCpu",
     "LowerParallelOnCpu",
     "LowerTileOp",
     "LowerTilePrograms",
     "PlaceMemoryOnCpu",
+    "RollLoopsWithExits",
     "SerializeThreads",
+    "Verifier",
+    "Verify",
 ]

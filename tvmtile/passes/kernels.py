@@ -13,7 +13,9 @@ from tvmtile.language.kernel import KERNEL_ANNOTATION
 
 __all__ = [
     "Launch",
+    "is_barrier",
     "is_kernel",
+    "is_loop_exit",
     "is_tile_program",
     "launch_of",
     "leaves_loop",
@@ -130,8 +132,30 @@ def leaves_loop(stmt: tirx.Stmt) -> bool:
         stmt,
         [
             ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
-            ((tirx.Break, tirx.Continue), lambda _: tvm_ffi.VisitInterrupt(True)),
+            (
+                tirx.Evaluate,
+                lambda node: tvm_ffi.VisitInterrupt(True) if is_loop_exit(node) else None,
+            ),
         ],
         order="pre",
     )
     return found is not None
+
+
+def is_barrier(stmt: tirx.Stmt) -> bool:
+    """Tell whether threads wait for each other at a statement."""
+    return _calls(stmt, ("tirx.tvm_storage_sync",))
+
+
+def is_loop_exit(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a `break` or a `continue`."""
+    return _calls(stmt, ("tirx.break_loop", "tirx.continue_loop"))
+
+
+def _calls(stmt: tirx.Stmt, names: tuple[str, ...]) -> bool:
+    return (
+        isinstance(stmt, tirx.Evaluate)
+        and isinstance(stmt.value, ir.Call)
+        and isinstance(stmt.value.op, ir.Op)
+        and stmt.value.op.name in names
+    )

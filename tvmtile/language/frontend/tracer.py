@@ -282,15 +282,15 @@ class Tracer:
         return serial(*bounds)
 
     def break_loop(self) -> bool:
-        return self._leave_iteration("break", T.Break)
+        return self._leave_iteration("break", tirx.break_loop())
 
     def continue_loop(self) -> bool:
-        return self._leave_iteration("continue", T.Continue)
+        return self._leave_iteration("continue", tirx.continue_loop())
 
-    def _leave_iteration(self, keyword: str, emit: Callable[[], None]) -> bool:
+    def _leave_iteration(self, keyword: str, exit_call: ir.Call) -> bool:
         loop = self.loops[-1]
         if loop.dynamic:
-            emit()
+            T.evaluate(exit_call)
             return False
         if any(region.construct == "branch" for region in self._regions):
             raise NestingError(

@@ -8,8 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.language.allocate import FRAGMENT_SCOPE
-from tvmtile.passes.threads.variance import ThreadVariance
+from tvmtile.passes.threads.variance import ThreadVariance, is_private
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import operator_of
 
@@ -17,9 +16,8 @@ __all__ = ["Accesses", "is_shared"]
 
 
 def is_shared(buffer: ir.Var) -> bool:
-    """Tell whether the threads of a block share a tile: shared memory, and fragments."""
-    scope = str(buffer.ty.storage_scope)
-    return scope.startswith("shared") or scope == FRAGMENT_SCOPE
+    """Tell whether the threads of a block share a tile: shared memory, fragments, reducers."""
+    return buffer.ty.storage_scope != "global" and not is_private(buffer)
 
 
 class Accesses:

@@ -12,7 +12,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from tvmtile.errors import NestingError, SourceLocation
-from tvmtile.passes.kernels import Launch, leaves_loop, statements_of
+from tvmtile.passes.kernels import Launch, is_barrier, is_loop_exit, leaves_loop, statements_of
 from tvmtile.passes.threads.accesses import Accesses, is_shared
 from tvmtile.passes.threads.exchange import exchange_values
 from tvmtile.passes.threads.variance import (
@@ -23,13 +23,10 @@ from tvmtile.passes.threads.variance import (
 )
 from tvmtile.rewriting import contains, seq, substitute, with_children
 from tvmtile.spans import location_of
-from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import operator_of
 
 __all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
-
-_BARRIER = "tirx.tvm_storage_sync"
 
 
 @dataclass
@@ -136,9 +133,9 @@ class _Planner:
             private = self._variance.root(stmt.buffer)
             differs = is_private(private) and self._variance.depends(private)
             sequence.declare(Private(stmt) if differs else Once(stmt))
-        elif isinstance(stmt, tirx.Break | tirx.Continue):
+        elif is_loop_exit(stmt):
             sequence.once(Once(stmt))
-        elif _is_barrier(stmt):
+        elif is_barrier(stmt):
             if guards and not _is_warp_barrier(stmt):
                 raise _divergent(stmt, "T.sync_threads")
             sequence.end_run()
@@ -245,7 +242,7 @@ class _Planner:
 
     def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
         for child in statements_of(stmt):
-            if _is_barrier(child):
+            if is_barrier(child):
                 raise _divergent(child, "T.sync_threads")
             if self._is_block_level(child):
                 raise _divergent(child, _name_of(child))
@@ -255,7 +252,7 @@ class _Planner:
 
     def _waits(self, stmt: tirx.Stmt) -> bool:
         """Tell whether the threads wait for each other in a statement."""
-        if _is_barrier(stmt) or self._is_block_level(stmt) or self._stores_exchanged(stmt):
+        if is_barrier(stmt) or self._is_block_level(stmt) or self._stores_exchanged(stmt):
             return True
         return any(self._waits(child) for child in statements_of(stmt))
 
@@ -357,15 +354,6 @@ def _rebuilder(stmt: tirx.Stmt) -> Callable[[list[tirx.Stmt]], tirx.Stmt]:
             stmt.node, stmt.attr_key, stmt.value, bodies[0], stmt.span
         )
     return seq
-
-
-def _is_barrier(stmt: tirx.Stmt) -> bool:
-    return (
-        isinstance(stmt, tirx.Evaluate)
-        and isinstance(stmt.value, ir.Call)
-        and isinstance(stmt.value.op, ir.Op)
-        and stmt.value.op.name == _BARRIER
-    )
 
 
 def _is_warp_barrier(stmt: tirx.Evaluate) -> bool:

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import OPAQUE, is_buffer_var
-from tvmtile.passes.kernels import statements_of
+from tvmtile.passes.kernels import is_loop_exit, statements_of
 from tvmtile.rewriting import contains
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import operator_of
@@ -98,7 +98,7 @@ class ThreadVariance:
         return bounds or self._leaves_divergently(loop.body, False)
 
     def _leaves_divergently(self, stmt: tirx.Stmt, divergent: bool) -> bool:
-        if isinstance(stmt, tirx.Break | tirx.Continue):
+        if is_loop_exit(stmt):
             return divergent
         if isinstance(stmt, tirx.For | tirx.While):
             return False
