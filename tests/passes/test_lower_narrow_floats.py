@@ -193,6 +193,18 @@ def test_bits_become_a_float8():
     )
 
 
+def test_a_choice_moves_bits():
+    @T.prim_func
+    def main(A: T.Tensor((256,), "float8_e5m2"), B: T.Tensor((256,), "float8_e5m2")):
+        with T.Kernel(1) as _:
+            for i in T.Parallel(256):
+                B[i] = T.if_then_else(i % 2 == 0, A[i], A[255 - i])
+
+    a = torch.arange(256, dtype=torch.uint8)
+    result = tvmtile.compile(main, out_idx=1)(a.view(torch.float8_e5m2)).view(torch.uint8)
+    assert torch.equal(result, torch.where(a % 2 == 0, a, 255 - a))
+
+
 def test_elements_outside_a_tensor_are_zero():
     @T.prim_func
     def main(A: T.Tensor((100,), "bfloat16"), B: T.Tensor((N,), "bfloat16")):

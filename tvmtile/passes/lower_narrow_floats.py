@@ -15,7 +15,7 @@ from tvmtile.rewriting import seq
 __all__ = ["LowerNarrowFloatsOnCpu"]
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
-_MOVES_BITS = ("tirx.if_then_else", "tirx.reinterpret", "tirx.address_of")
+_MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of")
 _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -216,7 +216,7 @@ class _Lowering:
         args = [mutator.mutate(arg) for arg in call.args]
         if name == "tirx.address_of":
             return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
-        if name == "tirx.if_then_else":
+        if name == "prim.if_then_else":
             return tirx.if_then_else(*args, call.span)
         narrow, dtype = _narrow_type(call), str(call.ty.dtype)
         wanted = dtype if narrow is None else _like(dtype, NARROW_FLOATS[narrow].storage)
