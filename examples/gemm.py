@@ -60,7 +60,7 @@ def main(argv=None):
     ours, theirs = medians(lambda: kernel(a, b, out), lambda: torch.mm(a, b, out=out))
     flops = 2 * args.m * args.n * args.k
     print(
-        f"{args.m} x {args.n} x {args.k} {a.dtype}, {torch.get_num_threads()} threads: "
+        f"{args.m} x {args.n} x {args.k} float32, {torch.get_num_threads()} threads: "
         f"{flops / ours / 1e6:.0f} GFLOP/s, torch.mm {flops / theirs / 1e6:.0f} GFLOP/s "
         f"({theirs / ours:.2f} times its speed)"
     )
