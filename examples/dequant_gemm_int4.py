@@ -14,6 +14,8 @@ GROUP = 64
 
 
 def dequant_gemm(M, N, K, block_M=128, block_N=128, block_K=GROUP, dtype=T.float32):
+    assert K % GROUP == 0, f"the groups of {GROUP} weights do not divide K = {K}"
+
     @T.prim_func
     def main(
         A: T.Tensor((M, K), dtype),
