@@ -44,9 +44,19 @@ class ScriptNamespace:
     def __getattr__(self, name: str) -> Any:
         if name not in OPERATORS:
             raise AttributeError(f"there is no tile operator {name!r}")
-        from tvm.ir import Call
+        return partial(_call, name)
 
-        return lambda *args: Call(f"tvmtile.{name}", list(args), ret_ty="void")
+
+def _call(name: str, *args: Any) -> Any:
+    """The call of an operator without options, with the dtype of what it returns."""
+    from tvm.ir import Call
+
+    import tvmtile.tileop  # noqa: F401 - defines the operators
+    from tvmtile.tileop.registry import operator_of
+
+    call = Call(f"tvmtile.{name}", list(args), ret_ty="void")
+    op = operator_of(call)
+    return call if op is None else op.to_call()
 
 
 _registered = False

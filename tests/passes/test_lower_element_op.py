@@ -100,5 +100,7 @@ def test_linked_functions_leave_no_call():
             T.atomic_add(A[0], 1)
 
     source = tvmtile.compile(main).module.inspect_source("ll")
-    assert "declare" not in "".join(line for line in source.splitlines() if "tvmtile_atomic" in line)
+    assert "declare" not in "".join(
+        line for line in source.splitlines() if "tvmtile_atomic" in line
+    )
     assert "atomicrmw fadd" in source

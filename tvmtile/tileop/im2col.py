@@ -112,17 +112,17 @@ class Im2col(TileOp):
                     f"im2col: {describe(operand)} should have {rank} axes",
                     help="img is [N, H, W, C] and col is [M, K]",
                 )
-        if dtype_of(self.img) != dtype_of(self.col):
-            raise UnsupportedDtype(
-                f"im2col: {describe(self.img)} and {describe(self.col)} differ in dtype",
-                help="give col the image's dtype",
-            )
         for name, least in (("kernel", 1), ("stride", 1), ("dilation", 1), ("pad", 0)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise InvalidOperand(
                     f"im2col: {name}={value!r}", help=f"{name} is an integer, at least {least}"
                 )
+        if dtype_of(self.img) != dtype_of(self.col):
+            raise UnsupportedDtype(
+                f"im2col: {describe(self.img)} and {describe(self.col)} differ in dtype",
+                help="give col the image's dtype",
+            )
         check_bounds(self.name, self.col)
 
     def normalized(self) -> Im2col:

@@ -219,7 +219,8 @@ def reference(
     transpose_A, transpose_B, clear_accum : bool
         As of `gemm`.
     """
-    wide = np.int64 if np.issubdtype(A.dtype, np.integer) else np.float64
+    integers = all(np.issubdtype(matrix.dtype, np.integer) for matrix in (A, B, C))
+    wide = np.int64 if integers else np.float64
     left, right = A.astype(wide), B.astype(wide)
     product = (left.T if transpose_A else left) @ (right.T if transpose_B else right)
     return product if clear_accum else product + C.astype(wide)

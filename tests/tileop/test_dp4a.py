@@ -1,0 +1,55 @@
+"""T.dp4a on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import UnsupportedDtype
+from tvmtile.tileop.dp4a import reference
+
+
+def test_dot_products():
+    @T.prim_func
+    def main(
+        A: T.Tensor((5, 8), "int8"), B: T.Tensor((5, 8), "int8"), C: T.Tensor((5, 2), "int32")
+    ):
+        with T.Kernel(5, threads=1) as bx:
+            a = T.alloc_local((8,), "int8")
+            b = T.alloc_local((4,), "int8")
+            c = T.alloc_local((1,), "int32")
+            T.copy(A[bx, 0], a)
+            T.copy(B[bx, 4], b)
+            c[0] = C[bx, 0]
+            T.dp4a(a[4], b, c)
+            C[bx, 0] = c[0]
+            T.dp4a(A[bx, 0:4], B[bx, 0], C[bx, 1])
+
+    a, b = (torch.randint(-128, 128, (5, 8), dtype=torch.int8) for _ in range(2))
+    a[0] = b[0] = -128
+    c = torch.randint(-1000, 1000, (5, 2), dtype=torch.int32)
+    expected = [
+        [
+            reference(x[part].numpy(), y[part].numpy(), int(z))
+            for part, z in zip(parts, row, strict=True)
+        ]
+        for x, y, row in zip(a, b, c, strict=True)
+        for parts in [(slice(4, 8), slice(0, 4))]
+    ]
+    tvmtile.compile(main)(a, b, c)
+    assert c.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [lambda A, C: T.dp4a(C, A, C), lambda A, C: T.dp4a(A, C, C), lambda A, C: T.dp4a(A, A, A)],
+)
+def test_other_dtypes(statement):
+    with pytest.raises(UnsupportedDtype, match=r"dp4a: [ABC] is [AC]\["):
+
+        @T.prim_func
+        def main(A: T.Tensor((4,), "int8"), C: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                statement(A, C)

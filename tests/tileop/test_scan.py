@@ -1,0 +1,139 @@
+"""T.cumsum and T.cummax on the CPU, against the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.tileop.scan import reference
+
+
+def scanned(src, kind, dim, reverse=False, out_dtype=None):
+    """Scan a tile: load, scan into another, store."""
+    shape, dtype = tuple(src.shape), str(src.dtype).removeprefix("torch.")
+    out_dtype = out_dtype or dtype
+    scan = {"sum": T.cumsum, "max": T.cummax}[kind]
+
+    @T.prim_func
+    def main(A: T.Tensor(shape, dtype), C: T.Tensor(shape, out_dtype)):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared(shape, dtype)
+            out = T.alloc_fragment(shape, out_dtype)
+            T.copy(A, tile)
+            scan(tile, out, dim=dim, reverse=reverse)
+            T.copy(out, C)
+
+    out = torch.zeros(shape, dtype=getattr(torch, out_dtype))
+    tvmtile.compile(main)(src, out)
+    return out
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((100,), 0),
+        ((37, 77), 0),
+        ((5, 77), 1),
+        ((3, 4, 21), -2),
+        ((1, 9), 0),
+        ((9, 1), 0),
+        ((1,), 0),
+    ],
+)
+def test_axes(tensors, close, shape, dim, reverse, kind):
+    src = tensors(shape, "int32")
+    expected = reference(src.numpy(), kind, dim % len(shape), reverse)
+    close(scanned(src, kind, dim, reverse), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"),
+    [
+        ("float32", "float32"),
+        ("float64", "float64"),
+        ("float16", "float16"),
+        ("bfloat16", "bfloat16"),
+        ("float16", "float32"),
+        ("int8", "int32"),
+        ("uint8", "uint8"),
+        ("int64", "int64"),
+        ("bool", "int32"),
+    ],
+)
+@pytest.mark.parametrize("dim", [0, 1])
+def test_dtypes(tensors, close, dtype, out_dtype, dim):
+    src = tensors((13, 40), dtype)
+    expected = reference(tensors.wide(src), "sum", dim)
+    close(scanned(src, "sum", dim, out_dtype=out_dtype), expected)
+
+
+def test_float16_totals_are_kept_in_float32():
+    """Totals of ones beyond 2048, where float16 can't add one any more."""
+    out = scanned(torch.ones(4096, dtype=torch.float16), "sum", 0)
+    assert out[-1].item() == 4096
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_in_place_and_region(tensors, close, dim, reverse):
+    """Only the rows 2 to 9 and the columns 3 to 40 are scanned, where they are."""
+
+    @T.prim_func
+    def main(A: T.Tensor((12, 45), "float32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((12, 45), "float32")
+            T.copy(A, tile)
+            T.cumsum(tile[2:9, 3:40], dim=dim, reverse=reverse)
+            T.copy(tile, A)
+
+    src = tensors((12, 45), "float32")
+    expected = src.double().numpy().copy()
+    expected[2:9, 3:40] = reference(expected[2:9, 3:40], "sum", dim, reverse)
+    tvmtile.compile(main)(src)
+    close(src, expected)
+
+
+def test_tensor_of_an_extent_known_at_run_time(tensors, close):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(A: T.Tensor((4, n), "float32"), C: T.Tensor((4, n), "float32")):
+        with T.Kernel(4) as bx:
+            T.cumsum(A[bx, 0:n], C[bx, 0:n], dim=1)
+
+    compiled = tvmtile.compile(main)
+    for extent in (1, 33):
+        src, out = tensors((4, extent), "float32"), torch.zeros(4, extent)
+        compiled(src, out)
+        close(out, src.double().cumsum(1).numpy())
+
+
+def test_nan_is_ignored_by_cummax():
+    src = torch.tensor([1.0, float("nan"), 3.0, 2.0])
+    assert scanned(src, "max", 0).tolist() == [1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "message"),
+    [
+        (
+            lambda A, C: T.cumsum(A, dim=2),
+            InvalidOperand,
+            r"cumsum: A\[8, 16\] float32 has no axis 2",
+        ),
+        (lambda A, C: T.cummax(A[0, 0]), InvalidOperand, "cummax: src is the element A"),
+        (T.cumsum, ShapeMismatch, r"A\[8, 16\] float32 and C\[16, 8\] float32"),
+    ],
+)
+def test_mistakes(statement, error, message):
+    with pytest.raises(error, match=message):
+
+        @T.prim_func
+        def main(A: T.Tensor((8, 16), "float32"), C: T.Tensor((16, 8), "float32")):
+            with T.Kernel(1):
+                statement(A, C)

@@ -1,0 +1,73 @@
+"""T.transpose on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.tileop.transpose import reference
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (5, 33), (1, 7), (7, 1)])
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("float32", "float32"), ("int8", "float16")])
+def test_shapes_and_dtypes(tensors, shape, dtype, out_dtype):
+    rows, columns = shape
+
+    @T.prim_func
+    def main(A: T.Tensor(shape, dtype), C: T.Tensor((columns, rows), out_dtype)):
+        with T.Kernel(1):
+            tile = T.alloc_shared(shape, dtype)
+            transposed = T.alloc_shared((columns, rows), out_dtype)
+            T.copy(A, tile)
+            T.transpose(tile, transposed)
+            T.copy(transposed, C)
+
+    src, out = tensors(shape, dtype), torch.zeros((columns, rows), dtype=getattr(torch, out_dtype))
+    tvmtile.compile(main)(src, out)
+    np.testing.assert_array_equal(out.numpy(), reference(src.numpy()).astype(out_dtype))
+
+
+def test_tiles_over_the_edge(tensors):
+    @T.prim_func
+    def main(A: T.Tensor((50, 70), "float32"), C: T.Tensor((70, 50), "float32")):
+        with T.Kernel(T.ceildiv(70, 16), T.ceildiv(50, 16)) as (bx, by):
+            T.transpose(
+                A[by * 16 : by * 16 + 16, bx * 16 : bx * 16 + 16],
+                C[bx * 16 : bx * 16 + 16, by * 16 : by * 16 + 16],
+            )
+
+    src, out = tensors((50, 70), "float32"), torch.zeros(70, 50)
+    tvmtile.compile(main)(src, out)
+    assert torch.equal(out, src.T)
+
+
+def test_matrix_of_a_stack(tensors):
+    @T.prim_func
+    def main(A: T.Tensor((3, 4, 6), "float32"), C: T.Tensor((3, 6, 4), "float32")):
+        with T.Kernel(3) as bx:
+            T.transpose(A[bx, 0:4, 0:6], C[bx, 0:6, 0:4])
+
+    src, out = tensors((3, 4, 6), "float32"), torch.zeros(3, 6, 4)
+    tvmtile.compile(main)(src, out)
+    assert torch.equal(out, src.mT)
+
+
+@pytest.mark.parametrize(
+    ("statement", "error", "message"),
+    [
+        (lambda A, C: T.transpose(A, A[0:4, 0:8]), ShapeMismatch, r"should be \[8, 4\], A\[4, 8\]"),
+        (lambda A, C: T.transpose(C, C), InvalidOperand, "can't be transposed in place"),
+        (lambda A, C: T.transpose(A[0, 0], C), InvalidOperand, "is not a matrix"),
+    ],
+)
+def test_mistakes(statement, error, message):
+    with pytest.raises(error, match=message):
+
+        @T.prim_func
+        def main(A: T.Tensor((4, 8), "float32"), C: T.Tensor((8, 8), "float32")):
+            with T.Kernel(1):
+                statement(A, C)
