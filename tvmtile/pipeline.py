@@ -13,8 +13,9 @@ from tvm import ir, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
-from tvmtile.errors import UnknownTarget
+from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
+    BindExtents,
     CheckAccumulators,
     CheckFragments,
     CheckLaunch,
@@ -30,8 +31,9 @@ from tvmtile.passes import (
     RollLoopsWithExits,
     SerializeThreads,
 )
+from tvmtile.target import parse
 
-__all__ = ["CHECKS", "LOWERING", "lowering_passes", "tvm_pipeline"]
+__all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 
 CHECKS: tuple[Any, ...] = (
     CheckLaunch,  # threads and shared memory are what a block of the target has
@@ -41,6 +43,7 @@ CHECKS: tuple[Any, ...] = (
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _CPU: tuple[Any, ...] = (
+    BindExtents,  # dynamic extents are bound that stand in expressions only
     Legalize,  # operands of tile operators become explicit regions
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
@@ -56,6 +59,28 @@ _CPU: tuple[Any, ...] = (
 
 LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU}
 """The passes that lower a tile program, by kind of target."""
+
+
+@hide_internal_frames
+def check(func: tirx.PrimFunc, target: Any) -> None:
+    """Say what is wrong with a tile program for a target, without lowering it.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        A tile program.
+    target : str, dict or Target
+        Any target of TVM: a kernel for a GPU can be checked on any machine.
+
+    Raises
+    ------
+    TileError
+        If it can't run there.
+    """
+    bound = tirx.transform.BindTarget(parse(target))
+    mod = ir.IRModule({"main": func.with_attr("global_symbol", "main")})
+    for step in (bound, *CHECKS):
+        mod = step(mod)
 
 
 def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule], ...]:

@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
+from tvmtile.extents import linear_in, variables_of
 from tvmtile.jit.arguments import explain, ready, with_addresses, with_integers_in_range
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.rewriting import contains, substitute
@@ -220,6 +221,7 @@ class Kernel:
 def _bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:
     """The values of dynamic extents, from the arguments that have them."""
     bound: dict[ir.Var, int] = {}
+    expressions: list[tuple[Any, int]] = []
     for param, arg in zip(params, args, strict=True):
         if not is_buffer_var(param):
             if isinstance(arg, int):
@@ -228,7 +230,22 @@ def _bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:
         for extent, size in zip(param.ty.shape, getattr(arg, "shape", ()), strict=False):
             if isinstance(extent, ir.Var):
                 bound[extent] = int(size)
+            else:
+                expressions.append((extent, int(size)))
+    while any(_solve(extent, size, bound) for extent, size in expressions):
+        pass
     return bound
+
+
+def _solve(extent: Any, size: int, bound: dict[ir.Var, int]) -> bool:
+    """Find the only variable of an extent that is not known yet, as BindExtents does."""
+    unknown = [var for var in variables_of(extent) if var not in bound]
+    solution = linear_in(extent, unknown[0]) if len(unknown) == 1 else None
+    if solution is None:
+        return False
+    coefficient, rest = solution
+    bound[unknown[0]] = (size - _evaluate(rest, bound)) // coefficient
+    return True
 
 
 def _evaluate(extent: Any, values: dict[ir.Var, int]) -> int:

@@ -3,6 +3,7 @@
 `LowerTilePrograms(target)` is all of them as one pass; their order is in `tvmtile.pipeline`.
 """
 
+from tvmtile.passes.bind_extents import BindExtents
 from tvmtile.passes.check_accumulators import CheckAccumulators
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
@@ -21,6 +22,7 @@ from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.verify import Verifier, Verify
 
 __all__ = [
+    "BindExtents",
     "CheckAccumulators",
     "CheckFragments",
     "CheckLaunch",

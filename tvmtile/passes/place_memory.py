@@ -9,6 +9,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.rewriting import contains
 
 __all__ = ["PlaceMemoryOnCpu"]
 
@@ -45,11 +46,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    placed = {
-        param: _placed(param, alignment=_itemsize(param))
-        for param in func.params
-        if is_buffer_var(param)
-    }
+    placed = {tensor: _placed(tensor, alignment) for tensor, alignment in _alignments(func).items()}
 
     def place(var: ir.Var) -> ir.Var:
         if not is_buffer_var(var):
@@ -61,6 +58,23 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(func.body, (ir.Var, place))
     params = [placed.get(param, param) for param in func.params]
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
+
+
+def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
+    """What may be assumed of parameters, of the views of them and of what pointers point to."""
+    alignments = {param: _itemsize(param) for param in func.params if is_buffer_var(param)}
+
+    def note(view: tirx.DeclBuffer) -> None:
+        if view.buffer.ty.storage_scope != "global":
+            return
+        alignment = _itemsize(view.buffer)
+        for tensor, known in list(alignments.items()):
+            if contains(view.data, ir.Var, tensor.same_as):
+                alignment = min(alignment, known)
+        alignments[view.buffer] = alignment
+
+    tvm_ffi.structural_walk(func.body, (tirx.DeclBuffer, note))
+    return alignments
 
 
 def _itemsize(buffer: ir.Var) -> int:

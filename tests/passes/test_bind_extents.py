@@ -1,0 +1,111 @@
+"""Dynamic extents that stand in expressions only."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand
+
+
+def count_to(shape_of, dtype="int32"):
+    n = T.dynamic("n", dtype)
+
+    @T.prim_func
+    def count(A: T.Tensor((shape_of(n),), "int64")):
+        with T.Kernel(1):
+            for i in range(shape_of(n)):
+                A[i] = n
+
+    return tvmtile.compile(count)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize(
+    "shape_of",
+    [
+        lambda n: n * 4,
+        lambda n: n + 1,
+        lambda n: 3 * n - 2,
+        lambda n: 2 * (n + 3),
+        lambda n: 20 - n,
+    ],
+)
+def test_a_linear_extent_tells_its_variable(shape_of, dtype):
+    kernel = count_to(shape_of, dtype)
+    for n in (2, 5):
+        a = torch.zeros(shape_of(n), dtype=torch.int64)
+        kernel(a)
+        assert a.eq(n).all()
+
+
+def test_an_extent_that_fits_no_whole_number():
+    with pytest.raises(ValueError, match=r"axis 0 of A must be n \* 4"):
+        count_to(lambda n: n * 4)(torch.zeros(6, dtype=torch.int64))
+
+
+def test_one_variable_tells_the_next():
+    m, n = T.dynamic("m, n")
+
+    @T.prim_func
+    def fill(A: T.Tensor((m + n, 3), "int32"), B: T.Tensor((n * 2, 3), "int32")):
+        with T.Kernel(m) as i:
+            for j in T.Parallel(3):
+                A[n + i, j] = m
+
+    a, b = torch.zeros(7, 3, dtype=torch.int32), torch.zeros(8, 3, dtype=torch.int32)
+    tvmtile.compile(fill)(a, b)
+    assert a[:4].eq(0).all()
+    assert a[4:].eq(3).all()
+
+
+def test_slices_that_begin_anywhere():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def copy(A: T.Tensor((n * 2,), "float32"), B: T.Tensor((n,), "float32")):
+        with T.Kernel(T.ceildiv(n, 16)) as block:
+            for i in T.Parallel(16):
+                B[block * 16 + i] = A[2 * (block * 16 + i)]
+
+    @T.prim_func
+    def halve(A: T.Tensor((n * 2,), "float32")):
+        with T.Kernel(1):
+            for i in T.Parallel(n * 2):
+                A[i] = A[i] / 2
+
+    a = torch.randn(41)
+    result = torch.empty(20)
+    tvmtile.compile(copy)(a[1:], result)
+    torch.testing.assert_close(result, a[1::2])
+    expected = a[1:] / 2
+    tvmtile.compile(halve)(a[1:])
+    torch.testing.assert_close(a[1:], expected)
+
+
+def test_a_result_of_an_extent_in_an_expression():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def double(A: T.Tensor((n * 2,), "int32"), B: T.Tensor((n * 4,), "int32")):
+        with T.Kernel(1):
+            for i in range(n * 4):
+                B[i] = A[i // 2]
+
+    a = torch.arange(6, dtype=torch.int32)
+    result = tvmtile.compile(double, out_idx=-1)(a)
+    torch.testing.assert_close(result, a.repeat_interleave(2))
+
+
+def test_extents_that_tell_nothing():
+    m, n = T.dynamic("m, n")
+
+    @T.prim_func
+    def fill(A: T.Tensor((m * n,), "int32")):
+        with T.Kernel(m) as i:
+            A[i] = 1
+
+    with pytest.raises(InvalidOperand, match="axis 0 does not tell what m is"):
+        tvmtile.compile(fill)
