@@ -318,7 +318,7 @@ def test_program_parses_back():
         (lambda A, C: T.atomic_load(C[0], "release"), InvalidOperand, "memory_order='release'"),
         (lambda A, C: T.atomic_store(C[0], 1, "acquire"), InvalidOperand, "memory_order='acquire'"),
         (lambda A, C: T.atomic_addx4(C[0], A[0] + A[1]), InvalidOperand, "the value has 1 lanes"),
-        (lambda A, C: T.atomic_add(2, 1), InvalidOperand, "dst is a int, not a tile"),
+        (lambda A, C: T.atomic_add(2, 1), InvalidOperand, "dst is an int, not a tile"),
     ],
 )
 def test_mistakes(statement, error, message):

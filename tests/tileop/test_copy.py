@@ -238,7 +238,7 @@ def test_program_parses_back():
         (lambda A, C: T.copy(A[0:4, 0:8], C), ShapeMismatch, r"A\[0:4, 0:8\] float32"),
         (lambda A, C: T.copy(A[0:9, 0:8], C[0, 0]), OutOfBounds, "reaches outside A"),
         (lambda A, C: T.copy(A[0:8, -1:7], C), OutOfBounds, "reaches outside A.* along axis 1"),
-        (lambda A, C: T.copy(3, C), InvalidOperand, "copy: src is a int, not a tile"),
+        (lambda A, C: T.copy(3, C), InvalidOperand, "copy: src is an int, not a tile"),
         (lambda A, C: T.copy(A[0, 0] + 1, C), InvalidOperand, "copy: src is the expression"),
     ],
 )

@@ -99,7 +99,7 @@ def test_tile_over_the_edge_of_a_tensor():
     ("statement", "error", "message"),
     [
         (lambda C: T.fill(C[0:9], 1), OutOfBounds, "fill: C.* reaches outside"),
-        (lambda C: T.fill(1, C), InvalidOperand, "fill: buffer is a int, not a tile"),
+        (lambda C: T.fill(1, C), InvalidOperand, "fill: buffer is an int, not a tile"),
         (lambda C: T.fill(C, C), InvalidOperand, "C is not a value"),
     ],
 )

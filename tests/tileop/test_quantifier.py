@@ -57,7 +57,7 @@ def test_answer_is_that_of_its_place():
     ("operand", "message"),
     [
         (lambda A: A[0], r"any_of: A\[0\] float32 is one element"),
-        (lambda A: 3, "is a int, not a tile"),
+        (lambda A: 3, "is an int, not a tile"),
     ],
 )
 def test_mistakes(operand, message):

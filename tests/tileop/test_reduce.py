@@ -286,7 +286,7 @@ def test_message_of_a_wrong_shape_names_what_is_expected():
             InvalidOperand,
             "the element A.*, which has no axes",
         ),
-        (lambda A, C: T.reduce_sum(3, C), InvalidOperand, "buffer is a int, not a tile"),
+        (lambda A, C: T.reduce_sum(3, C), InvalidOperand, "buffer is an int, not a tile"),
         (lambda A, C: T.reduce(A, C, "mean"), InvalidOperand, "no way to combine called 'mean'"),
         (lambda A, C: T.reduce_sum(A, C, batch=0), InvalidOperand, "batch=0"),
         (T.reduce_bitor, UnsupportedDtype, "holds floats, not bits"),

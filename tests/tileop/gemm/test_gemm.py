@@ -209,7 +209,7 @@ def test_mistakes(shapes, dtypes, error, message):
             InvalidOperand,
             "A is the element a.*, which has no extents",
         ),
-        (lambda a: T.gemm(3, a, a), InvalidOperand, "gemm: A is a int, not a tile"),
+        (lambda a: T.gemm(3, a, a), InvalidOperand, "gemm: A is an int, not a tile"),
     ],
 )
 def test_operands_that_are_no_matrices(statement, error, message):
