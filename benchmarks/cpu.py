@@ -1,0 +1,223 @@
+"""Speed on a CPU: the examples' kernels beside torch, and what compiling and calling them costs.
+
+    python benchmarks/cpu.py                      # prints the tables
+    python benchmarks/cpu.py --write benchmarks/results/cpu   # writes cpu.md and cpu.json too
+
+All contenders run in one process on the same cores and take turns, so that what else the machine does hits
+all alike. Outputs are allocated beforehand for both sides: a fresh 64 MB tensor costs more in page faults than
+a softmax. Numbers are medians; a ratio above 1 means faster than torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import torch
+import tvm
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+from gemm import gemm
+from rms_norm import rms_norm
+from softmax import softmax
+
+import tvmtile
+import tvmtile.language as T
+
+SIZES = (1024, 2048, 4096)
+
+
+def measure(*functions: Callable[[], object], rounds: int = 15) -> list[float]:
+    """The median time of each function in seconds; each round runs all of them, in turn, twice."""
+    times: list[list[float]] = [[] for _ in functions]
+    for round_ in range(rounds):
+        for function, own in zip(functions, times, strict=True):
+            function()  # threads and caches of the other contender are out of the way after this
+            start = time.perf_counter()
+            function()
+            if round_:
+                own.append(time.perf_counter() - start)
+    return [median(own) for own in times]
+
+
+def gemm_rows() -> list[dict]:
+    rows = []
+    for n in SIZES:
+        kernel = tvmtile.compile(gemm(n, n, n))
+        a, b, c, d = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n), torch.empty(n, n)
+        ours, theirs = measure(lambda: kernel(a, b, c), lambda: torch.mm(a, b, out=d))
+        check(c, d, 1e-3)
+        rate = 2 * n**3 / 1e9
+        rows.append(
+            {
+                "case": f"gemm float32 {n} x {n} x {n}",
+                "tvmtile": f"{rate / ours:.0f} GFLOP/s",
+                "torch": f"{rate / theirs:.0f} GFLOP/s (torch.mm)",
+                "ratio": theirs / ours,
+                "goal": 0.8,
+            }
+        )
+    return rows
+
+
+def row_rows(n: int = 4096) -> list[dict]:
+    x, weight = torch.randn(n, n), torch.randn(n)
+    ours_out, theirs_out = torch.empty(n, n), torch.empty(n, n)
+    softmax_kernel = tvmtile.compile(softmax(n, n))
+    rms_kernel = tvmtile.compile(rms_norm(n, n))
+
+    def torch_softmax() -> None:
+        torch.softmax(x, -1, out=theirs_out)
+
+    def torch_rms_norm() -> None:
+        # Faster on a CPU than torch.nn.functional.rms_norm, which has no fused kernel there.
+        scale = torch.rsqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(n).add_(1e-6))
+        torch.mul(x, scale, out=theirs_out).mul_(weight)
+
+    cases = [
+        ("softmax", lambda: softmax_kernel(x, ours_out), torch_softmax),
+        ("rms_norm", lambda: rms_kernel(x, weight, ours_out), torch_rms_norm),
+    ]
+    rows = []
+    for name, ours_function, theirs_function in cases:
+        ours, theirs = measure(ours_function, theirs_function)
+        check(ours_out, theirs_out, 1e-4)
+        rows.append(
+            {
+                "case": f"{name} float32 {n} x {n}",
+                "tvmtile": f"{ours * 1e3:.1f} ms",
+                "torch": f"{theirs * 1e3:.1f} ms",
+                "ratio": theirs / ours,
+                "goal": 1.0,
+            }
+        )
+    return rows
+
+
+def check(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> None:
+    error = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    if not error < tolerance:
+        raise SystemExit(f"wrong result: relative error {error:.1e}")
+
+
+def cost_rows() -> list[dict]:
+    program = gemm(1024, 1024, 1024)
+    compile_time = median(elapsed(lambda: tvmtile.compile(program)) for _ in range(7))
+    trace_time = median(elapsed(lambda: gemm(1024, 1024, 1024)) for _ in range(7))
+    bare, ours = call_times()
+    return [
+        {"cost": "tracing the example's GEMM", "value": f"{trace_time * 1e3:.1f} ms", "goal": ""},
+        {
+            "cost": "lowering it and LLVM",
+            "value": f"{compile_time:.2f} s",
+            "goal": "under 0.5 s",
+        },
+        {
+            "cost": "import tvmtile and its language, over import tvm",
+            "value": f"{import_time():.2f} s",
+            "goal": "at most 0.1 s",
+        },
+        {
+            "cost": "a call on 1-element tensors, over TVM's bare call",
+            "value": f"{(ours - bare) * 1e6:.1f} us over {bare * 1e6:.1f} us",
+            "goal": "within 3 us",
+        },
+    ]
+
+
+def elapsed(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def call_times() -> tuple[float, float]:
+    @T.prim_func
+    def add_one(A: T.Tensor((1,), "float32"), C: T.Tensor((1,), "float32")):
+        with T.Kernel(1) as _:
+            C[0] = A[0] + 1
+
+    kernel = tvmtile.compile(add_one)
+    bare = kernel.module["add_one"]
+    a, c = torch.ones(1), torch.zeros(1)
+
+    def many(function: Callable[..., object]) -> float:
+        def calls() -> None:
+            for _ in range(1000):
+                function(a, c)
+
+        return median(elapsed(calls) for _ in range(20)) / 1000
+
+    return many(bare), many(kernel)
+
+
+def import_time() -> float:
+    code = (
+        "import time, tvm; start = time.perf_counter(); import tvmtile, tvmtile.language; "
+        "print(time.perf_counter() - start)"
+    )
+    runs = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    return min(runs)
+
+
+def machine() -> dict:
+    """What the numbers were measured on and with."""
+    return {
+        "date": date.today().isoformat(),
+        "cpu": processor(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "tvmtile": tvmtile.__version__,
+        "apache-tvm": tvm.__version__,
+        "torch": torch.__version__,
+        "command": "python benchmarks/cpu.py",
+    }
+
+
+def processor() -> str:
+    target = tvmtile.target.host_target()
+    return f"{target.attrs['mcpu']} ({platform.machine()}, {platform.system()})"
+
+
+def table(rows: list[dict]) -> str:
+    columns = list(rows[0])
+    lines = [" | ".join(columns), " | ".join("---" for _ in columns)]
+    lines += [" | ".join(shown(row[column]) for column in columns) for row in rows]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def shown(value: object) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", type=Path, help="also write PATH.md and PATH.json")
+    args = parser.parse_args()
+    about = machine()
+    speed = [*gemm_rows(), *row_rows()]
+    costs = cost_rows()
+    about_text = ", ".join(f"{key} {value}" for key, value in about.items())
+    text = f"{about_text}\n\n{table(speed)}\n\n{table(costs)}\n"
+    print(text)
+    if args.write is not None:
+        args.write.parent.mkdir(parents=True, exist_ok=True)
+        args.write.with_suffix(".md").write_text(text)
+        results = {"machine": about, "speed": speed, "costs": costs}
+        args.write.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
