@@ -16,6 +16,7 @@ ShapeMismatch: gemm: A and B disagree on K
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import linecache
@@ -34,6 +35,8 @@ from tvm_ffi import register_error
 __all__ = [
     "ArgumentError",
     "InvalidOperand",
+    "MetalCompileError",
+    "MetalEmulationError",
     "InvalidValue",
     "MissingDependency",
     "NestingError",
@@ -58,7 +61,7 @@ __all__ = [
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent)
 # Frames of these files stand between a user's line and the place that raises. TVM's C++ frames
 # appear in tracebacks too, some of them without a file.
-_INTERNAL = (_PACKAGE_ROOT, "<tvmtile", "<unknown>", "<frozen")
+_INTERNAL = (_PACKAGE_ROOT, contextlib.__file__, "<tvmtile", "<unknown>", "<frozen")
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,15 @@ _SHOWN = re.compile(
 )
 
 
+def reason_of(error: Exception) -> str:
+    """The first line of an exception's message, without the text of the check in TVM's C++ code."""
+    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    stated = re.sub(
+        r"^(\w+Error: )?(Check failed: (.* is false\s*:|.*?\(.*? vs\. .*?\)\s*:))?", "", line
+    )
+    return stated.strip() or line
+
+
 class TileError(Exception):
     """The root of everything that tvmtile raises.
 
@@ -135,8 +147,10 @@ class TileError(Exception):
     def __init__(
         self, message: str, *, help: str | None = None, location: SourceLocation | None = None
     ) -> None:
+        # TVM carries exceptions through its C++ frames as their text alone, and adds to it the program
+        # that a pass was given.
+        message = message.partition("\n\nError in pass: ")[0].rstrip("\n")
         if help is None and location is None and (shown := _SHOWN.fullmatch(message)):
-            # TVM carries exceptions through its C++ frames as their text alone.
             message, help = shown["message"], shown["help"]
             location = SourceLocation(shown["file"], int(shown["line"]))
         super().__init__(message)
@@ -213,6 +227,56 @@ class ArgumentError(TileError, ValueError):
 
 class MissingDependency(TileError, ImportError):
     """An optional package that is not installed."""
+
+
+class MetalCompileError(TileError):
+    """Metal source that the emulator's C++ compiler refuses."""
+
+
+class MetalEmulationError(TileError):
+    """A mistake that the emulator found in a Metal kernel, where a GPU may hide it.
+
+    Attributes
+    ----------
+    kind : str
+        "race", "out_of_bounds", "uninitialized", "divergence", "misaligned", "address_space",
+        "threadgroup_memory", "not_uniform", "invalid_lane", "read_only" or "resources".
+    kernel : str
+        The kernel's name.
+    buffer : str or None
+        The buffer or threadgroup variable that was accessed.
+    index : int or None
+        The element of it, counted in elements of its declared type.
+    threads : tuple of (int, int, int)
+        Positions in the threadgroup: the thread that did it, then the other one of a race.
+    threadgroup : (int, int, int) or None
+        The first thread's threadgroup.
+    line : int or None
+        The line of the Metal source.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        help: str | None = None,
+        location: SourceLocation | None = None,
+        kind: str = "",
+        kernel: str = "",
+        buffer: str | None = None,
+        index: int | None = None,
+        threads: tuple[tuple[int, int, int], ...] = (),
+        threadgroup: tuple[int, int, int] | None = None,
+        line: int | None = None,
+    ) -> None:
+        super().__init__(message, help=help, location=location)
+        self.kind = kind
+        self.kernel = kernel
+        self.buffer = buffer
+        self.index = index
+        self.threads = threads
+        self.threadgroup = threadgroup
+        self.line = line
 
 
 class VerifyError(TileError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ __all__ = [
     "cpu",
     "gpu",
     "host_target",
+    "parse",
     "resolve",
     "target_kinds",
 ]
@@ -52,19 +54,39 @@ def resolve(target: Any) -> Target:
         target = _ALIASES.get(target, target)
     if target is None or target in ("llvm", "auto"):
         return host_target()
-    try:
-        resolved = Target(target)
-    except Exception as error:  # TVM raises several kinds
-        raise UnknownTarget(
-            f"there is no target {target!r}: {str(error).strip().splitlines()[-1]}",
-            help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
-        ) from error
+    resolved = parse(target)
     if resolved.kind.name not in _SUPPORTED:
         raise UnknownTarget(
             f"tile programs can't be lowered for {resolved.kind.name!r}",
             help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
         )
     return resolved
+
+
+def parse(target: Any) -> Target:
+    """A target that TVM knows, whether or not tile programs can be lowered for it.
+
+    Parameters
+    ----------
+    target : str, dict or Target
+        As TVM takes it.
+
+    Raises
+    ------
+    UnknownTarget
+        If TVM does not know it.
+    """
+    try:
+        return Target(target)
+    except Exception as error:  # TVM raises several kinds
+        near = difflib.get_close_matches(str(target), Target.list_kinds(), n=1)
+        reason = str(error).strip().splitlines()[-1].partition(" Target creation from ")[0]
+        raise UnknownTarget(
+            f"there is no target {target!r}: {reason}",
+            help=f"did you mean {near[0]!r}?"
+            if near
+            else f"the targets of tile programs are {', '.join(_SUPPORTED)}",
+        ) from error
 
 
 @dataclass(frozen=True)

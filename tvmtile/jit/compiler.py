@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from tvmtile._plugin import PIPELINE_NAME, register
 from tvmtile.errors import InvalidOperand, NoLowering, hide_internal_frames
+from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.kernel import Kernel
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
 from tvmtile.passes import Verifier
@@ -106,7 +107,7 @@ def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any
     symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
     named = func if symbol else func.with_attr("global_symbol", "main")
     mod = ir.IRModule({str(symbol or "main"): named})
-    with pass_context(config):
+    with pass_context(config), translate_failures(func, target):
         module = tvm.tirx.build(mod, target=target, pipeline=PIPELINE_NAME)
     if module is None:
         raise NoLowering("TVM built no module")
@@ -124,7 +125,7 @@ def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> 
         instruments = [*instruments, Verifier()]
     with tvm.transform.PassContext(
         opt_level=current.opt_level,
-        config={**current.config, **known},
+        config={**current.config, **known_options(known)},
         instruments=[*(current.instruments or ()), *instruments],
     ):
         yield

@@ -156,7 +156,12 @@ def cast(value: Any, dtype: Any) -> Any:
     if hasattr(expression, "load"):
         expression = expression.load()
     if not ir.is_prim_expr(expression):
-        raise InvalidOperand(f"cast to {wanted}: {value!r} is not a value of the kernel")
+        from tvmtile.tileop.operands import describe
+
+        raise InvalidOperand(
+            f"cast to {wanted}: {describe(value)} is not a value of the kernel",
+            help="index a tile, `tile[i, j]`, in a loop over T.Parallel",
+        )
     source = str(expression.ty.dtype)
     lanes = DataType(source).lanes
     result = f"{wanted}x{lanes}" if lanes > 1 and wanted.lanes == 1 else str(wanted)

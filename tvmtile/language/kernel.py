@@ -78,7 +78,9 @@ class Kernel:
         if not 1 <= len(blocks) <= 3:
             raise InvalidOperand(
                 f"T.Kernel takes one to three grid extents, not {len(blocks)}",
-                help="fold further axes into one of the three and split its index in the kernel",
+                help="fold further axes into one of the three and split its index in the kernel"
+                if blocks
+                else "say how many blocks there are, e.g. T.Kernel(T.ceildiv(N, block_N), threads=128)",
             )
         self._extents = [_grid_extent(extent) for extent in blocks]
         self._thread_extents = _thread_extents(threads)
@@ -157,7 +159,7 @@ def _thread_extents(threads: Any) -> list[int]:
     extents = [threads] if isinstance(threads, int) else list(threads)
     if not 1 <= len(extents) <= 3 or any(not isinstance(e, int) or e < 1 for e in extents):
         raise InvalidOperand(
-            f"T.Kernel: threads={threads!r}",
+            f"T.Kernel: threads={threads!r} is no number of threads",
             help="threads is a positive integer, or up to three of them",
         )
     return extents + [1] * (3 - len(extents))

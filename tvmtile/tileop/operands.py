@@ -69,7 +69,8 @@ def _with_known_extents(operand: ir.TensorRegion) -> ir.TensorRegion:
 def _kind(value: Any) -> str:
     if isinstance(value, ir.Expr):
         return f"the expression `{value}`"
-    return f"a {type(value).__name__}"
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 def buffer_of(operand: Any) -> ir.Var:

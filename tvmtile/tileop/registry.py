@@ -7,6 +7,7 @@ each declines with a reason or returns a statement, and the most specific one th
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
@@ -17,7 +18,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile._plugin import OPERATORS, register
-from tvmtile.errors import NestingError, NoLowering, SourceLocation
+from tvmtile.errors import NestingError, NoLowering, SourceLocation, TileError, VerifyError
 from tvmtile.spans import current_span
 from tvmtile.tileop.operands import describe
 
@@ -262,6 +263,16 @@ def lower(op: TileOp, context: LoweringContext) -> tirx.Stmt:
             return candidate.function(op, context)
         except Decline as decline:
             reasons.append((candidate.variant, str(decline)))
+        except TileError:
+            raise
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise VerifyError(
+                f"{op.name}: the implementation {candidate.variant!r} failed: "
+                f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})",
+                help="this is a defect of tvmtile, not of the kernel: please report it",
+                location=context.location,
+            ) from error
     operands = ", ".join(describe(operand) for operand in [*op.writes(), *op.reads()])
     table = [f"  {variant}: {reason}" for variant, reason in reasons]
     raise NoLowering(

@@ -15,8 +15,8 @@ from tvm_ffi import structural_map
 
 from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import (
+    ArgumentError,
     NestingError,
-    SourceLocation,
     SyntaxNotSupported,
     TileError,
     UndefinedName,
@@ -25,7 +25,7 @@ from tvmtile.errors import (
 from tvmtile.language.dtypes import DType
 from tvmtile.language.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
 from tvmtile.language.frontend.parameters import Parameters
-from tvmtile.language.frontend.rewrite import traced
+from tvmtile.language.frontend.rewrite import parameter_location, traced
 from tvmtile.language.frontend.tracer import Tracer, current_tracer
 from tvmtile.language.frontend.translate import translate_errors
 from tvmtile.language.variables import Ref, Reference, is_scalar_variable
@@ -92,7 +92,7 @@ def trace_prim_func(
     with IRBuilder() as builder, tracer.activate(), T.prim_func(private):
         T.func_name(func.__name__)
         arguments = {
-            name: parameters.declare(name, annotations[name])
+            name: _declared(func, parameters, name, annotations[name])
             if name in annotations
             else parameters.undeclared(name)
             for name in inspect.signature(func).parameters
@@ -101,6 +101,14 @@ def trace_prim_func(
             traced(func, tracer)(**arguments)
     parameters.require_all()
     return completed(parameters.in_order(builder.get()), tracer)
+
+
+def _declared(func: Callable[..., Any], parameters: Parameters, name: str, note: Any) -> Any:
+    try:
+        return parameters.declare(name, note)
+    except SyntaxNotSupported as error:
+        error.location = parameter_location(func.__code__, name)
+        raise
 
 
 def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
@@ -115,7 +123,9 @@ def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     spans = iter(tracer.kernel_spans)
 
     def locate(loop: tirx.For) -> tirx.For:
-        return with_children(loop, span=next(spans)) if KERNEL_ANNOTATION in loop.annotations else loop
+        return (
+            with_children(loop, span=next(spans)) if KERNEL_ANNOTATION in loop.annotations else loop
+        )
 
     return func.with_body(structural_map(func.body, (tirx.For, locate)))
 
@@ -149,18 +159,24 @@ def resolve_annotations(func: Callable[..., Any], scope: Mapping[str, Any]) -> d
     resolved = {}
     for parameter, annotation in func.__annotations__.items():
         if isinstance(annotation, str) and not isinstance(annotation, DType):
-            try:
-                annotation = eval(annotation, func.__globals__, names)
-            except NameError as error:
-                raise UndefinedName(
-                    f"{error.name!r}, in the annotation of {parameter!r}, is not defined",
-                    help="define it before the kernel",
-                    location=SourceLocation(
-                        func.__code__.co_filename, func.__code__.co_firstlineno
-                    ),
-                ) from error
-        resolved[parameter] = annotation
+            resolved[parameter] = _evaluated(func, parameter, annotation, names)
+        else:
+            resolved[parameter] = annotation
     return resolved
+
+
+def _evaluated(func: Callable[..., Any], parameter: str, annotation: str, names: Any) -> Any:
+    try:
+        return eval(annotation, func.__globals__, names)
+    except NameError as error:
+        raise UndefinedName(
+            f"{error.name!r}, in the annotation of {parameter!r}, is not defined",
+            help="define it before the kernel",
+            location=parameter_location(func.__code__, parameter),
+        ) from error
+    except TileError as error:
+        error.location = parameter_location(func.__code__, parameter)
+        raise
 
 
 class Macro:
@@ -186,12 +202,21 @@ class Macro:
                 f"the macro {self._func.__name__} is called outside a kernel",
                 help="call it in a function under @T.prim_func or @tvmtile.jit",
             )
-        bound = self._signature.bind(*args, **kwargs)
+        bound = self._bind(args, kwargs)
         bound.apply_defaults()
         for name, value in bound.arguments.items():
             bound.arguments[name] = self._argument(tracer, name, value)
         with tracer.call():
             return traced(self._func, tracer)(*bound.args, **bound.kwargs)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+        try:
+            return self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(
+                f"the macro {self._func.__name__}: {error}",
+                help=f"its parameters are {self._signature}",
+            ) from None
 
     def _argument(self, tracer: Tracer, name: str, value: Any) -> Any:
         """Values are passed as Python passes numbers; `T.Ref` parameters are passed by reference."""

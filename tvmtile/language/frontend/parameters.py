@@ -9,8 +9,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import SourceLocation, SyntaxNotSupported
+from tvmtile.errors import SyntaxNotSupported
 from tvmtile.language.dtypes import DType
+from tvmtile.language.frontend.rewrite import parameter_location
 from tvmtile.language.frontend.tracer import Unusable
 from tvmtile.language.pointers import ptr
 from tvmtile.language.tensor import TensorSpec
@@ -49,12 +50,11 @@ class Parameters:
         )
 
     def _missing(self, name: str) -> SyntaxNotSupported:
-        code = self._func.__code__
         return SyntaxNotSupported(
             f"the parameter {name!r} of {self._func.__name__} has no annotation",
             help=f"write `{name}: T.Tensor((M, N), T.float16)` in the signature or as a statement, "
             "or a dtype for a scalar",
-            location=SourceLocation(code.co_filename, code.co_firstlineno),
+            location=parameter_location(self._func.__code__, name),
         )
 
     def require_all(self) -> None:

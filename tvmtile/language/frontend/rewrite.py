@@ -31,7 +31,7 @@ from typing import Any
 
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
 
-__all__ = ["TRACER_NAME", "traced"]
+__all__ = ["TRACER_NAME", "parameter_location", "traced"]
 
 TRACER_NAME = "__tile__"
 # Functions under these decorators are rewritten by the decorator itself when it runs.
@@ -102,6 +102,20 @@ def _parse_definition(code: types.CodeType) -> ast.FunctionDef:
             location=SourceLocation(code.co_filename, first),
         )
     return definition
+
+
+def parameter_location(code: types.CodeType, name: str) -> SourceLocation:
+    """The line of a parameter; that of the function where it can't be found."""
+    try:
+        definition = _parse_definition(code)
+    except SyntaxNotSupported:
+        return SourceLocation(code.co_filename, code.co_firstlineno)
+    lines = [
+        node.lineno
+        for node in ast.walk(definition.args)
+        if isinstance(node, ast.arg) and node.arg == name
+    ]
+    return SourceLocation(code.co_filename, lines[0] if lines else definition.lineno)
 
 
 def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
@@ -317,8 +331,12 @@ class _Rewriter(ast.NodeTransformer):
         return ast.Return(_call("returns", value))
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
-        message = ast.Constant(None) if node.msg is None else self.visit(node.msg)
-        return ast.Expr(_call("check", self.visit(node.test), _thunk(message)))
+        """`assert c, m` becomes `assert __tile__.check(c, lambda: m), m`."""
+        if node.msg is not None:
+            node.msg = self.visit(node.msg)
+        message = ast.Constant(None) if node.msg is None else node.msg
+        node.test = _call("check", self.visit(node.test), _thunk(message))
+        return node
 
     # Names and elements ----------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from tvmtile.language.dtypes import DType
 from tvmtile.language.tensor import OutputTensor, TensorSpec
 from tvmtile.language.variables import Reference, is_scalar_variable
 from tvmtile.spans import current_span
+from tvmtile.tileop.operands import describe
 
 __all__ = ["Tracer", "current_tracer"]
 
@@ -326,15 +327,16 @@ class Tracer:
         self.returned = values
         return None
 
-    def check(self, condition: Any, message: Callable[[], Any]) -> None:
+    def check(self, condition: Any, message: Callable[[], Any]) -> bool:
+        """Whether an assertion holds; one on a run-time condition is left to the running kernel."""
         test = as_condition(condition)
+        if not isinstance(test, ir.Expr):
+            return bool(test)
         text = message()
-        if isinstance(test, ir.Expr):
-            frame = T.Assert(test, "assertion failed" if text is None else text)
-            frame.add_callback(lambda: frame.__exit__(None, None, None))
-            frame.__enter__()
-        elif not test:
-            raise AssertionError("" if text is None else text)
+        frame = T.Assert(test, "assertion failed" if text is None else text)
+        frame.add_callback(lambda: frame.__exit__(None, None, None))
+        frame.__enter__()
+        return True
 
     # Names -----------------------------------------------------------------------------------
 
@@ -633,7 +635,7 @@ def _describe(value: Any) -> str:
     if isinstance(value, Unusable):
         raise_unusable(value)
     if is_buffer_var(value):
-        return f"the buffer {value.name}"
+        return f"the buffer {describe(value)}"
     if isinstance(value, ir.Expr):
         return f"the expression `{value}`"
     return f"a {type(value).__name__}"

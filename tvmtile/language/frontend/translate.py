@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import ir
+from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
@@ -29,6 +29,7 @@ from tvmtile.errors import (
     UndefinedName,
     is_internal,
     is_tvm,
+    reason_of,
 )
 from tvmtile.tileop.operands import describe
 
@@ -96,12 +97,6 @@ class _Failure:
     location: SourceLocation
     frame: types.FrameType
     by_tvm: bool
-
-    @property
-    def text(self) -> str:
-        """The first line of the message, without the checks of TVM's C++ code."""
-        text = (str(self.error).strip() or type(self.error).__name__).splitlines()[0]
-        return re.sub(r"^(\w+Error: |Check failed: (\(.*\) is false: |.*?\) : )?)", "", text)
 
     def nodes(self) -> Iterator[ast.AST]:
         """The syntax of the line, as far as it can be read by itself."""
@@ -237,6 +232,39 @@ def _operator_on_tile(failure: _Failure) -> TileError | None:
     return None
 
 
+def _unlike_operands(failure: _Failure) -> TileError | None:
+    """`A[i] + "1"`: arithmetic between a value of the kernel and something that is none."""
+    text = re.match(
+        r"unsupported operand type\(s\) for (\S+): '(\w+)' and '(\w+)'", str(failure.error)
+    )
+    if not isinstance(failure.error, TypeError) or text is None:
+        return None
+    foreign = [name for name in text.groups()[1:] if not _is_value_type(name)]
+    if len(foreign) != 1:
+        return None
+    return InvalidOperand(
+        f"`{text[1]}` between a value of the kernel and a {foreign[0]}",
+        help="a value of the kernel goes with numbers and with other values of the kernel",
+        location=failure.location,
+    )
+
+
+def _is_value_type(name: str) -> bool:
+    return hasattr(tirx, name) or hasattr(ir, name)
+
+
+def _python_container(failure: _Failure) -> TileError | None:
+    """`table[i]`: a Python list has no element that only the running kernel can tell."""
+    text = re.match(r"(\w+) indices must be integers or slices, not (\w+)", str(failure.error))
+    if not isinstance(failure.error, TypeError) or text is None or not _is_value_type(text[2]):
+        return None
+    return SyntaxNotSupported(
+        f"a Python {text[1]} is indexed with a value that only the running kernel has",
+        help="loop over the Python list itself, `for x in table:`, or pass the table as a tensor",
+        location=failure.location,
+    )
+
+
 def _function_of_tile(failure: _Failure) -> TileError | None:
     """`T.exp(C_local)`: TVM's functions are of elements."""
     for node in failure.nodes():
@@ -285,13 +313,17 @@ def _truth_value(failure: _Failure) -> TileError | None:
 
 
 def _refused_by_tvm(failure: _Failure) -> TileError:
-    return InvalidOperand(f"TVM does not take this: {failure.text}", location=failure.location)
+    return InvalidOperand(
+        f"TVM does not take this: {reason_of(failure.error)}", location=failure.location
+    )
 
 
 _BY_PYTHON: tuple[_Rule, ...] = (
     _undefined,
     _not_in_language,
     _operator_on_tile,
+    _unlike_operands,
+    _python_container,
     _python_function,
 )
 _BY_TVM: tuple[_Rule, ...] = (

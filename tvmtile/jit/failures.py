@@ -1,0 +1,128 @@
+"""What TVM refuses while it compiles a kernel, as errors that point at the kernel."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from tvmtile.errors import (
+    InvalidOperand,
+    InvalidValue,
+    NoLowering,
+    SourceLocation,
+    TileError,
+    is_tvm,
+    reason_of,
+)
+from tvmtile.passes.accesses import kernels_of
+from tvmtile.spans import location_of
+
+__all__ = ["known_options", "translate_failures"]
+
+_OUR_LOWERING = tuple(
+    str(Path(__file__).resolve().parent.parent / name)
+    for name in ("passes", "tileop", "codegen", "rewriting.py")
+)
+# These hand a module from pass to pass.
+_PASS_RUNNERS = ("lower_tile_programs.py", "kernels.py")
+
+
+@contextmanager
+def translate_failures(func: tirx.PrimFunc, target: Target) -> Iterator[None]:
+    """Turn what TVM's own passes and code generators raise into an error at the kernel's line.
+
+    An exception out of our passes, or of TVM called by them, is a defect of ours and stays what it is.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        What is compiled.
+    target : Target
+        What for.
+
+    Raises
+    ------
+    InvalidOperand
+        If the kernel uses a dynamic extent that no argument gives.
+    NoLowering
+        For everything else that TVM refuses.
+    """
+    try:
+        yield
+    except Exception as error:
+        if os.environ.get("TVM_BACKTRACE") == "1" or not _is_refusal(error):
+            raise
+        raise _refusal(error, func, target) from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Tell whether TVM raised it, with no lowering of ours at work."""
+    if isinstance(error, TileError):
+        return False
+    files = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        files.append(traceback.tb_frame.f_code.co_filename)
+        traceback = traceback.tb_next
+    ours = [f for f in files if f.startswith(_OUR_LOWERING) and Path(f).name not in _PASS_RUNNERS]
+    return not ours and is_tvm(files[-1])
+
+
+def _refusal(error: Exception, func: tirx.PrimFunc, target: Target) -> TileError:
+    location = _location(func)
+    name = func.attrs.get("global_symbol", "main") if func.attrs is not None else "main"
+    unbound = re.search(r"variables \((.*?),?\) are used, but are not passed in", str(error))
+    if unbound is not None:
+        return InvalidOperand(
+            f"{name}: no argument gives {unbound[1]}",
+            help="a T.dynamic extent is the extent of a tensor parameter; pass other values as "
+            "parameters, e.g. `n: T.int32`",
+            location=location,
+        )
+    return NoLowering(
+        f"{name}: TVM can't compile this kernel for {target.kind.name}: {reason_of(error)}",
+        help="set TVM_BACKTRACE=1 to see where in TVM",
+        location=location,
+    )
+
+
+def _location(func: tirx.PrimFunc) -> SourceLocation | None:
+    kernel = next(kernels_of(func), None)
+    return None if kernel is None else location_of(kernel)
+
+
+def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of TVM's passes, checked.
+
+    Parameters
+    ----------
+    options : mapping
+        Values by name.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no such option; the message offers the nearest one.
+    """
+    if not options:
+        return {}
+    known = [str(name) for name in tvm.transform.PassContext.list_configs()]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise InvalidValue(
+                f"there is no pass option {name!r}",
+                help=f"did you mean {near[0]!r}?"
+                if near
+                else "tvm.transform.PassContext.list_configs() lists them",
+            )
+    return dict(options)
