@@ -11,7 +11,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, OutOfBounds
+from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 
 
 def apply(function, *inputs, dtype=None):
@@ -137,3 +137,68 @@ def test_one_lane_of_a_vector():
 def test_mistakes_with_lanes(vector, lane, error, message):
     with pytest.raises(error, match=message):
         T.extract_lane(vector, lane)
+
+
+def constant_of(value):
+    """A constant of a kernel, as torch stores it."""
+    dtype = T.dtype(value.ty.dtype)
+
+    @T.prim_func
+    def store(A: T.Tensor((1,), dtype)):
+        with T.Kernel(1):
+            A[0] = value
+
+    a = torch.zeros(1).to(dtype.as_torch())
+    tvmtile.compile(store)(a)
+    return a
+
+
+@pytest.mark.parametrize("name", ["float64", "float32", "float16", "bfloat16", "float8_e5m2"])
+def test_infinity_of_a_float(name):
+    assert constant_of(T.infinity(name)).double().item() == math.inf
+    if name != "float8_e5m2":  # arithmetic in it gives finite numbers
+        assert constant_of(-T.infinity(name)).double().item() == -math.inf
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e8m0fnu"])
+def test_a_float_without_infinity(name):
+    with pytest.raises(InvalidValue, match=f"{name} has no infinity"):
+        T.infinity(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+    ],
+)
+def test_the_ends_of_a_float(name):
+    limits = torch.finfo(getattr(torch, name))
+    assert constant_of(T.max_value(name)).double().item() == limits.max
+    assert constant_of(T.min_value(name)).double().item() == limits.min
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int32", "int64"])
+def test_the_ends_of_an_integer(name):
+    limits = torch.iinfo(getattr(torch, name))
+    assert (
+        constant_of(T.max_value(name)).item() == constant_of(T.infinity(name)).item() == limits.max
+    )
+    assert constant_of(T.min_value(name)).item() == limits.min
+
+
+def test_rounding():
+    halves = torch.tensor([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.49999997, -0.2, 8388609.0, 3.7])
+    even = apply(T.round, halves)
+    assert even.tolist() == [-2, -2, 0, 0, 2, 2, 0, 0, 8388609, 4]
+    away = apply(lambda x: T.round(x, "ties-away-from-zero"), halves)
+    assert away.tolist() == [-3, -2, -1, 1, 2, 3, 0, 0, 8388609, 4]
+    with pytest.raises(InvalidValue, match="rounding_mode='up'"):
+        T.round(1.0, "up")

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.errors import InvalidOperand, OutOfBounds
+from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 from tvmtile.language.dtypes import DType, as_dtype, cast
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "min",
     "min_value",
     "reinterpret",
+    "round",
     "rsqrt",
     "sigmoid",
     "where",
@@ -67,9 +68,11 @@ def as_expr(value: Any, like: Any = None) -> ir.Expr:
             return tirx.const(value, str(like.ty.dtype))
         return tirx.const(value, "float32" if isinstance(value, float) else "int32")
     if not ir.is_prim_expr(value):
+        from tvmtile.tileop.operands import describe
+
         raise InvalidOperand(
-            f"{getattr(value, 'name', value)!s} is not a value: a function of elements got a whole tile",
-            help="index it, `tile[i, j]`, in a loop over T.Parallel",
+            f"a function of elements got {describe(value)}",
+            help="index a tile, `tile[i, j]`, in a loop over T.Parallel",
         )
     return value
 
@@ -182,20 +185,82 @@ def Select(condition: Any, then: Any, otherwise: Any) -> Any:
     return tirx.Select(as_expr(condition), a, b)
 
 
+_HAVE_INFINITY = ("float64", "float32", "float16", "bfloat16", "float8_e5m2")
+# Where TVM's max_value is not the largest number that the dtype holds.
+_LARGEST = {
+    "bfloat16": (2 - 2**-7) * 2.0**127,
+    "float8_e4m3fnuz": 240.0,
+    "float8_e5m2fnuz": 57344.0,
+    "float8_e8m0fnu": 2.0**127,
+}
+_SMALLEST = {"float8_e8m0fnu": 2.0**-127}
+
+
 def infinity(dtype: Any) -> Any:
-    """Positive infinity of a float dtype; the largest value of an integer one."""
+    """Positive infinity of a float dtype; the largest value of an integer one.
+
+    Raises
+    ------
+    InvalidValue
+        If the float dtype has no infinity.
+    """
     name = as_dtype(dtype)
-    return tirx.infinity(str(name)) if "float" in name else max_value(name)
+    if "float" not in name:
+        return max_value(name)
+    if name not in _HAVE_INFINITY:
+        raise InvalidValue(
+            f"{name} has no infinity", help="T.max_value(dtype) is the largest number it holds"
+        )
+    if name == "float8_e5m2":  # conversions to it give the largest finite number instead
+        return tirx.reinterpret(str(name), tirx.const(0x7C, "uint8"))
+    return tirx.const(float("inf"), str(name))
 
 
 def max_value(dtype: Any) -> Any:
     """The largest finite value of a dtype."""
-    return tirx.max_value(str(as_dtype(dtype)))
+    name = as_dtype(dtype)
+    return _number(_LARGEST[name], name) if name in _LARGEST else tirx.max_value(str(name))
 
 
 def min_value(dtype: Any) -> Any:
     """The smallest (most negative) finite value of a dtype."""
-    return tirx.min_value(str(as_dtype(dtype)))
+    name = as_dtype(dtype)
+    if name in _LARGEST:
+        return _number(_SMALLEST.get(name, -_LARGEST[name]), name)
+    return tirx.min_value(str(name))
+
+
+def _number(value: float, dtype: DType) -> ir.Expr:
+    # TVM takes dtypes without a negative zero for unsigned ones and refuses their constants.
+    if "fnuz" in dtype:
+        return tirx.Cast(str(dtype), tirx.const(value, "float32"))
+    return tirx.const(value, str(dtype))
+
+
+def round(x: Any, rounding_mode: str = "ties-to-even") -> ir.Expr:
+    """The nearest integer, as a float.
+
+    Parameters
+    ----------
+    x : Expr
+        A float.
+    rounding_mode : {"ties-to-even", "ties-away-from-zero"}
+        Which of two nearest integers to take.
+    """
+    value = as_expr(x)
+    if rounding_mode == "ties-to-even":
+        return tirx.round(value)
+    if rounding_mode != "ties-away-from-zero":
+        raise InvalidValue(
+            f"T.round: rounding_mode={rounding_mode!r}",
+            help='use "ties-to-even" or "ties-away-from-zero"',
+        )
+    whole = tirx.trunc(value)
+    one, zero = tirx.const(1, value.ty.dtype), tirx.const(0, value.ty.dtype)
+    step = tirx.Select(value < zero, -one, one)
+    # The distance to the integer below is exact, unlike x + 0.5.
+    is_half = tirx.abs(value - whole) >= tirx.const(0.5, value.ty.dtype)
+    return tirx.Select(is_half, whole + step, whole)
 
 
 def reinterpret(value: Any, dtype: Any) -> Any:
