@@ -105,6 +105,9 @@ def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule
     return (tirx.transform.BindTarget(target.with_host(target)), *CHECKS, *LOWERING[kind])
 
 
+_LEFT_OUT = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
+
+
 def tvm_pipeline() -> tuple[Any, Any, Any]:
     """The pipeline `tvmtile` of `tvm.tirx.build`: tile programs are lowered, TVM does the rest.
 
@@ -118,7 +121,9 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
     -----
     The rest is TVM's pipeline for scheduled functions, so a module may mix both kinds. It leaves out
     StorageRewrite, which merges a micro-kernel's accumulators with arrays that are indexed by
-    variables, so that LLVM can't keep them in registers.
+    variables, so that LLVM can't keep them in registers, and CommonSubexprElim, which makes the value
+    of a Let a variable: TVM's simplifier binds such a Let a second time and fails. LLVM finds common
+    subexpressions itself.
     """
     rest, finalize_host, finalize_device = default_s_tir_pipeline()
 
@@ -126,7 +131,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
     def run(mod: ir.IRModule, context: Any) -> ir.IRModule:
         from tvmtile.passes import LowerTilePrograms
 
-        config = {**context.config, "tirx.disable_storage_rewrite": True}
+        config = {**context.config, **_LEFT_OUT}
         with tvm.transform.PassContext(
             opt_level=context.opt_level, config=config, instruments=context.instruments
         ):

@@ -21,3 +21,22 @@ def test_functions_of_functions(name, outer):
     result = tvmtile.compile(main, out_idx=1)(a)
     expected = getattr(torch, outer)(getattr(torch, name)(a.double()))
     torch.testing.assert_close(result.double(), expected, rtol=5e-6, atol=0)
+
+
+def test_a_function_of_a_name_may_be_used_often():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(1) as _:
+            x = A[5]
+            y = T.exp(x)
+            for i in T.Parallel(64):
+                z = T.exp2(y - A[i])
+                B[i] = T.if_then_else(z > 1, z * y, T.exp(z) + y)
+
+    a = torch.linspace(-3, 3, 64)
+    result = tvmtile.compile(main, out_idx=1)(a)
+    wide = a.double()
+    y = wide[5].exp()
+    z = (y - wide).exp2()
+    expected = torch.where(z > 1, z * y, z.exp() + y)
+    torch.testing.assert_close(result.double(), expected, rtol=5e-6, atol=0)
