@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
-from tvmtile.errors import InvalidOperand, NestingError
+from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
 from tvmtile.language.frontend.tracer import current_tracer
 
 __all__ = [
@@ -46,7 +46,7 @@ class Kernel:
     Parameters
     ----------
     *blocks : int or Expr
-        One to three grid extents, in the order x, y, z.
+        Up to three grid extents, in the order x, y, z; one block where there are none.
     threads : int or sequence of int, optional
         Threads of a block, up to three extents; 128 where absent. A CPU has no threads: there a
         block is one task.
@@ -75,14 +75,13 @@ class Kernel:
         is_cpu: bool = False,
         prelude: str | None = None,
     ) -> None:
-        if not 1 <= len(blocks) <= 3:
+        if len(blocks) > 3:
             raise InvalidOperand(
-                f"T.Kernel takes one to three grid extents, not {len(blocks)}",
-                help="fold further axes into one of the three and split its index in the kernel"
-                if blocks
-                else "say how many blocks there are, e.g. T.Kernel(T.ceildiv(N, block_N), threads=128)",
+                f"T.Kernel takes up to three grid extents, not {len(blocks)}",
+                help="fold further axes into one of the three and split its index in the kernel",
             )
-        self._extents = [_grid_extent(extent) for extent in blocks]
+        self._has_grid = bool(blocks)
+        self._extents = [_grid_extent(extent) for extent in blocks or (1,)]
         self._thread_extents = _thread_extents(threads)
         self._prelude = prelude
         self._frames: list[Any] = []
@@ -108,6 +107,8 @@ class Kernel:
             if axis == "x" or count != 1:
                 self.threads.append(self._bind(count, f"threadIdx.{axis}", f"t{axis}", None))
         _STATE.kernel = self
+        if not self._has_grid:
+            return []
         return self.blocks[0] if len(self.blocks) == 1 else list(self.blocks)
 
     def _bind(self, extent: Any, tag: str, name: str, annotations: Any) -> ir.Var:
@@ -148,8 +149,11 @@ def _grid_extent(extent: Any) -> Any:
             f"T.Kernel: a grid extent is an integer, not a {type(extent).__name__}",
             help="use T.ceildiv(M, block_M); in Python, `/` makes a float",
         )
-    if isinstance(extent, int) and extent < 0:
-        raise InvalidOperand(f"T.Kernel: the grid extent {extent} is negative")
+    if isinstance(extent, int) and extent < 1:
+        raise InvalidValue(
+            f"T.Kernel: the grid extent {extent} is not positive",
+            help="a kernel without blocks does nothing: leave it out of the program",
+        )
     return extent
 
 
@@ -158,7 +162,7 @@ def _thread_extents(threads: Any) -> list[int]:
         threads = _DEFAULT_THREADS
     extents = [threads] if isinstance(threads, int) else list(threads)
     if not 1 <= len(extents) <= 3 or any(not isinstance(e, int) or e < 1 for e in extents):
-        raise InvalidOperand(
+        raise InvalidValue(
             f"T.Kernel: threads={threads!r} is no number of threads",
             help="threads is a positive integer, or up to three of them",
         )
@@ -197,8 +201,9 @@ def get_thread_extents() -> list[int]:
 
 
 def get_block_binding(dim: int = 0) -> Any:
-    """The block index along an axis of the grid."""
-    return _kernel("T.get_block_binding").blocks[dim]
+    """The block index along an axis of the grid (0: x, 1: y, 2: z); 0 along an axis that it lacks."""
+    blocks = _kernel("T.get_block_binding").blocks
+    return blocks[dim] if dim < len(blocks) else tirx.const(0, "int32")
 
 
 def get_block_bindings() -> list[Any]:
@@ -207,8 +212,9 @@ def get_block_bindings() -> list[Any]:
 
 
 def get_block_extent(dim: int = 0) -> Any:
-    """Blocks along an axis of the grid."""
-    return _kernel("T.get_block_extent").block_extents[dim]
+    """Blocks along an axis of the grid (0: x, 1: y, 2: z)."""
+    extents = _kernel("T.get_block_extent").block_extents
+    return extents[dim] if dim < len(extents) else 1
 
 
 def get_block_extents() -> list[Any]:
