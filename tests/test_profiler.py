@@ -67,6 +67,17 @@ def test_a_check_of_the_users_gets_both_lists_of_results():
     assert torch.equal(ours[0], theirs[0])
 
 
+@pytest.mark.parametrize(
+    ("supply", "mean"), [(TensorSupplyType.Randn, 0), (TensorSupplyType.Normal, -1)]
+)
+def test_normal_inputs_have_the_mean_of_tilelangs(supply, mean):
+    kernel = doubled((4096,))
+    torch.manual_seed(0)
+    (a,) = kernel.get_profiler(supply).inputs()
+    assert abs(a.mean() - mean) < 0.1
+    assert abs(a.std() - 1) < 0.1
+
+
 def test_dynamic_extents_need_values():
     profiler = doubled((T.dynamic("m"),)).get_profiler()
     with pytest.raises(ArgumentError, match="the extent m of A is not known"):

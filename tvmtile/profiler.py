@@ -29,9 +29,9 @@ class TensorSupplyType(Enum):
     Uniform = 2
     """Uniform between -1 and 1."""
     Normal = 3
-    """Normal with mean 0 and deviation 1."""
+    """Normal with mean -1 and deviation 1, as TileLang's."""
     Randn = 4
-    """The same as Normal."""
+    """Normal with mean 0 and deviation 1."""
     Zero = 5
     """Zeros."""
     One = 6
@@ -269,7 +269,7 @@ def _filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> t
         return torch.randint(low, high, shape).to(dtype)
     if supply in (TensorSupplyType.Auto, TensorSupplyType.Uniform):
         return torch.empty(shape).uniform_(-1, 1).to(dtype)
-    return torch.randn(shape).to(dtype)
+    return (torch.randn(shape) - (supply is TensorSupplyType.Normal)).to(dtype)
 
 
 def _as_list(results: Any) -> list[Any]:
