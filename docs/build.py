@@ -3,7 +3,8 @@
     python docs/build.py      # or: make docs
 
 The reference is written to `docs/_build/reference.md`. The page is checked in; its generated part is
-rewritten in place, and a test fails where it is out of date.
+rewritten in place, and a test fails where it is out of date. The README gets the tables of the last
+`python benchmarks/cpu.py --write benchmarks/results/cpu`, if there was one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PAGE = DOCS / "gemm_through_the_passes.md"
 REFERENCE = DOCS / "_build" / "reference.md"
+README = ROOT / "README.md"
+BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.md"
 
 # Where a module's names stand. What is in no topic comes after them.
 TOPICS = {
@@ -122,8 +125,12 @@ def dtype_lines() -> list[str]:
 def pass_lines() -> Iterator[str]:
     """Each pass with its docstring, programs included."""
     docstrings = pass_docstrings()
-    for name in importlib.import_module("tvmtile.passes").__all__:
-        yield from [f"### `tvmtile.passes.{name}`", "", *markdown(docstrings.get(name, "")), ""]
+    passes = importlib.import_module("tvmtile.passes")
+    for name in passes.__all__:
+        if name in docstrings:
+            yield from [f"### `tvmtile.passes.{name}`", "", *markdown(docstrings[name]), ""]
+        else:  # an instrument, which is no pass
+            yield from entry(f"tvmtile.passes.{name}", getattr(passes, name))
 
 
 def pass_docstrings() -> dict[str, str]:
@@ -234,7 +241,7 @@ _TARGET = {"kind": "llvm", "mtriple": "x86_64-unknown-linux-gnu", "mcpu": "x86-6
 
 
 def gemm_page(page: str) -> str:
-    """The page with what stands between `<!-- generated: x -->` and `<!-- end -->` made anew."""
+    """The page with its programs as they are today."""
     sys.path.insert(0, str(ROOT / "examples"))
     try:
         gemm = importlib.import_module("gemm").gemm
@@ -249,9 +256,14 @@ def gemm_page(page: str) -> str:
         "passes": "\n\n".join(_pass_section(*step) for step in steps),
         "lowered": _fenced("python", steps[-1][2]),
     }
+    return filled(page, generated)
+
+
+def filled(page: str, generated: dict[str, str]) -> str:
+    """A page with what stands between `<!-- generated: x -->` and `<!-- end -->` made anew."""
     return re.sub(
         r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)",
-        lambda match: f"{match[1]}\n{generated[match[2]]}\n\n{match[3]}",
+        lambda match: f"{match[1]}\n{generated[match[2]].strip()}\n\n{match[3]}",
         page,
         flags=re.DOTALL,
     )
@@ -307,6 +319,8 @@ def main() -> None:
     REFERENCE.parent.mkdir(exist_ok=True)
     REFERENCE.write_text(reference())
     PAGE.write_text(gemm_page(PAGE.read_text()))
+    if BENCHMARKS.exists():
+        README.write_text(filled(README.read_text(), {"benchmarks": BENCHMARKS.read_text()}))
     print(f"wrote {REFERENCE.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}")
 
 

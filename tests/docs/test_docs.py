@@ -67,6 +67,13 @@ def test_the_gemm_page_shows_what_the_passes_do_today(request):
     assert len(re.findall(r"<!-- generated: \w+ -->", page)) == 4
 
 
+def test_the_tables_of_the_benchmark_have_a_place_in_the_readme():
+    readme = build.README.read_text()
+    with_table = build.filled(readme, {"benchmarks": "| case | ratio |\n"})
+    assert with_table.count("| case | ratio |") == 1
+    assert build.filled(with_table, {"benchmarks": "| other |"}).count("| case | ratio |") == 0
+
+
 def test_the_reference_has_every_name_of_the_language(reference):
     own = [
         name
