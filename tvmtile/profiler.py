@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import ArgumentError, InvalidOperand
+from tvmtile.errors import ArgumentError, InvalidOperand, import_optional
 from tvmtile.testing import torch_assert_close
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Profiler:
         return self.inputs(**options)
 
     def _tensor(self, param: ir.Var, sizes: Mapping[str, int]) -> torch.Tensor:
-        import torch
+        torch = import_optional("torch", "torch", "tvmtile.profiler")
 
         if not is_buffer_var(param):
             raise ArgumentError(
@@ -206,7 +206,7 @@ class Profiler:
 
     def assert_consistent(self, repeat: int = 10) -> None:
         """Run the kernel several times and check that its results stay the same, bit for bit."""
-        import torch
+        torch = import_optional("torch", "torch", "tvmtile.profiler")
 
         args = self.inputs()
         first = [result.clone() for result in _as_list(self.func(*args))]
@@ -257,7 +257,7 @@ def _extent(name: str, extent: Any, sizes: Mapping[str, int]) -> int:
 
 
 def _filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> torch.Tensor:
-    import torch
+    torch = import_optional("torch", "torch", "tvmtile.profiler")
 
     if supply is TensorSupplyType.Zero:
         return torch.zeros(shape).to(dtype)
@@ -269,7 +269,8 @@ def _filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> t
         return torch.randint(low, high, shape).to(dtype)
     if supply in (TensorSupplyType.Auto, TensorSupplyType.Uniform):
         return torch.empty(shape).uniform_(-1, 1).to(dtype)
-    return (torch.randn(shape) - (supply is TensorSupplyType.Normal)).to(dtype)
+    mean = -1.0 if supply is TensorSupplyType.Normal else 0.0
+    return (torch.randn(shape) + mean).to(dtype)
 
 
 def _as_list(results: Any) -> list[Any]:
