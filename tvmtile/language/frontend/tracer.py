@@ -157,6 +157,22 @@ class LoopNest:
         raise NotImplementedError
 
 
+class _LoopUntil(LoopNest):
+    """A `while` whose condition takes statements, such as `T.any_of(tile)`: they run every time."""
+
+    def __init__(self, condition: Callable[[], Any]) -> None:
+        self._condition = condition
+        self._frame = T.While(tirx.const(True, "bool"))
+
+    def __enter__(self) -> None:
+        self._frame.__enter__()
+        with T.If(tirx.Not(as_condition(self._condition()))), T.Then():
+            T.evaluate(tirx.break_loop())
+
+    def __exit__(self, *exception: Any) -> None:
+        self._frame.__exit__(*exception)
+
+
 def _python_iterable(iterable: Any) -> Iterable[Any]:
     if isinstance(iterable, ir.Expr) or not hasattr(iterable, "__iter__"):
         raise SyntaxNotSupported(
@@ -260,7 +276,9 @@ class Tracer:
         return Loop(self, iterable, carried)
 
     def while_loop(self, condition: Callable[[], Any], carried: tuple[str, ...] = ()) -> Loop:
-        test = as_condition(condition())
+        with IRBuilder() as trial, T.prim_func():
+            test = as_condition(condition())
+            needs_statements = len(trial.frames[-1].stmts) > 0
         if not isinstance(test, ir.Expr):
             if not test:
                 return Loop(self, (), carried)
@@ -268,7 +286,8 @@ class Tracer:
                 "the condition of this `while` is true while tracing and never changes",
                 help="a run-time loop needs a run-time condition, e.g. on a T.alloc_var variable",
             )
-        return Loop(self, T.While(test), carried)
+        frame = _LoopUntil(condition) if needs_statements else T.While(test)
+        return Loop(self, frame, carried)
 
     def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
         """The value of `name` after `construct`, in whose body it was assigned."""
