@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tvmtile._version import __version__
 
 if TYPE_CHECKING:
-    from tvmtile.jit import Kernel, compile, jit
+    from tvmtile.jit import JITKernel, Kernel, compile, jit, par_compile
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
 
 __all__ = [
+    "JITKernel",
     "Kernel",
     "PassConfigKey",
     "Profiler",
@@ -26,9 +27,11 @@ __all__ = [
     "compile",
     "jit",
     "next_power_of_2",
+    "par_compile",
 ]
 
 _LAZY = {
+    "JITKernel": "jit",
     "Kernel": "jit",
     "PassConfigKey": "transform",
     "Profiler": "profiler",
@@ -36,6 +39,7 @@ _LAZY = {
     "cdiv": "math",
     "compile": "jit",
     "next_power_of_2": "math",
+    "par_compile": "jit",
 }
 _SUBMODULES = (
     "errors",

@@ -349,3 +349,22 @@ def test_result_that_is_no_parameter(out_idx):
     with pytest.raises(InvalidOperand) as caught:
         tvmtile.compile(kernel, out_idx=out_idx)
     assert caught.value.message == f"out_idx={index} is outside the 2 parameters of the kernel"
+
+
+def test_none_for_a_tensor_that_is_not_used():
+    def bias(is_used):
+        n = T.dynamic("n")
+
+        @T.prim_func
+        def bias(A: T.Tensor((n,), "float32"), Bias: T.Tensor((n,), "float32")):
+            with T.Kernel(1):
+                for i in T.Parallel(n):
+                    A[i] = A[i] + (Bias[i] if is_used else 1)
+
+        return tvmtile.compile(bias)
+
+    a = torch.zeros(5)
+    bias(False)(a, None)
+    assert a.eq(1).all()
+    with pytest.raises(ArgumentError, match="Bias is a tensor .* it got a NoneType"):
+        bias(True)(a, None)

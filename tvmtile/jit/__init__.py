@@ -6,11 +6,15 @@ import sys
 import types
 from typing import Any
 
-from tvmtile.jit.compiler import compile
+from tvmtile.jit.compiler import compile, par_compile
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 
-__all__ = ["JitFunction", "Kernel", "compile", "jit"]
+__all__ = ["JITKernel", "JitFunction", "Kernel", "compile", "jit", "par_compile"]
+
+
+JITKernel = Kernel
+"""TileLang's name of the class."""
 
 
 class _CallablePackage(types.ModuleType):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,14 +12,21 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._plugin import PIPELINE_NAME, register
-from tvmtile.errors import InvalidOperand, NoLowering, hide_internal_frames
+from tvmtile.errors import (
+    InvalidOperand,
+    InvalidValue,
+    NoLowering,
+    TileError,
+    hide_internal_frames,
+    warn,
+)
 from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.kernel import Kernel
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
 from tvmtile.passes import Verifier
 from tvmtile.target import resolve
 
-__all__ = ["build", "compile", "pass_context"]
+__all__ = ["build", "compile", "par_compile", "pass_context"]
 
 VERIFY_OPTION = "tvmtile.verify"
 _BACKENDS = ("auto", "tvm_ffi", "tvm")
@@ -84,9 +92,53 @@ def compile(
     return Kernel(func, module, resolved, results, config)
 
 
+def par_compile(
+    funcs: Iterable[tirx.PrimFunc],
+    *,
+    num_workers: int | None = None,
+    ignore_error: bool = False,
+    **options: Any,
+) -> list[Kernel | None]:
+    """Compile several tile programs, in threads.
+
+    Parameters
+    ----------
+    funcs : iterable of tvm.tirx.PrimFunc
+        The programs.
+    num_workers : int, optional
+        How many threads; Python decides where absent.
+    ignore_error : bool
+        Warn of a program that can't be compiled, and give None for it.
+    **options
+        As of `tvmtile.compile`.
+
+    Returns
+    -------
+    list of Kernel
+        In the order of the programs.
+    """
+
+    def compiled(func: tirx.PrimFunc) -> Kernel | None:
+        try:
+            return compile(func, **options)
+        except TileError as error:
+            if not ignore_error:
+                raise
+            warn(f"a program was left out: {error}")
+            return None
+
+    with ThreadPoolExecutor(num_workers) as workers:
+        return list(workers.map(compiled, funcs))
+
+
 def _result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
     declared = func.attrs.get(OUT_IDX_ATTR) if func.attrs is not None else None
     if declared is not None:
+        if out_idx is not None:
+            raise InvalidValue(
+                f"out_idx={out_idx} for a kernel that makes its results with T.empty",
+                help="leave out_idx out: what the kernel returns are its results",
+            )
         return tuple(int(i) for i in declared)
     if out_idx is None:
         return ()

@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -20,6 +20,7 @@ from tvmtile.errors import (
     hide_internal_frames,
 )
 from tvmtile.jit.compiler import compile as compile_program
+from tvmtile.jit.compiler import par_compile
 from tvmtile.jit.kernel import Kernel
 
 __all__ = ["JitFunction", "jit"]
@@ -104,7 +105,7 @@ class JitFunction:
 
     @property
     def mode(self) -> str:
-        """ "eager" or "lazy"; "auto" where only the first call can tell."""
+        """The style: "eager" or "lazy"; "auto" where only the first call can tell."""
         return self._style or "auto"
 
     @functools.cached_property
@@ -154,11 +155,34 @@ class JitFunction:
         return self._eager_kernel(args, kwargs)[0]
 
     @hide_internal_frames
+    def par_compile(
+        self,
+        configs: Iterable[Mapping[str, Any] | Sequence[Any]],
+        num_workers: int | None = None,
+        ignore_error: bool = False,
+    ) -> list[Kernel | None]:
+        """The compiled kernels for several sets of arguments.
+
+        Parameters
+        ----------
+        configs : iterable of dict or tuple
+            Arguments by keyword, or by position.
+        num_workers, ignore_error
+            As of `tvmtile.par_compile`.
+        """
+        programs = [
+            self.get_tir(**config) if isinstance(config, Mapping) else self.get_tir(*config)
+            for config in configs
+        ]
+        options = {**self._options, "out_idx": self._out_idx}
+        return par_compile(programs, num_workers=num_workers, ignore_error=ignore_error, **options)
+
+    @hide_internal_frames
     def get_tir(self, *args: Any, **kwargs: Any) -> tirx.PrimFunc:
         """The tile program for these arguments."""
         if not self._is_eager(args, kwargs):
             return self._program(args, kwargs)
-        return self._eager_kernel(args, kwargs)[0].prim_func
+        return self._eager_call(args, kwargs)[1]()
 
     @hide_internal_frames
     def get_kernel_source(self, *args: Any, **kwargs: Any) -> str:
@@ -187,11 +211,21 @@ class JitFunction:
     def _eager_kernel(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Kernel, list[Any]]:
+        key, build, tensors = self._eager_call(args, kwargs)
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self._kernels[key] = compile_program(build(), **self._options)
+        return kernel, tensors
+
+    def _eager_call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Callable[[], tirx.PrimFunc], list[Any]]:
+        """The key of a call's specialisation, how to trace its program, and its run-time arguments."""
         own = {k: v for k, v in kwargs.items() if k in self._signature.parameters}
         extra = {k: v for k, v in kwargs.items() if k not in own}
         bound = self._signature.bind_partial(*args, **own)
         bound.apply_defaults()
-        runtime = self._eager._annotations
+        runtime = self._eager.runtime_parameters
         tensors = {n: v for n, v in bound.arguments.items() if _is_tensor(v) or n in runtime}
         constants = {n: v for n, v in bound.arguments.items() if n not in tensors}
         absent = [n for n in self._signature.parameters if n not in bound.arguments]
@@ -201,13 +235,11 @@ class JitFunction:
         if description is None:
             description = self._descriptions[key] = self._eager.describe(constants, names)
         values = description.values(tensors, extra)
-        kernel_key = (key, tuple(sorted(values.items())))
-        kernel = self._kernels.get(kernel_key)
-        if kernel is None:
-            program = self._eager.build(constants, description.specs, values)
-            kernel = compile_program(program, **self._options)
-            self._kernels[kernel_key] = kernel
-        return kernel, list(tensors.values())
+        return (
+            (key, tuple(sorted(values.items()))),
+            lambda: self._eager.build(constants, description.specs, values),
+            list(tensors.values()),
+        )
 
 
 def _is_tensor(value: Any) -> bool:

@@ -168,7 +168,10 @@ class Kernel:
         Exception or None
             What to raise; None where the converted arguments were accepted.
         """
-        prepared = ready(args) if len(args) == len(self.prim_func.params) else None
+        prepared = None
+        if len(args) == len(self.prim_func.params):
+            complete = self._with_memory_for_none(args)
+            prepared = ready(complete) or (None if complete is args else complete)
         if prepared is not None:
             try:
                 self._call(*prepared)
@@ -177,6 +180,25 @@ class Kernel:
             else:
                 return None
         return explain(self.name, list(self.prim_func.params), self.out_idx, given) or error
+
+    def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, with tensors in place of None.
+
+        None may be given for a tensor that the program does not use.
+        """
+        if all(arg is not None for arg in args):
+            return args
+        complete = list(args)
+        allocate = self._allocator(args)
+        extents = _bound_extents(self.prim_func.params, complete)
+        for index, param in enumerate(self.prim_func.params):
+            is_unused = is_buffer_var(param) and not contains(
+                self.prim_func.body, ir.Var, param.same_as
+            )
+            if args[index] is None and is_unused:
+                shape = tuple(_evaluate(extent, extents) for extent in param.ty.shape)
+                complete[index] = allocate(shape, str(param.ty.dtype))
+        return tuple(complete)
 
     # Looking at it ---------------------------------------------------------------------------
 

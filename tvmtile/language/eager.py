@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tvm import ir, tirx
@@ -107,6 +107,11 @@ class EagerFunction:
             for name, annotation in resolve_annotations(func, scope).items()
             if name in self.signature.parameters and is_run_time(annotation)
         }
+
+    @property
+    def runtime_parameters(self) -> Collection[str]:
+        """Those that the signature annotates as tensors, scalars of the run or pointers."""
+        return self._annotations.keys()
 
     def describe(self, constants: Mapping[str, Any], tensors: set[str]) -> Description:
         """Look at the function once, with `constants` given and `tensors` the names of the rest."""

@@ -1,0 +1,83 @@
+"""`tvmtile.compile` and `tvmtile.par_compile`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, InvalidValue, TileWarning
+
+
+def scale(n, factor):
+    @T.prim_func
+    def scale(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
+        with T.Kernel(1):
+            for i in T.Parallel(n):
+                B[i] = A[i] * factor
+
+    return scale
+
+
+def test_several_programs_in_the_order_they_are_given():
+    kernels = tvmtile.par_compile([scale(4, i) for i in range(5)], out_idx=-1, num_workers=3)
+    a = torch.randn(4)
+    for factor, kernel in enumerate(kernels):
+        torch.testing.assert_close(kernel(a), a * factor)
+
+
+def test_several_specialisations_of_a_lazy_kernel():
+    @tvmtile.jit(out_idx=[-1])
+    def factory(n, factor=2):
+        return scale(n, factor)
+
+    first, second = factory.par_compile([(4,), {"n": 6, "factor": 3}])
+    torch.testing.assert_close(first(torch.ones(4)), torch.full((4,), 2.0))
+    torch.testing.assert_close(second(torch.ones(6)), torch.full((6,), 3.0))
+
+
+def test_several_specialisations_of_an_eager_kernel():
+    @tvmtile.jit
+    def fill(A: T.Tensor((4,), "int32"), value):
+        with T.Kernel(1):
+            for i in range(4):
+                A[i] = value
+
+    a = torch.zeros(4, dtype=torch.int32)
+    for value, kernel in zip((5, 6), fill.par_compile([(a, 5), {"A": a, "value": 6}]), strict=True):
+        kernel(a)
+        assert a.tolist() == [value] * 4
+
+
+def test_what_can_not_be_compiled_is_left_out_on_demand():
+    with pytest.raises(InvalidOperand, match="takes a T.prim_func"):
+        tvmtile.par_compile([scale(4, 1), "no program"])
+    with pytest.warns(
+        TileWarning, match="a program was left out: .* takes a T.prim_func, not a str"
+    ):
+        kernels = tvmtile.par_compile([scale(4, 1), "no program"], ignore_error=True)
+    assert kernels[0] is not None
+    assert kernels[1] is None
+
+
+def test_results_are_named_once():
+    @T.prim_func
+    def one(n: T.int32):
+        A = T.empty((4,), "int32")
+        with T.Kernel(1):
+            A[0] = n
+        return A
+
+    with pytest.raises(InvalidValue, match="out_idx=-1 for a kernel that makes its results"):
+        tvmtile.compile(one, out_idx=-1)
+
+
+def test_a_position_that_is_no_parameter():
+    with pytest.raises(InvalidOperand, match="out_idx=2 is outside the 2 parameters"):
+        tvmtile.compile(scale(4, 1), out_idx=2)
+
+
+def test_tilelangs_name_of_a_kernel():
+    assert tvmtile.JITKernel is tvmtile.Kernel
+    assert isinstance(tvmtile.compile(scale(4, 1)), tvmtile.JITKernel)
