@@ -109,8 +109,9 @@ def prim_func_pass(name: str) -> Any:
             del mod
             return function(func, context) if is_tile_program(func) else func
 
-        transform.__doc__ = function.__doc__
-        return tirx.transform.prim_func_pass(transform, opt_level=0, name=f"tvmtile.{name}")
+        result = tirx.transform.prim_func_pass(transform, opt_level=0, name=f"tvmtile.{name}")
+        result.__doc__ = function.__doc__
+        return result
 
     return decorate
 

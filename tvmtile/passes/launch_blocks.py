@@ -27,7 +27,7 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     def main(A: T.Buffer((64, 32), "float32")):
         for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for by in T.thread_binding(2, thread="blockIdx.y"):
-                for i in T.parallel(8):
+                for i in range(8):
                     A[by * 32 + i, bx] = T.float32(0)
     ```
 
@@ -39,7 +39,7 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         for block in T.parallel(8):
             bx: T.let[T.int32] = block % 4
             by: T.let[T.int32] = block // 4
-            for i in T.parallel(8):
+            for i in range(8):
                 A[by * 32 + i, bx] = T.float32(0)
     ```
     """

@@ -1,0 +1,61 @@
+"""The programs in the passes' docstrings are what the passes do."""
+
+import inspect
+import re
+
+import pytest
+import tvm
+from tvm import ir
+from tvm.script import tirx as T
+from tvm_ffi import structural_equal
+
+from tvmtile import passes
+from tvmtile.pipeline import CHECKS
+
+PASSES = {
+    name: value for name, value in vars(passes).items() if isinstance(value, ir.transform.Pass)
+}
+CHECK_PASSES = {name: value for name, value in PASSES.items() if name.startswith("Check")}
+REWRITES = {name: value for name, value in PASSES.items() if name not in CHECK_PASSES}
+
+
+def program(name, heading):
+    """The function of the fenced block under a heading of a pass's docstring."""
+    section = re.search(
+        rf"^{heading}\n-+\n```\n(.*?)^```",
+        inspect.cleandoc(PASSES[name].__doc__),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert section is not None, f"{name}: there is no program under {heading!r}"
+    return tvm.script.from_source(section[1], extra_vars={"T": T})
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_a_pass_does_what_its_docstring_shows(name):
+    before, after = (ir.IRModule({"main": program(name, part)}) for part in ("Before", "After"))
+    assert not structural_equal(before, after), "the example shows no change"
+    tvm.ir.assert_structural_equal(PASSES[name](before), after)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_pass_leaves_functions_without_a_kernel_alone(name):
+    @T.prim_func
+    def scheduled(A: T.Buffer((40,), "float32"), C: T.Buffer((32,), "float16")):
+        T.func_attr({"target": T.target("llvm"), "global_symbol": "scheduled"})
+        own = T.alloc_buffer((32,), "float32", scope="local")
+        for i in T.unroll(32):
+            if A[i + 8] > T.float32(0):
+                break
+            own[i] = T.exp(A[i + 8])
+        for i in T.parallel(32):
+            C[i] = T.Cast("float16", own[i])
+
+    module = ir.IRModule({"scheduled": scheduled})
+    tvm.ir.assert_structural_equal(PASSES[name](module), module)
+    assert PASSES[name](module)["scheduled"].same_as(module["scheduled"])
+
+
+def test_every_check_is_run():
+    assert {check.info.name for check in CHECKS} == {
+        check.info.name for check in CHECK_PASSES.values()
+    }
