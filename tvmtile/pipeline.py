@@ -17,6 +17,7 @@ from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
     BindExtents,
     CheckAccumulators,
+    CheckBounds,
     CheckFragments,
     CheckLaunch,
     GuardGlobalAccess,
@@ -38,6 +39,7 @@ __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 CHECKS: tuple[Any, ...] = (
     CheckLaunch,  # threads and shared memory are what a block of the target has
     CheckFragments,  # what the threads share is not visited by a serial loop
+    CheckBounds,  # no loop runs over the end of a tile
     CheckAccumulators,  # nothing accumulates into a tile without a value
 )
 """What is wrong with a tile program that can be said before it is lowered, for every target."""

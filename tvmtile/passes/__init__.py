@@ -5,6 +5,7 @@
 
 from tvmtile.passes.bind_extents import BindExtents
 from tvmtile.passes.check_accumulators import CheckAccumulators
+from tvmtile.passes.check_bounds import CheckBounds
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
@@ -24,6 +25,7 @@ from tvmtile.passes.verify import Verifier, Verify
 __all__ = [
     "BindExtents",
     "CheckAccumulators",
+    "CheckBounds",
     "CheckFragments",
     "CheckLaunch",
     "GuardGlobalAccess",
