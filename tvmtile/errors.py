@@ -35,9 +35,9 @@ from tvm_ffi import register_error
 __all__ = [
     "ArgumentError",
     "InvalidOperand",
+    "InvalidValue",
     "MetalCompileError",
     "MetalEmulationError",
-    "InvalidValue",
     "MissingDependency",
     "NestingError",
     "NoLowering",
@@ -287,6 +287,10 @@ class TileWarning(UserWarning):
     """A program that is right, and slower or stranger than its author may think."""
 
 
+# A filter may turn it into an error, which then passes through TVM's C++ frames as others do.
+register_error(TileWarning.__name__, TileWarning)
+
+
 _SHOWN_WARNINGS: dict[Any, Any] = {}
 
 
@@ -338,7 +342,7 @@ def _without_internal_frames(traceback: types.TracebackType | None) -> types.Tra
 
 def _is_mistake(error: Exception) -> bool:
     """Tell what the user's code did wrong from a defect of tvmtile's, or of TVM's, own code."""
-    if isinstance(error, TileError):
+    if isinstance(error, TileError | TileWarning):
         return True
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
@@ -346,9 +350,20 @@ def _is_mistake(error: Exception) -> bool:
     return traceback is not None and not is_internal(traceback.tb_frame.f_code.co_filename)
 
 
+def _as_shown(error: Exception) -> Exception:
+    """An exception without the frames that its reader can do nothing about."""
+    if os.environ.get("TVM_BACKTRACE") == "1" or not _is_mistake(error):
+        return error
+    if isinstance(error, TileError):
+        error.__cause__ = None
+        error.__suppress_context__ = True
+    return error.with_traceback(_without_internal_frames(error.__traceback__))
+
+
 def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a public entry point so that a mistake shows the user's frames only.
 
+    One frame of ours remains, since Python adds the one that raises; it bears the entry point's name.
     What Python raises in the user's own lines keeps its type and its text. An exception raised in our
     code, or in TVM's, is a defect and keeps all of its frames, as everything does where
     `TVM_BACKTRACE=1` is set in the environment.
@@ -359,11 +374,9 @@ def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
         __tracebackhide__ = True  # pytest and IPython leave out this frame as well
         try:
             return function(*args, **kwargs)
-        except Exception as error:
-            if os.environ.get("TVM_BACKTRACE") == "1" or not _is_mistake(error):
-                raise
-            shown = error.with_traceback(_without_internal_frames(error.__traceback__))
-            shown.__suppress_context__ = True
-            raise shown from error.__cause__ if not isinstance(error, TileError) else None
+        except Exception as error:  # noqa: BLE001 - all are raised again
+            mistake = _as_shown(error)
+        raise mistake
 
+    entry.__code__ = entry.__code__.replace(co_name=function.__name__)
     return entry

@@ -83,9 +83,8 @@ def parse(target: Any) -> Target:
         reason = str(error).strip().splitlines()[-1].partition(" Target creation from ")[0]
         raise UnknownTarget(
             f"there is no target {target!r}: {reason}",
-            help=f"did you mean {near[0]!r}?"
-            if near
-            else f"the targets of tile programs are {', '.join(_SUPPORTED)}",
+            help=(f"did you mean {near[0]!r}? " if near else "")
+            + f"The targets of tile programs are {', '.join(_SUPPORTED)}",
         ) from error
 
 

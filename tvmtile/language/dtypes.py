@@ -12,7 +12,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
 
 __all__ = ["DType", "as_dtype", "dtype_names"]
 
@@ -92,8 +92,7 @@ class DType(DataType):
 
         Two elements of 4 bits share a byte: they are `int8` to torch, or its packed float4.
         """
-        import torch
-
+        torch = import_optional("torch", "torch", f"T.{self}.as_torch()")
         if "float4" in self:
             return getattr(torch, "float4_e2m1fn_x2", torch.int8)
         return getattr(torch, {"int4": "int8", "uint4": "uint8"}.get(str(self), str(self)))

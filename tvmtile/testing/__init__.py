@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tvmtile.errors import import_optional
+
 if TYPE_CHECKING:
     import torch
 
@@ -56,8 +58,7 @@ def torch_assert_close(
     AssertionError
         If the tensors differ; the message has the first and the greatest difference.
     """
-    import torch
-
+    torch = import_optional("torch", "torch", "tvmtile.testing")
     what = f"{base_name} and {ref_name}"
     assert tensor_a.shape == tensor_b.shape, f"{what}: {tensor_a.shape} and {tensor_b.shape}"
     if check_dtype:
@@ -83,8 +84,7 @@ def torch_assert_close(
 
 def set_random_seed(seed: int = 42) -> None:
     """Seed the generators of Python, numpy and torch."""
-    import torch
-
+    torch = import_optional("torch", "torch", "tvmtile.testing")
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - what tests draw from is not ours to choose
     torch.manual_seed(seed)
@@ -93,8 +93,8 @@ def set_random_seed(seed: int = 42) -> None:
 def requires_cuda(test: Any) -> Any:
     """Mark a test that needs a CUDA GPU; it is skipped where there is none."""
     import pytest
-    import torch
 
+    torch = import_optional("torch", "torch", "tvmtile.testing")
     return pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")(test)
 
 

@@ -16,6 +16,7 @@ from tvm_ffi import structural_map
 from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import (
     ArgumentError,
+    InvalidValue,
     NestingError,
     SyntaxNotSupported,
     TileError,
@@ -176,7 +177,7 @@ def _evaluated(func: Callable[..., Any], parameter: str, annotation: str, names:
         ) from error
     except TileError as error:
         error.location = parameter_location(func.__code__, parameter)
-        raise
+        raise error.with_traceback(None) from None
 
 
 class Macro:
@@ -220,11 +221,21 @@ class Macro:
 
     def _argument(self, tracer: Tracer, name: str, value: Any) -> Any:
         """Values are passed as Python passes numbers; `T.Ref` parameters are passed by reference."""
-        if name in self._references and isinstance(value, ir.TensorLoad):
-            return value if is_scalar_variable(value) else Reference(value)
+        if name in self._references:
+            return self._reference(name, value)
         if ir.is_prim_expr(value) and not is_buffer_var(value):
             return tracer._bind(name, value)
         return value
+
+    def _reference(self, name: str, value: Any) -> Any:
+        if isinstance(value, Reference) or is_scalar_variable(value):
+            return value
+        if isinstance(value, ir.TensorLoad):
+            return Reference(value)
+        raise InvalidValue(
+            f"{self._func.__name__}: {name} is passed by reference; {value!r} is nothing to store into",
+            help="pass a variable made by T.alloc_var, or an element of a buffer",
+        )
 
 
 def macro(func: Callable[..., Any] | None = None, **_tvm_options: Any) -> Any:

@@ -486,7 +486,7 @@ class Tracer:
     ) -> Any:
         if is_buffer_var(target):
             raise InvalidOperand(
-                f"`{name}` is a whole buffer; an augmented assignment needs an element",
+                f"`{_SYMBOLS[op]}` works on elements, not on whole tiles: {describe(target)}",
                 help=f"write `{name}[i, j] {_SYMBOLS[op]} ...` in a loop over T.Parallel",
             )
         current = target.load() if isinstance(target, Reference) else target
@@ -497,6 +497,8 @@ class Tracer:
     def store(self, target: Any, index: Any, value: Any) -> None:
         if isinstance(target, Unusable):
             raise_unusable(target)
+        if is_scalar_variable(target):
+            target = target.source  # `v[0] = e` is `v = e`
         if isinstance(target, Reference):
             target.store(value, index)
         elif is_buffer_var(target):
@@ -517,6 +519,8 @@ class Tracer:
         """What stands before the brackets of `target[index]` where it is read."""
         from tvmtile.language.elements import Elements
 
+        if is_scalar_variable(target):
+            target = target.source
         return Elements(target) if is_buffer_var(target) else target
 
     def evaluate(self, value: Any) -> None:
@@ -568,7 +572,21 @@ class Tracer:
         return if_then_else(test, then(), otherwise())
 
 
-_SYMBOLS = {"add": "+=", "sub": "-=", "mul": "*=", "truediv": "/=", "floordiv": "//=", "mod": "%="}
+_SYMBOLS = {
+    "add": "+=",
+    "sub": "-=",
+    "mul": "*=",
+    "truediv": "/=",
+    "floordiv": "//=",
+    "mod": "%=",
+    "pow": "**=",
+    "lshift": "<<=",
+    "rshift": ">>=",
+    "and_": "&=",
+    "or_": "|=",
+    "xor": "^=",
+    "matmul": "@=",
+}
 
 
 def as_condition(value: Any, keep: bool = False) -> Any:
@@ -616,7 +634,7 @@ def _converted(value: Any, dtype: Any) -> Any:
     if isinstance(value, T.scalar_wrapper):
         value = value.scalar
     if isinstance(value, bool | int | float):
-        return tirx.const(value, str(dtype))
+        return tirx.const(bool(value) if dtype == "bool" else value, str(dtype))
     if isinstance(value, ir.TensorRegion):
         vector = vector_of(value)
         value = value if vector is None else vector

@@ -23,6 +23,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
     InvalidOperand,
+    InvalidValue,
     SourceLocation,
     SyntaxNotSupported,
     TileError,
@@ -313,9 +314,8 @@ def _truth_value(failure: _Failure) -> TileError | None:
 
 
 def _refused_by_tvm(failure: _Failure) -> TileError:
-    return InvalidOperand(
-        f"TVM does not take this: {reason_of(failure.error)}", location=failure.location
-    )
+    kind = InvalidValue if isinstance(failure.error, ValueError) else InvalidOperand
+    return kind(f"TVM does not take this: {reason_of(failure.error)}", location=failure.location)
 
 
 _BY_PYTHON: tuple[_Rule, ...] = (
