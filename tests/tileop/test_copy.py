@@ -259,3 +259,14 @@ def test_in_an_elementwise_loop():
             with T.Kernel(1):
                 for i in T.Parallel(8):
                     T.copy(A, C)
+
+
+def test_an_element_to_an_element_inside_parallel() -> None:
+    @T.prim_func
+    def kernel(A: T.Tensor((50,), "float32"), B: T.Tensor((50,), "float16")):
+        with T.Kernel(T.ceildiv(50, 16)) as block:
+            for i in T.Parallel(16):
+                T.copy(A[block * 16 + i], B[block * 16 + i])
+
+    a = torch.randn(50)
+    assert torch.equal(tvmtile.compile(kernel, out_idx=-1)(a), a.half())

@@ -21,7 +21,7 @@ from tvmtile.language.loops import *
 from tvmtile.language.math import *
 from tvmtile.language.pointers import *
 from tvmtile.language.tensor import *
-from tvmtile.language.variables import Ref
+from tvmtile.language.variables import Ref, let
 from tvmtile.language.views import *
 from tvmtile.language.warps import *
 from tvmtile.layout import Fragment, Layout

@@ -11,7 +11,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import is_buffer_var
 
-__all__ = ["Ref", "Reference", "is_scalar_variable"]
+__all__ = ["Ref", "Reference", "is_scalar_variable", "let"]
 
 _SCALAR_LAYOUT = TileLayout(S[1])
 
@@ -26,6 +26,27 @@ def is_scalar_variable(value: Any) -> bool:
         and len(buffer.shape) == 1
         and structural_equal(buffer.layout, _SCALAR_LAYOUT)
     )
+
+
+class _Let(type(T.let)):  # type: ignore[misc]
+    """`T.let`: TVM's annotation of a binding, and a binding of a variable made before."""
+
+    def __call__(self, var: ir.Var, value: Any) -> None:
+        """Bind a variable to a value, from here on.
+
+        Parameters
+        ----------
+        var : Var
+            A variable without a value, as `T.int32()` makes it.
+        value : Expr or number
+            Converted to the variable's dtype.
+        """
+        from tvmtile.language.dtypes import DType, cast
+
+        T.Bind(cast(value, DType(str(var.ty.dtype))), var=var)
+
+
+let = _Let()
 
 
 class Ref:

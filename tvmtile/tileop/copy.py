@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
@@ -42,7 +42,8 @@ def copy(
     src, dst : buffer, region or element
         A whole buffer, a region `A[i0:i1, j0:j1]`, or an element `A[i, j]` at which the tile
         begins; its extents are then those of the other side. Axes of extent 1 may be left out.
-        The dtype of `dst` may differ: each element is converted.
+        The dtype of `dst` may differ: each element is converted. Two elements are one of each, also
+        inside `T.Parallel`.
     coalesced_width : int, optional
         Elements that a thread moves at once; a hint.
     disable_tma : bool
@@ -78,7 +79,21 @@ def copy(
     del loop_layout
     given.update({k: v for k, v in (annotations or {}).items() if k in Copy.options})
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
-    emit(Copy(src, dst, **given))
+    if not _store_element(src, dst):
+        emit(Copy(src, dst, **given))
+
+
+def _store_element(src: Any, dst: Any) -> bool:
+    """Inside `T.Parallel`, where tiles have no place, one element to one element is a store."""
+    from tvmtile.language.frontend.tracer import store_element
+    from tvmtile.language.kernel import current_kernel
+
+    kernel = current_kernel()
+    are_elements = isinstance(src, ir.TensorLoad) and isinstance(dst, ir.TensorLoad)
+    if kernel is None or not kernel.parallel_depth or not are_elements:
+        return False
+    store_element(dst.source, tuple(dst.indices), src)
+    return True
 
 
 @tile_operator
