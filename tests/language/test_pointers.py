@@ -94,3 +94,19 @@ def test_what_is_no_pointer_is_an_error():
         @T.prim_func
         def f(n: T.int32):
             T.make_tensor(n, (4,), "float32")
+
+
+def test_a_kernel_without_tensors_has_large_tiles():
+    @T.prim_func
+    def reverse(source: T.ptr, target: T.ptr):
+        A = T.make_tensor(source, (64, 64), "float32")
+        B = T.make_tensor(target, (64, 64), "float32")
+        with T.Kernel(1):
+            tile = T.alloc_shared((64, 64), "float32")
+            T.copy(A, tile)
+            for i, j in T.Parallel(64, 64):
+                B[i, j] = tile[63 - i, j]
+
+    a, b = torch.randn(64, 64), torch.zeros(64, 64)
+    tvmtile.compile(reverse)(a, b)
+    assert torch.equal(b, a.flip(0))

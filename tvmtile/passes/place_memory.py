@@ -57,6 +57,9 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     body = tvm_ffi.structural_map(func.body, (ir.Var, place))
     params = [placed.get(param, param) for param in func.params]
+    if not any(is_buffer_var(param) for param in params):
+        # TVM takes the device from a tensor; its pool of workspaces asks for it.
+        body = tirx.AttrStmt(ir.StringImm("default"), "device_id", tirx.const(0, "int32"), body)
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
