@@ -173,6 +173,9 @@ class TileError(Exception):
         return "\n".join(lines)
 
 
+register_error(TileError.__name__, TileError)  # its subclasses register themselves
+
+
 class ShapeMismatch(TileError, ValueError):
     """Operands whose extents do not fit together."""
 
