@@ -37,7 +37,7 @@ def loops_over(func, extent):
     return len(found)
 
 
-# Runs and barriers ------------------------------------------------------------------------------------
+# Runs and barriers --------------------------------------------------------------------------------
 
 
 def test_every_thread_of_three_axes_runs_once():
@@ -145,7 +145,7 @@ def test_a_vector_loop_with_a_barrier_inside_becomes_serial():
     np.testing.assert_array_equal(c, a[:, ::-1])
 
 
-# Values and arrays across runs ---------------------------------------------------------------------------
+# Values and arrays across runs --------------------------------------------------------------------
 
 
 def test_a_bound_value_keeps_what_memory_held():
@@ -235,7 +235,7 @@ def test_an_array_allocated_in_a_loop_with_a_barrier():
     np.testing.assert_allclose(c, own[:, ::-1] - own, rtol=1e-6)
 
 
-# Branches and loops that differ between threads ---------------------------------------------------------
+# Branches and loops that differ between threads ---------------------------------------------------
 
 
 def test_a_branch_with_a_conflict_inside_keeps_its_condition_per_thread():
@@ -308,7 +308,7 @@ def test_a_uniform_break_leaves_a_loop_with_barriers():
     np.testing.assert_array_equal(c, np.roll(np.arange(8), -3))
 
 
-# The work of the block beside that of threads -------------------------------------------------------------
+# The work of the block beside that of threads -----------------------------------------------------
 
 
 def test_tile_operators_between_statements_of_threads():
@@ -415,7 +415,67 @@ def test_statements_without_a_cut_between_them_share_one_loop():
     assert 'own = T.alloc_buffer((37,), scope="local")' not in func.script()
 
 
-# Errors -------------------------------------------------------------------------------------------------
+# Effects that every thread has --------------------------------------------------------------------
+
+
+def test_an_atomic_outside_of_parallel_happens_once_per_thread():
+    @T.prim_func
+    def program(A: T.Tensor((3,), "int32"), B: T.Tensor((64,), "int32")):
+        with T.Kernel(2, threads=(8, 4)) as bx:
+            T.atomic_add(A[0], 1)
+            for i in T.Parallel(16):
+                T.atomic_add(A[1], B[i])
+            for i in T.serial(3):
+                T.atomic_add(A[2], i)
+
+    a, b = np.zeros(3, np.int32), np.arange(64, dtype=np.int32)
+    run(program, a, b)
+    np.testing.assert_array_equal(a, [2 * 32, 2 * 120, 2 * 32 * 3])
+
+
+def test_atomics_on_a_shared_tile_without_barriers_of_the_user():
+    @T.prim_func
+    def program(A: T.Tensor((4, 96), "int32"), C: T.Tensor((4, 8), "int32")):
+        with T.Kernel(4, threads=96) as bx:
+            tx = T.get_thread_binding()
+            histogram = T.alloc_shared((8,), "int32")
+            if tx < 8:
+                histogram[tx] = 0
+            T.atomic_add(histogram[A[bx, tx]], 1)
+            if tx < 8:
+                C[bx, tx] = histogram[tx]
+
+    a = RNG.integers(0, 8, (4, 96)).astype(np.int32)
+    c = np.empty((4, 8), np.int32)
+    run(program, a, c)
+    np.testing.assert_array_equal(c, [np.bincount(row, minlength=8) for row in a])
+
+
+def test_an_atomic_s_previous_value_is_taken_once_by_each_thread():
+    @T.prim_func
+    def program(A: T.Tensor((64,), "int32"), n: T.int32, C: T.Tensor((64,), "int32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            count = T.alloc_shared((1,), "int32")
+            if tx == 0:
+                count[0] = 0
+            T.sync_threads()
+            place = T.alloc_var("int32", init=-1)
+            if A[tx] > n:
+                place = T.atomic_add(count[0], 1, return_prev=True)
+            T.sync_threads()
+            if place >= 0:
+                C[place] = tx
+
+    a, c = RNG.integers(0, 100, 64).astype(np.int32), np.full(64, -1, np.int32)
+    run(program, a, 60, c)
+    chosen = np.flatnonzero(a > 60)
+    assert 0 < len(chosen) < 64
+    np.testing.assert_array_equal(np.sort(c[: len(chosen)]), chosen)
+    np.testing.assert_array_equal(c[len(chosen) :], -1)
+
+
+# Errors -------------------------------------------------------------------------------------------
 
 
 def raises_at(error, text):

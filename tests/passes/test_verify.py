@@ -168,7 +168,7 @@ def test_every_pass_of_the_lowering_says_what_it_establishes():
     assert [name for name in names if name in INVARIANTS] == list(INVARIANTS)
 
 
-# The instrument, the pass and the option -----------------------------------------------------------------
+# The instrument, the pass and the option ----------------------------------------------------------
 
 
 @prim_func_pass("SerializeThreads")
@@ -229,5 +229,5 @@ def test_the_option_of_compile_asks_for_the_verifier(monkeypatch):
         tvmtile.compile(program, target="llvm", pass_configs={"tvmtile.verify": True})(a, c)
         np.testing.assert_array_equal(a, c)
         monkeypatch.setitem(LOWERING, "llvm", faulty)
-        with pytest.raises(VerifyError, match="after tvmtile.SerializeThreads"):
+        with pytest.raises(VerifyError, match=r"after tvmtile\.SerializeThreads"):
             tvmtile.compile(program, target="llvm", pass_configs={"tvmtile.verify": True})

@@ -244,8 +244,9 @@ def syncthreads_count(predicate: Any) -> Any:
 
 def syncthreads_and(predicate: Any) -> Any:
     """1 if the predicate holds in all threads of the block, else 0; a barrier."""
+    count = _counted("syncthreads_and", predicate)
     x, y, z = get_thread_extents()
-    return tirx.Cast("int32", _counted("syncthreads_and", predicate) == x * y * z)
+    return tirx.Cast("int32", count == x * y * z)
 
 
 def syncthreads_or(predicate: Any) -> Any:
@@ -254,8 +255,8 @@ def syncthreads_or(predicate: Any) -> Any:
 
 
 def _counted(name: str, predicate: Any) -> Any:
-    count = T.alloc_buffer((1,), "int32", scope="local")
     one = tirx.Cast("int32", _predicate(name, predicate))
+    count = T.alloc_buffer((1,), "int32", scope="local")
     reducer = T.comm_reducer(lambda a, b: a + b, [tirx.const(0, "int32")])
     with T.attr(reducer, "reduce_scope", tirx.reinterpret("handle", tirx.const(0, "uint64"))):
         axes = [axis for axis in get_thread_bindings() if isinstance(axis, ir.Var)]
