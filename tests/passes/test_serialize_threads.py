@@ -497,6 +497,27 @@ def test_barrier_in_a_branch_that_differs_between_threads():
     assert raises_at(error, "# divergent")
 
 
+@pytest.mark.parametrize(("comers", "right"), [(16, True), (17, False)])
+def test_barrier_for_some_threads(comers, right):
+    @T.prim_func
+    def program(A: T.Tensor((32,), "int32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((32,), "int32")
+            if tx < 16:
+                shared[tx] = A[tx]
+                T.sync_threads(3, comers)
+                A[tx] = shared[15 - tx]
+
+    if not right:
+        with pytest.raises(NestingError, match=r"T\.sync_threads stands where some threads"):
+            tvmtile.compile(program, target="llvm")
+        return
+    a = np.arange(32, dtype=np.int32)
+    run(program, a)
+    np.testing.assert_array_equal(a, [*range(15, -1, -1), *range(16, 32)])
+
+
 def test_barrier_in_a_loop_whose_length_differs_between_threads():
     @T.prim_func
     def program(A: T.Tensor((32,), "float32")):

@@ -12,7 +12,12 @@ from tvmtile.language.frontend.tracer import as_condition
 from tvmtile.language.kernel import current_kernel
 from tvmtile.spans import current_span
 
-__all__ = ["device_assert", "sync_threads"]
+__all__ = ["ARRIVE_COUNT", "BARRIER_ID", "device_assert", "sync_threads"]
+
+BARRIER_ID = "tvmtile.barrier_id"
+"""Attribute of a barrier: which of a GPU's barriers it is."""
+ARRIVE_COUNT = "tvmtile.arrive_count"
+"""Attribute of a barrier: how many threads come to it, where not all do."""
 
 
 def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
@@ -36,23 +41,29 @@ def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) ->
     frame.__enter__()
 
 
-def sync_threads(barrier_id: int | None = None, arrive_count: int | None = None) -> None:
-    """Wait until all threads of the block have come here.
+def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
+    """Wait until all threads of the block, or some of them, have come here.
 
     Parameters
     ----------
-    barrier_id, arrive_count : int, optional
-        Accepted for TileLang's kernels.
+    barrier_id : int or Expr, optional
+        Which of a GPU's barriers to use, for barriers that are waited for at the same time.
+    arrive_count : int or Expr, optional
+        How many threads come, where not all do: such a barrier may stand in a branch that lets in
+        just as many, by the index of the thread.
 
     Notes
     -----
     Tile operators and `T.Parallel` need no barrier of the user's: the compiler puts in those that
     are needed. This is for code written by thread index.
     """
-    del barrier_id, arrive_count
     if current_kernel() is None:
         raise NestingError(
             "T.sync_threads stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
         )
     barrier = T.tvm_storage_sync("shared")
-    T.evaluate(ir.Call(barrier.op, barrier.args, span=current_span(), ret_ty=barrier.ty))
+    given = {BARRIER_ID: barrier_id, ARRIVE_COUNT: arrive_count}
+    attrs = {key: value for key, value in given.items() if value is not None}
+    T.evaluate(
+        ir.Call(barrier.op, barrier.args, attrs or None, span=current_span(), ret_ty=barrier.ty)
+    )

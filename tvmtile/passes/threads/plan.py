@@ -12,6 +12,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from tvmtile.errors import NestingError, SourceLocation
+from tvmtile.language.debug import ARRIVE_COUNT
 from tvmtile.passes.kernels import Launch, is_barrier, is_loop_exit, leaves_loop, statements_of
 from tvmtile.passes.threads.accesses import Accesses, is_shared
 from tvmtile.passes.threads.exchange import exchange_values
@@ -23,7 +24,7 @@ from tvmtile.passes.threads.variance import (
 )
 from tvmtile.rewriting import contains, seq, substitute, with_children
 from tvmtile.spans import location_of
-from tvmtile.tileop.operands import buffer_of
+from tvmtile.tileop.operands import buffer_of, constant
 from tvmtile.tileop.registry import operator_of
 
 __all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
@@ -136,7 +137,7 @@ class _Planner:
         elif is_loop_exit(stmt):
             sequence.once(Once(stmt))
         elif is_barrier(stmt):
-            if guards and not _is_warp_barrier(stmt):
+            if guards and not self._waits_for_comers(stmt, guards):
                 raise _divergent(stmt, "T.sync_threads")
             sequence.end_run()
         elif self._is_block_level(stmt):
@@ -192,16 +193,32 @@ class _Planner:
         NestingError
             If that depends on more than the index of the thread.
         """
+        comers = self._comers(guards)
+        if comers is None:
+            raise _divergent(stmt, _name_of(stmt))
+        return comers > 0
+
+    def _waits_for_comers(self, barrier: tirx.Evaluate, guards: _Guards) -> bool:
+        """Tell whether a barrier under guards is one for the threads that they let in."""
+        expected = _arrive_count(barrier)
+        return _is_warp_barrier(barrier) or (
+            expected is not None and expected == self._comers(guards)
+        )
+
+    def _comers(self, guards: _Guards) -> int | None:
+        """How many threads guards let in; None if that depends on more than a thread's index."""
         if not guards:
-            return True
+            return self._launch.num_threads
         parts = [var if taken else tirx.Not(var) for var, taken in guards]
         test = self._inlined(tirx.all(*parts) if len(parts) > 1 else parts[0])
         threads = {loop.loop_var for loop in self._launch.threads}
         if contains(test, (ir.TensorLoad, ir.Call), lambda _: True) or contains(
             test, ir.Var, lambda var: var not in threads
         ):
-            raise _divergent(stmt, _name_of(stmt))
-        return any(_holds(test, thread) for thread in self._launch.all_threads())
+            return None
+        analyzer = Analyzer()
+        tests = (substitute(test, thread) for thread in self._launch.all_threads())
+        return sum(analyzer.can_prove(each) for each in tests)
 
     def _inlined(self, expression: Any) -> Any:
         while contains(expression, ir.Var, lambda var: var in self._bound):
@@ -360,6 +377,13 @@ def _is_warp_barrier(stmt: tirx.Evaluate) -> bool:
     return str(stmt.value.args[0].value) == "warp"
 
 
+def _arrive_count(stmt: tirx.Evaluate) -> int | None:
+    attrs = stmt.value.attrs
+    if attrs is None or ARRIVE_COUNT not in attrs:
+        return None
+    return constant(attrs[ARRIVE_COUNT])
+
+
 def _acts(stmt: tirx.Stmt) -> bool:
     """Tell whether every thread has an effect of its own, though all do the same."""
     if is_parallel(stmt):
@@ -408,11 +432,6 @@ def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
         ],
     )
     return stored - declared
-
-
-def _holds(test: Any, thread: dict[ir.Var, Any]) -> bool:
-    value = Analyzer().simplify(substitute(test, thread))
-    return isinstance(value, tirx.IntImm) and bool(value.value)
 
 
 # Errors ---------------------------------------------------------------------------------------------
