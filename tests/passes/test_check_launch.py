@@ -1,0 +1,139 @@
+"""Blocks against the limits of GPUs, on any machine."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, OutOfSharedMemory
+from tvmtile.pipeline import check
+
+SM80 = {"kind": "cuda", "arch": "sm_80"}
+SM90 = {"kind": "cuda", "arch": "sm_90a"}
+KB = 1024
+
+
+def launch(threads):
+    @T.prim_func
+    def kernel(A: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=threads):
+            T.clear(A)
+
+    return kernel
+
+
+def shared_bytes(count):
+    @T.prim_func
+    def kernel(A: T.Tensor((count,), "int8")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((count,), "int8")
+            T.copy(A, tile)
+
+    return kernel
+
+
+@pytest.mark.parametrize("target", [SM80, SM90, "metal"], ids=str)
+@pytest.mark.parametrize("threads", [32, 128, 1024, (16, 2), (8, 8, 8)])
+def test_whole_groups_of_threads(target, threads):
+    check(launch(threads), target)
+
+
+@pytest.mark.parametrize("target", [SM80, SM90, "metal"], ids=str)
+@pytest.mark.parametrize(
+    ("threads", "count", "remedy"), [(1, 1, 32), (100, 100, 128), ((16, 3), 48, 64)]
+)
+def test_a_group_in_part(target, threads, count, remedy):
+    with pytest.raises(InvalidOperand, match=f"threads={count}, but .* in groups of 32") as caught:
+        check(launch(threads), target)
+    assert caught.value.help == f"use a multiple of 32, such as threads={remedy}"
+    assert caught.value.location.text == "with T.Kernel(1, threads=threads):"
+
+
+@pytest.mark.parametrize("target", [SM80, SM90, "metal"], ids=str)
+def test_too_many_threads(target):
+    with pytest.raises(InvalidOperand, match=r"threads=2048, but .* has at most 1024"):
+        check(launch((64, 32)), target)
+
+
+def test_a_cpu_takes_any_number_of_threads():
+    check(launch(100), "llvm")
+    check(launch((64, 32)), "llvm")
+    check(shared_bytes(1000 * KB), "llvm")
+
+
+@pytest.mark.parametrize(
+    ("target", "limit"),
+    [
+        ({"kind": "cuda", "arch": "sm_75"}, 64),
+        (SM80, 163),
+        ({"kind": "cuda", "arch": "sm_86"}, 99),
+        ({"kind": "cuda", "arch": "sm_89"}, 99),
+        ({"kind": "cuda", "arch": "sm_90"}, 227),
+        (SM90, 227),
+        ({"kind": "cuda", "arch": "sm_100a"}, 227),
+        ({"kind": "cuda", "arch": "sm_120"}, 99),
+        ("metal", 32),
+    ],
+    ids=str,
+)
+def test_limit_of_shared_memory(target, limit):
+    check(shared_bytes(limit * KB), target)
+    with pytest.raises(OutOfSharedMemory, match=f"a block of .* has {limit} KB"):
+        check(shared_bytes(limit * KB + 1), target)
+
+
+def test_tiles_that_hold_values_at_the_same_time_are_added_up():
+    @T.prim_func
+    def kernel(A: T.Tensor((64, 128), "float16"), B: T.Tensor((64, 128), "float16")):
+        with T.Kernel(1, threads=128):
+            first = T.alloc_shared((64, 128), "float16")
+            second = T.alloc_shared((64, 129), "float16")
+            T.copy(A, first)
+            T.copy(B, second[:, 0:128])
+            T.copy(first, B)
+
+    message = re.escape(
+        "T.Kernel: the shared tiles need 32.125 KB at once; a block of Metal has 32 KB\n"
+        "  first[64, 128] float16: 16 KB\n"
+        "  second[64, 129] float16: 16.125 KB"
+    )
+    with pytest.raises(OutOfSharedMemory, match=message):
+        check(kernel, "metal")
+
+
+def test_tiles_that_are_used_one_after_the_other_may_share_memory():
+    @T.prim_func
+    def kernel(A: T.Tensor((128, 128), "float16")):
+        with T.Kernel(1, threads=128):
+            first = T.alloc_shared((128, 128), "float16")
+            second = T.alloc_shared((128, 128), "float16")
+            T.copy(A, first)
+            T.copy(first, A)
+            T.copy(A, second)
+            T.copy(second, A)
+
+    check(kernel, "metal")
+
+
+def test_views_take_no_memory_and_packed_dtypes_little():
+    @T.prim_func
+    def kernel(A: T.Tensor((65536,), "int4")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((65536,), "int4")
+            bytes_ = T.view(tile, (32768,), "int8")
+            T.copy(A, tile)
+            T.clear(bytes_)
+
+    check(kernel, "metal")
+
+
+def test_fragments_are_not_shared_memory():
+    @T.prim_func
+    def kernel(A: T.Tensor((128, 128), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_fragment((128, 128), "float32")
+            T.copy(A, tile)
+
+    check(kernel, "metal")
