@@ -202,3 +202,16 @@ def test_rounding():
     assert away.tolist() == [-3, -2, -1, 1, 2, 3, 0, 0, 8388609, 4]
     with pytest.raises(InvalidValue, match="rounding_mode='up'"):
         T.round(1.0, "up")
+
+
+@pytest.mark.parametrize("choose", [T.if_then_else, T.Select])
+def test_a_number_is_a_condition_that_holds_where_it_is_not_zero(choose):
+    values = torch.arange(8, dtype=torch.int64)
+    result = apply(lambda a: choose(a & 4, 2, 3), values, dtype=torch.int32)
+    assert result.tolist() == [3, 3, 3, 3, 2, 2, 2, 2]
+
+
+def test_a_select_whose_condition_is_a_python_value_is_decided_when_the_kernel_is_built():
+    values = torch.arange(8, dtype=torch.float32)
+    assert torch.equal(apply(lambda a: T.Select(True, a, a * a), values), values)
+    assert torch.equal(apply(lambda a: T.Select(False, a, a * a), values), values * values)

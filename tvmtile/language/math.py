@@ -12,6 +12,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 from tvmtile.language.dtypes import DType, as_dtype, cast
+from tvmtile.language.frontend.tracer import as_condition
 
 __all__ = [
     "Cast",
@@ -153,12 +154,13 @@ def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
     Parameters
     ----------
     condition : Expr or bool
-        Decides at run time, or now if it is a Python value.
+        Decides at run time, or now if it is a Python value. A number is true where it is not 0.
     then, otherwise : Expr or number
         Values of one dtype; a number takes the dtype of the other.
     """
-    if isinstance(condition, bool):
-        return then if condition else otherwise
+    test = as_condition(condition)
+    if isinstance(test, bool):
+        return then if test else otherwise
     if _are_numbers(then, otherwise):
         is_float = isinstance(then, float) or isinstance(otherwise, float)
         kind = "float32" if is_float else "int32"
@@ -167,7 +169,7 @@ def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
         a, b = _pair(then, otherwise)
     if str(a.ty.dtype) != str(b.ty.dtype):
         a, b = _promoted(a, b)
-    return tirx.if_then_else(as_expr(condition), a, b)
+    return tirx.if_then_else(test, a, b)
 
 
 def _promoted(a: ir.Expr, b: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
@@ -180,9 +182,20 @@ where = if_then_else
 
 
 def Select(condition: Any, then: Any, otherwise: Any) -> Any:
-    """One of two values, both of which may be evaluated."""
+    """One of two values, both of which may be evaluated; a condition known now decides now.
+
+    Parameters
+    ----------
+    condition : Expr or bool
+        A number is true where it is not 0.
+    then, otherwise : Expr or number
+        Values of one dtype; a number takes the dtype of the other.
+    """
     a, b = _pair(then, otherwise)
-    return tirx.Select(as_expr(condition), a, b)
+    test = as_condition(condition)
+    if isinstance(test, bool):
+        return a if test else b
+    return tirx.Select(test, a, b)
 
 
 _HAVE_INFINITY = ("float64", "float32", "float16", "bfloat16", "float8_e5m2")

@@ -608,7 +608,9 @@ def as_condition(value: Any, keep: bool = False) -> Any:
             help="compare one element, or reduce the tile with T.any_of or T.all_of",
         )
     if ir.is_prim_expr(value):
-        return value if value.ty.dtype == "bool" else value != tirx.const(0, value.ty.dtype)
+        # `value != 0` would be TVM's comparison that is not yet an expression.
+        is_bool = value.ty.dtype == "bool"
+        return value if is_bool else tirx.NE(value, tirx.const(0, value.ty.dtype))
     return value if keep else bool(value)
 
 
