@@ -270,3 +270,25 @@ def test_an_element_to_an_element_inside_parallel() -> None:
 
     a = torch.randn(50)
     assert torch.equal(tvmtile.compile(kernel, out_idx=-1)(a), a.half())
+
+
+def test_asynchronous_copies_that_are_waited_for() -> None:
+    @T.prim_func
+    def pipelined(A: T.Tensor((4, 32), "float32"), C: T.Tensor((4, 32), "float32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((2, 32), "float32")
+            T.async_copy(A[0, :], tile[0, :])
+            for i in T.serial(1, 5):
+                if i < 4:
+                    T.async_copy(A[i, :], tile[i % 2, :], coalesced_width=4)
+                    T.ptx_commit_group()
+                    T.ptx_wait_group(1)
+                else:
+                    T.ptx_wait_group(0)
+                for j in T.Parallel(32):
+                    C[i - 1, j] = tile[(i - 1) % 2, j] * 2
+
+    source = torch.randn(4, 32)
+    result = torch.zeros(4, 32)
+    tvmtile.compile(pipelined)(source, result)
+    assert torch.equal(result, source * 2)

@@ -35,7 +35,7 @@ from tvmtile.tileop.atomic import (
     atomic_or,
     atomic_store,
 )
-from tvmtile.tileop.copy import copy
+from tvmtile.tileop.copy import async_copy, copy
 from tvmtile.tileop.dp4a import dp4a
 from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm

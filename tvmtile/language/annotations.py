@@ -20,6 +20,8 @@ __all__ = [
     "no_set_max_nreg",
     "pdl_sync",
     "pdl_trigger",
+    "ptx_commit_group",
+    "ptx_wait_group",
     "use_swizzle",
 ]
 
@@ -73,3 +75,15 @@ def pdl_sync() -> None:
 
 def pdl_trigger() -> None:
     """Accepted for TileLang's kernels: let the next launch begin, where launches may overlap."""
+
+
+def ptx_commit_group() -> None:
+    """Accepted for TileLang's kernels: `T.ptx_wait_group` counts the copies before this as one."""
+
+
+def ptx_wait_group(num: int) -> None:
+    """Accepted for TileLang's kernels: wait until at most `num` groups of copies are under way.
+
+    Every copy is complete when the next statement begins, so there is nothing to wait for.
+    """
+    del num

@@ -21,7 +21,7 @@ from tvmtile.tileop.operands import (
 )
 from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
 
-__all__ = ["Copy", "copy", "reference"]
+__all__ = ["Copy", "async_copy", "copy", "reference"]
 
 
 def copy(
@@ -94,6 +94,36 @@ def _store_element(src: Any, dst: Any) -> bool:
         return False
     store_element(dst.source, tuple(dst.indices), src)
     return True
+
+
+def async_copy(
+    src: Any,
+    dst: Any,
+    *,
+    coalesced_width: int | None = None,
+    annotations: dict[str, Any] | None = None,
+    loop_layout: Any = None,
+) -> None:
+    """Copy a tile that is waited for with `T.ptx_wait_group` before it is read.
+
+    Parameters
+    ----------
+    src, dst, coalesced_width, annotations, loop_layout
+        As of `T.copy`.
+
+    Notes
+    -----
+    The elements may arrive at any time from here to the wait; here they have arrived when the next
+    statement begins.
+    """
+    copy(
+        src,
+        dst,
+        coalesced_width=coalesced_width,
+        prefer_instruction="cp_async",
+        annotations=annotations,
+        loop_layout=loop_layout,
+    )
 
 
 @tile_operator
