@@ -9,6 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
+from tvm.tirx import CallEffectKind
 
 from tvmtile._tvm import buffer_var, is_buffer_var
 
@@ -16,6 +17,7 @@ __all__ = [
     "ScopedRewriter",
     "contains",
     "for_loop",
+    "is_stable",
     "nest",
     "seq",
     "substitute",
@@ -90,13 +92,17 @@ class ScopedRewriter:
 
     @contextmanager
     def assuming(self, condition: Any) -> Iterator[None]:
-        """Rewrite under the assumption that a condition holds."""
+        """Rewrite under the assumption that a condition holds, if it is one that stays true."""
+        if not is_stable(condition):
+            yield
+            return
         with self.analyzer.constraint_scope(condition):
             yield
 
     def visit_bind(self, bind: tirx.Bind) -> Any:
         result = self.descend(bind)
-        if ir.is_prim_expr(result.value) and "int" in str(result.value.ty.dtype):
+        is_integer = ir.is_prim_expr(result.value) and "int" in str(result.value.ty.dtype)
+        if is_integer and is_stable(result.value):
             self.analyzer.bind(result.var, result.value, allow_override=True)
         return result
 
@@ -114,6 +120,17 @@ class ScopedRewriter:
 
     def visit_call(self, node: ir.Call) -> Any:
         return self.descend(node)
+
+
+def is_stable(value: Any) -> bool:
+    """Tell whether an expression keeps its value: it reads no memory, which a store may change."""
+    return not contains(value, (ir.TensorLoad, ir.Call), _may_change)
+
+
+def _may_change(node: Any) -> bool:
+    if isinstance(node, ir.TensorLoad) or not isinstance(node.op, ir.Op):
+        return True
+    return int(node.op.get_attr("TCallEffectKind")) > int(CallEffectKind.Pure.value)
 
 
 def contains(node: Any, types: type | tuple[type, ...], test: Callable[[Any], bool]) -> bool:

@@ -118,3 +118,35 @@ def test_each_lane_of_a_vector_is_guarded_by_itself() -> None:
     written = min(N, (N + 7) // 8 * 8 - 2)
     assert torch.equal(result[:written], expected[:written])
     assert result[written:].eq(-1).all()
+
+
+def test_a_name_keeps_the_value_that_a_variable_had() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32"), B: T.Tensor((4,), "float32")):
+        with T.Kernel(1) as _:
+            v = T.alloc_var("int32", 6)
+            start = v
+            v = 0
+            for i in T.Parallel(4):
+                B[i] = A[start + i]
+
+    memory = torch.arange(1.0, 17)
+    assert tvmtile.compile(main, out_idx=1)(memory[:8]).tolist() == [7, 8, 0, 0]
+
+
+def test_a_condition_on_a_variable_holds_until_it_changes() -> None:
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32"), B: T.Tensor((5,), "float32")):
+        with T.Kernel(1) as _:
+            v = T.alloc_var("int32", 3)
+            if v < 4:
+                v = v + 4
+                for i in T.Parallel(4):
+                    B[i] = A[v + i]
+                if v < 4:
+                    B[4] = 1
+                else:
+                    B[4] = 2
+
+    memory = torch.arange(1.0, 17)
+    assert tvmtile.compile(main, out_idx=1)(memory[:8]).tolist() == [8, 0, 0, 0, 2]
