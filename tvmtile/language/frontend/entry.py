@@ -62,9 +62,12 @@ def prim_func(
         For every mistake that can be seen in the program itself.
     """
     caller = sys._getframe(2)  # above hide_internal_frames
-    decorate = functools.partial(_prim_func, caller=caller, private=private)
     if func is not None:
-        return decorate(func)
+        return _prim_func(func, caller=caller, private=private)
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        return _prim_func(function, caller=caller, private=private)
+
     decorator = hide_internal_frames(decorate)
     decorator.dispatch_token = DISPATCH_TOKEN  # type: ignore[attr-defined]
     return decorator

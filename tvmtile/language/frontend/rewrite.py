@@ -8,7 +8,8 @@ in the rewritten code under the name `__tile__`. What does not need to change is
 for k in T.serial(4):              for __tile_0 in __tile__.loop(T.serial(4)):
     x = A[k] * 2                       k = __tile__.bind_target("k", __tile_0)
     if x > 0 and flag:        ->       x = __tile__.assign("x", A[k] * 2, locals())
-        C[k] += x                      __tile_1 = __tile__.branch(__tile__.logical_and(x > 0, lambda: flag))
+        C[k] += x                      test = __tile__.logical_and(x > 0, lambda: flag)
+                                       __tile_1 = __tile__.branch(test)
                                        if __tile_1.has_then:
                                            with __tile_1.then():
                                                __tile__.augment_item("add", C, __tile__.index[k], x)
@@ -206,8 +207,10 @@ class _Rewriter(ast.NodeTransformer):
         result: list[ast.stmt] = []
         for statement in body:
             replaced = self.visit(statement)
-            for new in replaced if isinstance(replaced, list) else [replaced]:
-                result.append(_locate(ast.copy_location(new, statement), statement.lineno))
+            result += [
+                _locate(ast.copy_location(new, statement), statement.lineno)
+                for new in (replaced if isinstance(replaced, list) else [replaced])
+            ]
         return result
 
     def _temporary(self) -> str:
@@ -427,6 +430,15 @@ class _Rewriter(ast.NodeTransformer):
         for value in reversed(front):
             result = _call(method, value, _thunk(result))
         return ast.copy_location(result, node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """`a & b` becomes `__tile__.binary("and_", a, b)`, which makes constants wide enough."""
+        left, right = self.visit(node.left), self.visit(node.right)
+        if not isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor):
+            node.left, node.right = left, right
+            return node
+        operator = ast.Constant(_AUGMENTED[type(node.op)])
+        return ast.copy_location(_call("binary", operator, left, right), node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         operand = self.visit(node.operand)

@@ -71,7 +71,8 @@ class Unusable:
 
 def raise_unusable(value: Unusable) -> NoReturn:
     """Report the use of a name that has no value."""
-    raise object.__getattribute__(value, "_error")()
+    make_error = object.__getattribute__(value, "_error")
+    raise make_error()
 
 
 def _escaped(name: str, construct: str, location: SourceLocation | None) -> Unusable:
@@ -460,7 +461,7 @@ class Tracer:
                 return type(values)(
                     self.bind_target(f"{names}_{i}", v) for i, v in enumerate(values)
                 )
-            if isinstance(values, ir.Var) or isinstance(values, IRBuilderFrame):
+            if isinstance(values, ir.Var | IRBuilderFrame):
                 if isinstance(values, ir.Var):
                     IRBuilder.name(names, values)
                 return values
@@ -490,7 +491,7 @@ class Tracer:
                 help=f"write `{name}[i, j] {_SYMBOLS[op]} ...` in a loop over T.Parallel",
             )
         current = target.load() if isinstance(target, Reference) else target
-        return self.assign(name, getattr(operator, op)(current, value), local_names)
+        return self.assign(name, self.binary(op, current, value), local_names)
 
     # Elements --------------------------------------------------------------------------------
 
@@ -512,8 +513,7 @@ class Tracer:
             target[index] = value
 
     def augment_item(self, op: str, target: Any, index: Any, value: Any) -> None:
-        function = getattr(operator, op)
-        self.store(target, index, function(self.elements(target)[index], value))
+        self.store(target, index, self.binary(op, self.elements(target)[index], value))
 
     def elements(self, target: Any) -> Any:
         """What stands before the brackets of `target[index]` where it is read."""
@@ -538,6 +538,12 @@ class Tracer:
             value.__enter__()
         elif isinstance(value, ir.Expr):
             warn(f"the value of this expression, {_describe(value)}, is not used")
+
+    def binary(self, op: str, left: Any, right: Any) -> Any:
+        """An operator between two values."""
+        if op in _BITWISE:
+            left, right = _as_wide_as(right, left), _as_wide_as(left, right)
+        return getattr(operator, op)(left, right)
 
     # Conditions ------------------------------------------------------------------------------
 
@@ -587,6 +593,21 @@ _SYMBOLS = {
     "xor": "^=",
     "matmul": "@=",
 }
+
+
+_BITWISE = {"and_", "or_", "xor"}
+
+
+def _as_wide_as(other: Any, value: Any) -> Any:
+    """A number beside a value of the kernel, as a constant that holds it.
+
+    TVM takes numbers for int32 beside bitwise operators, and cuts them off.
+    """
+    if type(value) is not int or not ir.is_prim_expr(other) or -(2**31) <= value < 2**31:
+        return value
+    dtype = DType(str(other.ty.dtype))
+    limit = 2 ** (dtype.bits if dtype.startswith("uint") else dtype.bits - 1)
+    return tirx.const(value, str(dtype) if -limit <= value < limit else "int64")
 
 
 def as_condition(value: Any, keep: bool = False) -> Any:

@@ -1,0 +1,621 @@
+"""What the statements of a kernel mean, by the numbers that it computes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import NestingError, ScopeError, SyntaxNotSupported, UndefinedName
+
+GLOBAL_STEP = 3
+
+
+def run(kernel, *inputs, n=4):
+    """What a kernel writes into its last parameter, `n` integers."""
+    out = torch.full((n,), -1, dtype=torch.int32)
+    tvmtile.compile(kernel)(*inputs, out)
+    return out.tolist()
+
+
+def integers(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+# Branches ------------------------------------------------------------------------------------
+
+
+def test_a_branch_that_the_running_kernel_takes():
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            if n > 10:
+                A[0] = 1
+            elif n > 5 and n != 7:
+                A[0] = 2
+            elif n == 7 or not n > 0:
+                A[0] = 3
+            else:
+                A[0] = 4
+            if n:
+                A[1] = 1
+
+    kernel = tvmtile.compile(f)
+    found = {}
+    for n in (11, 6, 7, 0, 3):
+        out = torch.zeros(4, dtype=torch.int32)
+        kernel(n, out)
+        found[n] = out.tolist()[:2]
+    assert found == {11: [1, 1], 6: [2, 1], 7: [3, 1], 0: [3, 0], 3: [4, 1]}
+
+
+@pytest.mark.parametrize("flag", [True, False, None, "text", 0, [1]])
+def test_a_branch_that_is_taken_while_tracing(flag):
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            if flag:
+                value = 1
+            else:
+                value = 2
+            A[0] = value
+
+    assert run(f)[0] == (1 if flag else 2)
+
+
+def test_names_of_a_branch_taken_while_tracing_live_on():
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            if GLOBAL_STEP == 3:
+                x = n * 2
+            A[0] = x
+
+    assert run(f, 5)[0] == 10
+
+
+def test_what_is_not_taken_is_not_traced():
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            if GLOBAL_STEP != 3:
+                A[0] = not_defined_anywhere
+            A[1] = 1 if GLOBAL_STEP == 3 else nor_this
+
+    assert run(f) == [-1, 1, -1, -1]
+
+
+def test_expressions_with_branches():
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            A[0] = 10 if n > 2 else 20
+            A[1] = n if 0 < n < 4 else -n
+            A[2] = (n if GLOBAL_STEP > 2 else 0) + 1
+            flag = n > 2 and n < 9
+            A[3] = T.if_then_else(flag, 1, 0)
+
+    assert run(f, 3) == [10, 3, 4, 1]
+    assert run(f, 9) == [10, -9, 10, 0]
+    assert run(f, -2) == [20, 2, -1, 0]
+
+
+def test_the_right_side_of_and_is_only_looked_at_behind_the_left():
+    @T.prim_func
+    def f(X: T.Tensor((3,), "int32"), A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            for i in range(4):
+                if i < 3 and X[i] > 0:
+                    A[i] = X[i]
+
+    assert run(f, integers(5, 0, 7)) == [5, -1, 7, -1]
+
+
+# Loops ---------------------------------------------------------------------------------------
+
+
+def test_loops_over_ranges():
+    @T.prim_func
+    def f(A: T.Tensor((12,), "int32")):
+        with T.Kernel(1):
+            for i in range(2):
+                A[i] = i
+            for i in range(2, 4):
+                A[i] = i * 10
+            for i in range(4, 8, 2):
+                A[i] = i
+            for i in range(11, 8, -1):
+                A[i] = 20 - i
+            for i in range(5, 5):
+                A[i] = 99
+
+    assert run(f, n=12) == [0, 1, 20, 30, 4, -1, 6, -1, -1, 11, 10, 9]
+
+
+def test_loops_over_python_values_are_unrolled():
+    @T.prim_func
+    def f(A: T.Tensor((8,), "int32")):
+        with T.Kernel(1):
+            for i, value in enumerate([5, 6]):
+                A[i] = value
+            for i, (a, b) in zip([2, 3], [(1, 2), (3, 4)]):
+                A[i] = a * 10 + b
+            for name in {"x": 4, "yy": 5}:
+                A[3 + len(name)] = len(name)
+
+    assert run(f, n=8) == [5, 6, 12, 34, 1, 2, -1, -1]
+
+
+def test_break_and_continue():
+    @T.prim_func
+    def f(X: T.Tensor((8,), "int32"), A: T.Tensor((8,), "int32")):
+        with T.Kernel(1):
+            for i in range(8):
+                if X[i] == 0:
+                    continue
+                if X[i] < 0:
+                    break
+                A[i] = X[i]
+
+    assert run(f, integers(3, 0, 4, -1, 5, 5, 5, 5), n=8) == [3, -1, 4, -1, -1, -1, -1, -1]
+
+
+def test_break_of_a_loop_over_python_values():
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            for i in [0, 1, 2, 3]:
+                if i == 1:
+                    continue
+                if i == 3:
+                    break
+                A[i] = i
+
+    assert run(f) == [0, -1, 2, -1]
+
+
+def test_while():
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            i = T.alloc_var("int32", 0)
+            total = T.alloc_var("int32", 0)
+            while i < n:
+                i += 1
+                if i == 2:
+                    continue
+                if i > 5:
+                    break
+                total += i
+            A[0] = total
+            A[1] = i
+
+    assert run(f, 4)[:2] == [1 + 3 + 4, 4]
+    assert run(f, 100)[:2] == [1 + 3 + 4 + 5, 6]
+    assert run(f, 0)[:2] == [0, 0]
+
+
+def test_names_bound_inside_a_loop_are_new_in_every_iteration():
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            for i in range(4):
+                x = i * 2
+                x = x + 1
+                A[i] = x
+
+    assert run(f) == [1, 3, 5, 7]
+
+
+def test_a_loop_variable_may_be_used_again():
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            for i in range(2):
+                for j in range(2):
+                    A[i * 2 + j] = j
+            for i in range(2):
+                A[i] = i + 5
+
+    assert run(f) == [5, 6, 0, 1]
+
+
+# Python in a kernel --------------------------------------------------------------------------
+
+
+def test_python_of_all_kinds():
+    table = {"scale": 3}
+
+    def square(x, power=2):
+        result = x
+        for _ in [1] * (power - 1):
+            result = result * x
+        return result
+
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((10,), "int32")):
+        with T.Kernel(1):
+            A[0] = square(n)
+            A[1] = square(n, power=3)
+            A[2] = sum([n * k for k in range(3)])
+            A[3] = table["scale"] * int(math.log2(8))
+            A[4] = (lambda x: x + 1)(n)
+            if (half := n // 2) > 1:
+                A[5] = half
+            first, *rest = [n, 1, 2]
+            A[6] = len(rest)
+            A[7] = len(f"{GLOBAL_STEP}{'x' * 2}")
+            tiles = [T.alloc_local((1,), "int32") for _ in range(2)]
+            for k, tile in enumerate(tiles):
+                tile[0] = k + 8
+            A[8], A[9] = tiles[0][0], tiles[1][0]
+
+    assert run(f, 5, n=10) == [25, 125, 15, 9, 6, 2, 2, 3, 8, 9]
+
+
+def test_a_helper_inside_the_kernel_is_traced():
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+
+            def put(index, value=7):
+                if value > 100:
+                    A[index] = 100
+                else:
+                    A[index] = value
+
+            put(0)
+            put(1, n)
+            put(2, value=n * 100)
+
+    assert run(f, 5) == [7, 5, 100, -1]
+
+
+def test_a_closure_sees_the_value_a_name_has_when_the_kernel_is_defined():
+    kernels = []
+    for factor in (2, 3):
+
+        @T.prim_func
+        def f(n: T.int32, A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                A[0] = n * factor
+
+        kernels.append(f)
+    assert [run(kernel, 5)[0] for kernel in kernels] == [10, 15]
+
+
+def test_objects_with_attributes():
+    @dataclass
+    class Config:
+        block: int
+        dtype: str
+
+    config = Config(4, "int32")
+
+    @T.prim_func
+    def f(A: T.Tensor((config.block,), config.dtype)):
+        with T.Kernel(1):
+            for i in T.Parallel(config.block):
+                A[i] = i + A.shape[0]
+
+    assert run(f) == [4, 5, 6, 7]
+
+
+def test_assert():
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        assert n > 0, "n is not positive"
+        assert GLOBAL_STEP == 3
+        with T.Kernel(1):
+            A[0] = n
+
+    assert run(f, 2)[0] == 2
+    with pytest.raises(Exception, match="n is not positive"):
+        run(f, 0)
+    with pytest.raises(AssertionError, match="three"):
+
+        @T.prim_func
+        def g(A: T.Tensor((4,), "int32")):
+            assert GLOBAL_STEP == 4, "three"
+
+
+def test_masks_wider_than_32_bits():
+    @T.prim_func
+    def f(X: T.Tensor((2,), "int64"), A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            A[0] = X[0] & 0xFFFFFFFF
+            A[1] = (X[0] & 0xFF00000000) >> 32
+            low = X[1]
+            low &= 0xFFFFFFFF
+            A[2] = low == 0xFFFFFFFF
+            A[3] = (X[1] ^ 0xFFFFFFFFFF) | 0x10
+
+    x = torch.tensor([0x1200000034, -1])
+    assert run(f, x) == [0x34, 0x12, 1, ((-1 ^ 0xFFFFFFFFFF) | 0x10) % 2**32]
+
+
+# Macros --------------------------------------------------------------------------------------
+
+
+def test_macros_return_python_values_expressions_and_tuples():
+    @T.macro
+    def constant():
+        return 3
+
+    @T.macro
+    def parts(x):
+        y = x * 2
+        return y, x + 1
+
+    @T.macro
+    def variable(x):
+        return T.alloc_var("int32", init=x)
+
+    @T.macro
+    def apply(function, *values, offset=0):
+        return function(*values) + offset
+
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            double, next_one = parts(n)
+            A[0] = double * 100 + next_one
+            A[1] = variable(n) + constant()
+            A[2] = apply(lambda a, b: a * b, n, 7, offset=1)
+            A[3] = apply(parts.__call__, n)[0] if False else 0
+
+    assert run(f, 5) == [1006, 8, 36, 0]
+
+
+def test_a_macro_sees_its_own_names():
+    @T.macro
+    def shadow(x, A):
+        n = x + 1
+        i = 2
+        A[i] = n
+
+    @T.prim_func
+    def f(n: T.int32, A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            i = 0
+            shadow(n, A)
+            A[i] = n
+
+    assert run(f, 5) == [5, -1, 6, -1]
+
+
+def test_arguments_of_a_macro_are_evaluated_once():
+    @T.macro
+    def twice(x, A):
+        A[1] = x
+        A[0] = 100
+        A[2] = x
+
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            A[0] = 5
+            twice(A[0] + 1, A)
+
+    assert run(f) == [100, 6, 6, -1]
+
+
+def test_methods_can_be_macros():
+    class Writer:
+        def __init__(self, start):
+            self.start = start
+
+        @T.macro
+        def write(self, A, value):
+            A[self.start] = value
+
+    writer = Writer(2)
+
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            writer.write(A, 9)
+
+    assert run(f) == [-1, -1, 9, -1]
+
+
+def test_macros_close_over_buffers_of_the_kernel():
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            tile = T.alloc_local((4,), "int32")
+
+            @T.macro
+            def put(i, value):
+                tile[i] = value
+
+            for i in range(4):
+                put(i, i * i)
+            for i in range(4):
+                A[i] = tile[i]
+
+    assert run(f) == [0, 1, 4, 9]
+
+
+def test_a_macro_may_be_defined_after_the_macro_that_calls_it():
+    @T.macro
+    def outer(A):
+        inner(A, 1)
+
+    @T.macro
+    def inner(A, i):
+        A[i] = 4
+
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            outer(A)
+
+    assert run(f) == [-1, 4, -1, -1]
+
+
+def test_a_macro_outside_a_kernel():
+    @T.macro
+    def lonely():
+        return 1
+
+    with pytest.raises(NestingError, match="the macro lonely is called outside a kernel"):
+        lonely()
+
+
+# What would be wrong in silence --------------------------------------------------------------
+
+
+def test_a_value_carried_from_one_iteration_to_the_next():
+    with pytest.raises(ScopeError, match="'x' is carried from one iteration"):
+
+        @T.prim_func
+        def f(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                x = 1
+                for i in range(4):
+                    x = x + i
+                A[0] = x
+
+
+def test_a_python_number_counted_up_in_a_run_time_loop():
+    with pytest.raises(ScopeError, match="'count' is carried from one iteration"):
+
+        @T.prim_func
+        def f(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                count = 0
+                for _ in range(4):
+                    count += 1
+                A[0] = count
+
+
+def test_a_name_bound_in_a_run_time_branch():
+    with pytest.raises(ScopeError, match="'x' is bound inside a branch .* and used after it"):
+
+        @T.prim_func
+        def f(n: T.int32, A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                x = 0
+                if n > 0:
+                    x = 1
+                A[0] = x
+
+
+@pytest.mark.parametrize("use", ["index", "value", "condition", "argument", "iterate"])
+def test_a_name_bound_in_a_run_time_loop(use):
+    @T.macro
+    def nothing(value):
+        return value + 1
+
+    with pytest.raises(ScopeError, match="'x' is bound inside a loop .* and used after it"):
+
+        @T.prim_func
+        def f(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                for i in range(4):
+                    x = i
+                if use == "index":
+                    A[x] = 1
+                if use == "value":
+                    A[0] = x
+                if use == "condition":
+                    if x:
+                        A[0] = 1
+                if use == "argument":
+                    A[0] = nothing(x)
+                if use == "iterate":
+                    for j in range(x):
+                        A[j] = 1
+
+
+def test_a_name_may_be_bound_again_after_the_loop():
+    @T.prim_func
+    def f(A: T.Tensor((4,), "int32")):
+        with T.Kernel(1):
+            for i in range(4):
+                x = i
+                A[i] = x
+            x = 9
+            A[0] = x
+
+    assert run(f) == [9, 1, 2, 3]
+
+
+def test_return_inside_a_run_time_branch():
+    with pytest.raises(NestingError, match="`return` stands inside a run-time loop or branch"):
+
+        @T.prim_func
+        def f(n: T.int32, A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                if n > 0:
+                    return
+                A[0] = 1
+
+
+def test_break_under_a_run_time_condition_in_a_loop_over_python_values():
+    with pytest.raises(NestingError, match="`break` of a loop over Python values"):
+
+        @T.prim_func
+        def f(n: T.int32, A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                for i in [0, 1]:
+                    if n > i:
+                        break
+                    A[i] = 1
+
+
+def test_a_loop_that_never_ends():
+    with pytest.raises(SyntaxNotSupported, match="true while tracing and never changes"):
+
+        @T.prim_func
+        def f(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                while True:
+                    A[0] = 1
+
+
+def test_a_loop_with_else():
+    with pytest.raises(SyntaxNotSupported, match="a loop with `else` has no meaning"):
+
+        @T.prim_func
+        def f(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                for i in range(4):
+                    A[i] = 1
+                else:
+                    A[0] = 2
+
+
+def test_a_name_that_is_not_defined():
+    with pytest.raises(UndefinedName, match="'valeu' is not defined"):
+
+        @T.prim_func
+        def f(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                A[0] = valeu
+
+
+def test_an_exception_of_the_users_own_keeps_its_type():
+    class Own(Exception):
+        pass
+
+    def fail():
+        raise Own("mine")
+
+    with pytest.raises(Own, match="mine"):
+
+        @T.prim_func
+        def f(A: T.Tensor((4,), "int32")):
+            with T.Kernel(1):
+                A[0] = fail()
+
+
+def test_a_kernel_whose_source_can_not_be_found():
+    names = {"T": T}
+    with pytest.raises(SyntaxNotSupported, match="the source of f is not available"):
+        exec("@T.prim_func\ndef f(A: T.Tensor((4,), 'int32')):\n    pass\n", names)
