@@ -31,6 +31,7 @@ from tvmtile.passes import (
     PlaceMemoryOnCpu,
     RollLoopsWithExits,
     SerializeThreads,
+    StructureReturns,
 )
 from tvmtile.target import parse
 
@@ -47,6 +48,7 @@ CHECKS: tuple[Any, ...] = (
 _CPU: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     Legalize,  # operands of tile operators become explicit regions
+    StructureReturns,  # what follows a return of a thread depends on a condition
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written

@@ -1,4 +1,4 @@
-"""`T.print`, `T.device_assert` and `T.sync_threads`."""
+"""`T.device_assert`, `T.sync_threads` and `T.thread_return`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvmtile.language.frontend.tracer import as_condition
 from tvmtile.language.kernel import current_kernel
 from tvmtile.spans import current_span
 
-__all__ = ["ARRIVE_COUNT", "BARRIER_ID", "device_assert", "sync_threads"]
+__all__ = ["ARRIVE_COUNT", "BARRIER_ID", "device_assert", "sync_threads", "thread_return"]
 
 BARRIER_ID = "tvmtile.barrier_id"
 """Attribute of a barrier: which of a GPU's barriers it is."""
@@ -67,3 +67,19 @@ def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
     T.evaluate(
         ir.Call(barrier.op, barrier.args, attrs or None, span=current_span(), ret_ty=barrier.ty)
     )
+
+
+def thread_return() -> None:
+    """End the thread: it leaves out the rest of the kernel.
+
+    Notes
+    -----
+    The other threads go on. A tile operator that follows is the work of all threads of the block, so
+    either all of them return or none.
+    """
+    if current_kernel() is None:
+        raise NestingError(
+            "T.thread_return stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
+        )
+    leave = T.thread_return()
+    T.evaluate(ir.Call(leave.op, leave.args, span=current_span(), ret_ty=leave.ty))

@@ -20,6 +20,7 @@ from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
+from tvmtile.passes.structure_returns import StructureReturns
 from tvmtile.passes.verify import Verifier, Verify
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "PlaceMemoryOnCpu",
     "RollLoopsWithExits",
     "SerializeThreads",
+    "StructureReturns",
     "Verifier",
     "Verify",
 ]

@@ -10,17 +10,21 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.language.kernel import KERNEL_ANNOTATION
+from tvmtile.rewriting import seq, with_children
 
 __all__ = [
     "Launch",
+    "flattened",
     "is_barrier",
     "is_kernel",
     "is_loop_exit",
+    "is_thread_return",
     "is_tile_program",
     "launch_of",
     "leaves_loop",
     "prim_func_pass",
     "statements_of",
+    "with_statements",
 ]
 
 
@@ -127,6 +131,34 @@ def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     return []
 
 
+def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
+    """The statements of a sequence, those of the sequences in it included."""
+    if not isinstance(stmt, tirx.SeqStmt):
+        yield stmt
+        return
+    for child in stmt.seq:
+        yield from flattened(child)
+
+
+def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:
+    """A copy of a statement with others directly inside, as many as `statements_of` gives.
+
+    They may be more than one operation, which a vector can't hold: its loop becomes a serial one.
+    """
+    if isinstance(stmt, tirx.For):
+        vector = stmt.kind == tirx.ForKind.VECTORIZED
+        kind = tirx.ForKind.SERIAL if vector else stmt.kind
+        return with_children(stmt, body=statements[0], kind=kind)
+    if isinstance(stmt, tirx.While):
+        return tirx.While(stmt.condition, statements[0], stmt.span)
+    if isinstance(stmt, tirx.IfThenElse):
+        otherwise = statements[1] if len(statements) > 1 else None
+        return tirx.IfThenElse(stmt.condition, statements[0], otherwise, stmt.span)
+    if isinstance(stmt, tirx.AttrStmt):
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, statements[0], stmt.span)
+    return seq(statements)
+
+
 def leaves_loop(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement may end an iteration of the loop around it."""
     found = tvm_ffi.structural_walk(
@@ -151,6 +183,11 @@ def is_barrier(stmt: tirx.Stmt) -> bool:
 def is_loop_exit(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement is a `break` or a `continue`."""
     return _calls(stmt, ("tirx.break_loop", "tirx.continue_loop"))
+
+
+def is_thread_return(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a `T.thread_return()`."""
+    return _calls(stmt, ("tirx.thread_return",))
 
 
 def _calls(stmt: tirx.Stmt, names: tuple[str, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -13,7 +13,15 @@ from tvm_ffi import structural_equal
 
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.language.debug import ARRIVE_COUNT
-from tvmtile.passes.kernels import Launch, is_barrier, is_loop_exit, leaves_loop, statements_of
+from tvmtile.passes.kernels import (
+    Launch,
+    flattened,
+    is_barrier,
+    is_loop_exit,
+    leaves_loop,
+    statements_of,
+    with_statements,
+)
 from tvmtile.passes.threads.accesses import Accesses, is_shared
 from tvmtile.passes.threads.exchange import exchange_values
 from tvmtile.passes.threads.variance import (
@@ -22,7 +30,7 @@ from tvmtile.passes.threads.variance import (
     is_parallel,
     is_private,
 )
-from tvmtile.rewriting import contains, seq, substitute, with_children
+from tvmtile.rewriting import contains, substitute
 from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of, constant
 from tvmtile.tileop.registry import operator_of
@@ -125,7 +133,7 @@ class _Planner:
     def cut(self, body: tirx.Stmt, guards: _Guards) -> list[Item]:
         """The items of a sequence that all threads go through, or those that the guards let in."""
         sequence = _Sequence(self._variance, guards)
-        for stmt in _flattened(body):
+        for stmt in flattened(body):
             self._add(sequence, stmt, guards)
         return sequence.items
 
@@ -174,7 +182,7 @@ class _Planner:
             self._cut_divergent_branch(sequence, stmt, guards)
             return
         bodies = [self.cut(child, guards) for child in statements_of(stmt)]
-        sequence.once(Nested(bodies, _rebuilder(stmt)))
+        sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies)))
 
     def _cut_divergent_branch(
         self, sequence: _Sequence, branch: tirx.IfThenElse, guards: _Guards
@@ -344,33 +352,6 @@ class _Sequence:
 
 
 # Statements -------------------------------------------------------------------------------------------
-
-
-def _flattened(stmt: tirx.Stmt) -> Iterable[tirx.Stmt]:
-    if not isinstance(stmt, tirx.SeqStmt):
-        yield stmt
-        return
-    for child in stmt.seq:
-        yield from _flattened(child)
-
-
-def _rebuilder(stmt: tirx.Stmt) -> Callable[[list[tirx.Stmt]], tirx.Stmt]:
-    if isinstance(stmt, tirx.For):
-        # A vector can't hold loops over threads.
-        vector = stmt.kind == tirx.ForKind.VECTORIZED
-        kind = tirx.ForKind.SERIAL if vector else stmt.kind
-        return lambda bodies: with_children(stmt, body=bodies[0], kind=kind)
-    if isinstance(stmt, tirx.While):
-        return lambda bodies: tirx.While(stmt.condition, bodies[0], stmt.span)
-    if isinstance(stmt, tirx.IfThenElse):
-        return lambda bodies: tirx.IfThenElse(
-            stmt.condition, bodies[0], bodies[1] if len(bodies) > 1 else None, stmt.span
-        )
-    if isinstance(stmt, tirx.AttrStmt):
-        return lambda bodies: tirx.AttrStmt(
-            stmt.node, stmt.attr_key, stmt.value, bodies[0], stmt.span
-        )
-    return seq
 
 
 def _is_warp_barrier(stmt: tirx.Evaluate) -> bool:
