@@ -3,9 +3,9 @@
     python benchmarks/cpu.py                      # prints the tables
     python benchmarks/cpu.py --write benchmarks/results/cpu   # writes cpu.md and cpu.json too
 
-All contenders run in one process on the same cores and take turns, so that what else the machine does hits
-all alike. Outputs are allocated beforehand for both sides: a fresh 64 MB tensor costs more in page faults than
-a softmax. Numbers are medians; a ratio above 1 means faster than torch.
+All contenders run in one process on the same cores and take turns, so that what else the machine
+does hits all alike. Outputs are allocated beforehand for both sides: a fresh 64 MB tensor costs
+more in page faults than a softmax. Numbers are medians; a ratio above 1 means faster than torch.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def row_rows(n: int = 4096) -> list[dict]:
 
     def torch_rms_norm() -> None:
         # Faster on a CPU than torch.nn.functional.rms_norm, which has no fused kernel there.
-        scale = torch.rsqrt(torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_().div_(n).add_(1e-6))
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = torch.rsqrt(norm.square_().div_(n).add_(1e-6))
         torch.mul(x, scale, out=theirs_out).mul_(weight)
 
     cases = [
@@ -165,11 +166,9 @@ def import_time() -> float:
         "import time, tvm; start = time.perf_counter(); import tvmtile, tvmtile.language; "
         "print(time.perf_counter() - start)"
     )
-    runs = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(5)
-    ]
-    return min(runs)
+    command = [sys.executable, "-c", code]
+    runs = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(5)]
+    return min(float(run.stdout) for run in runs)
 
 
 def machine() -> dict:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tvmtile._version import __version__
 
 if TYPE_CHECKING:
-    from tvmtile.jit import JITKernel, Kernel, compile, jit, par_compile
+    from tvmtile.jit import JITKernel, Kernel, compile, jit, par_compile  # noqa: A004 - TileLang calls it so too
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey

@@ -372,7 +372,6 @@ def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
     `TVM_BACKTRACE=1` is set in the environment.
     """
 
-    @functools.wraps(function)
     def entry(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # pytest and IPython leave out this frame as well
         try:
@@ -382,4 +381,4 @@ def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
         raise mistake
 
     entry.__code__ = entry.__code__.replace(co_name=function.__name__)
-    return entry
+    return functools.update_wrapper(entry, function)

@@ -259,6 +259,29 @@ def test_a_branch_with_a_conflict_inside_keeps_its_condition_per_thread():
     np.testing.assert_array_equal(a, left)
 
 
+def test_a_branch_whose_body_overwrites_what_its_condition_reads():
+    @T.prim_func
+    def program(C: T.Tensor((2, 8), "int32")):
+        with T.Kernel(1, threads=8):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((8,), "int32")
+            shared[tx] = tx
+            if shared[2] == 2:
+                shared[(tx + 1) % 8] = 10 + tx
+            C[0, tx] = shared[tx]
+            if shared[7 - tx] > 13:
+                shared[tx] = 0
+            else:
+                C[1, tx] = shared[7 - tx]
+
+    c = np.zeros((2, 8), np.int32)
+    run(program, c)
+    first = 10 + np.roll(np.arange(8), 1)
+    second = np.where(first[::-1] > 13, 0, first)
+    np.testing.assert_array_equal(c[0], first)
+    np.testing.assert_array_equal(c[1], np.where(first[::-1] > 13, 0, second[::-1]))
+
+
 def test_loops_whose_length_differs_between_threads():
     @T.prim_func
     def program(A: T.Tensor((16,), "int32"), C: T.Tensor((16, 3), "int32")):

@@ -5,8 +5,9 @@ TVM leaves `exp` to the C library, one call an element. Here it is
     exp(x) = 2^n exp(r),  n = round(x / ln 2),  r = x - n ln 2,  |r| <= ln(2) / 2
 
 with r in two steps (Cody and Waite: ln 2 is split so that n times its first part is exact) and
-exp(r) = 1 + r + r^2 P(r). The coefficients of P are a near-minimax fit of the relative error, by Lawson's
-reweighted least squares; with coefficients rounded to float32 it is 3.6e-9, a sixteenth of a rounding.
+exp(r) = 1 + r + r^2 P(r). The coefficients of P are a near-minimax fit of the relative error, by
+Lawson's reweighted least squares; with coefficients rounded to float32 it is 3.6e-9, a sixteenth of
+a rounding.
 
 - n comes from adding 1.5 * 2^23, which leaves it, rounded to nearest, in the low bits of the sum.
 - x is limited to [-104, 89]: below the result is 0 and above it is inf. The limits compare in an order
@@ -49,7 +50,7 @@ def _i(value: int) -> Any:
 
 
 def exp_float32(x: Any) -> Any:
-    """e to the power of a float32 expression.
+    """The exponential of a float32 expression.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ and the meanings of TileLang's public language: `T.Kernel`, `T.alloc_shared`, `T
 `T.Pipelined`, `T.Parallel`, ...
 """
 
-# ruff: noqa: F403 - TVM's names come first, ours replace those of the same name
+# ruff: noqa: F401, F403 - TVM's names come first, ours replace those of the same name
 from __future__ import annotations
 
 from tvm.script.tirx import *

@@ -106,6 +106,7 @@ def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None
         total += A[i]
     ```
     """
+    del scope
     values = [arg for arg in args if not isinstance(arg, str)]
     if init is not None:
         values.append(init)

@@ -178,9 +178,9 @@ class Description:
         self.specs = dict(specs)
         self._sources: list[tuple[str, str, str, int]] = []
         for constant, variable in variables.items():
-            self._sources.append((constant, *self._source(constant, variable)))
+            self._sources.append((constant, *self._source(variable)))
 
-    def _source(self, constant: str, variable: ir.Var) -> tuple[str, str, int]:
+    def _source(self, variable: ir.Var) -> tuple[str, str, int]:
         for name, spec in self.specs.items():
             if not isinstance(spec, TensorSpec):
                 continue
@@ -210,7 +210,7 @@ class Description:
                 )
             if axis >= len(argument.shape):
                 raise ArgumentError(
-                    f"{tensor!r} has {len(argument.shape)} dimensions; its axis {axis} gives {constant!r}"
+                    f"{tensor!r} has {len(argument.shape)} dimensions; axis {axis} gives {constant!r}"
                 )
             sizes = argument.shape if kind == "shape" else _strides(argument)
             result[constant] = int(sizes[axis])

@@ -75,6 +75,7 @@ class Kernel:
         is_cpu: bool = False,
         prelude: str | None = None,
     ) -> None:
+        del is_cpu
         if len(blocks) > 3:
             raise InvalidOperand(
                 f"T.Kernel takes up to three grid extents, not {len(blocks)}",
@@ -99,7 +100,7 @@ class Kernel:
         if tracer is not None:
             tracer.enter_kernel()
         for axis, extent in zip(_AXES, self._extents, strict=False):
-            annotations = {KERNEL_ANNOTATION: True} if axis == "x" else None
+            annotations: dict[str, Any] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
             if annotations and self._prelude:
                 annotations["tvmtile.prelude"] = self._prelude
             self.blocks.append(self._bind(extent, f"blockIdx.{axis}", f"b{axis}", annotations))

@@ -114,7 +114,7 @@ def Parallel(
 def Pipelined(
     start: Any,
     stop: Any = None,
-    num_stages: int = 0,
+    num_stages: Any = 0,
     order: Sequence[int] | None = None,
     stage: Sequence[int] | None = None,
     sync: Any = None,
@@ -137,20 +137,23 @@ def Pipelined(
     annotations : dict, optional
         Further annotations of the loop.
     """
+    del sync, group
     if not isinstance(num_stages, int) or num_stages < 0:
         raise InvalidOperand(
             f"T.Pipelined: num_stages={num_stages!r}", help="num_stages is an integer of 0 or more"
         )
-    if (order is None) != (stage is None) or len(order or ()) != len(stage or ()):
+    orders = [] if order is None else list(order)
+    stages = [] if stage is None else list(stage)
+    if len(orders) != len(stages):
         raise InvalidOperand(
             "T.Pipelined: order and stage go together and have one entry a statement",
             help="give both with the same length, or neither",
         )
     merged = dict(annotations or {})
     merged[STAGES_ANNOTATION] = num_stages
-    if order:
-        merged[ORDER_ANNOTATION] = list(order)
-        merged[STAGE_ANNOTATION] = list(stage or ())
+    if orders:
+        merged[ORDER_ANNOTATION] = orders
+        merged[STAGE_ANNOTATION] = stages
     return serial(start, stop, annotations=merged)
 
 

@@ -337,7 +337,7 @@ def extract_lane(vector: Any, lane: Any) -> ir.Expr:
     """
     from tvmtile.language.elements import vector_of
 
-    expression = vector_of(vector) if isinstance(vector, ir.TensorRegion) else vector
+    expression: Any = vector_of(vector) if isinstance(vector, ir.TensorRegion) else vector
     if hasattr(expression, "load"):
         expression = expression.load()
     if not ir.is_prim_expr(expression) or DataType(str(expression.ty.dtype)).lanes == 1:

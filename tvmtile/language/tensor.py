@@ -219,8 +219,9 @@ def empty(*shape: Any, dtype: Any = "float32") -> OutputTensor:
     dtype : dtype
         Element dtype.
     """
+    extents: Sequence[Any] = shape
     if len(shape) == 2 and isinstance(shape[0], tuple | list):
-        shape, dtype = (shape[0],), shape[1]
-    if len(shape) == 1:
-        shape = _as_shape(shape[0])
-    return OutputTensor(tuple(shape), as_dtype(dtype))
+        extents, dtype = shape
+    elif len(shape) == 1:
+        extents = _as_shape(shape[0])
+    return OutputTensor(tuple(extents), as_dtype(dtype))

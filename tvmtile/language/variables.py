@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from tvm import ir
 from tvm.tirx.layout import S, TileLayout
@@ -16,7 +16,7 @@ __all__ = ["Ref", "Reference", "is_scalar_variable", "let"]
 _SCALAR_LAYOUT = TileLayout(S[1])
 
 
-def is_scalar_variable(value: Any) -> bool:
+def is_scalar_variable(value: Any) -> TypeGuard[Any]:
     """Tell whether `value` is the load of a variable made by `T.alloc_var` (TVM's local scalar)."""
     if not isinstance(value, ir.TensorLoad) or not is_buffer_var(value.source):
         return False

@@ -13,7 +13,7 @@ __all__ = ["LowerParallelOnCpu"]
 
 
 @prim_func_pass("LowerParallelOnCpu")
-def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:  # noqa: N802
+def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Run the iterations of elementwise nests one after the other.
 
     LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. The

@@ -20,8 +20,8 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     TVM places a `global` buffer of less than 1024 bytes on the stack, where LLVM can keep it in
     registers, and takes larger ones from its pool of workspaces, 64-byte aligned. A tensor of the
-    signature may be a slice of a larger one (`x[1:]`) or a numpy array, so it is not taken to be 64-byte
-    aligned, as TVM would.
+    signature may be a slice of a larger one (`x[1:]`) or a numpy array, so it is not taken to be
+    64-byte aligned, as TVM would.
 
     Before
     ------

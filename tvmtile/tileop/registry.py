@@ -104,7 +104,9 @@ class TileOp:
         names = [f.name for f in fields(cls) if f.name not in cls.options]  # type: ignore[arg-type]
         values = dict(zip(names, call.args, strict=True))
         if call.attrs is not None:
-            values.update({key: _python_value(call.attrs[key]) for key in call.attrs.keys()})
+            # TVM's DictAttrs iterates over its keys through `keys()` only.
+            keys = call.attrs.keys()
+            values.update({key: _python_value(call.attrs[key]) for key in keys})
         return cls(**values)
 
 

@@ -325,7 +325,7 @@ class Tracer:
             raise_unusable(manager)
         if not hasattr(manager, "__enter__"):
             raise SyntaxNotSupported(f"`with` needs a context manager, not {_describe(manager)}")
-        return manager  # type: ignore[no-any-return]
+        return manager
 
     def returns(self, value: Any) -> Any:
         depth = self._call_depth[-1]

@@ -299,20 +299,18 @@ class _Planner:
 
     def _conflicts_within(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a part of a statement must be done by all threads before another part."""
-        children = statements_of(stmt)
         if self._overtakes(stmt):
             return True
-        if isinstance(stmt, tirx.For | tirx.While):
-            accesses = Accesses(self._variance).add(stmt)
-            if accesses.conflicts_with_itself():
+        loop = isinstance(stmt, tirx.For | tirx.While)
+        if loop and Accesses(self._variance).add(stmt).conflicts_with_itself():
+            return True
+        children = statements_of(stmt)
+        parts = [stmt.condition, *children] if isinstance(stmt, tirx.IfThenElse) else children
+        before = Accesses(self._variance)
+        for part in parts:
+            if before.conflicts(Accesses(self._variance).add(part)):
                 return True
-        if isinstance(stmt, tirx.SeqStmt):
-            before = Accesses(self._variance)
-            for child in children:
-                accesses = Accesses(self._variance).add(child)
-                if before.conflicts(accesses):
-                    return True
-                before.add(child)
+            before.add(part)
         return any(self._conflicts_within(child) for child in children)
 
 

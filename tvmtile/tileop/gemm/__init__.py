@@ -82,8 +82,8 @@ def gemm(
     in float32 within one call and rounded at its end); the order of the sum is the compiler's.
     """
     del k_pack, wg_wait, mbar, annotations
-    operands = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
-    emit(Gemm(*operands, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)))
+    A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
+    emit(Gemm(A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)))
 
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -174,8 +174,8 @@ class Gemm(TileOp):
         )
 
     def normalized(self) -> Gemm:
-        regions = (as_region(operand) for operand in (self.A, self.B, self.C))
-        return Gemm(*regions, self.transpose_A, self.transpose_B, self.policy, self.clear_accum)
+        A, B, C = (as_region(operand) for operand in (self.A, self.B, self.C))
+        return Gemm(A, B, C, self.transpose_A, self.transpose_B, self.policy, self.clear_accum)
 
 
 def _check_rank(name: str, operand: Any) -> None:

@@ -15,17 +15,18 @@ for panel in serial(N / (vectors * lanes)):
         C[...] = acc[r][v]
 ```
 
-Correctness rests on no tile being read after it was partly written: A and B are other buffers than C.
-Speed rests on LLVM keeping every accumulator in a register, which it does for a small array on the stack
-that is only indexed by constants. So there is one array a row, each below the 1024 bytes from which TVM
-moves arrays to its workspace, in the scope `global` (others go to the workspace too), and no pass may
-merge them with a tile that is indexed by variables (StorageRewrite might: the pipeline leaves it out).
+Correctness rests on no tile being read after it was partly written: A and B are other buffers than
+C. Speed rests on LLVM keeping every accumulator in a register, which it does for a small array on
+the stack that is only indexed by constants. So there is one array a row, each below the 1024 bytes
+from which TVM moves arrays to its workspace, in the scope `global` (others go to the workspace
+too), and no pass may merge them with a tile that is indexed by variables (StorageRewrite might: the
+pipeline leaves it out).
 
 Products and sums are in the compute dtype: the accumulator's, but float32 for a float16 or bfloat16
-accumulator, which is rounded once, when a block is stored. Operands of another dtype are packed: A is
-cast as it lies, since a broadcast does not care about the order, B one panel at a time, so that a panel
-stays in the first-level cache, and transposed if it is stored [N, K]. An element that is packed once serves
-a whole row or column of the tile.
+accumulator, which is rounded once, when a block is stored. Operands of another dtype are packed: A
+is cast as it lies, since a broadcast does not care about the order, B one panel at a time, so that
+a panel stays in the first-level cache, and transposed if it is stored [N, K]. An element that is
+packed once serves a whole row or column of the tile.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from tvmtile.target import CpuCapability
 
 __all__ = ["GemmTile", "Matrix", "emit_gemm"]
 
-# Two vectors wide, one broadcast serves two fused multiply-adds, and 32 columns of float32 (16 with AVX2)
-# divide every usual tile. On Zen 5, 2 and 4 are equally fast and 1 is a tenth slower.
+# Two vectors wide, one broadcast serves two fused multiply-adds, and 32 columns of float32 (16 with
+# AVX2) divide every usual tile. On Zen 5, 2 and 4 are equally fast and 1 is a tenth slower.
 _VECTORS = 2
-# Independent sums that hide the latency of a fused multiply-add: 4 or 5 cycles, two a cycle, and some to
-# spare.
+# Independent sums that hide the latency of a fused multiply-add: 4 or 5 cycles, two a cycle, and
+# some to spare.
 _CHAINS = 12
 
 
@@ -303,8 +304,8 @@ def _remainder(
 def _transposed_square(dst: Matrix, src: Matrix, row: Any, column: int, size: int) -> tirx.Stmt:
     """`dst[row + i, column + j] = src[column + j, row + i]` for a square, a power of two wide.
 
-    Eklundh's method in registers: log2(size) rounds, of which round s exchanges, between rows that are s
-    apart, the columns with bit s and those without.
+    Eklundh's method in registers: log2(size) rounds, of which round s exchanges, between rows that
+    are s apart, the columns with bit s and those without.
     """
     body: list[tirx.Stmt] = []
 
@@ -313,8 +314,9 @@ def _transposed_square(dst: Matrix, src: Matrix, row: Any, column: int, size: in
         body.append(tirx.Bind(var, value))
         return var
 
-    # A cast from bfloat16 must not stand in a Bind: TVM 0.27's BF16ComputeLegalize overlooks it there, and
-    # LLVM converts the bits as if they were an integer. So it goes through an array that is a register.
+    # A cast from bfloat16 must not stand in a Bind: TVM 0.27's BF16ComputeLegalize overlooks it
+    # there, and LLVM converts the bits as if they were an integer. So it goes through an array that
+    # is a register.
     loaded = [_array((1, size), dst.dtype, f"row{j}") for j in range(size)]
     for j, register in enumerate(loaded):
         body.append(tirx.AllocBuffer(register.buffer))
