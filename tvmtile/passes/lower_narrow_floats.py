@@ -9,12 +9,15 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
+from tvmtile.errors import UnsupportedDtype
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import seq
+from tvmtile.tileop.operands import describe
 
 __all__ = ["LowerNarrowFloatsOnCpu"]
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
+_PACKED = ("float4_", "float6_")
 _MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of")
 _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
@@ -125,9 +128,14 @@ class _Lowering:
 
     def _variable(self, var: ir.Var, mutator: Any) -> Any:
         del mutator
-        if is_buffer_var(var):
-            return var if _narrow(var.ty.dtype) is None else self.storage(var, var.name)
-        return self._variables.get(var, var)
+        if not is_buffer_var(var):
+            return self._variables.get(var, var)
+        if str(var.ty.dtype).startswith(_PACKED):
+            raise UnsupportedDtype(
+                f"{describe(var)}: a CPU has no elements of less than 8 bits",
+                help="keep two of them in a uint8, and take them apart with shifts",
+            )
+        return var if _narrow(var.ty.dtype) is None else self.storage(var, var.name)
 
     def _defined(self, var: ir.Var) -> ir.Var:
         """The variable that takes the place of one that a Bind or a Let defines."""
