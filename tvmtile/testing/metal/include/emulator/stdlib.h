@@ -1,0 +1,14 @@
+// The Metal standard library for compute kernels, as host C++17.
+//
+// Written from the definitions of the Metal Shading Language Specification (version 3.2). What MSL
+// has and this lacks (textures, samplers, quads, ray tracing) does not compile.
+#pragma once
+#pragma GCC system_header  // its literal suffixes have no underscore
+
+#include "scalar.h"
+#include "vector.h"
+#include "math.h"
+#include "atomic.h"
+#include "simdgroup.h"
+#include "simdgroup_matrix.h"
+#include "address_space.h"  // last: it defines macros named as Metal's keywords

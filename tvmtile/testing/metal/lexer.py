@@ -1,0 +1,97 @@
+"""Metal source as tokens: as much of the language's grammar as the driver has to understand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Token", "closing", "split_at_commas", "text_of", "tokenize"]
+
+_TOKEN = re.compile(
+    r"""
+    (?P<space>\s+|//[^\n]*|/\*.*?\*/|(?m:^)[ \t]*\#(?:\\\n|[^\n])*)
+  | (?P<name>[A-Za-z_]\w*)
+  | (?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
+  | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
+  | (?P<sign>::|->|\[\[|\]\]|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">", "[[": "]]"}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A piece of the source.
+
+    Attributes
+    ----------
+    kind : str
+        "name", "number", "string", "sign", or "space", which includes comments and directives.
+    text : str
+        The piece as it stands.
+    line : int
+        Where it begins, counted from 1.
+    """
+
+    kind: str
+    text: str
+    line: int
+
+
+def tokenize(source: str) -> list[Token]:
+    """Split the source into tokens, spaces among them: their texts joined are the source."""
+    tokens: list[Token] = []
+    line = 1
+    position = 0
+    while match := _TOKEN.match(source, position):
+        kind = match.lastgroup or "sign"
+        text = match[0]
+        if text == "]]" and _is_two_subscripts(tokens):
+            text = "]"
+        tokens.append(Token(kind, text, line))
+        line += text.count("\n")
+        position += len(text)
+    return tokens
+
+
+def _is_two_subscripts(tokens: Sequence[Token]) -> bool:
+    """Tell whether `]]` ends two subscripts, as in `a[b[0]]`, and no attribute."""
+    depth = 0
+    for token in reversed(tokens):
+        if token.text == "[[":
+            return False
+        depth += (token.text == "]") - (token.text == "[")
+        if depth < 0:
+            return True
+    return True
+
+
+def text_of(tokens: Sequence[Token]) -> str:
+    """The source of some tokens."""
+    return "".join(token.text for token in tokens)
+
+
+def closing(tokens: Sequence[Token], start: int) -> int:
+    """Find the bracket that closes the one at `start`; the end of the tokens if none does."""
+    opening, end = tokens[start].text, _CLOSING[tokens[start].text]
+    depth = 0
+    for i in range(start, len(tokens)):
+        depth += (tokens[i].text == opening) - (tokens[i].text == end)
+        if depth == 0:
+            return i
+    return len(tokens)
+
+
+def split_at_commas(tokens: Sequence[Token]) -> list[list[Token]]:
+    """Split at the commas that are in no bracket, those of template arguments included."""
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += (token.text in _CLOSING) - (token.text in _CLOSING.values())
+        if token.text == "," and depth == 0:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return [part for part in parts if any(token.kind != "space" for token in part)]

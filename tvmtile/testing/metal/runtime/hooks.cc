@@ -1,0 +1,134 @@
+// What the compiler calls from instrumented code.
+//
+// -fsanitize=thread puts a call in front of every memory access that might be shared. These
+// functions stand where ThreadSanitizer's own runtime would. -fsanitize=alignment and
+// -fsanitize=bounds call when a pointer is not aligned for its type, or an index is outside of an
+// array whose extent is known.
+#include <cstring>
+
+#include "machine.h"
+
+namespace emulator {
+namespace {
+
+// What the sanitizers pass along; the layout is the compilers' interface.
+struct SourceLocation {
+  const char* file;
+  std::uint32_t line;
+  std::uint32_t column;
+};
+
+struct TypeDescriptor {
+  std::uint16_t kind;
+  std::uint16_t info;
+  char name[1];
+};
+
+struct TypeMismatch {
+  SourceLocation location;
+  const TypeDescriptor* type;
+  unsigned char log_alignment;
+  unsigned char check_kind;
+};
+
+struct OutOfBounds {
+  SourceLocation location;
+  const TypeDescriptor* array;
+  const TypeDescriptor* index;
+};
+
+void report_misaligned(const TypeMismatch& mismatch, std::uintptr_t address) {
+  std::uint64_t alignment = std::uint64_t{1} << mismatch.log_alignment;
+  if (address % alignment == 0) return;
+  Report& report = machine->begin_report(Failure::kMisaligned, machine->current());
+  machine->describe_memory(address, alignment);
+  report.line = static_cast<std::int32_t>(mismatch.location.line);
+  std::strncpy(report.operation, mismatch.type->name, sizeof report.operation - 1);
+  machine->fail();
+}
+
+void report_index(const OutOfBounds& bounds, std::uintptr_t index) {
+  Report& report = machine->begin_report(Failure::kOutOfBounds, machine->current());
+  report.line = static_cast<std::int32_t>(bounds.location.line);
+  report.offset = static_cast<std::int64_t>(index);
+  report.element_bytes = 1;
+  std::strncpy(report.operation, bounds.array->name, sizeof report.operation - 1);
+  machine->fail();
+}
+
+}  // namespace
+}  // namespace emulator
+
+using emulator::Access;
+using emulator::machine;
+
+#define INSTRUCTION reinterpret_cast<std::uintptr_t>(__builtin_return_address(0))
+
+#define EMULATOR_ACCESS(name, bytes, kind) \
+  void name(std::uintptr_t address) { machine->access(address, bytes, kind, INSTRUCTION); }
+
+#define EMULATOR_ACCESSES(bytes)                                           \
+  EMULATOR_ACCESS(__tsan_read##bytes, bytes, Access::kRead)                \
+  EMULATOR_ACCESS(__tsan_write##bytes, bytes, Access::kWrite)              \
+  EMULATOR_ACCESS(__tsan_unaligned_read##bytes, bytes, Access::kRead)      \
+  EMULATOR_ACCESS(__tsan_unaligned_write##bytes, bytes, Access::kWrite)    \
+  EMULATOR_ACCESS(__tsan_volatile_read##bytes, bytes, Access::kRead)       \
+  EMULATOR_ACCESS(__tsan_volatile_write##bytes, bytes, Access::kWrite)
+
+// Only one fiber runs at a time, so plain loads and stores are atomic.
+#define EMULATOR_ATOMICS(bits)                                                              \
+  std::uint##bits##_t __tsan_atomic##bits##_load(const std::uint##bits##_t* address, int) { \
+    machine->access(reinterpret_cast<std::uintptr_t>(address), bits / 8,                    \
+                    Access::kAtomicRead, INSTRUCTION);                                      \
+    return *address;                                                                        \
+  }                                                                                         \
+  void __tsan_atomic##bits##_store(std::uint##bits##_t* address, std::uint##bits##_t value, \
+                                   int) {                                                   \
+    machine->access(reinterpret_cast<std::uintptr_t>(address), bits / 8,                    \
+                    Access::kAtomicWrite, INSTRUCTION);                                     \
+    *address = value;                                                                       \
+  }
+
+extern "C" {
+
+EMULATOR_ACCESSES(1)
+EMULATOR_ACCESSES(2)
+EMULATOR_ACCESSES(4)
+EMULATOR_ACCESSES(8)
+EMULATOR_ACCESSES(16)
+
+void __tsan_read_range(std::uintptr_t address, std::size_t bytes) {
+  machine->access(address, bytes, Access::kRead, INSTRUCTION);
+}
+void __tsan_write_range(std::uintptr_t address, std::size_t bytes) {
+  machine->access(address, bytes, Access::kWrite, INSTRUCTION);
+}
+
+EMULATOR_ATOMICS(8)
+EMULATOR_ATOMICS(16)
+EMULATOR_ATOMICS(32)
+EMULATOR_ATOMICS(64)
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+
+void __ubsan_handle_type_mismatch_v1(emulator::TypeMismatch* mismatch, std::uintptr_t address) {
+  emulator::report_misaligned(*mismatch, address);
+}
+void __ubsan_handle_out_of_bounds(emulator::OutOfBounds* bounds, std::uintptr_t index) {
+  emulator::report_index(*bounds, index);
+}
+
+// Clang calls these for copies; GCC accounts for copies by the functions above.
+void* __tsan_memcpy(void* to, const void* from, std::size_t bytes) {
+  __tsan_read_range(reinterpret_cast<std::uintptr_t>(from), bytes);
+  __tsan_write_range(reinterpret_cast<std::uintptr_t>(to), bytes);
+  return std::memcpy(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, std::size_t bytes) {
+  __tsan_write_range(reinterpret_cast<std::uintptr_t>(to), bytes);
+  return std::memset(to, value, bytes);
+}
+
+}  // extern "C"

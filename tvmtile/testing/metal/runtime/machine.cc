@@ -1,0 +1,454 @@
+#include "machine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0
+#endif
+
+// The module's own image: its constants are read by kernels, and are no buffer.
+extern "C" {
+extern const char __ehdr_start __attribute__((visibility("hidden")));
+extern const char _end __attribute__((visibility("hidden")));
+}
+
+namespace emulator {
+
+Machine* machine = nullptr;
+
+namespace {
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr std::size_t kGuardBytes = 16 * 1024;
+
+std::uintptr_t image_start() { return reinterpret_cast<std::uintptr_t>(&__ehdr_start); }
+std::uintptr_t image_bytes() { return reinterpret_cast<std::uintptr_t>(&_end) - image_start(); }
+
+unsigned volume(const std::uint32_t (&extent)[3]) { return extent[0] * extent[1] * extent[2]; }
+
+void unflatten(std::uint64_t number, const std::uint32_t (&extent)[3], std::uint32_t (&position)[3]) {
+  position[0] = static_cast<std::uint32_t>(number % extent[0]);
+  position[1] = static_cast<std::uint32_t>(number / extent[0] % extent[1]);
+  position[2] = static_cast<std::uint32_t>(number / extent[0] / extent[1]);
+}
+
+bool same(const Site& one, const Site& other) {
+  return one.operation == other.operation && one.line == other.line &&
+         (one.name == other.name || std::strcmp(one.name, other.name) == 0);
+}
+
+template <std::size_t N>
+void copy_text(char (&to)[N], const char* from) {
+  std::strncpy(to, from, N - 1);
+  to[N - 1] = '\0';
+}
+
+}  // namespace
+
+// --- a launch
+
+Machine::Machine(const Launch& launch, Report& report, Statistics& statistics)
+    : launch_(launch), report_(report), statistics_(statistics) {
+  device_clock_.shared_by_groups = true;
+  unsigned count = volume(launch.threads);
+  threads_.resize(count);
+  simdgroups_.resize((count + kSimdgroupSize - 1) / kSimdgroupSize);
+  group_meeting_.members = count;
+  for (unsigned i = 0; i < simdgroups_.size(); ++i) {
+    simdgroups_[i].first = i * kSimdgroupSize;
+    unsigned rest = count - simdgroups_[i].first;
+    simdgroups_[i].meeting.members = rest < kSimdgroupSize ? rest : kSimdgroupSize;
+  }
+  machine = this;
+}
+
+Machine::~Machine() {
+  machine = nullptr;
+  for (Thread& thread : threads_) release_fiber(thread.fiber);
+  release_fiber(scheduler_);
+  if (stacks_ != 0) munmap(reinterpret_cast<void*>(stacks_), threads_.size() * kStackBytes);
+}
+
+bool Machine::run() {
+  if (!place_buffers()) {
+    report_.failure = Failure::kResources;
+    return false;
+  }
+  std::uint64_t groups =
+      std::uint64_t{launch_.grid[0]} * launch_.grid[1] * launch_.grid[2];
+  for (group_ = 0; group_ < groups && !failed_; ++group_) {
+    prepare_group();
+    run_group();
+  }
+  if (failed_) return false;
+  copy_back();
+  count_traffic();
+  return true;
+}
+
+bool Machine::place_buffers() {
+  void* stacks = mmap(nullptr, threads_.size() * kStackBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED) return false;
+  stacks_ = reinterpret_cast<std::uintptr_t>(stacks);
+  for (const Thread& thread : threads_) {
+    // A stack that overflows must not reach the next thread's.
+    mprotect(reinterpret_cast<void*>(stack_of(thread)), kGuardBytes, PROT_NONE);
+  }
+  if (!memory_.reserve(launch_.buffer_count)) return false;
+  for (unsigned i = 0; i < launch_.buffer_count; ++i) {
+    const BufferArgument& buffer = launch_.buffers[i];
+    Region* region = memory_.add_device(i, buffer.name, reinterpret_cast<std::uintptr_t>(buffer.host),
+                                        buffer.bytes, buffer.element_bytes, buffer.writable != 0,
+                                        buffer.tracked != 0);
+    if (region == nullptr) return false;
+    std::memcpy(reinterpret_cast<void*>(region->data), buffer.host, buffer.bytes);
+  }
+  for (unsigned i = 0; i < launch_.binding_count; ++i) {
+    const Binding& binding = launch_.bindings[i];
+    void* address;
+    if (binding.buffer >= 0) {
+      address = reinterpret_cast<void*>(memory_.device()[binding.buffer].data + binding.offset);
+    } else {
+      address = allocate_threadgroup(binding.name, 0, binding.bytes, binding.element_bytes);
+    }
+    if (address == nullptr) return false;
+    arguments_.push_back(address);
+  }
+  return true;
+}
+
+void Machine::copy_back() {
+  for (unsigned i = 0; i < launch_.buffer_count; ++i) {
+    const BufferArgument& buffer = launch_.buffers[i];
+    const Region& region = memory_.device()[i];
+    if (region.bytes_written == 0) continue;
+    std::memcpy(buffer.host, reinterpret_cast<void*>(region.data), buffer.bytes);
+  }
+}
+
+void Machine::count_traffic() {
+  for (const Region& region : memory_.device()) {
+    statistics_.device_bytes_read += region.bytes_read;
+    statistics_.device_bytes_written += region.bytes_written;
+  }
+  for (const Region& region : memory_.threadgroup()) {
+    statistics_.threadgroup_bytes_read += region.bytes_read;
+    statistics_.threadgroup_bytes_written += region.bytes_written;
+  }
+}
+
+// --- a threadgroup
+
+void Machine::prepare_group() {
+  device_clock_.next_group();
+  threadgroup_clock_.next_group();
+  group_starts_.push_back(device_clock_.group_start);
+  group_meeting_.waiting = group_meeting_.finished = 0;
+  for (Simdgroup& simdgroup : simdgroups_) {
+    simdgroup.meeting.waiting = simdgroup.meeting.finished = 0;
+  }
+  for (unsigned i = 0; i < threads_.size(); ++i) {
+    Thread& thread = threads_[i];
+    ThreadContext& context = thread.context;
+    unflatten(i, launch_.threads, context.position);
+    unflatten(group_, launch_.grid, context.threadgroup_position);
+    std::memcpy(context.threads, launch_.threads, sizeof context.threads);
+    std::memcpy(context.grid, launch_.grid, sizeof context.grid);
+    context.index = i;
+    context.lane = i % kSimdgroupSize;
+    context.simdgroup = i / kSimdgroupSize;
+    context.simdgroups = static_cast<unsigned>(simdgroups_.size());
+    thread.state = Thread::State::kReady;
+    release_fiber(thread.fiber);
+    prepare_fiber(thread.fiber, reinterpret_cast<void*>(stack_of(thread)), kStackBytes, run_thread);
+  }
+}
+
+void Machine::run_group() {
+  current_ = &threads_[0];
+  switch_fiber(scheduler_, current_->fiber);
+  current_ = nullptr;
+}
+
+void Machine::run_thread() {
+  Thread& thread = machine->current();
+  machine->launch_.entry(machine->arguments_.data(), thread.context);
+  machine->finish(thread);
+}
+
+void Machine::finish(Thread& thread) {
+  thread.state = Thread::State::kFinished;
+  Meeting& simdgroup = simdgroups_[thread.context.simdgroup].meeting;
+  for (Meeting* meeting : {&simdgroup, &group_meeting_}) {
+    if (meeting->waiting != 0) fail_divergence(*meeting->waiter, meeting->waiter->site, thread);
+    if (meeting->finished++ == 0) meeting->finisher = &thread;
+  }
+  Thread* next = next_ready(thread);
+  if (next != nullptr) go_on(thread, next);
+  switch_fiber(thread.fiber, scheduler_);
+  __builtin_unreachable();
+}
+
+// The next thread to run: one of the same simdgroup while there is one, so that operations of
+// simdgroups are over soon.
+Thread* Machine::next_ready(const Thread& after) {
+  const Simdgroup& simdgroup = simdgroups_[after.context.simdgroup];
+  unsigned members = simdgroup.meeting.members;
+  for (unsigned i = 1; i < members; ++i) {
+    Thread& thread = threads_[simdgroup.first + (after.context.lane + i) % members];
+    if (thread.state == Thread::State::kReady) return &thread;
+  }
+  std::size_t count = threads_.size();
+  for (std::size_t i = 1; i < count; ++i) {
+    std::size_t index = after.context.index + i;
+    Thread& thread = threads_[index < count ? index : index - count];
+    if (thread.state == Thread::State::kReady) return &thread;
+  }
+  return nullptr;
+}
+
+void Machine::go_on(Thread& from, Thread* to) {
+  current_ = to;
+  switch_fiber(from.fiber, to == nullptr ? scheduler_ : to->fiber);
+}
+
+// --- meeting
+
+void Machine::arrive(Thread& thread, const Site& site, Meeting& meeting) {
+  if (meeting.finished != 0) fail_divergence(thread, site, *meeting.finisher);
+  if (meeting.waiting != 0 && !same(meeting.waiter->site, site)) {
+    fail_divergence(thread, site, *meeting.waiter);
+  }
+  if (meeting.waiting++ == 0) meeting.waiter = &thread;
+}
+
+void Machine::release(Simdgroup& simdgroup) {
+  simdgroup.meeting.waiting = 0;
+  for (unsigned i = 0; i < simdgroup.meeting.members; ++i) {
+    threads_[simdgroup.first + i].state = Thread::State::kReady;
+  }
+}
+
+void Machine::meet_simdgroup(const Site& site, void* payload, Collective execute) {
+  Thread& thread = *current_;
+  Simdgroup& simdgroup = simdgroups_[thread.context.simdgroup];
+  thread.site = site;
+  arrive(thread, site, simdgroup.meeting);
+  simdgroup.payloads[thread.context.lane] = payload;
+  if (simdgroup.meeting.waiting != simdgroup.meeting.members) {
+    thread.state = Thread::State::kWaiting;
+    go_on(thread, next_ready(thread));
+    return;
+  }
+  ++statistics_.operations[static_cast<unsigned>(site.operation)];
+  // On this thread's stack, which code that is instrumented may read.
+  void* payloads[kSimdgroupSize];
+  std::memcpy(payloads, simdgroup.payloads, sizeof payloads);
+  collective_ = true;
+  execute(site, payloads, simdgroup.meeting.members);
+  collective_ = false;
+  release(simdgroup);
+}
+
+void Machine::meet_threadgroup(const Site& site, unsigned memory) {
+  Thread& thread = *current_;
+  thread.site = site;
+  arrive(thread, site, simdgroups_[thread.context.simdgroup].meeting);
+  arrive(thread, site, group_meeting_);
+  if (group_meeting_.waiting != group_meeting_.members) {
+    thread.state = Thread::State::kWaiting;
+    go_on(thread, next_ready(thread));
+    return;
+  }
+  ++statistics_.operations[static_cast<unsigned>(site.operation)];
+  if (memory & kMemoryDevice) ++device_clock_.epoch;
+  if (memory & kMemoryThreadgroup) ++threadgroup_clock_.epoch;
+  group_meeting_.waiting = 0;
+  for (Simdgroup& simdgroup : simdgroups_) release(simdgroup);
+}
+
+void Machine::simdgroup_barrier_passed(unsigned memory) {
+  unsigned simdgroup = current_->context.simdgroup;
+  if (memory & kMemoryDevice) ++device_clock_.phase[simdgroup];
+  if (memory & kMemoryThreadgroup) ++threadgroup_clock_.phase[simdgroup];
+}
+
+// --- memory
+
+void* Machine::threadgroup_variable(const char* name, int line, std::size_t bytes,
+                                    std::size_t element_bytes) {
+  for (const Region& region : memory_.threadgroup()) {
+    if (region.line == line && std::strcmp(region.name, name) == 0) {
+      return reinterpret_cast<void*>(region.data);
+    }
+  }
+  void* data = allocate_threadgroup(name, line, bytes, element_bytes);
+  if (data == nullptr) {
+    Report& report = begin_report(Failure::kResources, *current_);
+    report.line = line;
+    fail();
+  }
+  if (statistics_.threadgroup_memory > launch_.threadgroup_memory_limit) {
+    Report& report = begin_report(Failure::kThreadgroupMemory, *current_);
+    copy_text(report.buffer, name);
+    report.buffer_bytes = bytes;
+    report.size = statistics_.threadgroup_memory;
+    report.line = line;
+    fail();
+  }
+  return data;
+}
+
+void* Machine::allocate_threadgroup(const char* name, int line, std::uint64_t bytes,
+                                    std::uint64_t element_bytes) {
+  Region* region = memory_.add_threadgroup(name, line, bytes, element_bytes);
+  if (region == nullptr) return nullptr;
+  statistics_.threadgroup_memory += (bytes + 15) / 16 * 16;
+  return reinterpret_cast<void*>(region->data);
+}
+
+std::uintptr_t Machine::stack_of(const Thread& thread) const {
+  return stacks_ + (&thread - threads_.data()) * kStackBytes;
+}
+
+// Its stack, and the constants of the module. Work for a whole simdgroup uses the stacks of all.
+bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const {
+  if (address - stack_of(thread) <= kStackBytes - size) return true;
+  if (address - image_start() <= image_bytes() - size) return true;
+  return collective_ && address - stacks_ < threads_.size() * kStackBytes;
+}
+
+void Machine::access(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                     Access access, std::uintptr_t instruction, int line) {
+  if (!memory_.contains(address)) {
+    if (is_private(thread, address, size)) return;
+    fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
+  }
+  Region* region = memory_.find(address);
+  if (region == nullptr || size > region->bytes ||
+      address - region->data > region->bytes - size) {
+    fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
+  }
+  if (is_read(access)) {
+    region->bytes_read += size;
+  } else {
+    region->bytes_written += size;
+    if (!region->writable) {
+      fail_access(Failure::kReadOnly, thread, address, size, access, instruction, line);
+    }
+  }
+  if (region->cells != nullptr) {
+    check_races(thread, *region, address - region->data, size, access, instruction, line);
+  }
+}
+
+void Machine::check_races(const Thread& thread, const Region& region, std::uint64_t offset,
+                          std::uint64_t size, Access access, std::uintptr_t instruction,
+                          int line) {
+  const bool shared = region.space == Space::kThreadgroup;
+  const Clock& clock = shared ? threadgroup_clock_ : device_clock_;
+  const Stamp now = clock.now(thread.context.index, is_atomic(access));
+  for (std::uint64_t i = offset; i < offset + size; ++i) {
+    Cell& cell = region.cells[i];
+    if (shared && is_read(access) && !clock.in_this_group(cell.write)) {
+      fail_access(Failure::kUninitialized, thread, region.data + i, size - (i - offset), access,
+                  instruction, line);
+    }
+    bool both_atomic = is_atomic(access) && cell.write.atomic();
+    if (!both_atomic && clock.concurrent(cell.write, now)) {
+      fail_race(thread, region.data + i, size - (i - offset), access, cell.write,
+                cell.write.atomic() ? Access::kAtomicWrite : Access::kWrite, instruction, line);
+    }
+    if (is_read(access)) {
+      // What an atomic read races with is a plain write, which finds the write part of atomics.
+      if (access == Access::kRead) cell.note_read(clock, now);
+      continue;
+    }
+    Stamp reader = cell.concurrent_reader(clock, now);
+    if (reader.epoch() != 0) {
+      fail_race(thread, region.data + i, size - (i - offset), access, reader, Access::kRead,
+                instruction, line);
+    }
+    cell.write = now;
+  }
+}
+
+// --- failures
+
+Report& Machine::begin_report(Failure failure, const Thread& thread) {
+  report_.failure = failure;
+  report_.space = -1;
+  report_.thread = static_cast<std::int32_t>(thread.context.index);
+  report_.other_thread = -1;
+  unflatten(group_, launch_.grid, report_.threadgroup);
+  std::memcpy(report_.other_threadgroup, report_.threadgroup, sizeof report_.threadgroup);
+  return report_;
+}
+
+void Machine::describe_memory(std::uintptr_t address, std::uint64_t size) {
+  report_.size = size;
+  Region* region = memory_.contains(address) ? memory_.find(address) : nullptr;
+  if (region == nullptr) return;
+  report_.space = static_cast<std::int32_t>(region->space);
+  report_.offset = static_cast<std::int64_t>(address - region->data);
+  report_.buffer_bytes = region->bytes;
+  report_.element_bytes = region->element_bytes;
+  copy_text(report_.buffer, region->name);
+}
+
+void Machine::fail() {
+  failed_ = true;
+  Thread& thread = *current_;
+  switch_fiber(thread.fiber, scheduler_);
+  __builtin_unreachable();
+}
+
+void Machine::fail_divergence(const Thread& thread, const Site& site, const Thread& other) {
+  Report& report = begin_report(Failure::kDivergence, thread);
+  report.line = site.line;
+  copy_text(report.operation, site.name);
+  report.other_thread = static_cast<std::int32_t>(other.context.index);
+  if (other.state != Thread::State::kFinished) {
+    report.other_line = other.site.line;
+    copy_text(report.other_operation, other.site.name);
+  }
+  fail();
+}
+
+void Machine::fail_access(Failure failure, const Thread& thread, std::uintptr_t address,
+                          std::uint64_t size, Access access, std::uintptr_t instruction, int line) {
+  Report& report = begin_report(failure, thread);
+  describe_memory(address, size);
+  report.access = access;
+  report.instruction = instruction - image_start();
+  report.line = line;
+  fail();
+}
+
+void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                        Access access, Stamp other, Access other_access,
+                        std::uintptr_t instruction, int line) {
+  Report& report = begin_report(Failure::kRace, thread);
+  describe_memory(address, size);
+  report.access = access;
+  report.other_access = other_access;
+  report.other_thread = static_cast<std::int32_t>(other.thread());
+  if (report.space == static_cast<std::int32_t>(Space::kDevice)) {
+    unflatten(group_of(other), launch_.grid, report.other_threadgroup);
+  }
+  report.instruction = instruction - image_start();
+  report.line = line;
+  fail();
+}
+
+// The number of the threadgroup that made an access to device memory.
+std::uint64_t Machine::group_of(Stamp stamp) const {
+  auto next = std::upper_bound(group_starts_.begin(), group_starts_.end(), stamp.epoch());
+  return static_cast<std::uint64_t>(next - group_starts_.begin()) - 1;
+}
+
+}  // namespace emulator

@@ -1,0 +1,120 @@
+// One launch: the threads of the running threadgroup, its memory, and how a launch ends early.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../include/emulator/launch.h"
+#include "fiber.h"
+#include "memory.h"
+
+namespace emulator {
+
+struct Thread {
+  enum class State { kReady, kWaiting, kFinished };
+
+  ThreadContext context;
+  Fiber fiber;
+  State state = State::kReady;
+  Site site = {};  // where it waits
+};
+
+// Threads that wait for each other: a simdgroup at one of its operations, a threadgroup at a barrier.
+struct Meeting {
+  unsigned members = 0;
+  unsigned waiting = 0;
+  unsigned finished = 0;
+  const Thread* waiter = nullptr;   // the first one; valid while any waits
+  const Thread* finisher = nullptr;  // the first one; valid once any has
+};
+
+struct Simdgroup {
+  Meeting meeting;
+  unsigned first = 0;  // thread
+  void* payloads[kSimdgroupSize] = {};
+};
+
+class Machine {
+ public:
+  Machine(const Launch& launch, Report& report, Statistics& statistics);
+  ~Machine();
+
+  // Runs the grid. False: `report` says why.
+  bool run();
+
+  // --- called by fibers
+
+  Thread& current() { return *current_; }
+  unsigned simdgroup_size() const {
+    return simdgroups_[current_->context.simdgroup].meeting.members;
+  }
+  void meet_simdgroup(const Site& site, void* payload, Collective execute);
+  void meet_threadgroup(const Site& site, unsigned memory);
+  void simdgroup_barrier_passed(unsigned memory);
+  void* threadgroup_variable(const char* name, int line, std::size_t bytes,
+                             std::size_t element_bytes);
+
+  // Checks an access by `thread`. Ends the launch if it is wrong.
+  void access(const Thread& thread, std::uintptr_t address, std::uint64_t size, Access access,
+              std::uintptr_t instruction, int line = 0);
+  void access(std::uintptr_t address, std::uint64_t size, Access access,
+              std::uintptr_t instruction) {
+    this->access(*current_, address, size, access, instruction);
+  }
+
+  // A report about `thread`, filled in as far as it is the same for all failures.
+  Report& begin_report(Failure failure, const Thread& thread);
+  void describe_memory(std::uintptr_t address, std::uint64_t size);
+  // Leaves the threads where they are and ends the launch.
+  [[noreturn]] void fail();
+
+ private:
+  bool place_buffers();
+  void copy_back();
+  void count_traffic();
+  void prepare_group();
+  void run_group();
+  static void run_thread();
+  [[noreturn]] void finish(Thread& thread);
+  Thread* next_ready(const Thread& after);
+  void go_on(Thread& from, Thread* to);
+  void arrive(Thread& thread, const Site& site, Meeting& meeting);
+  void release(Simdgroup& simdgroup);
+  void* allocate_threadgroup(const char* name, int line, std::uint64_t bytes,
+                             std::uint64_t element_bytes);
+  bool is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const;
+  std::uintptr_t stack_of(const Thread& thread) const;
+  void check_races(const Thread& thread, const Region& region, std::uint64_t offset,
+                   std::uint64_t size, Access access, std::uintptr_t instruction, int line);
+  [[noreturn]] void fail_divergence(const Thread& thread, const Site& site, const Thread& other);
+  [[noreturn]] void fail_access(Failure failure, const Thread& thread, std::uintptr_t address,
+                                std::uint64_t size, Access access, std::uintptr_t instruction,
+                                int line);
+  [[noreturn]] void fail_race(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                              Access access, Stamp other, Access other_access,
+                              std::uintptr_t instruction, int line);
+  std::uint64_t group_of(Stamp stamp) const;
+
+  const Launch& launch_;
+  Report& report_;
+  Statistics& statistics_;
+  Memory memory_;
+  std::vector<void*> arguments_;
+  std::vector<Thread> threads_;
+  std::vector<Simdgroup> simdgroups_;
+  Meeting group_meeting_;
+  std::uint64_t group_ = 0;  // number of the running threadgroup, x fastest
+  Clock device_clock_;
+  Clock threadgroup_clock_;
+  std::vector<std::uint32_t> group_starts_;  // device epochs
+  Fiber scheduler_;
+  Thread* current_ = nullptr;
+  std::uintptr_t stacks_ = 0;
+  bool collective_ = false;  // a thread does work for its whole simdgroup
+  bool failed_ = false;
+};
+
+// The launch in progress; null between launches.
+extern Machine* machine;
+
+}  // namespace emulator

@@ -1,0 +1,81 @@
+// The memory that kernels may touch, and what every access is checked against.
+//
+// Buffers lie 4 GiB apart in reserved address space, so that the upper half of an address names the
+// buffer: an access that misses its buffer by less than 2 GiB, to either side, is known to be out of
+// bounds and whose it was.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "shadow.h"
+
+namespace emulator {
+
+enum class Space : int { kDevice, kThreadgroup };
+
+struct Region {
+  const char* name = "";
+  Space space = Space::kDevice;
+  int line = 0;  // where a threadgroup variable is declared
+  std::uintptr_t data = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t element_bytes = 1;
+  bool writable = true;
+  Cell* cells = nullptr;  // one a byte; none where nothing can race
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_written = 0;
+};
+
+class Memory {
+ public:
+  ~Memory();
+
+  // Reserves address space for `device` buffers and for the threadgroup's variables.
+  bool reserve(unsigned device);
+
+  // Places buffer number `index`. Its address keeps `host`'s remainder modulo 16, so that a view
+  // into an array is aligned as the view is.
+  Region* add_device(unsigned index, const char* name, std::uintptr_t host, std::uint64_t bytes,
+                     std::uint64_t element_bytes, bool writable, bool tracked);
+
+  Region* add_threadgroup(const char* name, int line, std::uint64_t bytes,
+                          std::uint64_t element_bytes);
+
+  bool contains(std::uintptr_t address) const { return address - base_ < span_; }
+
+  // The region that an address in reserved space belongs to, or is nearest to.
+  Region* find(std::uintptr_t address) {
+    std::uint64_t offset = address - base_;
+    if (offset >= kSlot) return &device_[(offset >> kSlotBits) - 1];
+    std::uint64_t index = offset >> kVariableBits;
+    if (index >= threadgroup_.size()) index = threadgroup_.size() - 1;
+    return threadgroup_.empty() ? nullptr : &threadgroup_[index];
+  }
+
+  std::vector<Region>& threadgroup() { return threadgroup_; }
+  std::vector<Region>& device() { return device_; }
+
+ private:
+  static constexpr unsigned kSlotBits = 32;
+  static constexpr std::uint64_t kSlot = std::uint64_t{1} << kSlotBits;
+  // Threadgroup variables, of 32 KiB at most together, share the first slot.
+  static constexpr unsigned kVariableBits = 24;
+  static constexpr std::uint64_t kVariable = std::uint64_t{1} << kVariableBits;
+
+  Cell* add_cells(std::uint64_t bytes);
+  bool commit(std::uintptr_t address, std::uint64_t bytes);
+
+  std::uintptr_t base_ = 0;
+  std::uint64_t span_ = 0;
+  std::vector<Region> device_;
+  std::vector<Region> threadgroup_;
+  struct Mapping {
+    void* address;
+    std::size_t bytes;
+  };
+  std::vector<Mapping> shadows_;
+};
+
+}  // namespace emulator

@@ -1,0 +1,56 @@
+// The operations of runtime.h and of launch.h, as the kernels and Python call them.
+#include <cstring>
+
+#include "machine.h"
+
+namespace emulator {
+
+unsigned this_lane() { return machine->current().context.lane; }
+
+unsigned this_simdgroup_size() { return machine->simdgroup_size(); }
+
+void meet_simdgroup(const Site& site, void* payload, Collective execute) {
+  machine->meet_simdgroup(site, payload, execute);
+}
+
+void threadgroup_barrier(const Site& site, unsigned memory) {
+  machine->meet_threadgroup(site, memory);
+}
+
+void simdgroup_barrier(const Site& site, unsigned memory) {
+  Collective order = [](const Site&, void* const* payloads, unsigned) {
+    machine->simdgroup_barrier_passed(*static_cast<unsigned*>(payloads[0]));
+  };
+  machine->meet_simdgroup(site, &memory, order);
+}
+
+void* threadgroup_variable(const char* name, int line, std::size_t bytes,
+                           std::size_t element_bytes) {
+  return machine->threadgroup_variable(name, line, bytes, element_bytes);
+}
+
+void fail_invalid_lane(const Site& site, unsigned lane) {
+  Report& report = machine->begin_report(Failure::kInvalidLane, machine->current());
+  report.line = site.line;
+  report.offset = lane;
+  std::strncpy(report.operation, site.name, sizeof report.operation - 1);
+  machine->fail();
+}
+
+void fail_not_uniform(const Site& site, const char* argument, unsigned lane) {
+  Report& report = machine->begin_report(Failure::kNotUniform, machine->current());
+  report.line = site.line;
+  report.other_thread = static_cast<std::int32_t>(
+      machine->current().context.simdgroup * kSimdgroupSize + lane);
+  std::strncpy(report.operation, site.name, sizeof report.operation - 1);
+  std::strncpy(report.other_operation, argument, sizeof report.other_operation - 1);
+  machine->fail();
+}
+
+}  // namespace emulator
+
+extern "C" __attribute__((visibility("default"))) int emulator_launch(
+    const emulator::Launch* launch, emulator::Report* report, emulator::Statistics* statistics) {
+  emulator::Machine machine(*launch, *report, *statistics);
+  return machine.run() ? 0 : 1;
+}
