@@ -17,7 +17,7 @@ def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Run the iterations of elementwise nests one after the other.
 
     LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. The
-    parallelism of a CPU is that of the blocks.
+    parallelism of a CPU is that of the blocks. A pipelined loop is a loop here.
 
     Before
     ------
@@ -25,9 +25,10 @@ def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     @T.prim_func
     def main(A: T.Buffer((32, 64), "float32")):
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.parallel(32):
-                for j in T.parallel(64):
-                    A[i, j] = T.float32(1)
+            for k in T.serial(4, annotations={"tvmtile.num_stages": 2}):
+                for i in T.parallel(8):
+                    for j in T.parallel(64):
+                        A[k * 8 + i, j] = T.float32(1)
     ```
 
     After
@@ -36,9 +37,10 @@ def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     @T.prim_func
     def main(A: T.Buffer((32, 64), "float32")):
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(32):
-                for j in range(64):
-                    A[i, j] = T.float32(1)
+            for k in range(4):
+                for i in range(8):
+                    for j in range(64):
+                        A[k * 8 + i, j] = T.float32(1)
     ```
     """
     del context
@@ -50,4 +52,14 @@ class _Lower(ScopedRewriter):
         result = super().visit_for(loop)
         if result.kind == tirx.ForKind.PARALLEL:
             return with_children(result, kind=tirx.ForKind.SERIAL, annotations={})
-        return result
+        if result.thread_binding is not None:
+            return result
+        # What asked for a pipeline has done its work: ordinary TIR has no notes of ours.
+        notes = {key: note for key, note in result.annotations.items() if not _is_ours(key)}
+        if len(notes) == len(result.annotations):
+            return result
+        return with_children(result, annotations=notes)
+
+
+def _is_ours(annotation: str) -> bool:
+    return annotation.startswith("tvmtile.")

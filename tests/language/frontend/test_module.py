@@ -101,7 +101,7 @@ def test_a_mistake_in_a_member_is_reported_at_its_line():
             @T.prim_func
             def f(A: T.Tensor((8,), "int32")):
                 with T.Kernel(1) as _:
-                    A[0] = missing  # noqa: F821
+                    A[0] = missing
 
 
 def test_a_method_of_an_ordinary_class_becomes_a_program_at_once():

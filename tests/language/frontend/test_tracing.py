@@ -142,7 +142,7 @@ def test_loops_over_python_values_are_unrolled():
         with T.Kernel(1):
             for i, value in enumerate([5, 6]):
                 A[i] = value
-            for i, (a, b) in zip([2, 3], [(1, 2), (3, 4)]):
+            for i, (a, b) in zip([2, 3], [(1, 2), (3, 4)], strict=True):
                 A[i] = a * 10 + b
             for name in {"x": 4, "yy": 5}:
                 A[3 + len(name)] = len(name)
