@@ -20,6 +20,7 @@ from tvmtile.passes import (
     CheckBounds,
     CheckFragments,
     CheckLaunch,
+    CheckLocals,
     GuardGlobalAccess,
     LaunchBlocksOnCpu,
     Legalize,
@@ -39,6 +40,7 @@ __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 
 CHECKS: tuple[Any, ...] = (
     CheckLaunch,  # threads and shared memory are what a block of the target has
+    CheckLocals,  # what a thread has for itself is not spread over the threads
     CheckFragments,  # what the threads share is not visited by a serial loop
     CheckBounds,  # no loop runs over the end of a tile
     CheckAccumulators,  # nothing accumulates into a tile without a value

@@ -71,3 +71,23 @@ def test_mistakes(statement, error, message):
         def main(A: T.Tensor((4, 8), "float32"), C: T.Tensor((8, 8), "float32")):
             with T.Kernel(1):
                 statement(A, C)
+
+
+@pytest.mark.parametrize(
+    ("src_shape", "dst_shape"),
+    [
+        ((2, 3, 4), (2, 4, 3)),
+        ((2, 3, 1, 5), (2, 3, 5, 1)),
+        ((1, 2, 3, 4), (2, 4, 3)),
+        ((3, 4), (1, 1, 4, 3)),
+    ],
+)
+def test_several_matrices(tensors, src_shape, dst_shape):
+    @T.prim_func
+    def main(A: T.Tensor(src_shape, "float32"), C: T.Tensor(dst_shape, "float32")):
+        with T.Kernel(1):
+            T.transpose(A, C)
+
+    src = tensors(src_shape, "float32")
+    result = tvmtile.compile(main, out_idx=-1)(src)
+    np.testing.assert_array_equal(result.numpy(), reference(src.numpy()).reshape(dst_shape))

@@ -8,6 +8,7 @@ from tvmtile.passes.check_accumulators import CheckAccumulators
 from tvmtile.passes.check_bounds import CheckBounds
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
+from tvmtile.passes.check_locals import CheckLocals
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
@@ -29,6 +30,7 @@ __all__ = [
     "CheckBounds",
     "CheckFragments",
     "CheckLaunch",
+    "CheckLocals",
     "GuardGlobalAccess",
     "LaunchBlocksOnCpu",
     "Legalize",

@@ -12,11 +12,12 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import SourceLocation
 from tvmtile.passes.kernels import is_kernel
+from tvmtile.rewriting import contains
 from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of, origin_of
 from tvmtile.tileop.registry import TileOp, operator_of
 
-__all__ = ["Access", "accesses_of", "kernels_of"]
+__all__ = ["Access", "accesses_of", "kernels_of", "uses", "values_of_names"]
 
 
 @dataclass(frozen=True)
@@ -145,3 +146,25 @@ class _Accesses:
                 buffer, reads=buffer in read, writes=buffer in written, operator=op, indices=indices
             )
         self._location = outer
+
+
+def values_of_names(kernel: tirx.For) -> dict[ir.Var, Any]:
+    """What `T.let` and assignments bind names to, in a kernel."""
+    values: dict[ir.Var, Any] = {}
+    tvm_ffi.structural_walk(
+        kernel, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre"
+    )
+    return values
+
+
+def uses(indices: tuple[Any, ...], variable: ir.Var, names: dict[ir.Var, Any]) -> bool:
+    """Tell whether an index depends on a variable, directly or through names bound to it."""
+
+    def depends(node: Any) -> bool:
+        return contains(
+            node,
+            ir.Var,
+            lambda var: var.same_as(variable) or (var in names and depends(names[var])),
+        )
+
+    return any(depends(index) for index in indices)

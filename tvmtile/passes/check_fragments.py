@@ -9,9 +9,8 @@ from tvm import ir, tirx
 
 from tvmtile.errors import NestingError
 from tvmtile.language.allocate import FRAGMENT_SCOPE
-from tvmtile.passes.accesses import Access, accesses_of, kernels_of
+from tvmtile.passes.accesses import Access, accesses_of, kernels_of, uses, values_of_names
 from tvmtile.passes.kernels import prim_func_pass
-from tvmtile.rewriting import contains
 from tvmtile.tileop.operands import describe
 from tvmtile.tileop.registry import operator_of
 
@@ -42,7 +41,7 @@ def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     for kernel in kernels_of(func):
         accesses = accesses_of(kernel)
-        names = _values_of_names(kernel)
+        names = values_of_names(kernel)
         spread = {access.buffer for access in accesses if _spreads(access, names)}
         by_hand = _with_layout_by_hand(kernel)
         for access in accesses:
@@ -58,21 +57,13 @@ def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return func
 
 
-def _values_of_names(kernel: tirx.For) -> dict[ir.Var, Any]:
-    values: dict[ir.Var, Any] = {}
-    tvm_ffi.structural_walk(
-        kernel, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre"
-    )
-    return values
-
-
 def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
     if access.buffer.ty.storage_scope != FRAGMENT_SCOPE:
         return False
     if access.operator is not None and access.operator.is_tile:
         return access.reads and access.writes
     return any(
-        loop.kind == tirx.ForKind.PARALLEL and _uses(access.indices, loop.loop_var, names)
+        loop.kind == tirx.ForKind.PARALLEL and uses(access.indices, loop.loop_var, names)
         for loop in access.loops
     )
 
@@ -93,7 +84,7 @@ def _serial_index(access: Access, names: dict[ir.Var, Any]) -> tirx.For | None:
     """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
     if any(loop.kind == tirx.ForKind.PARALLEL for loop in access.loops):
         return None
-    used = [loop for loop in access.loops if _uses(access.indices, loop.loop_var, names)]
+    used = [loop for loop in access.loops if uses(access.indices, loop.loop_var, names)]
     if any(_binds_thread(loop) for loop in used):
         return None  # written by thread index: the user decides who holds what
     return next((loop for loop in used if loop.thread_binding is None), None)
@@ -102,16 +93,3 @@ def _serial_index(access: Access, names: dict[ir.Var, Any]) -> tirx.For | None:
 def _binds_thread(loop: tirx.For) -> bool:
     binding = loop.thread_binding
     return binding is not None and str(binding.thread_tag).startswith("threadIdx")
-
-
-def _uses(indices: tuple[Any, ...], variable: ir.Var, names: dict[ir.Var, Any]) -> bool:
-    """Tell whether an index depends on a variable, directly or through names bound to it."""
-
-    def depends(node: Any) -> bool:
-        return contains(
-            node,
-            ir.Var,
-            lambda var: var.same_as(variable) or (var in names and depends(names[var])),
-        )
-
-    return any(depends(index) for index in indices)

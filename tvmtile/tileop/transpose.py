@@ -1,4 +1,4 @@
-"""`T.transpose`: exchange the two axes of a tile."""
+"""`T.transpose`: exchange the last two axes of a tile."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ __all__ = ["Transpose", "reference", "transpose"]
 
 
 def transpose(src: Any, dst: Any, annotations: dict[str, Any] | None = None) -> None:
-    """`dst[j, i] = src[i, j]`.
+    """`dst[..., j, i] = src[..., i, j]`.
 
     Parameters
     ----------
     src : buffer or region
-        [M, N]; leading axes have extent 1.
+        [M, N], or several of them along leading axes.
     dst : buffer or region
-        [N, M], another tile than `src`. Its dtype may differ: each element is converted.
+        [N, M], with the leading axes of `src`; another tile than `src`. Its dtype may differ: each
+        element is converted.
     annotations : dict, optional
         Accepted for TileLang's kernels.
 
@@ -66,12 +67,14 @@ class Transpose(TileOp):
         return [self.dst]
 
     def check(self) -> None:
-        (rows, columns), (dst_rows, dst_columns) = _matrix(self.src), _matrix(self.dst)
-        if not (same_extents(rows, dst_columns) and same_extents(columns, dst_rows)):
+        *batch, rows, columns = _matrices(self.src)
+        expected, extents = [*batch, columns, rows], _matrices(self.dst)
+        if len(expected) != len(extents) or not all(map(same_extents, expected, extents)):
+            shape = ", ".join(map(str, expected))
             raise ShapeMismatch(
-                f"transpose: {describe(self.dst)} should be [{columns}, {rows}], {describe(self.src)} "
+                f"transpose: {describe(self.dst)} should be [{shape}], {describe(self.src)} "
                 "with its axes exchanged",
-                help=f"give dst the extents [{columns}, {rows}]",
+                help=f"give dst the extents [{shape}]",
             )
         if buffer_of(self.src).same_as(buffer_of(self.dst)):
             raise InvalidOperand(
@@ -85,14 +88,17 @@ class Transpose(TileOp):
         return Transpose(as_region(self.src), as_region(self.dst))
 
 
-def _matrix(operand: Any) -> tuple[Any, Any]:
-    extents = extents_of(operand) or []
-    if len(extents) < 2 or any(constant(extent) != 1 for extent in extents[:-2]):
+def _matrices(operand: Any) -> list[Any]:
+    """The extents of an operand, without leading ones."""
+    extents = list(extents_of(operand) or [])
+    if len(extents) < 2:
         raise InvalidOperand(
             f"transpose: {describe(operand)} is not a matrix",
-            help="the last two axes are exchanged; others must have extent 1: slice a region of them",
+            help="the last two axes are exchanged",
         )
-    return extents[-2], extents[-1]
+    while len(extents) > 2 and constant(extents[0]) == 1:
+        del extents[0]
+    return extents
 
 
 @lowering(Transpose, target="llvm", variant="elements")
@@ -101,8 +107,9 @@ def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     del context
 
     def body(offsets: list[Any]) -> tirx.Stmt:
-        row, column = offsets[-2:]
-        source = element(op.src, [*[0] * (len(op.src.region) - 2), column, row])
+        *batch, row, column = offsets
+        count = len(op.src.region) - 2
+        source = element(op.src, [*([0] * count + batch)[len(batch) :], column, row])
         value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
         return tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
 
@@ -110,5 +117,5 @@ def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
 
 
 def reference(src: np.ndarray) -> np.ndarray:
-    """The matrix with its axes exchanged."""
-    return src.T
+    """The tile with its last two axes exchanged."""
+    return np.swapaxes(src, -1, -2)
