@@ -133,7 +133,7 @@ class Profiler:
         sizes = dict(dynamic_symbolic_constraints or {})
         return [
             self._tensor(param, sizes)
-            for index, param in enumerate(self.func.params)
+            for index, param in enumerate(self.func.prim_func.params)
             if index not in self.func.out_idx
         ]
 

@@ -368,3 +368,22 @@ def test_none_for_a_tensor_that_is_not_used():
     assert a.eq(1).all()
     with pytest.raises(ArgumentError, match="Bias is a tensor .* it got a NoneType"):
         bias(True)(a, None)
+
+
+def test_none_for_a_tensor_whose_extent_no_other_argument_has():
+    def bias(is_extent_used):
+        n, m = T.dynamic("n, m")
+
+        @T.prim_func
+        def bias(A: T.Tensor((n,), "float32"), Bias: T.Tensor((m, m + 1), "float32")):
+            with T.Kernel(1):
+                for i in T.Parallel(n):
+                    A[i] = A[i] + (m if is_extent_used else 1)
+
+        return tvmtile.compile(bias)
+
+    a = torch.zeros(5)
+    bias(False)(a, None)
+    assert a.eq(1).all()
+    with pytest.raises(ArgumentError, match="the extent m .* is not known"):
+        bias(True)(a, None)

@@ -9,8 +9,9 @@ from typing import Any
 from tvmtile.jit.compiler import compile, par_compile
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.parameters import KernelParam
 
-__all__ = ["JITKernel", "JitFunction", "Kernel", "compile", "jit", "par_compile"]
+__all__ = ["JITKernel", "JitFunction", "Kernel", "KernelParam", "compile", "jit", "par_compile"]
 
 
 JITKernel = Kernel

@@ -15,6 +15,7 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
 from tvmtile.extents import linear_in, variables_of
 from tvmtile.jit.arguments import explain, ready, with_addresses, with_integers_in_range
+from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.rewriting import contains, substitute
 from tvmtile.tileop.operands import constant
@@ -66,9 +67,9 @@ class Kernel:
         prepare_thread_pool()
 
     @property
-    def params(self) -> list[ir.Var]:
-        """The parameters of the program, results included."""
-        return list(self.prim_func.params)
+    def params(self) -> list[KernelParam]:
+        """The parameters of the program, results included; `prim_func.params` are TVM's variables."""
+        return [KernelParam.of(param) for param in self.prim_func.params]
 
     def __call__(self, *args: Any) -> Any:
         """Run the kernel.
@@ -192,13 +193,16 @@ class Kernel:
         allocate = self._allocator(args)
         extents = _bound_extents(self.prim_func.params, complete)
         for index, param in enumerate(self.prim_func.params):
-            is_unused = is_buffer_var(param) and not contains(
-                self.prim_func.body, ir.Var, param.same_as
-            )
-            if args[index] is None and is_unused:
+            if args[index] is None and is_buffer_var(param) and not self._uses(param):
+                # An extent that nobody asks for and no other argument has is of any size.
+                unknown = {var for extent in param.ty.shape for var in variables_of(extent)}
+                extents.update({v: 1 for v in unknown - extents.keys() if not self._uses(v)})
                 shape = tuple(_evaluate(extent, extents) for extent in param.ty.shape)
                 complete[index] = allocate(shape, str(param.ty.dtype))
         return tuple(complete)
+
+    def _uses(self, var: ir.Var) -> bool:
+        return contains(self.prim_func.body, ir.Var, var.same_as)
 
     # Looking at it ---------------------------------------------------------------------------
 
