@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from tvmtile.errors import MetalEmulationError
@@ -56,6 +57,8 @@ class _Words:
 
     @property
     def buffer(self) -> str | None:
+        if self.failure is Failure.OUT_OF_BOUNDS and self.operation:
+            return self.subscripted()
         name = self.report.buffer.decode()
         return name or None
 
@@ -88,6 +91,15 @@ class _Words:
             return ""
         return f"\n  line {line}: {lines[line - 1].strip()}"
 
+    def subscripted(self) -> str | None:
+        """The array whose index the compiler's own check refused, which knows only its type."""
+        extent = re.search(r"\[\d+\]", self.operation)
+        names = set(re.findall(r"([A-Za-z_]\w*)\s*\[", self.source_line(self.line)))
+        if extent is not None and len(names) > 1:
+            declared = rf"\s(\w+)(?:\[[^\]]*\])*{re.escape(extent[0])}"
+            names &= set(re.findall(declared, self.context.source))
+        return names.pop() if len(names) == 1 else None
+
     # --- one sentence a failure
 
     def race(self) -> str:
@@ -105,7 +117,8 @@ class _Words:
 
     def out_of_bounds(self) -> str:
         if not self.in_buffer and self.operation:
-            index = f"index {self.index} of {self.operation}"
+            array = f"{self.buffer}, {self.operation}" if self.buffer else self.operation
+            index = f"index {self.index} of {array}"
             return f"out of bounds: thread {self.thread} takes {index}"
         does = _DOES[Access(self.report.access)]
         where = f"; {self.extent}" if self.in_buffer else ""

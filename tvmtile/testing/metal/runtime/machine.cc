@@ -187,6 +187,10 @@ void Machine::finish(Thread& thread) {
     if (meeting->waiting != 0) fail_divergence(*meeting->waiter, meeting->waiter->site, thread);
     if (meeting->finished++ == 0) meeting->finisher = &thread;
   }
+  if (group_meeting_.finished == group_meeting_.members &&
+      never_written_.failure != Failure::kNone) {
+    fail();
+  }
   Thread* next = next_ready(thread);
   if (next != nullptr) go_on(thread, next);
   switch_fiber(thread.fiber, scheduler_);
@@ -264,6 +268,7 @@ void Machine::meet_threadgroup(const Site& site, unsigned memory) {
     go_on(thread, next_ready(thread));
     return;
   }
+  if (never_written_.failure != Failure::kNone) fail();
   ++statistics_.operations[static_cast<unsigned>(site.operation)];
   if (memory & kMemoryDevice) ++device_clock_.epoch;
   if (memory & kMemoryThreadgroup) ++threadgroup_clock_.epoch;
@@ -355,8 +360,7 @@ void Machine::check_races(const Thread& thread, const Region& region, std::uint6
   for (std::uint64_t i = offset; i < offset + size; ++i) {
     Cell& cell = region.cells[i];
     if (shared && is_read(access) && !clock.in_this_group(cell.write)) {
-      fail_access(Failure::kUninitialized, thread, region.data + i, size - (i - offset), access,
-                  instruction, line);
+      note_never_written(thread, region.data + i, size - (i - offset), access, instruction, line);
     }
     bool both_atomic = is_atomic(access) && cell.write.atomic();
     if (!both_atomic && clock.concurrent(cell.write, now)) {
@@ -401,6 +405,10 @@ void Machine::describe_memory(std::uintptr_t address, std::uint64_t size) {
 }
 
 void Machine::fail() {
+  // What came of a value that was never written is not the mistake; a race may be why.
+  if (never_written_.failure != Failure::kNone && report_.failure != Failure::kRace) {
+    report_ = never_written_;
+  }
   failed_ = true;
   Thread& thread = *current_;
   switch_fiber(thread.fiber, scheduler_);
@@ -419,29 +427,42 @@ void Machine::fail_divergence(const Thread& thread, const Site& site, const Thre
   fail();
 }
 
-void Machine::fail_access(Failure failure, const Thread& thread, std::uintptr_t address,
-                          std::uint64_t size, Access access, std::uintptr_t instruction, int line) {
+Report& Machine::begin_access_report(Failure failure, const Thread& thread, std::uintptr_t address,
+                                     std::uint64_t size, Access access, std::uintptr_t instruction,
+                                     int line) {
   Report& report = begin_report(failure, thread);
   describe_memory(address, size);
   report.access = access;
   report.instruction = instruction - image_start();
   report.line = line;
+  return report;
+}
+
+void Machine::fail_access(Failure failure, const Thread& thread, std::uintptr_t address,
+                          std::uint64_t size, Access access, std::uintptr_t instruction, int line) {
+  begin_access_report(failure, thread, address, size, access, instruction, line);
   fail();
+}
+
+// Another thread may be about to write it: a missing barrier then, which that write will show.
+void Machine::note_never_written(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                                 Access access, std::uintptr_t instruction, int line) {
+  if (never_written_.failure != Failure::kNone) return;
+  never_written_ = begin_access_report(Failure::kUninitialized, thread, address, size, access,
+                                       instruction, line);
+  report_ = Report();
 }
 
 void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint64_t size,
                         Access access, Stamp other, Access other_access,
                         std::uintptr_t instruction, int line) {
-  Report& report = begin_report(Failure::kRace, thread);
-  describe_memory(address, size);
-  report.access = access;
+  Report& report =
+      begin_access_report(Failure::kRace, thread, address, size, access, instruction, line);
   report.other_access = other_access;
   report.other_thread = static_cast<std::int32_t>(other.thread());
   if (report.space == static_cast<std::int32_t>(Space::kDevice)) {
     unflatten(group_of(other), launch_.grid, report.other_threadgroup);
   }
-  report.instruction = instruction - image_start();
-  report.line = line;
   fail();
 }
 

@@ -87,6 +87,11 @@ class Machine {
   void check_races(const Thread& thread, const Region& region, std::uint64_t offset,
                    std::uint64_t size, Access access, std::uintptr_t instruction, int line);
   [[noreturn]] void fail_divergence(const Thread& thread, const Site& site, const Thread& other);
+  Report& begin_access_report(Failure failure, const Thread& thread, std::uintptr_t address,
+                              std::uint64_t size, Access access, std::uintptr_t instruction,
+                              int line);
+  void note_never_written(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                          Access access, std::uintptr_t instruction, int line);
   [[noreturn]] void fail_access(Failure failure, const Thread& thread, std::uintptr_t address,
                                 std::uint64_t size, Access access, std::uintptr_t instruction,
                                 int line);
@@ -112,6 +117,7 @@ class Machine {
   std::uintptr_t stacks_ = 0;
   bool collective_ = false;  // a thread does work for its whole simdgroup
   bool failed_ = false;
+  Report never_written_ = {};  // the first read of that kind, until the next threadgroup barrier
 };
 
 // The launch in progress; null between launches.
