@@ -10,7 +10,13 @@ from tvm.target import Target
 import tvmtile
 import tvmtile.language as T
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, supported_dtypes
-from tvmtile.errors import InvalidOperand, NestingError, ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import (
+    InvalidOperand,
+    InvalidValue,
+    NestingError,
+    ShapeMismatch,
+    UnsupportedDtype,
+)
 from tvmtile.tileop.atomic import reference
 
 UPDATES = {"add": T.atomic_add, "max": T.atomic_max, "min": T.atomic_min, "or": T.atomic_or}
@@ -314,9 +320,9 @@ def test_program_parses_back():
             "return_prev asks for the former values of a tile",
         ),
         (lambda A, C: T.atomic_or(C[0], 1), UnsupportedDtype, "a dtype without this operation"),
-        (lambda A, C: T.atomic_add(C[0], 1, "strong"), InvalidOperand, "no memory order 'strong'"),
-        (lambda A, C: T.atomic_load(C[0], "release"), InvalidOperand, "memory_order='release'"),
-        (lambda A, C: T.atomic_store(C[0], 1, "acquire"), InvalidOperand, "memory_order='acquire'"),
+        (lambda A, C: T.atomic_add(C[0], 1, "strong"), InvalidValue, "no memory order 'strong'"),
+        (lambda A, C: T.atomic_load(C[0], "release"), InvalidValue, "memory_order='release'"),
+        (lambda A, C: T.atomic_store(C[0], 1, "acquire"), InvalidValue, "memory_order='acquire'"),
         (lambda A, C: T.atomic_addx4(C[0], A[0] + A[1]), InvalidOperand, "the value has 1 lanes"),
         (lambda A, C: T.atomic_add(2, 1), InvalidOperand, "dst is an int, not a tile"),
     ],

@@ -10,7 +10,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, carrier_dtype, supported_dtypes
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
 from tvmtile.tileop.operands import (
     as_region,
@@ -89,7 +89,9 @@ def atomic_add(
         If there is no such operation on the dtype: integers of 8 to 64 bits, float16, bfloat16,
         float32 and float64 can be updated.
     InvalidOperand
-        If `return_prev` is asked of a tile, or there is no such memory order.
+        If `return_prev` is asked of a tile.
+    InvalidValue
+        If there is no such memory order.
 
     Notes
     -----
@@ -144,7 +146,7 @@ def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
         As in C++.
     """
     if memory_order not in ("relaxed", "release", "seq_cst"):
-        raise InvalidOperand(
+        raise InvalidValue(
             f"atomic_store: memory_order={memory_order!r}",
             help='a store is "relaxed", "release" or "seq_cst"',
         )
@@ -167,7 +169,7 @@ def atomic_load(src: Any, memory_order: str = "seq_cst") -> ir.Expr:
         An expression that loads where, and as often as, it is evaluated: `while` may wait on it.
     """
     if memory_order not in ("relaxed", "consume", "acquire", "seq_cst"):
-        raise InvalidOperand(
+        raise InvalidValue(
             f"atomic_load: memory_order={memory_order!r}",
             help='a load is "relaxed", "consume", "acquire" or "seq_cst"',
         )
@@ -237,7 +239,7 @@ def _update(kind: str, dst: Any, value: Any, memory_order: str | None, return_pr
     name = f"atomic_{kind}"
     order = memory_order or "relaxed"
     if order not in ORDERS:
-        raise InvalidOperand(
+        raise InvalidValue(
             f"{name}: there is no memory order {memory_order!r}",
             help=f"the memory orders are {', '.join(ORDERS)}",
         )
