@@ -168,19 +168,22 @@ def test_a_bound_value_keeps_what_memory_held():
     np.testing.assert_array_equal(a, -1)
 
 
-def test_a_counter_that_is_the_same_for_all_threads_is_counted_once_by_each():
+def test_a_counter_that_is_the_same_for_all_threads_is_counted_once():
     @T.prim_func
-    def program(C: T.Tensor((8, 4), "int32")):
+    def program(C: T.Tensor((8, 4), "int32"), D: T.Tensor((8,), "int32")):
         with T.Kernel(1, threads=8):
             tx = T.get_thread_binding()
             count = T.alloc_var("int32", init=0)
             for i in T.serial(4):
                 count += i + 1
                 C[tx, i] = count + 100 * tx
+            for i in T.Parallel(8):
+                D[i] = count + i
 
-    c = np.zeros((8, 4), np.int32)
-    run(program, c)
+    c, d = np.zeros((8, 4), np.int32), np.zeros(8, np.int32)
+    run(program, c, d)
     np.testing.assert_array_equal(c, 100 * np.arange(8)[:, None] + np.array([1, 3, 6, 10]))
+    np.testing.assert_array_equal(d, 10 + np.arange(8))
 
 
 def test_a_statement_that_is_the_same_for_all_threads_runs_once():

@@ -105,16 +105,9 @@ def plan_threads(launch: Launch) -> Plan:
     """
     exchanged = exchange_values(launch)
     threads = [loop.loop_var for loop in launch.threads]
-    privatized: set[ir.Var] = set()
-    while True:
-        variance = ThreadVariance(exchanged.body, threads, privatized)
-        planner = _Planner(launch, variance, exchanged.buffers)
-        items = planner.cut(exchanged.body, ())
-        if planner.privatized <= privatized:
-            return Plan(items, variance)
-        # A private array that is the same for all threads was stored by a run: as every thread does
-        # so in its turn, each needs one of its own.
-        privatized |= planner.privatized
+    variance = ThreadVariance(exchanged.body, threads)
+    planner = _Planner(launch, variance, exchanged.buffers)
+    return Plan(planner.cut(exchanged.body, ()), variance)
 
 
 _Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
@@ -124,7 +117,6 @@ class _Planner:
     def __init__(
         self, launch: Launch, variance: ThreadVariance, exchanged: frozenset[ir.Var]
     ) -> None:
-        self.privatized: set[ir.Var] = set()
         self._launch = launch
         self._variance = variance
         self._exchanged = exchanged
@@ -168,11 +160,6 @@ class _Planner:
     def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
         if isinstance(stmt, tirx.Bind):
             self._bound[stmt.var] = stmt.value
-        self.privatized |= {
-            root
-            for root in _stored_private(stmt, self._variance)
-            if not self._variance.depends(root)
-        }
         sequence.per_thread(stmt)
 
     # Loops and branches with cuts inside ---------------------------------------------------------
@@ -263,7 +250,17 @@ class _Planner:
         if isinstance(stmt, tirx.For | tirx.While) and self._variance.is_divergent(stmt):
             self._refuse_waiting(stmt)
             return False
-        return leaves_loop(stmt) or self._waits(stmt) or self._conflicts_within(stmt)
+        return (
+            leaves_loop(stmt)
+            or self._waits(stmt)
+            or self._conflicts_within(stmt)
+            or self._stores_common_array(stmt)
+        )
+
+    def _stores_common_array(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a private array is stored that is one for all threads, as it is the same."""
+        stored = _stored_private(stmt, self._variance)
+        return any(not self._variance.depends(array) for array in stored)
 
     def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
         for child in statements_of(stmt):

@@ -51,16 +51,12 @@ class ThreadVariance:
         What a block does.
     threads : iterable of Var
         The indices of a thread.
-    privatized : iterable of Var
-        Private arrays that shall count as different.
     """
 
-    def __init__(
-        self, body: tirx.Stmt, threads: Iterable[ir.Var], privatized: Iterable[ir.Var] = ()
-    ) -> None:
+    def __init__(self, body: tirx.Stmt, threads: Iterable[ir.Var]) -> None:
         self._roots: dict[ir.Var, ir.Var] = {}
         tvm_ffi.structural_walk(body, (tirx.DeclBuffer, self._note_view))
-        self._variant: set[ir.Var] = {*threads, *privatized}
+        self._variant: set[ir.Var] = set(threads)
         self._in_parallel = False
         known = 0
         while known != len(self._variant):
