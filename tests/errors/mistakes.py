@@ -1046,9 +1046,9 @@ def accumulator_never_cleared():
     tvmtile.compile(kernel)
 
 
-def extent_that_no_argument_gives():
+def extent_that_no_parameter_gives():
     """
-    InvalidOperand: kernel: no argument gives n
+    InvalidOperand: no parameter of the kernel gives n
       help: a T.dynamic extent is the extent of a tensor parameter; pass other values as parameters,
           e.g. `n: T.int32`
     """
@@ -1056,11 +1056,23 @@ def extent_that_no_argument_gives():
 
     @T.prim_func
     def kernel(A: T.Tensor((64,), T.float32)):
-        with T.Kernel(1, threads=128):  # <--
+        with T.Kernel(1, threads=128):
             for i in T.Parallel(64):
-                A[i] = T.cast(n, T.float32)
+                A[i] = T.cast(n, T.float32)  # <--
 
-    tvmtile.compile(kernel)
+
+def grid_that_no_parameter_gives():
+    """
+    InvalidOperand: no parameter of the kernel gives n
+      help: a T.dynamic extent is the extent of a tensor parameter; pass other values as parameters,
+          e.g. `n: T.int32`
+    """
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(n, threads=128):  # <--
+            T.clear(A)
 
 
 def loop_that_tvm_refuses():

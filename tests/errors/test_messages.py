@@ -19,11 +19,6 @@ from tvmtile.errors import TileError, TileWarning
 CATALOGUE = Path(__file__).with_name("mistakes.py")
 
 
-@pytest.fixture(autouse=True)
-def _verify_between_passes():
-    """People compile without the verifier, which would be the first to speak."""
-
-
 def _load():
     spec = importlib.util.spec_from_file_location("mistakes", CATALOGUE)
     module = importlib.util.module_from_spec(spec)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,6 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.errors import (
-    InvalidOperand,
     InvalidValue,
     NoLowering,
     SourceLocation,
@@ -51,10 +49,8 @@ def translate_failures(func: tirx.PrimFunc, target: Target) -> Iterator[None]:
 
     Raises
     ------
-    InvalidOperand
-        If the kernel uses a dynamic extent that no argument gives.
     NoLowering
-        For everything else that TVM refuses.
+        With TVM's reason.
     """
     try:
         yield
@@ -80,14 +76,6 @@ def _is_refusal(error: Exception) -> bool:
 def _refusal(error: Exception, func: tirx.PrimFunc, target: Target) -> TileError:
     location = _location(func)
     name = func.attrs.get("global_symbol", "main") if func.attrs is not None else "main"
-    unbound = re.search(r"variables \((.*?),?\) are used, but are not passed in", str(error))
-    if unbound is not None:
-        return InvalidOperand(
-            f"{name}: no argument gives {unbound[1]}",
-            help="a T.dynamic extent is the extent of a tensor parameter; pass other values as "
-            "parameters, e.g. `n: T.int32`",
-            location=location,
-        )
     return NoLowering(
         f"{name}: TVM can't compile this kernel for {target.kind.name}: {reason_of(error)}",
         help="set TVM_BACKTRACE=1 to see where in TVM",

@@ -10,14 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.script import builder as T
-from tvm_ffi import structural_map
+from tvm_ffi import structural_map, structural_walk
 
 from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import (
     ArgumentError,
+    InvalidOperand,
     InvalidValue,
     NestingError,
+    SourceLocation,
     SyntaxNotSupported,
     TileError,
     UndefinedName,
@@ -30,7 +33,8 @@ from tvmtile.language.frontend.rewrite import parameter_location, traced
 from tvmtile.language.frontend.tracer import Tracer, current_tracer
 from tvmtile.language.frontend.translate import translate_errors
 from tvmtile.language.variables import Ref, Reference, is_scalar_variable
-from tvmtile.rewriting import with_children
+from tvmtile.rewriting import contains, with_children
+from tvmtile.spans import location_of
 
 __all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations"]
 
@@ -117,7 +121,36 @@ def _declared(func: Callable[..., Any], parameters: Parameters, name: str, note:
 
 def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     """The program with what only the tracer knows: where its kernels stand, and what it returns."""
-    return _with_outputs(_with_locations(func, tracer), tracer)
+    located = _with_locations(func, tracer)
+    _check_variables(located)
+    return _with_outputs(located, tracer)
+
+
+def _check_variables(func: tirx.PrimFunc) -> None:
+    """Refuse a dynamic extent that no parameter gives."""
+    given = [
+        expression
+        for param in func.params
+        if is_buffer_var(param)
+        for expression in (*param.ty.shape, *param.ty.strides, param.ty.elem_offset)
+    ]
+    for variable in undefined_vars(func.body, list(func.params)):
+        is_given = any(contains(expression, ir.Var, variable.same_as) for expression in given)
+        if not is_given and not is_buffer_var(variable):
+            raise InvalidOperand(
+                f"no parameter of the kernel gives {variable.name}",
+                help="a T.dynamic extent is the extent of a tensor parameter; pass other values as "
+                "parameters, e.g. `n: T.int32`",
+                location=_first_use(func, variable),
+            )
+
+
+def _first_use(func: tirx.PrimFunc, variable: ir.Var) -> SourceLocation | None:
+    nodes: list[Any] = []
+    kinds = (ir.TensorLoad, ir.Call, tirx.BufferStore, tirx.For)
+    structural_walk(func.body, (kinds, nodes.append))  # what is inside comes first
+    uses = (node for node in nodes if contains(node, ir.Var, variable.same_as))
+    return next(filter(None, map(location_of, uses)), None)
 
 
 def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:

@@ -268,6 +268,8 @@ def _python_container(failure: _Failure) -> TileError | None:
 
 def _function_of_tile(failure: _Failure) -> TileError | None:
     """`T.exp(C_local)`: TVM's functions are of elements."""
+    if "Mismatched type on argument" not in str(failure.error):
+        return None
     for node in failure.nodes():
         if not isinstance(node, ast.Call):
             continue
