@@ -9,7 +9,7 @@ parentheses and casts; of other expressions (calls, members, conditionals) nothi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvmtile.errors import MetalEmulationError
 from tvmtile.testing.metal.lexer import Token, closing, text_of
@@ -76,12 +76,20 @@ class _Checker:
         declared = self.type_at(start)
         if declared is None or declared.space is None:
             return
-        name = declared.end
-        if self.text(name) == "&":
+        after = self.declarator(declared.end, declared)
+        # A comma in a list of parameters begins another type.
+        while self.text(after) == "," and not self.parentheses:
+            after = self.declarator(after + 1, replace(declared, stars=0))
+
+    def declarator(self, start: int, declared: _Type) -> int:
+        """Take in the variable that is declared at `start`; say where its declarator ends."""
+        name, stars = start, declared.stars
+        while self.text(name) in {"*", "&", "const"}:
+            stars += self.text(name) == "*"
             name += 1
-        if name >= len(self.code) or self.code[name].kind != "name":
-            return
-        dimensions = declared.stars
+        if name >= len(self.code) or self.code[name].kind != "name" or declared.space is None:
+            return len(self.code)
+        dimensions = stars
         after = name + 1
         while self.text(after) == "[":
             dimensions += 1
@@ -89,8 +97,9 @@ class _Checker:
         variable = _Variable(self.text(name), declared.space, dimensions)
         is_parameter = self.parentheses > 0 and self.text(after) in {",", ")", "[["}
         (self.parameters if is_parameter else self.scopes[-1])[variable.name] = variable
-        if self.text(after) == "=" and declared.stars:
+        if self.text(after) == "=" and stars:
             self.check(after + 1, declared.space, "a pointer to", self.code[name].line)
+        return after
 
     def type_at(self, start: int) -> _Type | None:
         i = start
@@ -179,6 +188,9 @@ class _Checker:
     def postfix(self, i: int, *, address_taken: bool) -> tuple[_Variable | None, int]:
         if self.text(i) == "(":
             end = closing(self.code, i)
+            if address_taken:
+                variable, inner_end = self.postfix(i + 1, address_taken=True)
+                return (variable if inner_end == end else None), end + 1
             variable = self.sum_of(i + 1, end)
             return self.subscripted(variable, end + 1, address_taken)
         if i < len(self.code) and self.code[i].kind == "name":

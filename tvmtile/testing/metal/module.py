@@ -98,7 +98,9 @@ class MetalModule:
         """
         if name not in self._signatures:
             raise ArgumentError(
-                f"no kernel {name!r} in the Metal source, which has {', '.join(self._signatures)}"
+                f"no kernel {name!r} in the Metal source, "
+                f"which has {', '.join(self._signatures) or 'none'}",
+                help="a kernel that a macro or a template instantiation makes is not seen",
             )
         return MetalKernel(self, self._signatures[name], self._image)
 
@@ -316,5 +318,5 @@ def _build(source: str, *, cache: bool) -> MetalModule:
     tokens = tokenize(source)
     check_address_spaces(tokens)
     kernels = find_kernels(tokens)
-    library = toolchain.build_module(translate(tokens, kernels), cache)
+    library = toolchain.build_module(translate(tokens, kernels), source, cache)
     return MetalModule(source, kernels, library)

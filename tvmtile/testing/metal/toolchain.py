@@ -97,13 +97,15 @@ def cache_directory() -> Path:
     return directory
 
 
-def build_module(translated: str, cache: bool) -> Path:
+def build_module(translated: str, source: str, cache: bool) -> Path:
     """Compile a translated source to a shared library.
 
     Parameters
     ----------
     translated : str
         What `translate` made.
+    source : str
+        What it was made from, for messages.
     cache : bool
         Whether a module that was compiled before may be used.
 
@@ -127,12 +129,12 @@ def build_module(translated: str, cache: bool) -> Path:
         return library
     runtime = _build_runtime(directory)
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        source, compiled = Path(scratch) / "kernel.cc", Path(scratch) / "kernel.o"
+        unit, compiled = Path(scratch) / "kernel.cc", Path(scratch) / "kernel.o"
         linked = Path(scratch) / "kernel.so"
-        source.write_text(translated, encoding="utf-8")
-        done = _run([*find_compiler(), *flags, "-c", str(source), "-o", str(compiled)])
+        unit.write_text(translated, encoding="utf-8")
+        done = _run([*find_compiler(), *flags, "-c", str(unit), "-o", str(compiled)])
         if done.returncode != 0:
-            raise _compile_error(done.stderr, translated)
+            raise _compile_error(done.stderr, source)
         _link([compiled, *sorted(runtime.glob("*.o"))], linked)
         # A reader sees all of it or nothing.
         linked.replace(library)
@@ -198,7 +200,7 @@ def _contents(directory: Path) -> tuple[str, ...]:
     return tuple(path.read_text(encoding="utf-8") for path in files)
 
 
-def _compile_error(messages: str, translated: str) -> MetalCompileError:
+def _compile_error(messages: str, source: str) -> MetalCompileError:
     """The compiler's first error, at its line of the Metal source."""
     from tvmtile.testing.metal.translate import SOURCE_NAME
 
@@ -210,9 +212,9 @@ def _compile_error(messages: str, translated: str) -> MetalCompileError:
     if error is None or place is None:
         return MetalCompileError(f"the Metal source does not compile\n{messages.strip()}")
     line = int(place[1])
-    text = translated.splitlines()[line]  # the first line is the driver's
     return MetalCompileError(
-        f"the Metal source does not compile: {error[2]}\n  line {line}: {text.strip()}"
+        f"the Metal source does not compile: {error[2]}\n"
+        f"  line {line}: {source.splitlines()[line - 1].strip()}"
     )
 
 

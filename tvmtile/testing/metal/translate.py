@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tvmtile.errors import MetalCompileError
 from tvmtile.testing.metal.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.testing.metal.signature import BUILTIN_ATTRIBUTES, KernelSignature, Parameter
 
@@ -33,6 +34,11 @@ def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> st
     -------
     str
         C++17, to be compiled with the emulator's headers on the include path.
+
+    Raises
+    ------
+    MetalCompileError
+        If a threadgroup variable has an initial value.
     """
     body = "".join(_replaced(tokens))
     glue = "\n".join(_entry(kernel) for kernel in kernels)
@@ -53,6 +59,12 @@ def _replaced(tokens: Sequence[Token]) -> Iterator[str]:
         elif text == "threadgroup" and parentheses == 0:
             end = next((j for j in range(i, len(tokens)) if tokens[j].text == ";"), len(tokens))
             variables = _threadgroup_variables(tokens[i + 1 : end])
+            if variables is not None and any(token.text == "=" for token in tokens[i:end]):
+                raise MetalCompileError(
+                    "the Metal source does not compile: a threadgroup variable has no initial value"
+                    f"\n  line {tokens[i].line}: {text_of(tokens[i : end + 1])}",
+                    help="let a thread store it, then put a threadgroup_barrier",
+                )
             if variables is not None:
                 # The newlines of a declaration over several lines follow it.
                 text = variables + "\n" * text_of(tokens[i:end]).count("\n")
@@ -77,7 +89,7 @@ def _threadgroup_variables(declaration: Sequence[Token]) -> str | None:
     variables = []
     for declarator in split_at_commas(code[start:]):
         name, extents = declarator[0], declarator[1:]
-        if extents and extents[0].text != "[":
+        if extents and extents[0].text not in {"[", "="}:
             return None
         variables.append(f"EMULATOR_THREADGROUP({name.text}, {text_of(extents)}, {declared})")
     return "; ".join(variables)
