@@ -631,6 +631,21 @@ def arithmetic_on_a_region():
             D_local = 2 * C_local[0:32, :]  # <--
 
 
+def arithmetic_over_several_lines():
+    """
+    InvalidOperand: `+` works on elements, not on whole tiles: A[64, 64] float32, B[64, 64] float32
+      help: index the tile, `tile[i, j]`, in a loop over T.Parallel
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64, 64), T.float32), B: T.Tensor((64, 64), T.float32)):
+        with T.Kernel(1, threads=128):
+            D_local = (  # the sum begins below
+                A  # <--
+                + B
+            )
+
+
 def augmented_tile():
     """
     InvalidOperand: `+=` works on elements, not on whole tiles: C_local[64, 64] float32
@@ -837,6 +852,40 @@ def factory_that_returns_nothing():
                 T.clear(A)
 
     factory(64)  # <--
+
+
+def factory_without_its_arguments():
+    """
+    ArgumentError: factory: missing a required argument: 'dtype'
+      help: its parameters are (n, dtype)
+    """
+
+    @tvmtile.jit
+    def factory(n, dtype):
+        @T.prim_func
+        def kernel(A: T.Tensor((n,), dtype)):
+            with T.Kernel(1):
+                T.clear(A)
+
+        return kernel
+
+    factory(64)  # <--
+
+
+def eager_constant_that_does_not_exist():
+    """
+    ArgumentError: double has neither a parameter nor a constant 'blok'
+      help: its parameters are (A, block=32), its constants N
+    """
+
+    @tvmtile.jit
+    def double(A, block=32):
+        N = T.const("N")
+        A: T.Tensor((N,), T.float16)
+        with T.Kernel(1, threads=128):
+            T.clear(A)
+
+    double.compile(N=64, blok=16)  # <--
 
 
 def mistake_in_a_macro():

@@ -168,5 +168,19 @@ def test_accepted(body):
     check(program(body), "llvm")
 
 
+def test_a_product_that_begins_from_zero_spreads_its_accumulator_too():
+    @T.prim_func
+    def kernel(A: T.Tensor((32, 32), "float32"), O: T.Tensor((32, 32), "float32")):
+        with T.Kernel(1, threads=32):
+            C = T.alloc_fragment((32, 32), "float32")
+            T.gemm(A, A, C, clear_accum=True)
+            for i in T.serial(32):
+                C[i, 0] = 0
+            T.copy(C, O)
+
+    with pytest.raises(NestingError, match="visits elements of the fragment C"):
+        check(kernel, "llvm")
+
+
 def test_a_layout_by_hand_is_the_users_affair():
     check(program(store, layout=lambda i, j: (i, j)), "llvm")

@@ -190,6 +190,7 @@ class JitFunction:
         return self.compile(*args, **kwargs).get_kernel_source()
 
     def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
+        self._bind(self._signature.bind, args, kwargs)
         program = self.func(*args, **kwargs)
         if not isinstance(program, tirx.PrimFunc):
             raise SyntaxNotSupported(
@@ -198,6 +199,16 @@ class JitFunction:
                 "style, with T.Kernel in the function itself",
             )
         return program
+
+    def _bind(
+        self, bind: Callable[..., inspect.BoundArguments], args: Any, kwargs: Any
+    ) -> inspect.BoundArguments:
+        try:
+            return bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(
+                f"{self.func.__name__}: {error}", help=f"its parameters are {self._signature}"
+            ) from None
 
     def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
         key = _key((args, tuple(sorted(kwargs.items()))))
@@ -223,7 +234,7 @@ class JitFunction:
         """The key of a call's specialisation, how to trace its program, and its run-time arguments."""
         own = {k: v for k, v in kwargs.items() if k in self._signature.parameters}
         extra = {k: v for k, v in kwargs.items() if k not in own}
-        bound = self._signature.bind_partial(*args, **own)
+        bound = self._bind(self._signature.bind_partial, args, own)
         bound.apply_defaults()
         runtime = self._eager.runtime_parameters
         tensors = {n: v for n, v in bound.arguments.items() if _is_tensor(v) or n in runtime}
@@ -234,6 +245,12 @@ class JitFunction:
         description = self._descriptions.get(key)
         if description is None:
             description = self._descriptions[key] = self._eager.describe(constants, names)
+        for name in extra.keys() - set(description.constants):
+            raise ArgumentError(
+                f"{self.func.__name__} has neither a parameter nor a constant {name!r}",
+                help=f"its parameters are {self._signature}, its constants "
+                f"{', '.join(description.constants) or 'none'}",
+            )
         values = description.values(tensors, extra)
         return (
             (key, tuple(sorted(values.items()))),

@@ -180,6 +180,11 @@ class Description:
         for constant, variable in variables.items():
             self._sources.append((constant, *self._source(variable)))
 
+    @property
+    def constants(self) -> list[str]:
+        """The names of the constants, which may be given by keyword."""
+        return [constant for constant, *_ in self._sources]
+
     def _source(self, variable: ir.Var) -> tuple[str, str, int]:
         for name, spec in self.specs.items():
             if not isinstance(spec, TensorSpec):

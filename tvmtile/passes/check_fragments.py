@@ -60,8 +60,9 @@ def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
     if access.buffer.ty.storage_scope != FRAGMENT_SCOPE:
         return False
-    if access.operator is not None and access.operator.is_tile:
-        return access.reads and access.writes
+    op = access.operator
+    if op is not None and op.is_tile:
+        return access.writes and (access.reads or "clear_accum" in op.options)
     return any(
         loop.kind == tirx.ForKind.PARALLEL and uses(access.indices, loop.loop_var, names)
         for loop in access.loops

@@ -11,8 +11,8 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import linecache
 import re
-import textwrap
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -100,14 +100,24 @@ class _Failure:
     by_tvm: bool
 
     def nodes(self) -> Iterator[ast.AST]:
-        """The syntax of the line, as far as it can be read by itself."""
-        source = textwrap.dedent(self.location.text)
-        for attempt in (source, f"{source}\n    pass"):
-            try:
-                yield from ast.walk(ast.parse(attempt))
-            except SyntaxError:
-                continue
+        """The syntax of the statement that holds the line; of a loop or a branch, its head only."""
+        try:
+            tree = ast.parse("".join(linecache.getlines(self.location.file)))
+        except SyntaxError:  # such as a cell of a notebook that begins with a command
             return
+        line = self.location.line
+        around = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or line)
+        ]
+        if not around:
+            return
+        statement = max(around, key=lambda node: node.lineno)
+        yield statement
+        for child in ast.iter_child_nodes(statement):
+            if not isinstance(child, ast.stmt):
+                yield from ast.walk(child)
 
     def value(self, node: ast.AST) -> Any:
         """The value of a name on the line, None for any other expression."""
