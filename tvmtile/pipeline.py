@@ -22,6 +22,7 @@ from tvmtile.passes import (
     CheckLaunch,
     CheckLocals,
     GuardGlobalAccess,
+    InterchangeLoopsOnCpu,
     LaunchBlocksOnCpu,
     Legalize,
     LowerElementOpOnCpu,
@@ -56,6 +57,7 @@ _CPU: tuple[Any, ...] = (
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     LowerElementOpOnCpu,  # atomics and others on single elements become instructions and calls
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     PlaceMemoryOnCpu,  # tiles become arrays of the host
