@@ -373,7 +373,7 @@ def test_tile_operators_on_private_arrays_are_done_by_each_thread():
             T.clear(total)
             T.copy(A[tx, 0:4], row)
             T.sync_threads()
-            for k in T.Parallel(4):
+            for k in T.serial(4):
                 total[k] += row[k] * 3
             T.copy(total, C[tx, 0:4])
 

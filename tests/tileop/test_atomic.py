@@ -305,7 +305,7 @@ def test_program_parses_back():
     ("statement", "error", "message"),
     [
         (
-            lambda A, C: T.atomic_add(C, 1),
+            lambda A, C: T.atomic_add(C, 1, return_prev=True),
             InvalidOperand,
             r"atomic_add: dst is the tile C\[8\] float32",
         ),
@@ -352,3 +352,20 @@ def test_outside_a_kernel():
         @T.prim_func
         def main(C: T.Tensor((8,), "float32")):
             T.atomic_add(C[0], 1)
+
+
+def test_one_value_updates_a_tile_once_a_block():
+    """A buffer is the block's to update, however many threads it has; an element is a thread's."""
+
+    @T.prim_func
+    def program(A: T.Tensor((3,), "int32"), B: T.Tensor((1,), "int32"), C: T.Tensor((1,), "int32")):
+        with T.Kernel(5, threads=64) as bx:
+            T.atomic_add(A, bx)
+            T.atomic_add(B, 1)
+            T.atomic_add(C[0], 1)
+
+    a, b, c = torch.zeros(3, dtype=torch.int32), *torch.zeros(2, 1, dtype=torch.int32)
+    tvmtile.compile(program)(a, b, c)
+    assert a.tolist() == [10, 10, 10]
+    assert b.item() == 5
+    assert c.item() == 5 * 64

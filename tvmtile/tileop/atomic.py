@@ -63,9 +63,10 @@ def atomic_add(
     Parameters
     ----------
     dst : element, region or buffer
-        With a number or an expression as `value`, the element `C[i, j]` to update: this form may
-        stand in T.Parallel. With a tile as `value`, the tile to update, or the element at which it
-        begins; its extents are then those of `value`, and elements outside a tensor are skipped.
+        An element `C[i, j]` with a number or an expression as `value` is updated by every thread that
+        comes: this form may stand in T.Parallel. A region or a buffer is updated once by the block,
+        all its elements by one value, or each by that of a tile. With a tile as `value`, an element is
+        where the tile to update begins. Elements outside a tensor are skipped.
     value : number, Expr, region or buffer
         What to add; converted to the dtype of `dst`. An element `A[i, j]` is an expression.
     memory_order : {"relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"}, optional
@@ -243,7 +244,7 @@ def _update(kind: str, dst: Any, value: Any, memory_order: str | None, return_pr
             f"{name}: there is no memory order {memory_order!r}",
             help=f"the memory orders are {', '.join(ORDERS)}",
         )
-    if not (is_buffer_var(value) or isinstance(value, ir.TensorRegion)):
+    if not _is_tile(value) and (return_prev or not _is_tile(dst)):
         target = _single(name, "dst", dst)
         new = _cast_like(as_expr(value, target), target)
         return _element_update(Atomic(target, new, kind, order), return_prev)
@@ -252,8 +253,15 @@ def _update(kind: str, dst: Any, value: Any, memory_order: str | None, return_pr
             f"{name}: return_prev asks for the former values of a tile",
             help="update single elements in a loop over T.Parallel, with return_prev for each",
         )
-    emit(AtomicTile(value, check_operand(name, "dst", dst), kind, order))
+    dst = check_operand(name, "dst", dst)
+    new = value if _is_tile(value) else converted(as_expr(value), dtype_of(dst))
+    emit(AtomicTile(new, dst, kind, order))
     return None
+
+
+def _is_tile(operand: Any) -> bool:
+    """Tell a tile from an element, which has no extents, and from a value."""
+    return is_buffer_var(operand) or isinstance(operand, ir.TensorRegion)
 
 
 def _element_update(op: Atomic, return_prev: bool) -> Any:
@@ -349,7 +357,7 @@ class AtomicLoad(TileOp):
 @tile_operator
 @dataclass(frozen=True, eq=False)
 class AtomicTile(TileOp):
-    """Update every element of a tile."""
+    """Update every element of a tile, by those of another tile or by one value for all."""
 
     name = "atomic_tile"
     options = ("kind", "order")
@@ -360,24 +368,26 @@ class AtomicTile(TileOp):
     order: str = "relaxed"
 
     def reads(self) -> list[Any]:
-        return [self.src, self.dst]
+        return [self.src, self.dst] if _is_tile(self.src) else [self.dst]
 
     def writes(self) -> list[Any]:
         return [self.dst]
 
     def check(self) -> None:
         name = f"atomic_{self.kind}"
-        if match_extents(self.src, self.dst) is None:
+        if _is_tile(self.src) and match_extents(self.src, self.dst) is None:
             raise ShapeMismatch(
                 f"{name}: {describe(self.src)} and {describe(self.dst)} are tiles of different shapes",
                 help="give both sides the same extents (axes of extent 1 don't count), or name dst by "
                 "its first element, `C[i, j]`, to take the extents of the value",
             )
         _check_dtype(self.kind, self.dst)
-        for operand in (self.src, self.dst):
+        for operand in self.reads():
             check_bounds(name, operand)
 
     def normalized(self) -> AtomicTile:
+        if not _is_tile(self.src):
+            return AtomicTile(self.src, as_region(self.dst), self.kind, self.order)
         matched = match_extents(self.src, self.dst)
         if matched is None:
             raise InvalidOperand(
@@ -393,9 +403,11 @@ def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     del context
 
     def body(offsets: list[Any]) -> tirx.Stmt:
-        source = element(op.src, matching_offsets(op.dst, op.src, offsets))
         target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
-        value = _cast_like(tirx.BufferLoad(op.src.source, source), target)
+        value = op.src
+        if _is_tile(value):
+            source = element(value, matching_offsets(op.dst, value, offsets))
+            value = _cast_like(tirx.BufferLoad(value.source, source), target)
         return tirx.Evaluate(Atomic(target, value, op.kind, op.order).to_call())
 
     return over_region(op.dst, body)
