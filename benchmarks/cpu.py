@@ -79,24 +79,29 @@ def row_rows(n: int = 4096) -> list[dict]:
         torch.softmax(x, -1, out=theirs_out)
 
     def torch_rms_norm() -> None:
-        # Faster on a CPU than torch.nn.functional.rms_norm, which has no fused kernel there.
+        nonlocal theirs_out
+        theirs_out = torch.nn.functional.rms_norm(x, (n,), weight, 1e-6)
+
+    def torch_composed() -> None:
+        # No fused kernel stands behind torch's rms_norm on a CPU: this is faster, and allocates less.
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale = torch.rsqrt(norm.square_().div_(n).add_(1e-6))
         torch.mul(x, scale, out=theirs_out).mul_(weight)
 
     cases = [
-        ("softmax", lambda: softmax_kernel(x, ours_out), torch_softmax),
-        ("rms_norm", lambda: rms_kernel(x, weight, ours_out), torch_rms_norm),
+        ("softmax", "torch.softmax", lambda: softmax_kernel(x, ours_out), torch_softmax),
+        ("rms_norm", "rms_norm", lambda: rms_kernel(x, weight, ours_out), torch_rms_norm),
+        ("rms_norm", "composed", lambda: rms_kernel(x, weight, ours_out), torch_composed),
     ]
     rows = []
-    for name, ours_function, theirs_function in cases:
+    for name, contender, ours_function, theirs_function in cases:
         ours, theirs = measure(ours_function, theirs_function)
         check(ours_out, theirs_out, 1e-4)
         rows.append(
             {
                 "case": f"{name} float32 {n} x {n}",
                 "tvmtile": f"{ours * 1e3:.1f} ms",
-                "torch": f"{theirs * 1e3:.1f} ms",
+                "torch": f"{theirs * 1e3:.1f} ms ({contender})",
                 "ratio": theirs / ours,
                 "goal": 1.0,
             }
