@@ -61,7 +61,7 @@ def find_compiler() -> tuple[str, ...]:
             return tuple(candidate)
     raise MissingDependency(
         "the Metal emulator compiles kernels with a C++ compiler, and found none",
-        help="install g++ 12 or newer, or clang++ 15 or newer, or name a compiler by CXX",
+        help="install g++ 12 or newer, or clang++ 16 or newer, or name a compiler by CXX",
     )
 
 
@@ -81,8 +81,13 @@ def _compiler_identity() -> str:
 
 
 def _language_flags() -> tuple[str, ...]:
-    # In Metal 1.0 is a float. Clang has no flag for that.
-    return () if "clang" in _compiler_identity() else ("-fsingle-precision-constant",)
+    """Metal's arithmetic: half is rounded after each operation, and 1.0 is a float.
+
+    Clang has no flag for the second, GCC needs none for the first.
+    """
+    if "clang" in _compiler_identity():
+        return ("-Xclang", "-ffloat16-excess-precision=none")
+    return ("-fsingle-precision-constant",)
 
 
 def cache_directory() -> Path:
@@ -156,7 +161,7 @@ def _build_runtime(directory: Path) -> Path:
         if done.returncode != 0:
             raise MetalCompileError(
                 f"the emulator's runtime does not compile with {find_compiler()[0]}\n{done.stderr}",
-                help="use g++ 12 or newer, or clang++ 15 or newer",
+                help="use g++ 12 or newer, or clang++ 16 or newer",
             )
         try:
             built.rename(objects)
@@ -207,7 +212,7 @@ def _compile_error(messages: str, source: str) -> MetalCompileError:
     error = re.search(r"^(?:.*:)?(\d+):\d+: (?:fatal )?error: (.*)$", messages, re.MULTILINE)
     here = re.escape(SOURCE_NAME)
     # A mistake that shows in a template of ours was made where that was asked for.
-    found = rf"^{here}:(\d+):\d+: +(?:required from|(?:fatal )?error)"
+    found = rf"^{here}:(\d+):\d+: +(?:required from|note: in instantiation|(?:fatal )?error)"
     place = re.search(found, messages, re.MULTILINE)
     if error is None or place is None:
         return MetalCompileError(f"the Metal source does not compile\n{messages.strip()}")

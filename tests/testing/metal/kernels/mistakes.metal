@@ -76,8 +76,11 @@ kernel void atomic_and_plain(device atomic_int* counter [[buffer(0)]], device in
   threadgroup atomic_int count;
   if (i == 0) atomic_store_explicit(&count, 0, memory_order_relaxed);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
-  if (i == 9) out[0] = *(threadgroup int*)&count;  // race: a plain read among atomics
+  if (i != 9) {
+    atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+  } else {
+    out[0] = *(threadgroup int*)&count;  // race: a plain read among atomics
+  }
 }
 
 kernel void past_device_end(device const half* in [[buffer(0)]], device half* out [[buffer(1)]],

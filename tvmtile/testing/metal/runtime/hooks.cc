@@ -47,25 +47,41 @@ void report_misaligned(const TypeMismatch& mismatch, std::uintptr_t address) {
   machine->fail();
 }
 
+// An index narrower than an address comes without its sign: `info` is the logarithm of its bits,
+// times two, plus one if it has a sign.
+std::int64_t signed_index(const TypeDescriptor& type, std::uintptr_t index) {
+  const unsigned bits = 1u << (type.info >> 1);
+  if ((type.info & 1) == 0 || bits >= 64) return static_cast<std::int64_t>(index);
+  const unsigned spare = 64 - bits;
+  return static_cast<std::int64_t>(std::uint64_t{index} << spare) >> spare;
+}
+
 void report_index(const OutOfBounds& bounds, std::uintptr_t index) {
   Report& report = machine->begin_report(Failure::kOutOfBounds, machine->current());
   report.line = static_cast<std::int32_t>(bounds.location.line);
-  report.offset = static_cast<std::int64_t>(index);
+  report.offset = signed_index(*bounds.index, index);
   report.element_bytes = 1;
   std::strncpy(report.operation, bounds.array->name, sizeof report.operation - 1);
   machine->fail();
 }
 
 }  // namespace
+
+// The constants of a program are made when it is loaded, before there is a launch to check.
+inline void note(std::uintptr_t address, std::size_t bytes, Access access,
+                 std::uintptr_t instruction) {
+  if (machine != nullptr) machine->access(address, bytes, access, instruction);
+}
+
 }  // namespace emulator
 
 using emulator::Access;
-using emulator::machine;
+using emulator::note;
 
 #define INSTRUCTION reinterpret_cast<std::uintptr_t>(__builtin_return_address(0))
 
 #define EMULATOR_ACCESS(name, bytes, kind) \
-  void name(std::uintptr_t address) { machine->access(address, bytes, kind, INSTRUCTION); }
+  void name(std::uintptr_t address) { note(address, bytes, kind, INSTRUCTION); }
 
 #define EMULATOR_ACCESSES(bytes)                                           \
   EMULATOR_ACCESS(__tsan_read##bytes, bytes, Access::kRead)                \
@@ -78,13 +94,13 @@ using emulator::machine;
 // Only one fiber runs at a time, so plain loads and stores are atomic.
 #define EMULATOR_ATOMICS(bits)                                                              \
   std::uint##bits##_t __tsan_atomic##bits##_load(const std::uint##bits##_t* address, int) { \
-    machine->access(reinterpret_cast<std::uintptr_t>(address), bits / 8,                    \
+    note(reinterpret_cast<std::uintptr_t>(address), bits / 8,                    \
                     Access::kAtomicRead, INSTRUCTION);                                      \
     return *address;                                                                        \
   }                                                                                         \
   void __tsan_atomic##bits##_store(std::uint##bits##_t* address, std::uint##bits##_t value, \
                                    int) {                                                   \
-    machine->access(reinterpret_cast<std::uintptr_t>(address), bits / 8,                    \
+    note(reinterpret_cast<std::uintptr_t>(address), bits / 8,                    \
                     Access::kAtomicWrite, INSTRUCTION);                                     \
     *address = value;                                                                       \
   }
@@ -98,10 +114,10 @@ EMULATOR_ACCESSES(8)
 EMULATOR_ACCESSES(16)
 
 void __tsan_read_range(std::uintptr_t address, std::size_t bytes) {
-  machine->access(address, bytes, Access::kRead, INSTRUCTION);
+  note(address, bytes, Access::kRead, INSTRUCTION);
 }
 void __tsan_write_range(std::uintptr_t address, std::size_t bytes) {
-  machine->access(address, bytes, Access::kWrite, INSTRUCTION);
+  note(address, bytes, Access::kWrite, INSTRUCTION);
 }
 
 EMULATOR_ATOMICS(8)
