@@ -123,8 +123,3 @@ for _name in [
     setattr(Reference, f"__{_name}__", _delegate(f"__{_name}__"))
 Reference.__hash__ = object.__hash__  # type: ignore[method-assign]
 del _name
-
-
-def local_scalar(dtype: str) -> Any:
-    """Allocate a scalar variable; what is returned is bound to a name by the assignment."""
-    return T.local_scalar(dtype)

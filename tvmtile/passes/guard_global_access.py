@@ -97,7 +97,7 @@ class _Guard(ScopedRewriter):
         self._tensors = tensors
         self._outside = outside
         self._in_kernel = False
-        self._nest: list[tirx.For] = []
+        self._in_nest = False
 
     # Loops: an elementwise nest is versioned as a whole ---------------------------------------
 
@@ -107,20 +107,22 @@ class _Guard(ScopedRewriter):
             result = super().visit_for(loop)
             self._in_kernel = False
             return result
-        if not self._in_kernel or loop.kind != tirx.ForKind.PARALLEL or self._nest:
+        if not self._in_kernel or loop.kind != tirx.ForKind.PARALLEL or self._in_nest:
             return super().visit_for(loop)
         conditions = _NestBounds(self._tensors, self.analyzer).of(loop)
-        self._nest.append(loop)
-        guarded = super().visit_for(loop)
-        self._nest.pop()
+        guarded = self._visit_nest(loop)
         if not conditions:
             return guarded
-        inside = tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
+        inside = tirx.all(*conditions)
         with self.assuming(inside):
-            self._nest.append(loop)
-            plain = super().visit_for(loop)
-            self._nest.pop()
+            plain = self._visit_nest(loop)
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
+
+    def _visit_nest(self, loop: tirx.For) -> Any:
+        self._in_nest = True
+        result = super().visit_for(loop)
+        self._in_nest = False
+        return result
 
     # Single accesses ---------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class _Guard(ScopedRewriter):
         ]
         if not conditions:
             return None
-        return tirx.all(*conditions) if len(conditions) > 1 else conditions[0]
+        return tirx.all(*conditions)
 
     def _with_guarded_values(self, call: ir.Call, op: TileOp) -> ir.Call:
         """The call with its values guarded; an operand names a place and is not a load."""
@@ -219,7 +221,7 @@ class _Guard(ScopedRewriter):
         ]
         if not unproven:
             return None
-        return tirx.all(*unproven) if len(unproven) > 1 else unproven[0]
+        return tirx.all(*unproven)
 
 
 def _lanes(indices: list[Any]) -> list[list[Any]]:

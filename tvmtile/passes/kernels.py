@@ -20,7 +20,6 @@ __all__ = [
     "is_loop_exit",
     "is_thread_return",
     "is_tile_program",
-    "launch_of",
     "leaves_loop",
     "prim_func_pass",
     "statements_of",
@@ -100,9 +99,6 @@ class Launch:
     def extent_of(self, thread: ir.Var) -> Any:
         """How many threads lie along the axis of a thread's index."""
         return next(loop.extent for loop in self.threads if loop.loop_var.same_as(thread))
-
-
-launch_of = Launch
 
 
 def prim_func_pass(name: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.rewriting import seq
@@ -68,15 +69,13 @@ def all_of(buffer: Any) -> Any:
 
 
 def _quantified(kind: str, buffer: Any) -> Any:
-    from tvmtile.language.variables import local_scalar
-
     src = check_operand(f"{kind}_of", "buffer", buffer)
     if extents_of(src) is None:
         raise InvalidOperand(
             f"{kind}_of: {describe(src)} is one element",
             help="use it as the condition itself, or give a region, `A[i0:i1]`",
         )
-    answer = local_scalar("bool").scalar
+    answer = T.local_scalar("bool").scalar
     emit(Quantifier(src, answer, kind))
     return answer
 

@@ -205,7 +205,7 @@ class _Planner:
         if not guards:
             return self._launch.num_threads
         parts = [var if taken else tirx.Not(var) for var, taken in guards]
-        test = self._inlined(tirx.all(*parts) if len(parts) > 1 else parts[0])
+        test = self._inlined(tirx.all(*parts))
         threads = {loop.loop_var for loop in self._launch.threads}
         if contains(test, (ir.TensorLoad, ir.Call), lambda _: True) or contains(
             test, ir.Var, lambda var: var not in threads
