@@ -16,18 +16,21 @@ from tvm.script.parser._core import dispatch
 from tvm.tirx import CallEffectKind
 from tvm.tirx import _ffi_api as _tirx_ffi
 from tvm.tirx.buffer import is_buffer_var
+from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm.tirx.script.builder.ir import register_script_namespace
 
 __all__ = [
     "OPAQUE",
     "IRBuilder",
     "buffer_var",
+    "codegen_build",
     "is_buffer_var",
     "parser_method",
     "parser_method_of",
     "register_op",
     "register_op_attr",
     "register_script_namespace",
+    "split_host_device_mods",
 ]
 
 

@@ -22,8 +22,15 @@ __all__ = [
     "target_kinds",
 ]
 
-_SUPPORTED = ("llvm",)
-_ALIASES = {"cpu": "llvm"}
+_SUPPORTED = ("llvm", "metal")
+# TVM's own numbers for `metal`, 16 and 256, are those of GPUs before Apple's.
+_APPLE = {
+    "kind": "metal",
+    "thread_warp_size": 32,
+    "max_threads_per_block": 1024,
+    "max_num_threads": 1024,
+}
+_ALIASES: dict[str, Any] = {"cpu": "llvm", "metal": _APPLE, "mps": _APPLE}
 
 
 def target_kinds() -> tuple[str, ...]:
@@ -43,7 +50,8 @@ def resolve(target: Any) -> Target:
     Parameters
     ----------
     target : str, dict, Target or None
-        None, "cpu", "llvm" and "auto" mean the machine this runs on.
+        None, "cpu", "llvm" and "auto" mean the machine this runs on, "metal" and "mps" Apple's GPUs.
+        A GPU's target without a host gets this machine as its host.
 
     Raises
     ------
@@ -60,7 +68,9 @@ def resolve(target: Any) -> Target:
             f"tile programs can't be lowered for {resolved.kind.name!r}",
             help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
         )
-    return resolved
+    if resolved.kind.name == "llvm" or resolved.host is not None:
+        return resolved
+    return resolved.with_host(host_target())
 
 
 def parse(target: Any) -> Target:

@@ -14,7 +14,7 @@ from tvmtile.errors import ArgumentError
 from tvmtile.rewriting import substitute
 from tvmtile.tileop.operands import constant
 
-__all__ = ["explain", "ready", "with_addresses", "with_integers_in_range"]
+__all__ = ["explain", "is_pointer", "ready", "with_addresses", "with_integers_in_range"]
 
 
 def ready(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -70,7 +70,7 @@ def with_addresses(function: Callable[..., Any], params: Sequence[ir.Var]) -> Ca
     params : sequence of Var
         Its parameters.
     """
-    pointers = [i for i, param in enumerate(params) if _is_pointer(param)]
+    pointers = [i for i, param in enumerate(params) if is_pointer(param)]
     if not pointers:
         return function
 
@@ -84,7 +84,8 @@ def with_addresses(function: Callable[..., Any], params: Sequence[ir.Var]) -> Ca
     return call
 
 
-def _is_pointer(param: ir.Var) -> bool:
+def is_pointer(param: ir.Var) -> bool:
+    """Tell whether a parameter is a bare address."""
     return not is_buffer_var(param) and (
         not ir.is_prim_expr(param) or str(param.ty.dtype) == "handle"
     )
@@ -135,7 +136,11 @@ def _limits(dtype: str) -> tuple[int, int]:
 
 
 def explain(
-    kernel: str, params: Sequence[ir.Var], results: Sequence[int], args: Sequence[Any]
+    kernel: str,
+    params: Sequence[ir.Var],
+    results: Sequence[int],
+    args: Sequence[Any],
+    device: str = "cpu",
 ) -> ArgumentError | None:
     """Say which argument does not fit its parameter, or None if all do.
 
@@ -149,6 +154,8 @@ def explain(
         Which of them are results, which a call need not give.
     args : sequence
         What it was called with.
+    device : str
+        Where its tensors must be.
     """
     inputs = [param for index, param in enumerate(params) if index not in results]
     if len(args) not in (len(params), len(inputs)):
@@ -160,7 +167,7 @@ def explain(
             if results
             else "give every parameter; out_idx makes parameters results",
         )
-    check = _Check()
+    check = _Check(device)
     for param, arg in zip(params if len(args) == len(params) else inputs, args, strict=True):
         problem = check.tensor(param, arg) if is_buffer_var(param) else _scalar_problem(param, arg)
         if problem is not None:
@@ -173,7 +180,7 @@ _Problem = tuple[str, str | None]
 
 
 def _scalar_problem(param: ir.Var, arg: Any) -> _Problem | None:
-    if _is_pointer(param):
+    if is_pointer(param):
         return None
     dtype = str(param.ty.dtype)
     if not isinstance(arg, bool | int | float):
@@ -191,7 +198,8 @@ def _scalar_problem(param: ir.Var, arg: Any) -> _Problem | None:
 class _Check:
     """Compares tensors with parameters; remembers what dynamic extents and strides are bound to."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._bound: dict[ir.Var, tuple[int, str]] = {}
 
     def tensor(self, param: ir.Var, arg: Any) -> _Problem | None:
@@ -211,8 +219,8 @@ class _Check:
             if problem is not None:
                 return f"is {wanted}; it got shape {list(shape)}: {problem}", None
         device = str(getattr(arg, "device", "cpu"))
-        if not device.startswith("cpu"):
-            return f"must be on the CPU; it is on {device}", "move it with `.cpu()`"
+        if not device.startswith(self._device):
+            return _wrong_device(arg, device, self._device)
         if getattr(getattr(arg, "flags", None), "writeable", True) is False:
             return "is a read-only array", "pass `x.copy()`: DLPack can't pass read-only memory"
         return self._strides(param, arg, shape)
@@ -253,6 +261,16 @@ class _Check:
             if problem is not None:
                 return f"got strides {strides}: {problem}", "strides count elements, not bytes"
         return None
+
+
+def _wrong_device(arg: Any, actual: str, needed: str) -> _Problem:
+    if needed == "cpu":
+        return f"must be on the CPU; it is on {actual}", "move it with `.cpu()`"
+    tensor = "x" if hasattr(arg, "data_ptr") else "torch.from_numpy(x)"
+    return (
+        f"must be a torch tensor on {needed}; it is on {actual}",
+        f'pass `{tensor}.to("{needed}")`',
+    )
 
 
 def _strides_of(arg: Any) -> list[int]:

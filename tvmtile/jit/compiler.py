@@ -20,8 +20,11 @@ from tvmtile.errors import (
     hide_internal_frames,
     warn,
 )
+from tvmtile.jit.adapter import Adapter, TvmAdapter
+from tvmtile.jit.backends import METAL_ADAPTERS, backend_for
 from tvmtile.jit.failures import known_options, translate_failures
-from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.kernel import Kernel, name_of
+from tvmtile.jit.metal import build_program
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
 from tvmtile.passes import Verifier
 from tvmtile.target import resolve
@@ -29,7 +32,6 @@ from tvmtile.target import resolve
 __all__ = ["build", "compile", "par_compile", "pass_context"]
 
 VERIFY_OPTION = "tvmtile.verify"
-_BACKENDS = ("auto", "tvm_ffi", "tvm")
 
 
 @hide_internal_frames
@@ -55,7 +57,9 @@ def compile(
     target : str, dict or Target, optional
         Where it runs; this machine's CPU where absent.
     execution_backend : str
-        How arguments reach the kernel; "auto" and "tvm_ffi" are TVM's own calling convention.
+        Who runs the kernel. "tvm_ffi" is TVM's own runtime. A Metal program is run by "torch", on
+        tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.testing.metal`). "auto" is
+        "tvm_ffi" on a CPU; for Metal it is "torch" where torch has an Apple GPU, else "emulator".
     target_host, verbose, compile_flags
         Accepted for TileLang's kernels.
     pass_configs : mapping, optional
@@ -80,16 +84,26 @@ def compile(
             f"tvmtile.compile takes a T.prim_func, not a {type(func).__name__}",
             help="decorate the kernel with @T.prim_func; call a factory that returns one",
         )
-    if execution_backend not in _BACKENDS:
-        raise InvalidOperand(
-            f"there is no execution backend {execution_backend!r}",
-            help=f"the backends are {', '.join(_BACKENDS)}",
-        )
     resolved = resolve(None if target == "auto" else target)
+    backend = backend_for(execution_backend, resolved)
     results = _result_positions(func, out_idx)
     config = dict(pass_configs or {})
-    module = build(func, resolved, config)
-    return Kernel(func, module, resolved, results, config)
+    module, adapter = _built(func, resolved, config, backend)
+    return Kernel(func, module, resolved, results, config, adapter)
+
+
+def _built(
+    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any], backend: str
+) -> tuple[Any, Adapter]:
+    """The compiled module, and what calls it."""
+    name, params = name_of(func), list(func.params)
+    if backend not in METAL_ADAPTERS:
+        module = build(func, target, config)
+        device = "mps" if target.kind.name == "metal" else "cpu"
+        return module, TvmAdapter(module, name, params, device)
+    with _compiling(func, target, config) as mod:
+        program = build_program(mod, target)
+    return program.module, METAL_ADAPTERS[backend](program, name, params)
 
 
 def par_compile(
@@ -155,15 +169,23 @@ def _result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
 
 def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any:
     """Run the pipeline and TVM's code generator."""
-    register()
-    symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
-    named = func if symbol else func.with_attr("global_symbol", "main")
-    mod = ir.IRModule({str(symbol or "main"): named})
-    with pass_context(config), translate_failures(func, target):
+    with _compiling(func, target, config) as mod:
         module = tvm.tirx.build(mod, target=target, pipeline=PIPELINE_NAME)
     if module is None:
         raise NoLowering("TVM built no module")
     return module
+
+
+@contextmanager
+def _compiling(
+    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]
+) -> Iterator[ir.IRModule]:
+    """A module of the program alone, with its options in force and TVM's failures translated."""
+    register()
+    name = name_of(func)
+    mod = ir.IRModule({name: func.with_attr("global_symbol", name)})
+    with pass_context(config), translate_failures(func, target):
+        yield mod
 
 
 @contextmanager

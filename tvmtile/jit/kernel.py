@@ -12,9 +12,10 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import ArgumentError
+from tvmtile.errors import ArgumentError, MetalCompileError, MetalEmulationError, MissingDependency
 from tvmtile.extents import linear_in, variables_of
-from tvmtile.jit.arguments import explain, ready, with_addresses, with_integers_in_range
+from tvmtile.jit.adapter import Adapter
+from tvmtile.jit.arguments import explain, ready, with_integers_in_range
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.rewriting import contains, substitute
@@ -23,7 +24,16 @@ from tvmtile.tileop.operands import constant
 if TYPE_CHECKING:
     from tvmtile.profiler import Profiler, TensorSupplyType
 
-__all__ = ["Kernel"]
+__all__ = ["Kernel", "name_of"]
+
+# Nothing is wrong with the arguments then.
+_PROGRAM_FAILURES = (MetalCompileError, MetalEmulationError, MissingDependency)
+
+
+def name_of(func: tirx.PrimFunc) -> str:
+    """The name of a program, `main` where it has none."""
+    symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
+    return str(symbol or "main")
 
 
 class Kernel:
@@ -38,11 +48,13 @@ class Kernel:
     prim_func : tvm.tirx.PrimFunc
         The tile program.
     module : tvm.runtime.Module
-        What TVM built.
+        What TVM built; of a Metal program that torch or the emulator runs, the host's part.
     target : Target
         What it was built for.
     out_idx : tuple of int
         Which parameters are results.
+    adapter : Adapter
+        What runs it; that of the emulator has `statistics` of the last call.
     """
 
     def __init__(
@@ -52,17 +64,16 @@ class Kernel:
         target: Target,
         out_idx: tuple[int, ...],
         config: Mapping[str, Any],
+        adapter: Adapter,
     ) -> None:
         self.prim_func = prim_func
         self.module = module
         self.target = target
         self.out_idx = out_idx
         self._config = dict(config)
-        symbol = prim_func.attrs.get("global_symbol") if prim_func.attrs is not None else None
-        self.name = str(symbol or "main")
-        function = tvm.runtime.Executable(module)[self.name]
-        params = list(prim_func.params)
-        self._call = with_integers_in_range(with_addresses(function, params), params)
+        self.adapter = adapter
+        self.name = name_of(prim_func)
+        self._call = with_integers_in_range(adapter.call, list(prim_func.params))
         self._input_count = len(prim_func.params) - len(out_idx)
         prepare_thread_pool()
 
@@ -96,6 +107,8 @@ class Kernel:
             if self.out_idx and len(args) == self._input_count:
                 args = self._with_results(args)
             self._call(*args)
+        except _PROGRAM_FAILURES:
+            raise
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
             problem = self._retry(given, args, error)
         else:
@@ -142,7 +155,7 @@ class Kernel:
         kind = type(first).__module__.partition(".")[0]
         torch = sys.modules.get("torch")
         if torch is not None and (first is None or isinstance(first, torch.Tensor)):
-            device = "cpu" if first is None else first.device
+            device = self.adapter.device if first is None else first.device
             return lambda shape, dtype: torch.empty(
                 shape, dtype=getattr(torch, dtype), device=device
             )
@@ -180,7 +193,8 @@ class Kernel:
                 error = second
             else:
                 return None
-        return explain(self.name, list(self.prim_func.params), self.out_idx, given) or error
+        params = list(self.prim_func.params)
+        return explain(self.name, params, self.out_idx, given, self.adapter.device) or error
 
     def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, with tensors in place of None.
@@ -207,15 +221,14 @@ class Kernel:
     # Looking at it ---------------------------------------------------------------------------
 
     def get_kernel_source(self, kernel_only: bool = True) -> str:
-        """The code that was generated: LLVM's intermediate language on a CPU.
+        """The code that was generated: LLVM's intermediate language on a CPU, Metal's on its GPUs.
 
         Parameters
         ----------
         kernel_only : bool
             Leave out the host's part, where the target has one of its own.
         """
-        del kernel_only
-        return str(self.module.inspect_source("ll"))
+        return self.adapter.source(kernel_only)
 
     def get_profiler(self, tensor_supply_type: TensorSupplyType | None = None) -> Profiler:
         """Something to measure the kernel with, and to compare it with a reference.

@@ -81,7 +81,7 @@ def bind(signature: KernelSignature, values: Sequence[Any]) -> list[HostMemory]:
     values : sequence
         In the order of the buffers' indices: numpy arrays and torch tensors (contiguous, on the
         CPU), numbers for `constant T&`, bytes or numpy records for structs. Where the last buffer
-        is TVM's struct of scalars, its fields stand one by one at the end.
+        is TVM's struct of scalars, its fields stand one by one at the end, or its bytes do.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def bind(signature: KernelSignature, values: Sequence[Any]) -> list[HostMemory]:
         If there are too many or too few values, or one does not fit its parameter.
     """
     buffers = signature.buffers
-    fields = signature.argument_struct
+    fields = None if _ends_with_bytes(values) else signature.argument_struct
     expected = len(buffers) if fields is None else len(buffers) - 1 + len(fields)
     if len(values) != expected:
         named = [p.name for p in (buffers if fields is None else buffers[:-1])]
@@ -111,6 +111,10 @@ def bind(signature: KernelSignature, values: Sequence[Any]) -> list[HostMemory]:
         for p, value in zip(buffers[:-1], values[:arrays], strict=True)
     ]
     return [*bound, _memory_of_bytes(_tvm_struct(signature, fields, values[arrays:]))]
+
+
+def _ends_with_bytes(values: Sequence[Any]) -> bool:
+    return bool(values) and isinstance(values[-1], bytes | bytearray)
 
 
 def _bind_one(signature: KernelSignature, parameter: Parameter, value: Any) -> HostMemory:

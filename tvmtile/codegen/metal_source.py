@@ -1,0 +1,55 @@
+"""The Metal source of a kernel: TVM's text, with what TVM leaves out."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile._tvm import codegen_build
+
+__all__ = ["complete", "kernel_source"]
+
+_UNION = "union __TVMArgUnion {\n int v_int[2];\n};\n"
+# A scalar of less than 32 bits is read as a member of this union that TVM does not declare.
+_WHOLE_UNION = (
+    "union __TVMArgUnion {\n int v_int[2];\n bool v_bool;\n char v_char;\n uchar v_uchar;\n"
+    " short v_short;\n ushort v_ushort;\n half v_half;\n};\n"
+)
+
+
+def complete(source: str) -> str:
+    """Make TVM's text of a kernel one that compiles by itself.
+
+    Parameters
+    ----------
+    source : str
+        What TVM's generator printed for one kernel.
+
+    Returns
+    -------
+    str
+        What Metal's compiler gets.
+    """
+    uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
+    return source.replace(_UNION, _WHOLE_UNION if uses_members else "").lstrip()
+
+
+def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
+    """The Metal source of a kernel.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    kernel : tvm.tirx.PrimFunc
+        A kernel after TVM's last pass.
+    target : Target
+        Of kind `metal`.
+
+    Returns
+    -------
+    str
+        Which compiles by itself.
+    """
+    module = codegen_build(ir.IRModule({name: kernel}), target)
+    return complete(str(module.inspect_source("metal")))

@@ -1,0 +1,65 @@
+"""How a kernel's arguments reach what was compiled: the interface, and TVM's own convention."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import ir
+
+from tvmtile.jit.arguments import with_addresses
+
+__all__ = ["Adapter", "TvmAdapter"]
+
+
+class Adapter(ABC):
+    """Calls a compiled program.
+
+    Attributes
+    ----------
+    device : str
+        Where its tensors are, as torch names the device.
+    call : callable
+        Runs the program on all of its parameters, results too. It raises an exception of any kind
+        if an argument does not fit, before anything runs, and an error of its own if the program fails.
+    """
+
+    device: str
+    call: Callable[..., Any]
+
+    @abstractmethod
+    def source(self, kernel_only: bool) -> str:
+        """The code that was generated, with or without the host's part."""
+
+
+class TvmAdapter(Adapter):
+    """TVM's calling convention: compiled code takes the tensors.
+
+    Parameters
+    ----------
+    module : tvm.runtime.Module
+        What TVM built.
+    name : str
+        The function to call.
+    params : sequence of Var
+        Its parameters.
+    device : str
+        Where its tensors are.
+    """
+
+    def __init__(
+        self, module: Any, name: str, params: Sequence[ir.Var], device: str = "cpu"
+    ) -> None:
+        self.device = device
+        self.call = with_addresses(tvm.runtime.Executable(module)[name], params)
+        self._module = module
+
+    def source(self, kernel_only: bool) -> str:
+        """LLVM's intermediate language on a CPU; on a GPU its kernels, then the host's part."""
+        host = str(self._module.inspect_source("ll"))
+        kernels = [str(module.inspect_source()) for module in self._module.imports]
+        if not kernels:
+            return host
+        return "\n".join(kernels if kernel_only else [*kernels, host])

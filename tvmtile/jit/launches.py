@@ -1,0 +1,156 @@
+"""The host's part of a GPU program, compiled for the CPU to say what it would launch.
+
+TVM splits a program into kernels and a host function that checks the arguments, finds the dynamic
+extents and computes every kernel's arguments, grid and threads. Here it is compiled with each launch
+replaced by a call that records it, so that whoever runs the kernels learns all of this from the same
+compiled code that checks a CPU kernel's arguments.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.jit.placeholders import argument_at
+
+__all__ = ["KernelInterface", "Launch", "record_launches", "recorded_launches"]
+
+_RECORD = "tvmtile.record_launch"
+_ACTIVE = threading.local()
+_TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
+
+
+@tvm_ffi.register_global_func(_RECORD, override=True)
+def _record(kernel: str, *values: Any) -> int:
+    _ACTIVE.launches.append((str(kernel), values))
+    return 0
+
+
+@dataclass(frozen=True)
+class KernelInterface:
+    """What a kernel is launched with.
+
+    Attributes
+    ----------
+    dtypes : tuple of str
+        Of its parameters in order, "handle" for buffers, which come first.
+    tags : tuple of str
+        What the launch says after the arguments: the extents of these axes.
+    """
+
+    dtypes: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kernel: tirx.PrimFunc) -> KernelInterface:
+        """Read it from a kernel that TVM's SplitHostDevice made."""
+        dtypes = (
+            str(param.ty.dtype) if ir.is_prim_expr(param) else "handle" for param in kernel.params
+        )
+        tags = kernel.attrs["tirx.kernel_launch_params"]
+        return cls(tuple(dtypes), tuple(str(tag) for tag in tags))
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel and what it is to be run with.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name.
+    buffers : tuple of int
+        The positions, among the program's arguments, of those that the kernel's buffers are.
+    scalars : tuple of int or float
+        Values of its other parameters.
+    grid, threads : tuple of int
+        Blocks, and threads of a block, in x, y and z.
+    """
+
+    kernel: str
+    buffers: tuple[int, ...]
+    scalars: tuple[int | float, ...]
+    grid: tuple[int, int, int]
+    threads: tuple[int, int, int]
+
+
+def record_launches(host: ir.IRModule) -> ir.IRModule:
+    """Replace each launch in a host function by a call that records it.
+
+    Parameters
+    ----------
+    host : IRModule
+        Host functions, after MakePackedAPI and before LowerTVMBuiltin.
+
+    Returns
+    -------
+    IRModule
+        Functions that launch nothing and need no GPU's runtime.
+    """
+
+    def recorded(call: ir.Call) -> ir.Expr:
+        name = getattr(call.op, "name", "")
+        if name == "tirx.call_ffi_kernel":
+            return tirx.call_packed(_RECORD, *call.args)
+        if name == "tirx.tvm_call_packed" and str(call.args[0].value) == "__tvm_set_device":
+            return tirx.const(0, "int32")
+        return call
+
+    result = host.clone()
+    for name, func in host.functions.items():
+        body = tvm_ffi.structural_map(func.body, (ir.Call, recorded))
+        result.update_func(name, func.with_body(body))
+    return result
+
+
+def recorded_launches(
+    host: Callable[..., Any], args: Sequence[Any], kernels: Mapping[str, KernelInterface]
+) -> list[Launch]:
+    """Call a host function and learn what it launches, in order.
+
+    Parameters
+    ----------
+    host : callable
+        Compiled after `record_launches`.
+    args : sequence
+        Placeholders, addresses and numbers.
+    kernels : mapping of str to KernelInterface
+        The program's kernels.
+
+    Returns
+    -------
+    list of Launch
+        Without those whose grid is empty.
+    """
+    recorded: list[tuple[str, tuple[Any, ...]]] = []
+    _ACTIVE.launches = recorded
+    host(*args)
+    launches = (_launch(name, values, kernels[name]) for name, values in recorded)
+    return [launch for launch in launches if 0 not in launch.grid]
+
+
+def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Launch:
+    count = len(kernel.dtypes)
+    buffers = kernel.dtypes.count("handle")
+    extents = dict(zip(kernel.tags, values[count:], strict=True))
+    x, y, z, i, j, k = (int(extents.get(tag, 1)) for tag in _TAGS)
+    return Launch(
+        name,
+        tuple(_position(value) for value in values[:buffers]),
+        tuple(values[buffers:count]),
+        (x, y, z),
+        (i, j, k),
+    )
+
+
+def _position(value: Any) -> int:
+    address = value.value if isinstance(value, ctypes.c_void_p) else value
+    index, offset = argument_at(address or 0)
+    assert offset == 0, "a kernel's buffer starts where its argument does"
+    return index
