@@ -31,7 +31,7 @@ def complete(source: str) -> str:
         What Metal's compiler gets.
     """
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
-    return source.replace(_UNION, _WHOLE_UNION if uses_members else "").lstrip()
+    return source.replace(_UNION, _WHOLE_UNION if uses_members else "").strip() + "\n"
 
 
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:

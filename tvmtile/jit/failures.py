@@ -30,8 +30,8 @@ _OUR_LOWERING = tuple(
     str(Path(__file__).resolve().parent.parent / name)
     for name in ("passes", "tileop", "codegen", "rewriting.py")
 )
-# These hand a module from pass to pass.
-_PASS_RUNNERS = ("lower_tile_programs.py", "kernels.py")
+# These hand a module from pass to pass, or to TVM's code generator.
+_PASS_RUNNERS = ("lower_tile_programs.py", "kernels.py", "metal_source.py")
 
 
 @contextmanager

@@ -41,6 +41,8 @@ _SCALARS = {
     "float": "float32",
 }
 _ITEM_BYTES = {"bfloat16": 2}
+# Formats that a kernel may take as integers, and decode itself.
+_BITS_OF = {"float8": ("uint8", "int8"), "bfloat16": ("uint16", "int16")}
 # TVM's runtime gives each scalar 8 bytes.
 _TVM_SLOT = 8
 
@@ -209,7 +211,7 @@ def _check_dtype(signature: KernelSignature, parameter: Parameter, dtype: str) -
     both_integers = not ("float" in expected or "float" in dtype)
     if both_integers and _item_bytes(expected) == _item_bytes(dtype):
         return
-    if dtype.startswith("float8") and expected in {"uint8", "int8"}:
+    if expected in _BITS_OF.get(dtype.partition("_")[0], ()):
         return
     raise ArgumentError(
         f"kernel {signature.name!r}, argument {parameter.name!r}: expected {expected} for "

@@ -1,0 +1,374 @@
+"""Metal programs run by the emulator and, through a stand-in for its compiler, by torch."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+
+import numpy as np
+import pytest
+import torch
+import tvm_ffi
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import (
+    ArgumentError,
+    InvalidOperand,
+    MetalEmulationError,
+    NoLowering,
+    TileWarning,
+    UnsupportedDtype,
+)
+from tvmtile.jit import metal
+from tvmtile.testing.metal import compile_msl, toolchain
+from tvmtile.testing.metal import module as msl_module
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler"
+)
+
+BACKENDS = ("emulator", "torch")
+
+
+class FakeKernel:
+    """A kernel of `torch.mps.compile_shader`, with its conversions of arguments and its checks."""
+
+    def __init__(self, kernel):
+        self.kernel = kernel
+
+    def __call__(self, *args, threads=None, group_size=None):
+        assert len(threads) == len(group_size) <= 3
+        assert all(total % group == 0 for total, group in zip(threads, group_size, strict=True))
+        grid = [total // group for total, group in zip(threads, group_size, strict=True)]
+        self.kernel(*map(self._argument, args), grid=grid, threads=group_size)
+
+    @staticmethod
+    def _argument(arg):
+        if isinstance(arg, torch.Tensor):  # its storage, from its first element on
+            length = arg.untyped_storage().nbytes() // arg.itemsize - arg.storage_offset()
+            return arg.as_strided((length,), (1,))
+        assert arg
+        return struct.pack(f"<{len(arg)}q", *arg)
+
+
+class FakeLibrary:
+    def __init__(self, source):
+        self.module = compile_msl(source)
+
+    def __getattr__(self, name):
+        return FakeKernel(self.module.kernel(name))
+
+
+@pytest.fixture(autouse=True)
+def torch_has_mps(monkeypatch):
+    """Torch compiles for the emulator, and its GPU is the CPU."""
+    monkeypatch.setattr(torch.mps, "compile_shader", FakeLibrary)
+    monkeypatch.setattr(metal.TorchAdapter, "device", "cpu")
+
+
+def compiled(program, backend="emulator", **options):
+    return tvmtile.compile(program, target="metal", execution_backend=backend, **options)
+
+
+@T.prim_func
+def scale(A: T.Tensor((100,), "float32"), B: T.Tensor((100,), "float32"), n: T.int32, s: T.float32):
+    for bx in T.thread_binding(4, thread="blockIdx.x"):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            if bx * 32 + tx < n:
+                B[bx * 32 + tx] = A[bx * 32 + tx] * s
+
+
+M = T.dynamic("m")
+
+
+@T.prim_func
+def two_launches(
+    A: T.Tensor((M, 40), "float16"), B: T.StridedTensor((M, 40), (80, 1), "float16"), s: T.float32
+):
+    for by in T.thread_binding(M, thread="blockIdx.y"):
+        for bx in T.thread_binding(2, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                if bx * 32 + tx < 40:
+                    B[by, bx * 32 + tx] = A[by, bx * 32 + tx] * T.cast(s, "float16")
+    for bx in T.thread_binding((M + 1) // 2, thread="blockIdx.x"):
+        for tx in T.thread_binding(40, thread="threadIdx.x"):
+            if bx * 2 + 1 < M:
+                B[bx * 2 + 1, tx] = B[bx * 2 + 1, tx] + T.float16(1)
+
+
+def copy_program(dtype):
+    @T.prim_func
+    def copy(A: T.Tensor((64,), dtype), B: T.Tensor((64,), dtype)):
+        for bx in T.thread_binding(2, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[bx * 32 + tx] = A[bx * 32 + 31 - tx]
+
+    return copy
+
+
+def test_an_array_of_numpy_is_written_in_place():
+    a = np.random.default_rng(0).random(100, np.float32)
+    b = np.full(100, -1, np.float32)
+    compiled(scale)(a, b, 70, 2.5)
+    np.testing.assert_array_equal(b[:70], a[:70] * np.float32(2.5))
+    np.testing.assert_array_equal(b[70:], -1)
+
+
+def test_a_tensor_of_tvm_is_written_in_place():
+    a = np.random.default_rng(0).random(100, np.float32)
+    b = tvm_ffi.from_dlpack(np.zeros(100, np.float32))
+    compiled(scale)(tvm_ffi.from_dlpack(a), b, 100, 3)
+    np.testing.assert_array_equal(np.from_dlpack(b), a * np.float32(3))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "int64"])
+def test_torch_tensors_of_any_dtype(dtype, backend):
+    a = torch.randint(-9, 9, (64,)).to(getattr(torch, dtype))
+    b = torch.zeros_like(a)
+    compiled(copy_program(dtype), backend)(a, b)
+    assert torch.equal(b, a.reshape(2, 32).flip(1).flatten())
+
+
+def test_a_tvm_tensor_of_a_dtype_that_numpy_lacks():
+    a, b = torch.randn(64, dtype=torch.bfloat16), torch.zeros(64, dtype=torch.bfloat16)
+    compiled(copy_program("bfloat16"))(tvm_ffi.from_dlpack(a), tvm_ffi.from_dlpack(b))
+    assert torch.equal(b, a.reshape(2, 32).flip(1).flatten())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("m", [0, 1, 5, 8])
+def test_grids_of_any_extent_strides_and_several_launches(m, backend):
+    a, b = torch.randn(m, 40).half(), torch.full((m, 80), 7.0).half()
+    compiled(two_launches, backend)(a, b[:, :40], 0.5)
+    expected = a * 0.5
+    expected[1::2] += 1
+    assert torch.equal(b[:, :40], expected)
+    assert (b[:, 40:] == 7).all()
+
+
+def test_numpy_arrays_with_gaps():
+    a, b = np.ones((3, 40), np.float16), np.zeros((3, 80), np.float16)
+    compiled(two_launches)(a, b[:, :40], 3.0)
+    np.testing.assert_array_equal(b[:, :40], np.array([[3.0], [4.0], [3.0]]).repeat(40, 1))
+    np.testing.assert_array_equal(b[:, 40:], 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_results_are_allocated_like_the_first_tensor(backend):
+    kernel = compiled(scale, backend, out_idx=1)
+    a = torch.randn(100)
+    result = kernel(a, 100, 2.0)
+    assert isinstance(result, torch.Tensor)
+    assert torch.equal(result, a * 2)
+    if backend == "emulator":
+        result = kernel(a.numpy(), 100, 2.0)
+        assert isinstance(result, np.ndarray)
+        np.testing.assert_array_equal(result, a.numpy() * 2)
+
+
+SCALARS = {
+    "bool": True,
+    "int8": -7,
+    "uint8": 200,
+    "int16": -300,
+    "uint16": 60_000,
+    "int32": -70_000,
+    "uint32": 3_000_000_000,
+    "int64": -(2**40) - 3,
+    "uint64": 2**40 + 1,
+    "float16": 1.5,
+    "float32": 2.7182817459106445,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", SCALARS)
+def test_scalars_between_others_arrive(dtype, backend):
+    scalar = getattr(T, dtype)
+
+    @T.prim_func
+    def main(before: T.int32, value: scalar, A: T.Tensor((32,), dtype), after: T.float32):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                if T.cast(tx + before, "float32") < after:
+                    A[tx] = value
+
+    a = torch.zeros(32, dtype=getattr(torch, dtype))
+    compiled(main, backend)(3, SCALARS[dtype], a, 10.0)
+    assert a.tolist() == [SCALARS[dtype]] * 7 + [0] * 25
+
+
+def test_the_packed_scalars_are_laid_out_as_the_struct():
+    kernel = compiled(scale)
+    source = kernel.get_kernel_source()
+    assert "struct main_kernel_args_t" not in source
+    assert "struct scale_kernel_args_t {\n  int n[2];\n  float s[2];\n};" in source
+    interface = kernel.adapter.program.kernels["scale_kernel"]
+    packed = metal.packed_scalars(interface, (7, 0.5))
+    assert packed == struct.pack("<ixxxxfxxxx", 7, 0.5)
+
+
+def test_a_scalar_that_metal_can_not_take():
+    @T.prim_func
+    def main(value: T.float64, A: T.Tensor((32,), "float32")):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                A[tx] = T.cast(value, "float32")
+
+    with pytest.raises((UnsupportedDtype, NoLowering), match="float64"):
+        compiled(main)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arguments_that_do_not_fit_are_named(backend):
+    kernel = compiled(scale, backend)
+    a, b = torch.zeros(100), torch.zeros(100)
+    for args, message in [
+        ((a[:7], b, 1, 1.0), r"scale: A is a tensor \[100\] of float32; it got shape \[7\]"),
+        ((a, b.double(), 1, 1.0), "scale: B is a tensor .* it got float64"),
+        ((a, b, 1.5, 1.0), "scale: n is an int32; it got the float 1.5"),
+        ((a, b, 2**40, 1.0), "scale: n is an int32; 1099511627776 does not fit"),
+        ((a, b), r"scale takes 4 arguments \(A, B, n, s\), not 2"),
+        ((a, torch.zeros(200)[::2], 1, 1.0), "scale: B must be contiguous"),
+        ((a, 3.0, 1, 1.0), "scale: B is a tensor .* it got a float"),
+    ]:
+        with pytest.raises(ArgumentError, match=message):
+            kernel(*args)
+    assert b.abs().sum() == 0
+
+
+def test_tensors_that_torch_does_not_have_on_the_gpu(monkeypatch):
+    monkeypatch.setattr(metal.TorchAdapter, "device", "mps")
+    kernel = compiled(scale, "torch")
+    tensor, array = torch.zeros(100), np.zeros(100, np.float32)
+    with pytest.raises(ArgumentError, match="A must be a torch tensor on mps; it is on cpu") as e:
+        kernel(tensor, tensor, 1, 1.0)
+    assert e.value.help == 'pass `x.to("mps")`'
+    with pytest.raises(ArgumentError, match="A must be a torch tensor on mps; it is on cpu") as e:
+        kernel(array, array, 1, 1.0)
+    assert e.value.help == 'pass `torch.from_numpy(x).to("mps")`'
+
+
+def test_read_only_arrays():
+    a, b = np.zeros(100, np.float32), np.zeros(100, np.float32)
+    b.flags.writeable = False
+    with pytest.raises(ArgumentError, match="read-only"):
+        compiled(scale)(a, b, 1, 1.0)
+
+
+def test_a_mistake_of_the_kernel_reaches_the_caller_as_it_is():
+    @T.prim_func
+    def main(A: T.Tensor((32,), "float32")):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                A[tx // 2] = T.cast(tx, "float32")
+
+    with pytest.raises(MetalEmulationError, match="race") as caught:
+        compiled(main)(np.zeros(32, np.float32))
+    assert (caught.value.kind, caught.value.buffer, caught.value.index) == ("race", "A_ptr", 0)
+
+
+def test_what_a_call_did_is_counted():
+    kernel = compiled(two_launches)
+    assert kernel.adapter.statistics is None
+    kernel(torch.zeros(4, 40).half(), torch.zeros(4, 80).half()[:, :40], 1.0)
+    names, counts = zip(*kernel.adapter.launch_statistics, strict=True)
+    assert names == ("two_launches_kernel", "two_launches_kernel_1")
+    assert [c.device_bytes_written for c in counts] == [4 * 40 * 2, 2 * 40 * 2]
+    assert kernel.adapter.statistics.device_bytes_written == 6 * 40 * 2
+
+
+def test_two_programs_of_one_name():
+    def add(value):
+        @T.prim_func
+        def main(A: T.Tensor((32,), "float32")):
+            for _bx in T.thread_binding(1, thread="blockIdx.x"):
+                for tx in T.thread_binding(32, thread="threadIdx.x"):
+                    A[tx] = A[tx] + T.float32(value)
+
+        return main
+
+    one, ten = compiled(add(1)), compiled(add(10))
+    a = np.zeros(32, np.float32)
+    one(a)
+    ten(a)
+    one(a)
+    np.testing.assert_array_equal(a, 12)
+
+
+def test_a_source_is_compiled_for_the_host_once(monkeypatch):
+    built = []
+    build = toolchain.build_module
+    monkeypatch.setattr(
+        toolchain, "build_module", lambda *args: built.append(args[1]) or build(*args)
+    )
+    msl_module._compile.cache_clear()
+    a, b = np.ones(100, np.float32), np.zeros(100, np.float32)
+    first, second = compiled(scale), compiled(scale)
+    for kernel in (first, second, first):
+        kernel(a, b, 100, 1.0)
+    assert len(built) == 1
+
+
+def test_the_source_and_the_passes_can_be_looked_at(capsys):
+    kernel = compiled(two_launches)
+    source = kernel.get_kernel_source()
+    assert source.count("kernel void two_launches_kernel(") == 1
+    assert source.count("kernel void two_launches_kernel_1(") == 1
+    assert "define" not in source
+    whole = kernel.get_kernel_source(kernel_only=False)
+    assert whole.startswith(source)
+    assert "define" in whole
+    kernel.show_source()
+    assert capsys.readouterr().out == source + "\n"
+    assert "tirx.SplitHostDevice" in [name for name, _ in kernel.lowering]
+
+
+def test_backends_and_targets_that_do_not_go_together():
+    with pytest.raises(InvalidOperand, match="'emulator' runs Metal programs; .* for 'llvm'"):
+        tvmtile.compile(scale, target="llvm", execution_backend="emulator")
+    with pytest.raises(InvalidOperand, match="no execution backend 'cuda'"):
+        compiled(scale, "cuda")
+
+
+@pytest.mark.skipif(
+    tvm_ffi.get_global_func("device_api.metal", allow_missing=True) is not None,
+    reason="this TVM has a Metal runtime",
+)
+def test_a_runtime_that_this_tvm_lacks():
+    with pytest.raises(InvalidOperand, match="has no Metal runtime") as caught:
+        compiled(scale, "tvm_ffi")
+    assert "USE_METAL" in caught.value.help
+
+
+def test_auto_takes_torch_where_there_is_an_apple_gpu(monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert isinstance(compiled(scale, "auto").adapter, metal.TorchAdapter)
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="this machine has an Apple GPU")
+def test_auto_takes_the_emulator_elsewhere_and_says_so():
+    with pytest.warns(TileWarning, match="runs in the emulator"):
+        kernel = tvmtile.compile(scale, target="mps")
+    assert isinstance(kernel.adapter, metal.EmulatorAdapter)
+
+
+def test_several_programs_in_parallel():
+    programs = [copy_program(dtype) for dtype in ("float32", "float16")]
+    kernels = tvmtile.par_compile(programs, target="metal", execution_backend="emulator")
+    for kernel, dtype in zip(kernels, (torch.float32, torch.float16), strict=True):
+        a, b = torch.randn(64).to(dtype), torch.zeros(64, dtype=dtype)
+        kernel(a, b)
+        assert torch.equal(b, a.reshape(2, 32).flip(1).flatten())
+
+
+def test_the_decorator_compiles_for_metal():
+    @tvmtile.jit(out_idx=-1, target="metal", execution_backend="emulator")
+    def reverse(dtype):
+        return copy_program(dtype)
+
+    a = torch.randn(64)
+    assert torch.equal(reverse("float32")(a), a.reshape(2, 32).flip(1).flatten())
+    assert reverse("float32") is reverse("float32")
