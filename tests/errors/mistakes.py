@@ -832,7 +832,7 @@ def compile_of_a_factory():
 def unknown_backend():
     """
     InvalidOperand: there is no execution backend 'cython'
-      help: the backends are auto, tvm_ffi, tvm
+      help: the backends are auto, tvm_ffi, tvm, torch, emulator
     """
     tvmtile.compile(_double(), execution_backend="cython")  # <--
 
