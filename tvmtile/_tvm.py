@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir
+from tvm import ir, tirx
 from tvm.ir import _ffi_api as _ir_ffi
 from tvm.ir import register_op_attr
 from tvm.script.ir_builder import IRBuilder
@@ -23,6 +23,7 @@ __all__ = [
     "OPAQUE",
     "IRBuilder",
     "buffer_var",
+    "call_packed_returning",
     "codegen_build",
     "is_buffer_var",
     "parser_method",
@@ -37,6 +38,12 @@ __all__ = [
 def buffer_var(name: str, ty: Any) -> ir.Var:
     """A buffer variable of a given `BufferType`."""
     return _tirx_ffi.BufferVar(name, ty, None)
+
+
+def call_packed_returning(dtype: str, name: str, *args: Any) -> ir.Expr:
+    """A call of a global function that returns a number; TVM's `call_packed` returns int32 only."""
+    call = tirx.call_packed(name, *args)
+    return ir.Call(call.op, call.args, ret_ty=dtype)
 
 
 register_op = _ir_ffi.RegisterOp

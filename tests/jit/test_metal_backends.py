@@ -168,6 +168,33 @@ def test_results_are_allocated_like_the_first_tensor(backend):
         np.testing.assert_array_equal(result, a.numpy() * 2)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_scratch_tensors_between_launches(dtype, backend):
+    m = T.dynamic("m")
+
+    @T.prim_func
+    def main(A: T.Tensor((m, 32), dtype), B: T.Tensor((m, 32), dtype)):
+        reversed_rows = T.alloc_global((m, 32), dtype)
+        doubled = T.alloc_global((m, 32), dtype)
+        for bx in T.thread_binding(m, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                reversed_rows[bx, tx] = A[m - 1 - bx, tx]
+        for bx in T.thread_binding(m, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                doubled[bx, tx] = reversed_rows[bx, tx] + reversed_rows[bx, tx]
+        for bx in T.thread_binding(m, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[bx, tx] = doubled[bx, tx] + reversed_rows[m - 1 - bx, tx]
+
+    kernel = compiled(main, backend)
+    for rows in (1, 5):
+        a = torch.randint(-9, 9, (rows, 32)).to(getattr(torch, dtype))
+        b = torch.zeros_like(a)
+        kernel(a, b)
+        assert torch.equal(b, 2 * a.flip(0) + a)
+
+
 SCALARS = {
     "bool": True,
     "int8": -7,

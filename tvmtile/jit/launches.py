@@ -9,6 +9,8 @@ compiled code that checks a CPU kernel's arguments.
 from __future__ import annotations
 
 import ctypes
+import functools
+import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +19,15 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile.jit.placeholders import argument_at
+from tvmtile._tvm import call_packed_returning
+from tvmtile.jit.placeholders import address_of, argument_at
 
-__all__ = ["KernelInterface", "Launch", "record_launches", "recorded_launches"]
+__all__ = ["KernelInterface", "Launch", "Recording", "record", "record_launches"]
 
 _RECORD = "tvmtile.record_launch"
+_ALLOCATE = "tvmtile.record_workspace"
+# Scratch tensors are numbered from here on, behind every argument.
+_FIRST_WORKSPACE = 1 << 16
 _ACTIVE = threading.local()
 _TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 
@@ -30,6 +36,13 @@ _TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y",
 def _record(kernel: str, *values: Any) -> int:
     _ACTIVE.launches.append((str(kernel), values))
     return 0
+
+
+@tvm_ffi.register_global_func(_ALLOCATE, override=True)
+def _record_workspace(dtype: str, elements: int) -> int:
+    index = _FIRST_WORKSPACE + len(_ACTIVE.workspaces)
+    _ACTIVE.workspaces[index] = (str(dtype), int(elements))
+    return address_of(index)
 
 
 @dataclass(frozen=True)
@@ -66,7 +79,8 @@ class Launch:
     kernel : str
         Its name.
     buffers : tuple of int
-        The positions, among the program's arguments, of those that the kernel's buffers are.
+        What the kernel's buffers are: positions of the program's arguments, or keys of
+        `Recording.workspaces`.
     scalars : tuple of int or float
         Values of its other parameters.
     grid, threads : tuple of int
@@ -80,8 +94,24 @@ class Launch:
     threads: tuple[int, int, int]
 
 
+@dataclass(frozen=True)
+class Recording:
+    """What a call of a host function asks for.
+
+    Attributes
+    ----------
+    launches : list of Launch
+        In order, without those whose grid is empty.
+    workspaces : dict of int to (str, int)
+        Dtypes and numbers of elements of the scratch tensors of global memory.
+    """
+
+    launches: list[Launch]
+    workspaces: dict[int, tuple[str, int]]
+
+
 def record_launches(host: ir.IRModule) -> ir.IRModule:
-    """Replace each launch in a host function by a call that records it.
+    """Replace each launch in a host function, and each scratch tensor, by a call that records it.
 
     Parameters
     ----------
@@ -102,17 +132,25 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
             return tirx.const(0, "int32")
         return call
 
+    def workspace(alloc: tirx.AllocBuffer) -> tirx.Stmt:
+        ty = alloc.buffer.ty
+        elements = functools.reduce(operator.mul, ty.shape, tirx.const(1, "int64"))
+        address = call_packed_returning("int64", _ALLOCATE, str(ty.dtype), elements)
+        return tirx.DeclBuffer(alloc.buffer, data=tirx.reinterpret(alloc.buffer.data.ty, address))
+
     result = host.clone()
     for name, func in host.functions.items():
-        body = tvm_ffi.structural_map(func.body, (ir.Call, recorded))
+        body = tvm_ffi.structural_map(
+            func.body, [(ir.Call, recorded), (tirx.AllocBuffer, workspace)]
+        )
         result.update_func(name, func.with_body(body))
     return result
 
 
-def recorded_launches(
+def record(
     host: Callable[..., Any], args: Sequence[Any], kernels: Mapping[str, KernelInterface]
-) -> list[Launch]:
-    """Call a host function and learn what it launches, in order.
+) -> Recording:
+    """Call a host function and learn what it asks for.
 
     Parameters
     ----------
@@ -125,14 +163,15 @@ def recorded_launches(
 
     Returns
     -------
-    list of Launch
-        Without those whose grid is empty.
+    Recording
+        What it launches.
     """
     recorded: list[tuple[str, tuple[Any, ...]]] = []
-    _ACTIVE.launches = recorded
+    workspaces: dict[int, tuple[str, int]] = {}
+    _ACTIVE.launches, _ACTIVE.workspaces = recorded, workspaces
     host(*args)
     launches = (_launch(name, values, kernels[name]) for name, values in recorded)
-    return [launch for launch in launches if 0 not in launch.grid]
+    return Recording([launch for launch in launches if 0 not in launch.grid], workspaces)
 
 
 def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Launch:

@@ -25,7 +25,7 @@ from tvmtile.codegen.metal_source import kernel_source
 from tvmtile.errors import ArgumentError, UnsupportedDtype, import_optional
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import is_pointer
-from tvmtile.jit.launches import KernelInterface, Launch, record_launches, recorded_launches
+from tvmtile.jit.launches import KernelInterface, Launch, record, record_launches
 from tvmtile.jit.placeholders import address_of, placeholder
 from tvmtile.pipeline import tvm_pipeline
 
@@ -155,16 +155,23 @@ class MetalAdapter(Adapter):
 
     def _run_program(self, *args: Any) -> None:
         described = [self._described(index, arg) for index, arg in enumerate(args)]
-        launches = recorded_launches(self._host, described, self.program.kernels)
-        self.run(launches, args)
+        recording = record(self._host, described, self.program.kernels)
+        memory = dict(enumerate(args))
+        for index, (dtype, elements) in recording.workspaces.items():
+            memory[index] = self.allocate(dtype, elements)
+        self.run(recording.launches, memory)
 
     @abstractmethod
     def accepts(self, tensor: Any) -> bool:
         """Tell whether the kernels can reach a tensor's memory."""
 
     @abstractmethod
-    def run(self, launches: Sequence[Launch], args: Sequence[Any]) -> None:
-        """Run kernels, one after the other, on the program's arguments."""
+    def allocate(self, dtype: str, elements: int) -> Any:
+        """A tensor of one dimension, for the time of a call."""
+
+    @abstractmethod
+    def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
+        """Run kernels, one after the other, on the program's arguments and scratch tensors."""
 
     def source(self, kernel_only: bool) -> str:
         """The Metal source of all kernels, and the host's LLVM code after it if asked for."""
@@ -227,7 +234,17 @@ class EmulatorAdapter(MetalAdapter):
         """Whether it is on the CPU."""
         return str(getattr(tensor, "device", "cpu")).startswith("cpu")
 
-    def run(self, launches: Sequence[Launch], args: Sequence[Any]) -> None:
+    def allocate(self, dtype: str, elements: int) -> Any:
+        """An array of numpy, or a torch tensor where numpy does not have the dtype."""
+        import numpy as np
+
+        try:
+            return np.empty(elements, dtype)
+        except TypeError:
+            torch = import_optional("torch", "torch", f"scratch memory of {dtype}")
+            return torch.empty(elements, dtype=getattr(torch, dtype))
+
+    def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
         """Emulate kernels.
 
         Raises
@@ -238,7 +255,7 @@ class EmulatorAdapter(MetalAdapter):
         self.launch_statistics = []
         for launch in launches:
             statistics = self._kernel(launch.kernel)(
-                *(_memory(args[index]) for index in launch.buffers),
+                *(_memory(memory[index]) for index in launch.buffers),
                 *self._scalars(launch),
                 grid=launch.grid,
                 threads=launch.threads,
@@ -325,7 +342,11 @@ class TorchAdapter(MetalAdapter):
         """Whether it is a torch tensor on the GPU."""
         return _is_torch(tensor) and tensor.device.type == self.device
 
-    def run(self, launches: Sequence[Launch], args: Sequence[Any]) -> None:
+    def allocate(self, dtype: str, elements: int) -> Any:
+        """A torch tensor on the GPU; torch keeps its memory until the kernels have run."""
+        return self._torch.empty(elements, dtype=getattr(self._torch, dtype), device=self.device)
+
+    def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
         """Enqueue kernels in torch's stream."""
         for launch in launches:
             packed = packed_scalars(self.program.kernels[launch.kernel], launch.scalars)
@@ -333,7 +354,7 @@ class TorchAdapter(MetalAdapter):
             scalars = [[slot for (slot,) in struct.iter_unpack("<q", packed)]] if packed else []
             threads = [b * t for b, t in zip(launch.grid, launch.threads, strict=True)]
             self._kernel(launch.kernel)(
-                *(args[index] for index in launch.buffers),
+                *(memory[index] for index in launch.buffers),
                 *scalars,
                 threads=threads,
                 group_size=list(launch.threads),
