@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import ArgumentError, InvalidOperand, import_optional
+from tvmtile.errors import ArgumentError, InvalidOperand, import_optional, warn
 from tvmtile.testing import torch_assert_close
 
 if TYPE_CHECKING:
@@ -93,7 +94,15 @@ def do_bench(
 def _milliseconds(fn: Callable[[], Any]) -> float:
     start = time.perf_counter()
     fn()
+    _wait_for_gpu()
     return (time.perf_counter() - start) * 1e3
+
+
+def _wait_for_gpu() -> None:
+    """Wait for what torch has enqueued on an Apple GPU."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.backends.mps.is_available():
+        torch.mps.synchronize()
 
 
 class Profiler:
@@ -150,7 +159,8 @@ class Profiler:
                 help="give the arguments by input_tensors=[...]",
             )
         shape = [_extent(param.name, extent, sizes) for extent in param.ty.shape]
-        return _filled(shape, getattr(torch, str(param.ty.dtype)), self._supply)
+        tensor = _filled(shape, getattr(torch, str(param.ty.dtype)), self._supply)
+        return tensor.to(self.func.adapter.device)
 
     def assert_allclose(
         self,
@@ -232,13 +242,22 @@ class Profiler:
         dynamic_symbolic_constraints: Mapping[str, int] | None = None,
         **_tilelang_options: Any,
     ) -> Any:
-        """Measure the kernel, or another function of the same inputs; see `do_bench`."""
+        """Measure the kernel, or another function of the same inputs; see `do_bench`.
+
+        Metal's emulator is measured as well, with a warning: its times say nothing about a GPU. What it
+        counts, `kernel.adapter.statistics`, does.
+        """
         args = (
             list(input_tensors)
             if input_tensors is not None
             else self.inputs(dynamic_symbolic_constraints)
         )
         target = func or self.func
+        if func is None and hasattr(self.func.adapter, "statistics"):
+            warn(
+                "these are times of the emulator, which say nothing about a GPU; "
+                "kernel.adapter.statistics has what a call did"
+            )
         return do_bench(
             lambda: target(*args), warmup, rep, n_warmup, n_repeat, quantiles,
             backend=backend, return_mode=return_mode,

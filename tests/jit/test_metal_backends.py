@@ -20,7 +20,8 @@ from tvmtile.errors import (
     TileWarning,
     UnsupportedDtype,
 )
-from tvmtile.jit import metal
+from tvmtile.jit import decorator, metal
+from tvmtile.profiler import do_bench
 from tvmtile.testing.metal import compile_msl, toolchain
 from tvmtile.testing.metal import module as msl_module
 
@@ -399,3 +400,44 @@ def test_the_decorator_compiles_for_metal():
     a = torch.randn(64)
     assert torch.equal(reverse("float32")(a), a.reshape(2, 32).flip(1).flatten())
     assert reverse("float32") is reverse("float32")
+
+
+def test_a_profiler_compares_and_warns_that_it_measures_an_emulator():
+    profiler = compiled(copy_program("float32"), out_idx=-1).get_profiler()
+    profiler.assert_allclose(
+        lambda a: a.reshape(2, 32).flip(1).flatten(), atol=0, rtol=0, max_mismatched_ratio=0
+    )
+    with pytest.warns(TileWarning, match="say nothing about a GPU"):
+        assert profiler.do_bench(n_warmup=1, n_repeat=2) > 0
+
+
+def test_measuring_waits_for_the_gpu(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: waited.append(True))
+    do_bench(lambda: None, _n_warmup=1, _n_repeat=3)
+    assert len(waited) >= 3
+
+
+class OnMps(torch.Tensor):
+    """A tensor that says it is on an Apple GPU."""
+
+    @property
+    def device(self):
+        return torch.device("mps")
+
+
+def test_an_eager_kernel_is_compiled_for_where_its_tensors_are(monkeypatch):
+    @tvmtile.jit
+    def fill(A: T.Tensor((32,), "float32"), value):
+        with T.Kernel(1):
+            T.fill(A, value)
+
+    targets = []
+    monkeypatch.setattr(
+        decorator, "compile_program", lambda program, **options: targets.append(options["target"])
+    )
+    tensor = torch.zeros(32)
+    for given in (tensor, tensor.as_subclass(OnMps), tensor.numpy()):
+        fill.compile(given, 3)
+    assert targets == [None, "metal", None]

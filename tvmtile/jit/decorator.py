@@ -49,7 +49,8 @@ def jit(
     out_idx : int or sequence of int, optional
         Parameters that are results, in the lazy style.
     target : str, dict or Target, optional
-        Where it runs; the device of the arguments, or this machine's CPU, where absent.
+        Where it runs. Where absent, an eager kernel runs where its first call's tensors are, and a
+        lazy one on this machine's CPU.
     execution_backend : str
         As of `tvmtile.compile`.
     pass_configs : mapping, optional
@@ -225,7 +226,10 @@ class JitFunction:
         key, build, tensors = self._eager_call(args, kwargs)
         kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[key] = compile_program(build(), **self._options)
+            options = dict(self._options)
+            if options["target"] in (None, "auto"):
+                options["target"] = _target_of(tensors)
+            kernel = self._kernels[key] = compile_program(build(), **options)
         return kernel, tensors
 
     def _eager_call(
@@ -253,10 +257,16 @@ class JitFunction:
             )
         values = description.values(tensors, extra)
         return (
-            (key, tuple(sorted(values.items()))),
+            (key, tuple(sorted(values.items())), _target_of(tensors.values())),
             lambda: self._eager.build(constants, description.specs, values),
             list(tensors.values()),
         )
+
+
+def _target_of(arguments: Iterable[Any]) -> str | None:
+    """Metal for tensors on an Apple GPU; None, which is the CPU, for others."""
+    on_mps = (str(getattr(argument, "device", "")).startswith("mps") for argument in arguments)
+    return "metal" if any(on_mps) else None
 
 
 def _is_tensor(value: Any) -> bool:

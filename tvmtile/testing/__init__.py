@@ -67,7 +67,7 @@ def torch_assert_close(
         assert tensor_a.device == tensor_b.device, (
             f"{what}: {tensor_a.device} and {tensor_b.device}"
         )
-    a, b = tensor_a.to(torch.float64), tensor_b.to(torch.float64)
+    a, b = tensor_a.cpu().to(torch.float64), tensor_b.cpu().to(torch.float64)
     far = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
     count, allowed = int(far.sum()), int(a.numel() * max_mismatched_ratio)
     if verbose:
