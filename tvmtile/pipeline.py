@@ -13,6 +13,7 @@ from tvm import ir, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
+from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
     BindExtents,
@@ -113,6 +114,11 @@ def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule
     return (tirx.transform.BindTarget(target.with_host(target)), *CHECKS, *LOWERING[kind])
 
 
+def _is_for_metal(mod: ir.IRModule) -> bool:
+    targets = (func.attrs.get("target") for func in mod.functions.values() if func.attrs)
+    return any(target is not None and target.kind.name == "metal" for target in targets)
+
+
 _LEFT_OUT = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
 
 
@@ -143,6 +149,9 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
         with tvm.transform.PassContext(
             opt_level=context.opt_level, config=config, instruments=context.instruments
         ):
-            return rest(LowerTilePrograms()(mod))
+            lowered = LowerTilePrograms()(mod)
+            if _is_for_metal(lowered):
+                complete_what_tvm_builds()
+            return rest(lowered)
 
     return run, finalize_host, finalize_device

@@ -35,6 +35,8 @@ BACKENDS = ("emulator", "torch")
 class FakeKernel:
     """A kernel of `torch.mps.compile_shader`, with its conversions of arguments and its checks."""
 
+    max_threads_per_threadgroup = 1024
+
     def __init__(self, kernel):
         self.kernel = kernel
 
@@ -277,6 +279,13 @@ def test_tensors_that_torch_does_not_have_on_the_gpu(monkeypatch):
     with pytest.raises(ArgumentError, match="A must be a torch tensor on mps; it is on cpu") as e:
         kernel(array, array, 1, 1.0)
     assert e.value.help == 'pass `torch.from_numpy(x).to("mps")`'
+
+
+def test_more_threads_than_the_gpu_has_registers_for(monkeypatch):
+    monkeypatch.setattr(FakeKernel, "max_threads_per_threadgroup", 16)
+    kernel = compiled(copy_program("float32"), "torch")
+    with pytest.raises(NoLowering, match="copy_kernel has 32 threads, .* has registers for 16"):
+        kernel(torch.zeros(64), torch.zeros(64))
 
 
 def test_read_only_arrays():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tvm
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import codegen_build
 
-__all__ = ["complete", "kernel_source"]
+__all__ = ["complete", "complete_what_tvm_builds", "kernel_source"]
+
+_CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each kernel
 
 _UNION = "union __TVMArgUnion {\n int v_int[2];\n};\n"
 # A scalar of less than 32 bits is read as a member of this union that TVM does not declare.
@@ -32,6 +36,15 @@ def complete(source: str) -> str:
     """
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
     return source.replace(_UNION, _WHOLE_UNION if uses_members else "").strip() + "\n"
+
+
+def complete_what_tvm_builds() -> None:
+    """Have TVM's own Metal modules made of complete sources, from now on.
+
+    A callback that somebody registered before, to compile kernels ahead of time, is left in place.
+    """
+    if tvm.get_global_func(_CALLBACK, allow_missing=True) is None:
+        tvm_ffi.register_global_func(_CALLBACK, lambda source, _: (complete(source), "metal"))
 
 
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:

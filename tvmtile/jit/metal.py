@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
+import math
 import struct
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import codegen_build, is_buffer_var, split_host_device_mods
 from tvmtile.codegen.metal_source import kernel_source
-from tvmtile.errors import ArgumentError, UnsupportedDtype, import_optional
+from tvmtile.errors import ArgumentError, NoLowering, UnsupportedDtype, import_optional
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import is_pointer
 from tvmtile.jit.launches import KernelInterface, Launch, record, record_launches
@@ -349,11 +350,13 @@ class TorchAdapter(MetalAdapter):
     def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
         """Enqueue kernels in torch's stream."""
         for launch in launches:
+            kernel = self._kernel(launch.kernel)
+            _check_threads(launch, kernel.max_threads_per_threadgroup)
             packed = packed_scalars(self.program.kernels[launch.kernel], launch.scalars)
             # Torch passes a list of integers as an array of 8-byte integers, by value.
             scalars = [[slot for (slot,) in struct.iter_unpack("<q", packed)]] if packed else []
             threads = [b * t for b, t in zip(launch.grid, launch.threads, strict=True)]
-            self._kernel(launch.kernel)(
+            kernel(
                 *(memory[index] for index in launch.buffers),
                 *scalars,
                 threads=threads,
@@ -362,6 +365,16 @@ class TorchAdapter(MetalAdapter):
 
     def _compiled(self, name: str) -> Any:
         return getattr(self._torch.mps.compile_shader(self.program.sources[name]), name)
+
+
+def _check_threads(launch: Launch, limit: int) -> None:
+    """Metal would run nothing, and say nothing."""
+    count = math.prod(launch.threads)
+    if count > limit:
+        raise NoLowering(
+            f"{launch.kernel} has {count} threads, of which this GPU has registers for {limit}",
+            help="use fewer threads, or smaller fragments",
+        )
 
 
 def mps_is_available() -> bool:

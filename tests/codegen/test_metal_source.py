@@ -1,0 +1,67 @@
+"""The Metal source of a kernel, as TVM's flows and ours get it."""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+
+import tvmtile.language as T
+from tvmtile.codegen import metal_source
+from tvmtile.target import resolve
+
+CALLBACK = "tvm_callback_metal_compile"
+
+
+def program(dtype):
+    scalar = getattr(T, dtype)
+
+    @T.prim_func
+    def main(value: scalar, A: T.Tensor((32,), dtype)):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                A[tx] = value
+
+    return main
+
+
+def tvm_source(dtype):
+    module = tvm.tirx.build(program(dtype), target=resolve("metal"), pipeline="tvmtile")
+    return str(module.imports[0].inspect_source("metal"))
+
+
+def test_a_scalar_of_16_bits_is_read_from_a_member_that_is_declared():
+    source = tvm_source("float16")
+    assert ".v_half" in source
+    assert "half v_half;" not in source
+    assert "half v_half;" in metal_source.complete(source)
+
+
+def test_a_union_that_is_not_used_is_left_out():
+    source = tvm_source("int32")
+    assert "union __TVMArgUnion" in source
+    assert "__TVMArgUnion" not in metal_source.complete(source)
+
+
+def test_what_tvm_builds_is_complete():
+    tvm_source("float16")
+    source, format_ = tvm.get_global_func(CALLBACK)(tvm_source("float16"), resolve("metal"))
+    assert "half v_half;" in source
+    assert format_ == "metal"
+
+
+def test_a_callback_of_somebody_else_is_left_in_place():
+    ours = tvm.get_global_func(CALLBACK, allow_missing=True)
+    called = []
+
+    def theirs(source, target):
+        called.append(target)
+        return source, "metal"
+
+    tvm_ffi.register_global_func(CALLBACK, theirs, override=True)
+    try:
+        tvm_source("float16")
+        assert called
+    finally:
+        tvm_ffi.remove_global_func(CALLBACK)
+        if ours is not None:
+            tvm_ffi.register_global_func(CALLBACK, ours)
