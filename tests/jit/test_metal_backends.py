@@ -288,6 +288,58 @@ def test_more_threads_than_the_gpu_has_registers_for(monkeypatch):
         kernel(torch.zeros(64), torch.zeros(64))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tensors_that_start_between_two_vectors(backend):
+    @T.prim_func
+    def main(A: T.Tensor((128,), "float16"), B: T.Tensor((128,), "float16")):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                for lane in T.vectorized(4):
+                    B[tx * 4 + lane] = A[tx * 4 + lane]
+
+    kernel = compiled(main, backend)
+    memory, b = torch.randn(136).half(), torch.zeros(128).half()
+    kernel(memory[4:132], b)
+    assert torch.equal(b, memory[4:132])
+    with pytest.raises(ArgumentError, match="main: A must start at a multiple of 8 bytes"):
+        kernel(memory[1:129], b)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pointers_take_tensors(backend):
+    @T.prim_func
+    def main(p: T.ptr, n: T.int32, q: T.ptr):
+        A = T.make_tensor(p, (n, 32), "float32")
+        B = T.make_tensor(q, (n, 32), "float32")
+        for bx in T.thread_binding(n, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[bx, tx] = A[bx, 31 - tx]
+
+    kernel = compiled(main, backend)
+    a, b = torch.randn(3, 32), torch.zeros(3, 32)
+    kernel(a, 3, b)
+    assert torch.equal(b, a.flip(1))
+    with pytest.raises(ArgumentError, match="main: p is a pointer; it got 4096"):
+        kernel(4096, 3, b)
+
+
+def test_arguments_that_are_no_arrays():
+    @T.prim_func
+    def main(
+        A: T.Tensor((32,), "float32"),
+        unused: T.Tensor((5,), "float32"),
+        n: T.int32,
+        B: T.Tensor((32,), "float32"),
+    ):
+        for _bx in T.thread_binding(1, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = A[tx] + T.cast(n, "float32")
+
+    a, b = torch.randn(32, requires_grad=True), torch.zeros(32)
+    compiled(main)(a, None, np.int32(3), b)
+    assert torch.equal(b, a.detach() + 3)
+
+
 def test_read_only_arrays():
     a, b = np.zeros(100, np.float32), np.zeros(100, np.float32)
     b.flags.writeable = False

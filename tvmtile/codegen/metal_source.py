@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
@@ -9,9 +11,13 @@ from tvm.target import Target
 
 from tvmtile._tvm import codegen_build
 
-__all__ = ["complete", "complete_what_tvm_builds", "kernel_source"]
+__all__ = ["complete", "complete_what_tvm_builds", "kernel_source", "needed_alignment"]
 
 _CALLBACK = "tvm_callback_metal_compile"  # TVM calls it with the source of each kernel
+
+_BYTES = {"char": 1, "uchar": 1, "half": 2, "bfloat": 2, "short": 2, "ushort": 2}
+_BYTES |= {"int": 4, "uint": 4, "float": 4, "long": 8, "ulong": 8}
+_VECTOR = re.compile(rf"\(device ({'|'.join(_BYTES)})([24])\s*\*\)")
 
 _UNION = "union __TVMArgUnion {\n int v_int[2];\n};\n"
 # A scalar of less than 32 bits is read as a member of this union that TVM does not declare.
@@ -36,6 +42,12 @@ def complete(source: str) -> str:
     """
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
     return source.replace(_UNION, _WHOLE_UNION if uses_members else "").strip() + "\n"
+
+
+def needed_alignment(source: str) -> int:
+    """The bytes at a multiple of which a tensor must start for a kernel's vectors to be aligned."""
+    vectors = _VECTOR.findall(source)
+    return max((_BYTES[element] * int(lanes) for element, lanes in vectors), default=1)
 
 
 def complete_what_tvm_builds() -> None:

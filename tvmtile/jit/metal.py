@@ -22,7 +22,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import codegen_build, is_buffer_var, split_host_device_mods
-from tvmtile.codegen.metal_source import kernel_source
+from tvmtile.codegen.metal_source import kernel_source, needed_alignment
 from tvmtile.errors import ArgumentError, NoLowering, UnsupportedDtype, import_optional
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import is_pointer
@@ -151,6 +151,8 @@ class MetalAdapter(Adapter):
         self.program = program
         self.call = self._run_program
         self._host = tvm.runtime.Executable(program.module)[name]
+        self._names = [f"{name}: {param.name}" for param in params]
+        self._alignment = max(map(needed_alignment, program.sources.values()), default=1)
         self._pointers = frozenset(i for i, param in enumerate(params) if is_pointer(param))
         self._tensors = frozenset(i for i, param in enumerate(params) if is_buffer_var(param))
 
@@ -165,6 +167,10 @@ class MetalAdapter(Adapter):
     @abstractmethod
     def accepts(self, tensor: Any) -> bool:
         """Tell whether the kernels can reach a tensor's memory."""
+
+    @abstractmethod
+    def offset(self, tensor: Any) -> int:
+        """Bytes between memory that is aligned for any vector and the tensor's first element."""
 
     @abstractmethod
     def allocate(self, dtype: str, elements: int) -> Any:
@@ -187,7 +193,9 @@ class MetalAdapter(Adapter):
             return self._address(index, arg)
         if index not in self._tensors or not hasattr(arg, "shape"):
             return arg
-        self._check(arg)
+        if not self.accepts(arg):
+            raise TypeError(f"a tensor that {type(self).__name__} can't reach")
+        self._check_alignment(index, arg)
         strides = arg.stride() if hasattr(arg, "stride") else _strides(arg)
         dtype = str(arg.dtype).removeprefix("torch.")
         return placeholder(index, tuple(arg.shape), tuple(strides), dtype)
@@ -195,14 +203,20 @@ class MetalAdapter(Adapter):
     def _address(self, index: int, arg: Any) -> Any:
         if not hasattr(arg, "shape") or not self.accepts(arg):
             raise ArgumentError(
-                f"argument {index} is a pointer; it got {arg!r:.80}",
+                f"{self._names[index]} is a pointer; it got {arg!r:.80}",
                 help=f"pass a tensor on {self.device}: a Metal kernel takes no bare address",
             )
+        self._check_alignment(index, arg)
         return ctypes.c_void_p(address_of(index))
 
-    def _check(self, tensor: Any) -> None:
-        if not self.accepts(tensor):
-            raise TypeError(f"a tensor that {type(self).__name__} can't reach")
+    def _check_alignment(self, index: int, tensor: Any) -> None:
+        """A GPU would access other memory than the tensor's."""
+        if self._alignment > 1 and self.offset(tensor) % self._alignment:
+            raise ArgumentError(
+                f"{self._names[index]} must start at a multiple of {self._alignment} bytes, "
+                "which the kernel moves at once",
+                help="pass a copy, `x.clone()` or `x.copy()`",
+            )
 
 
 def _strides(array: Any) -> Sequence[int]:
@@ -234,6 +248,10 @@ class EmulatorAdapter(MetalAdapter):
     def accepts(self, tensor: Any) -> bool:
         """Whether it is on the CPU."""
         return str(getattr(tensor, "device", "cpu")).startswith("cpu")
+
+    def offset(self, tensor: Any) -> int:
+        """Its address."""
+        return _address_of_memory(tensor)
 
     def allocate(self, dtype: str, elements: int) -> Any:
         """An array of numpy, or a torch tensor where numpy does not have the dtype."""
@@ -294,6 +312,10 @@ def _memory(tensor: Any) -> Any:
     return _from_tvm(tensor)
 
 
+def _address_of_memory(tensor: Any) -> int:
+    return int(tensor.data_ptr() if hasattr(tensor, "data_ptr") else tensor.ctypes.data)
+
+
 def _is_torch(tensor: Any) -> bool:
     return hasattr(tensor, "untyped_storage")
 
@@ -342,6 +364,10 @@ class TorchAdapter(MetalAdapter):
     def accepts(self, tensor: Any) -> bool:
         """Whether it is a torch tensor on the GPU."""
         return _is_torch(tensor) and tensor.device.type == self.device
+
+    def offset(self, tensor: Any) -> int:
+        """Where it starts in its storage, which is aligned."""
+        return int(tensor.storage_offset() * tensor.itemsize)
 
     def allocate(self, dtype: str, elements: int) -> Any:
         """A torch tensor on the GPU; torch keeps its memory until the kernels have run."""
