@@ -34,6 +34,7 @@ from tvm_ffi import register_error
 
 __all__ = [
     "ArgumentError",
+    "DataRace",
     "InvalidOperand",
     "InvalidValue",
     "MetalCompileError",
@@ -198,6 +199,10 @@ class InvalidValue(TileError, ValueError):
 
 class NestingError(TileError, RuntimeError):
     """A construct in a place where it has no meaning, such as a tile operator in `T.Parallel`."""
+
+
+class DataRace(TileError, RuntimeError):
+    """Threads that use an element at the same time, where no barrier can stand between them."""
 
 
 class ScopeError(TileError, NameError):

@@ -10,6 +10,7 @@ from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
+from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
@@ -33,6 +34,7 @@ __all__ = [
     "CheckLaunch",
     "CheckLocals",
     "GuardGlobalAccess",
+    "InsertBarriers",
     "InterchangeLoopsOnCpu",
     "LaunchBlocksOnCpu",
     "Legalize",

@@ -304,6 +304,7 @@ class Atomic(TileOp):
     name = "atomic"
     options = ("kind", "order")
     is_tile = False
+    is_atomic = True
 
     dst: Any
     value: Any
@@ -334,6 +335,7 @@ class AtomicLoad(TileOp):
     name = "atomic_load"
     options = ("order",)
     is_tile = False
+    is_atomic = True
 
     src: Any
     order: str = "seq_cst"

@@ -61,6 +61,9 @@ class TileOp:
     """True for an element operator that all threads of a block do once together, if the operands are
     the same for all; otherwise each thread does it."""
 
+    is_atomic: ClassVar[bool] = False
+    """True for an element operator whose accesses are indivisible: two of them need no barrier."""
+
     def reads(self) -> list[Any]:
         """The operands that the operator reads."""
         raise NotImplementedError

@@ -1,0 +1,447 @@
+"""InsertBarriers: no race is left, and no barrier is there without a reason.
+
+The oracle executes a program for all threads between barriers, and remembers for each element of shared
+memory which threads have touched it since the last barrier.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import tvm
+from tvm import ir, tirx
+from tvm.script import tirx as T
+from tvm_ffi import structural_walk
+
+from tvmtile.errors import DataRace
+from tvmtile.passes import InsertBarriers
+from tvmtile.passes.kernels import Launch, is_barrier, is_kernel, statements_of, with_statements
+from tvmtile.testing.metal import compile_msl
+
+SIMDGROUP = 32
+
+
+# The oracle ---------------------------------------------------------------------------------------
+
+
+class RaceFound(Exception):
+    """Two threads met at an element."""
+
+
+class Oracle:
+    """Executes the kernel of a function: its stores, loops and branches, on indices alone."""
+
+    def __init__(self, func):
+        kernels = []
+        structural_walk(
+            func.body, (tirx.For, lambda node: kernels.append(node) if is_kernel(node) else None)
+        )
+        self.launch = Launch(kernels[0])
+        self.touched = {}
+        self.barriers = 0
+        self.stores = 0
+
+    def run(self):
+        environments = [
+            {var: int(value.value) for var, value in indices.items()}
+            for indices in self.launch.all_threads()
+        ]
+        for environment in environments:
+            environment.update({loop.loop_var: 0 for loop in self.launch.blocks})
+            environment["thread"] = sum(
+                environment[loop.loop_var] * scale
+                for loop, scale in zip(
+                    self.launch.threads_fastest_first, (1, 1 << 10, 1 << 20), strict=False
+                )
+            )
+        self.statement(self.launch.body, environments)
+        return self
+
+    def statement(self, stmt, threads):
+        if isinstance(stmt, tirx.SeqStmt):
+            for child in stmt.seq:
+                self.statement(child, threads)
+        elif is_barrier(stmt):
+            self.barrier(stmt, threads)
+        elif isinstance(stmt, tirx.For):
+            self.loop(stmt, threads)
+        elif isinstance(stmt, tirx.IfThenElse):
+            taken = [bool(value(stmt.condition, thread)) for thread in threads]
+            self.both(stmt, threads, taken)
+        elif isinstance(stmt, tirx.BufferStore):
+            self.stores += 1
+            for thread in threads:
+                self.reads(stmt.value, thread)
+            for thread in threads:
+                self.touch(stmt.buffer, stmt.indices, thread, writes=True)
+
+    def both(self, stmt, threads, taken):
+        for case, wanted in ((stmt.then_case, True), (stmt.else_case, False)):
+            some = [thread for thread, took in zip(threads, taken, strict=True) if took is wanted]
+            if case is not None and some:
+                self.statement(case, some)
+
+    def loop(self, loop, threads):
+        first, count = value(loop.min, threads[0]), value(loop.extent, threads[0])
+        for number in range(count):
+            for thread in threads:
+                thread[loop.loop_var] = first + number
+            self.statement(loop.body, threads)
+
+    def barrier(self, stmt, threads):
+        assert len(threads) == self.launch.num_threads, "not all threads come to a barrier"
+        self.barriers += 1
+        if stmt.value.args[0].value != "warp":
+            self.touched.clear()
+            return
+        for uses in self.touched.values():
+            for key in uses:
+                uses[key] = True
+
+    def reads(self, expression, thread):
+        loads = []
+        structural_walk(expression, (ir.TensorLoad, loads.append))
+        for load in loads:
+            self.touch(load.source, load.indices, thread, writes=False)
+
+    def touch(self, buffer, indices, thread, *, writes):
+        if buffer.ty.storage_scope != "shared":
+            return
+        place = (buffer.name, *(value(index, thread) for index in indices))
+        uses = self.touched.setdefault(place, {})
+        me = thread["thread"]
+        for (other, store), met in uses.items():
+            if other == me or not (writes or store) or (writes and store == self.stores):
+                continue
+            if not met or me // SIMDGROUP != other // SIMDGROUP:
+                raise RaceFound(f"{place}: threads {other} and {me}")
+        uses[me, self.stores if writes else 0] = False
+
+
+def value(expression, environment):
+    """The value of an expression of integers."""
+    if isinstance(expression, tirx.IntImm):
+        return int(expression.value)
+    if isinstance(expression, ir.Var):
+        return environment[expression]
+    if isinstance(expression, tirx.Not):
+        return not value(expression.a, environment)
+    operation = {
+        tirx.Add: lambda a, b: a + b,
+        tirx.Sub: lambda a, b: a - b,
+        tirx.Mul: lambda a, b: a * b,
+        tirx.FloorDiv: lambda a, b: a // b,
+        tirx.FloorMod: lambda a, b: a % b,
+        tirx.LT: lambda a, b: a < b,
+        tirx.EQ: lambda a, b: a == b,
+        tirx.GE: lambda a, b: a >= b,
+        ir.prim.BitwiseXor: lambda a, b: a ^ b,
+    }[type(expression)]
+    return operation(value(expression.a, environment), value(expression.b, environment))
+
+
+def with_pass(func):
+    return InsertBarriers(ir.IRModule({"main": func}))["main"]
+
+
+def barriers_in(func):
+    found = []
+    structural_walk(
+        func.body, (tirx.Evaluate, lambda node: found.append(node) if is_barrier(node) else None)
+    )
+    return found
+
+
+def without(stmt, number):
+    """A statement without one of its barriers, and how many came before its end."""
+    if is_barrier(stmt):
+        return (tirx.Evaluate(tirx.const(0, "int32")) if number == 0 else stmt), number - 1
+    children = []
+    for child in statements_of(stmt):
+        child, number = without(child, number)
+        children.append(child)
+    return (with_statements(stmt, children) if children else stmt), number
+
+
+def executed(func):
+    """How many barriers a block executes; no race is found."""
+    return Oracle(func).run().barriers
+
+
+def assert_each_is_needed(func):
+    for number in range(len(barriers_in(func))):
+        fewer = func.with_body(without(func.body, number)[0])
+        with pytest.raises(RaceFound):
+            Oracle(fewer).run()
+
+
+# Typical programs ---------------------------------------------------------------------------------
+
+
+def gemm(steps):
+    """What a GEMM does to its tiles: two copies, then all threads read both."""
+
+    @T.prim_func
+    def main(A: T.Buffer((steps, 64), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                A_s = T.alloc_buffer((8, 8), "float32", scope="shared")
+                B_s = T.alloc_buffer((64,), "float32", scope="shared")
+                for k in range(steps):
+                    A_s[tx // 8, tx % 8] = A[k, tx]
+                    B_s[tx] = A[k, tx]
+                    for i in range(8):
+                        C[tx] = C[tx] + A_s[tx % 8, i] * B_s[i * 8 + tx // 8]
+
+    return main
+
+
+def pipelined(steps, versions):
+    """A GEMM whose copies are one step ahead."""
+
+    @T.prim_func
+    def main(A: T.Buffer((steps, 64), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                A_s = T.alloc_buffer((versions, 64), "float32", scope="shared")
+                A_s[0, tx] = A[0, tx]
+                for k in range(steps):
+                    if k + 1 < steps:
+                        A_s[(k + 1) % versions, tx] = A[k + 1, tx]
+                    for i in range(8):
+                        C[tx] = C[tx] + A_s[k % versions, i * 8 + tx // 8]
+
+    return main
+
+
+def test_two_barriers_an_iteration_of_a_gemm():
+    func = with_pass(gemm(6))
+    assert executed(func) == 2 * 6
+    assert_each_is_needed(func)
+
+
+@pytest.mark.parametrize("versions", [2, 3])
+@pytest.mark.parametrize("steps", [4, 100])
+def test_one_barrier_an_iteration_of_a_pipelined_gemm(versions, steps):
+    func = with_pass(pipelined(steps, versions))
+    assert executed(func) == steps
+    assert_each_is_needed(func)
+
+
+def test_the_number_of_steps_may_be_a_scalar():
+    @T.prim_func
+    def main(a: T.handle, c: T.handle, n: T.int32):
+        A = T.match_buffer(a, (n, 64), "float32")
+        C = T.match_buffer(c, (64,), "float32")
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                A_s = T.alloc_buffer((2, 64), "float32", scope="shared")
+                A_s[0, tx] = A[0, tx]
+                for k in range(n):
+                    if k + 1 < n:
+                        A_s[(k + 1) % 2, tx] = A[k + 1, tx]
+                    C[tx] = C[tx] + A_s[k % 2, 63 - tx]
+
+    assert len(barriers_in(with_pass(main))) == 1
+
+
+def test_what_needs_no_barrier_gets_none():
+    @T.prim_func
+    def own_elements(A: T.Buffer((256,), "float32"), C: T.Buffer((256,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((256,), "float32", scope="shared")
+                V = T.decl_buffer((16, 16), "float32", data=S.data, scope="shared")
+                for i in range(4):
+                    S[i * 64 + (tx ^ (i % 4))] = A[i * 64 + tx]
+                for i in range(4):
+                    for j in range(1):
+                        C[i * 64 + tx] = V[i * 4 + (tx ^ (i % 4)) // 16 + j, (tx ^ (i % 4)) % 16]
+
+    @T.prim_func
+    def halves(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((512,), "float32", scope="shared")
+                for k in range(3):
+                    S[T.Ramp(tx * 4, 1, 4)] = T.Broadcast(T.float32(1), 4)
+                    C[tx] = S[511 - tx]
+
+    @T.prim_func
+    def one_thread(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(1, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                for k in range(64):
+                    S[k] = A[k]
+                for k in range(64):
+                    C[k] = S[63 - k]
+
+    for func in (own_elements, halves, one_thread):
+        assert not barriers_in(with_pass(func))
+
+
+def test_barriers_of_the_user_count():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                for k in range(4):
+                    S[tx] = A[tx]
+                    T.evaluate(T.tvm_storage_sync("shared"))
+                    C[tx] = S[63 - tx]
+
+    func = with_pass(main)
+    assert executed(func) == 8
+    assert len(barriers_in(func)) == 2
+
+
+def test_threads_of_a_simdgroup_wait_for_each_other_alone():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                S[tx] = A[tx]
+                C[tx] = S[tx // 32 * 32 + (31 - tx % 32)]
+
+    func = with_pass(main)
+    assert [str(barrier.value.args[0].value) for barrier in barriers_in(func)] == ["warp"]
+    assert executed(func) == 1
+
+
+def test_barriers_stand_before_what_not_all_threads_do():
+    @T.prim_func
+    def tree(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                S[tx] = A[tx]
+                if tx < 32:
+                    S[tx] = S[tx] + S[tx + 32]
+                if tx < 16:
+                    S[tx] = S[tx] + S[tx + 16]
+                C[tx] = S[0]
+
+    func = with_pass(tree)
+    assert executed(func) == 3
+    assert_each_is_needed(func)
+
+
+def test_both_sides_of_a_branch_run_at_the_same_time():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                if tx < 32:
+                    S[tx] = A[tx]
+                else:
+                    C[tx] = S[tx - 32]
+
+    with pytest.raises(DataRace, match=r"S\[64\] float32 are read .* no barrier can stand"):
+        with_pass(main)
+
+
+def test_a_statement_that_reads_what_it_writes():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((65,), "float32", scope="shared")
+                S[tx] = S[tx + 1]
+
+    with pytest.raises(DataRace, match="in the same statement"):
+        with_pass(main)
+
+
+# Random programs ----------------------------------------------------------------------------------
+
+
+class Programs:
+    """Random programs of a few threads: loops, branches, versions of two shared tiles."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.thread = tirx.Var("tx", "int32")
+        self.block = tirx.Var("bx", "int32")
+        self.tiles = [
+            tirx.decl_buffer((2, 8), "float32", name=name, scope="shared") for name in "ST"
+        ]
+        self.out = tirx.decl_buffer((8,), "float32", name="C")
+        self.threads = self.random.choice([2, 4, 64])
+
+    def program(self):
+        body = tirx.SeqStmt(
+            [*(tirx.AllocBuffer(tile) for tile in self.tiles), *self.statements([], 0)]
+        )
+        for var, extent, tag in (
+            (self.thread, self.threads, "threadIdx.x"),
+            (self.block, 1, "blockIdx.x"),
+        ):
+            axis = tirx.IterVar(
+                ir.Range.from_min_extent(0, extent),
+                tirx.Var(tag, "int32"),
+                tirx.IterVar.ThreadIndex,
+                tag,
+            )
+            notes = {"tvmtile.kernel": True} if tag == "blockIdx.x" else {}
+            zero, count = tirx.const(0, "int32"), tirx.const(extent, "int32")
+            body = tirx.For(var, zero, count, tirx.ForKind.THREAD_BINDING, body, axis, notes)
+        return tirx.PrimFunc([self.out], body)
+
+    def statements(self, loops, depth):
+        return [self.statement(loops, depth) for _ in range(self.random.randint(2, 4))]
+
+    def statement(self, loops, depth):
+        kind = self.random.random()
+        if depth < 2 and kind < 0.25:
+            return self.loop(loops, depth)
+        if depth < 2 and kind < 0.4:
+            return self.branch(loops, depth)
+        if kind < 0.45:
+            return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
+        if kind < 0.75:
+            tile = self.random.choice(self.tiles)
+            return tirx.BufferStore(tile, tirx.const(1.0, "float32"), self.place(loops))
+        tile = self.random.choice(self.tiles)
+        return tirx.BufferStore(
+            self.out, tirx.BufferLoad(tile, self.place(loops)), [self.thread % 8]
+        )
+
+    def place(self, loops):
+        tx = self.thread
+        version = self.random.choice(
+            [tirx.const(0, "int32"), tirx.const(1, "int32"), *loops, *loops]
+        )
+        shift = self.random.choice([0, 0, 1])
+        column = self.random.choice(
+            [tx % 8, tx % 8, 7 - tx % 8, (tx + 1) % 8, (tx % 4) * 2, tx % 8 ^ 1, *loops]
+        )
+        return [(version + shift) % 2, column % 8]
+
+    def loop(self, loops, depth):
+        var = tirx.Var("ijk"[depth], "int32")
+        extent = tirx.const(self.random.randint(1, 4), "int32")
+        if loops and self.random.random() < 0.3:
+            extent = loops[-1]
+        body = tirx.SeqStmt(self.statements([*loops, var], depth + 1))
+        return tirx.For(var, tirx.const(0, "int32"), extent, tirx.ForKind.SERIAL, body)
+
+    def branch(self, loops, depth):
+        then = tirx.SeqStmt(self.statements(loops, depth + 1))
+        if loops and self.random.random() < 0.6:
+            other = tirx.SeqStmt(self.statements(loops, depth + 1))
+            some = self.random.choice([other, None])
+            return tirx.IfThenElse(loops[-1] < self.random.randint(1, 3), then, some)
+        store = tirx.BufferStore(self.tiles[0], tirx.const(1.0, "float32"), self.place(loops))
+        return tirx.IfThenElse(self.thread < self.random.randint(1, self.threads), store, None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs_have_no_race_left(seed):
+    for number in range(25):
+        Oracle(with_pass(Programs(1000 * seed + number).program())).run()

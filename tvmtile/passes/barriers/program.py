@@ -1,0 +1,293 @@
+"""The paths through what a thread does, and the accesses on them that no barrier separates.
+
+Threads go through uniform loops and branches together, so what all of them do is one sequence of
+statements. Two accesses race if a path leads from one to the other without a barrier, and two threads
+meet at an element. The state at a place of the program is the set of accesses that are open there:
+those since the last barrier, each with the iterations, of the loops around, that it was done in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from tvmtile.passes.barriers.effects import Loop, SharedAccess
+from tvmtile.passes.barriers.footprint import Footprints, Meeting, Order
+
+__all__ = [
+    "Barriers",
+    "Branch",
+    "Checker",
+    "Exit",
+    "Item",
+    "Iteration",
+    "Leaf",
+    "Race",
+    "Sequence",
+    "Slot",
+    "Wait",
+]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A place where a barrier may stand.
+
+    Attributes
+    ----------
+    weight : float
+        How often it is executed, roughly, relative to the loop around it.
+    """
+
+    weight: float = 1.0
+
+
+Barriers = dict[Slot, Meeting]
+"""Where barriers stand, and the threads that meet there: those of a block or of a simdgroup."""
+
+
+@dataclass(eq=False)
+class Leaf:
+    """A statement in which no barrier is needed, and all its accesses."""
+
+    statement: tirx.Stmt
+    accesses: tuple[SharedAccess, ...]
+
+
+@dataclass(eq=False)
+class Wait:
+    """A barrier of the user's."""
+
+    statement: tirx.Stmt
+    meeting: Meeting
+
+
+@dataclass(eq=False)
+class Exit:
+    """A `break` or a `continue`."""
+
+    statement: tirx.Stmt
+    is_break: bool
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Statements one after the other; `slots[i]` is before `items[i]`, the last one at the end."""
+
+    items: list[Item]
+    slots: list[Slot | None]
+
+
+@dataclass(eq=False)
+class Branch:
+    """Paths, one of which is taken; `head` is what the condition reads."""
+
+    statement: tirx.Stmt
+    head: tuple[SharedAccess, ...]
+    cases: list[Sequence]
+
+
+@dataclass(eq=False)
+class Iteration:
+    """A loop; `head` is what its bounds read, or a `while`'s condition, each time."""
+
+    statement: tirx.Stmt
+    loop: Loop
+    head: tuple[SharedAccess, ...]
+    body: Sequence
+    runs: bool
+    """The body certainly runs at least once."""
+    around: tuple[Loop, ...]
+    """The loops around it."""
+
+
+Item = Leaf | Wait | Exit | Branch | Iteration
+
+_Orders = frozenset[tuple[Loop, Order]]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """An access that later ones may race with."""
+
+    access: SharedAccess
+    orders: _Orders
+    in_order: Meeting
+    """The threads that have met since: none, or those of a simdgroup."""
+
+
+_State = frozenset[_Open]
+_NOTHING: _State = frozenset()
+
+
+class Race(Exception):
+    """Two accesses that no barrier separates."""
+
+    def __init__(self, earlier: SharedAccess, later: SharedAccess) -> None:
+        super().__init__("race")
+        self.earlier = earlier
+        self.later = later
+
+
+class Checker:
+    """Looks for races.
+
+    Parameters
+    ----------
+    footprints : Footprints
+        Knows which accesses meet.
+    """
+
+    def __init__(self, footprints: Footprints) -> None:
+        self._footprints = footprints
+        self._barriers: Barriers = {}
+        self._exits: list[tuple[_State, _State]] = []
+
+    def race(
+        self, part: Item | Sequence, loops: tuple[Loop, ...], barriers: Barriers
+    ) -> Race | None:
+        """Find a race in a part of the program, on its own.
+
+        Parameters
+        ----------
+        part : Item or Sequence
+            The part.
+        loops : tuple of Loop
+            The loops around it.
+        barriers : dict of Slot to Meeting
+            Barriers besides those of the user.
+        """
+        self._barriers = barriers
+        self._exits = [(_NOTHING, _NOTHING)]
+        try:
+            if isinstance(part, Sequence):
+                self._sequence(part, _NOTHING, loops)
+            else:
+                self._item(part, _NOTHING, loops)
+        except Race as race:
+            return race
+        return None
+
+    def between(
+        self, earlier: SharedAccess, later: SharedAccess, loops: tuple[Loop, ...]
+    ) -> Meeting:
+        """The threads that two accesses of one statement let meet."""
+        return self._footprints.meeting(earlier, later, dict.fromkeys(loops, Order.SAME))
+
+    # Paths -------------------------------------------------------------------------------------------
+
+    def _sequence(self, sequence: Sequence, state: _State, loops: tuple[Loop, ...]) -> _State:
+        for slot, item in zip(sequence.slots, sequence.items, strict=False):
+            state = self._item(item, self._at(slot, state), loops)
+        return self._at(sequence.slots[-1], state)
+
+    def _at(self, slot: Slot | None, state: _State) -> _State:
+        if slot is None or slot not in self._barriers:
+            return state
+        return _after_barrier(state, self._barriers[slot])
+
+    def _item(self, item: Item, state: _State, loops: tuple[Loop, ...]) -> _State:
+        if isinstance(item, Leaf):
+            return self._accesses(item.accesses, state, loops)
+        if isinstance(item, Wait):
+            return _after_barrier(state, item.meeting)
+        if isinstance(item, Exit):
+            broken, continued = self._exits[-1]
+            both = (broken | state, continued) if item.is_break else (broken, continued | state)
+            self._exits[-1] = both
+            return _NOTHING
+        state = self._accesses(item.head, state, loops)
+        if isinstance(item, Branch):
+            return frozenset().union(*(self._sequence(case, state, loops) for case in item.cases))
+        return self._iteration(item, state, loops)
+
+    def _iteration(self, item: Iteration, before: _State, loops: tuple[Loop, ...]) -> _State:
+        loop = item.loop
+        inside = (*loops, loop)
+        first = frozenset(_with(opened, loop, Order.FIRST) for opened in before)
+        state, reached = first, _NOTHING
+        while True:
+            self._exits.append((_NOTHING, _NOTHING))
+            end = self._sequence(item.body, state, inside)
+            broken, continued = self._exits.pop()
+            end |= continued
+            next_one = frozenset(_in_next_iteration(opened, loop) for opened in end)
+            if loop.var is None:  # a `while` evaluates its condition again
+                next_one = self._accesses(item.head, next_one, loops)
+            reached |= next_one
+            if reached <= state:
+                break
+            state |= reached
+        if loop.var is None:
+            after = frozenset(_without(opened, loop) for opened in reached)
+        else:
+            after = frozenset(_after_loop(opened, loop) for opened in end)
+        after |= frozenset(_without(opened, loop) for opened in broken)
+        return after if item.runs else after | before
+
+    def _accesses(
+        self, accesses: Iterable[SharedAccess], state: _State, loops: tuple[Loop, ...]
+    ) -> _State:
+        opened: list[_Open] = []
+        orders = frozenset((loop, Order.SAME) for loop in loops)
+        for access in accesses:
+            for other in state:
+                self._check(other, access)
+            opened.append(_Open(access, orders, Meeting.NEVER))
+        return state.union(opened)
+
+    def _check(self, earlier: _Open, later: SharedAccess) -> None:
+        if not _may_race(earlier.access, later):
+            return
+        meeting = self._footprints.meeting(earlier.access, later, dict(earlier.orders))
+        if meeting > earlier.in_order:
+            raise Race(earlier.access, later)
+
+
+def _may_race(a: SharedAccess, b: SharedAccess) -> bool:
+    if not a.root.same_as(b.root) or not (a.writes or b.writes):
+        return False
+    return not (a.is_atomic and b.is_atomic)
+
+
+def _after_barrier(state: _State, meeting: Meeting) -> _State:
+    if meeting == Meeting.IN_BLOCK:
+        return _NOTHING
+    return frozenset(_Open(opened.access, opened.orders, meeting) for opened in state)
+
+
+def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Order]]:
+    return (pair for pair in opened.orders if pair[0] is not loop)
+
+
+def _of(opened: _Open, loop: Loop) -> set[Order]:
+    return {order for other, order in opened.orders if other is loop}
+
+
+def _replaced(opened: _Open, loop: Loop, orders: Iterable[Order]) -> _Open:
+    pairs = frozenset([*_others(opened, loop), *((loop, order) for order in orders)])
+    return _Open(opened.access, pairs, opened.in_order)
+
+
+def _with(opened: _Open, loop: Loop, order: Order) -> _Open:
+    """On entering a loop: an access before it, or in an earlier run of it, has no iteration here."""
+    return _replaced(opened, loop, [] if loop in opened.access.loops else [order])
+
+
+def _without(opened: _Open, loop: Loop) -> _Open:
+    return _replaced(opened, loop, [])
+
+
+def _in_next_iteration(opened: _Open, loop: Loop) -> _Open:
+    orders = _of(opened, loop)
+    if Order.SAME in orders:
+        return _replaced(opened, loop, [Order.NEXT])
+    if Order.NEXT in orders or Order.LATER in orders:
+        return _replaced(opened, loop, [Order.LATER])
+    return _without(opened, loop)
+
+
+def _after_loop(opened: _Open, loop: Loop) -> _Open:
+    return _replaced(opened, loop, [Order.LAST] if Order.SAME in _of(opened, loop) else [])
