@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import codegen_build
+from tvmtile.codegen.metal import with_functions
 
 __all__ = ["complete", "complete_what_tvm_builds", "kernel_source", "needed_alignment"]
 
@@ -40,6 +41,7 @@ def complete(source: str) -> str:
     str
         What Metal's compiler gets.
     """
+    source = with_functions(source)
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
     return source.replace(_UNION, _WHOLE_UNION if uses_members else "").strip() + "\n"
 

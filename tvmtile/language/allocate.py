@@ -11,6 +11,7 @@ from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.language.dtypes import DType, as_dtype
 from tvmtile.language.frontend.tracer import _converted
 from tvmtile.language.kernel import current_kernel
+from tvmtile.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
 
 __all__ = [
     "FRAGMENT_SCOPE",
@@ -21,10 +22,6 @@ __all__ = [
     "alloc_shared",
     "alloc_var",
 ]
-
-SHARED_SCOPE = "shared.dyn"
-FRAGMENT_SCOPE = "local.fragment"
-
 
 def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> ir.Var:
     """Allocate a tile that the threads of a block share.

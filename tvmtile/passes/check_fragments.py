@@ -8,9 +8,9 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.errors import NestingError
-from tvmtile.language.allocate import FRAGMENT_SCOPE
 from tvmtile.passes.accesses import Access, accesses_of, kernels_of, uses, values_of_names
 from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.scopes import FRAGMENT_SCOPE
 from tvmtile.tileop.operands import describe
 from tvmtile.tileop.registry import operator_of
 

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.errors import VerifyError
-from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.rewriting import ScopedRewriter
 from tvmtile.spans import location_of
 from tvmtile.tileop.registry import LoweringContext, lower, operator_of
@@ -30,12 +30,20 @@ class _Lower(ScopedRewriter):
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target
+        self._launch: Launch | None = None
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._launch = Launch(loop)
+        return super().visit_for(loop)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         op = operator_of(node.value)
         if op is None or not op.is_tile:
             return self.descend(node)
-        context = LoweringContext(self._target, self.analyzer, location_of(node.value))
+        context = LoweringContext(
+            self._target, self.analyzer, location_of(node.value), launch=self._launch
+        )
         return lower(op, context)
 
 

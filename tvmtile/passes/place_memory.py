@@ -1,4 +1,4 @@
-"""PlaceMemoryOnCpu: tiles become arrays of the host."""
+"""PlaceMemoryOnCpu, PlaceMemoryOnMetal: tiles become arrays in memory that the target has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import contains
 
-__all__ = ["PlaceMemoryOnCpu"]
+__all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnMetal"]
 
 
 @prim_func_pass("PlaceMemoryOnCpu")
@@ -63,6 +63,50 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
+@prim_func_pass("PlaceMemoryOnMetal")
+def PlaceMemoryOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Place shared tiles in threadgroup memory, whose size is fixed when a kernel is compiled.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+                tile[tx] = A[tx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32,), "float32", scope="shared")
+                tile[tx] = A[tx]
+    ```
+    """
+    del context
+    placed: dict[ir.Var, ir.Var] = {}
+
+    def place(var: ir.Var) -> ir.Var:
+        if not is_buffer_var(var) or var.ty.storage_scope not in _SCOPES_ON_METAL:
+            return var
+        if var not in placed:
+            placed[var] = _placed(
+                var, var.ty.data_alignment, _SCOPES_ON_METAL[var.ty.storage_scope]
+            )
+        return placed[var]
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Var, place)))
+
+
+_SCOPES_ON_METAL = {"shared.dyn": "shared", "local.var": "local"}
+
+
 def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
     """What may be assumed of parameters, of the views of them and of what pointers point to."""
     alignments = {param: _itemsize(param) for param in func.params if is_buffer_var(param)}
@@ -84,7 +128,7 @@ def _itemsize(buffer: ir.Var) -> int:
     return max(1, DataType(str(buffer.ty.dtype)).bits // 8)
 
 
-def _placed(buffer: ir.Var, alignment: int) -> ir.Var:
+def _placed(buffer: ir.Var, alignment: int, scope: str = "global") -> ir.Var:
     ty = buffer.ty
     return tirx.decl_buffer(
         ty.shape,
@@ -92,7 +136,7 @@ def _placed(buffer: ir.Var, alignment: int) -> ir.Var:
         name=buffer.name,
         strides=ty.strides,
         elem_offset=ty.elem_offset,
-        scope="global",
+        scope=scope,
         data_alignment=alignment,
         offset_factor=ty.offset_factor,
         span=buffer.span,

@@ -165,6 +165,14 @@ class Copy(TileOp):
         hints = {name: getattr(self, name) for name in self.options}
         return Copy(src, dst, **hints)
 
+    def as_loops(self) -> tirx.Stmt:
+        def body(offsets: list[Any]) -> tirx.Stmt:
+            source = element(self.src, matching_offsets(self.dst, self.src, offsets))
+            value = converted(tirx.BufferLoad(self.src.source, source), dtype_of(self.dst))
+            return tirx.BufferStore(self.dst.source, value, element(self.dst, offsets))
+
+        return over_region(self.dst, body)
+
 
 def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) -> np.ndarray:
     """What `copy` reads from a tensor at `origin`: zero outside it.
@@ -190,14 +198,8 @@ def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) ->
     return result
 
 
-@lowering(Copy, target="llvm", variant="elements")
+@lowering(Copy, target=("llvm", "metal"), variant="elements")
 def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
     del context
-
-    def body(offsets: list[Any]) -> tirx.Stmt:
-        source = element(op.src, matching_offsets(op.dst, op.src, offsets))
-        value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
-        return tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
-
-    return over_region(op.dst, body)
+    return op.as_loops()

@@ -81,17 +81,21 @@ class Fill(TileOp):
     def normalized(self) -> Fill:
         return Fill(as_region(self.dst), self.value)
 
+    def as_loops(self) -> tirx.Stmt:
+        value = converted(self.value, dtype_of(self.dst))
+        return over_region(
+            self.dst,
+            lambda offsets: tirx.BufferStore(self.dst.source, value, element(self.dst, offsets)),
+        )
+
 
 def reference(tile: np.ndarray, value: float) -> np.ndarray:
     """A tile of the same shape and dtype, all elements `value`."""
     return np.full_like(tile, value)
 
 
-@lowering(Fill, target="llvm", variant="elements")
+@lowering(Fill, target=("llvm", "metal"), variant="elements")
 def fill_elements(op: Fill, context: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = value` over the tile."""
     del context
-    value = converted(op.value, dtype_of(op.dst))
-    return over_region(
-        op.dst, lambda offsets: tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
-    )
+    return op.as_loops()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.layout import Layout as TvmLayout
+from tvm.tirx.layout import S, TileLayout
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
@@ -81,8 +82,28 @@ class AnnotateLayout(TileOp):
     def fixes_layout_of(self) -> list[Any]:
         return [self.tile]
 
+    def with_versions(self, operands: Sequence[Any]) -> AnnotateLayout:
+        del operands
+        return replace(self, layout=_of_each_version(self.tile, self.layout))
+
     def normalized(self) -> AnnotateLayout:
         return self
+
+
+def _of_each_version(tile: ir.Var, layout: Any) -> Any:
+    """A layout for all versions of a tile, one after the other."""
+    if isinstance(layout, tirx.IndexMap):
+        version = tirx.Var("version", "int32")
+        return tirx.IndexMap(
+            [version, *layout.initial_indices],
+            [version, *layout.final_indices],
+            layout.inverse_index_map,
+        )
+    if isinstance(layout, TvmLayout):
+        count, *extents = tile.ty.shape
+        outer = [count, *(1 for _ in extents)]
+        return layout.tile(TileLayout(S[tuple(outer)]), outer, [1, *extents])
+    return layout
 
 
 def annotate_layout(layout_map: Mapping[Any, Any]) -> None:

@@ -8,7 +8,7 @@ each declines with a reason or returns a statement, and the most specific one th
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -30,6 +30,7 @@ __all__ = [
     "all_lowerings",
     "all_operators",
     "checked_call",
+    "demanded_layouts",
     "emit",
     "lower",
     "lowering",
@@ -76,12 +77,43 @@ class TileOp:
         """The buffers whose layout the operator gives."""
         return []
 
+    def matrix_operands(self) -> list[Any]:
+        """The operands that a matrix unit holds in its registers."""
+        return []
+
+    def as_loops(self) -> tirx.Stmt | None:
+        """The elementwise loops that the operator stands for; None for one that is none."""
+        return None
+
+    def carried_layouts(self, layouts: Mapping[ir.Var, Any]) -> dict[ir.Var, Any]:
+        """The layouts that fragments should have, so that others, of known layout, fit them.
+
+        Parameters
+        ----------
+        layouts : dict of Var to FragmentLayout
+            The fragments whose layout is known.
+        """
+        del layouts
+        return {}
+
     def check(self) -> None:
         """Raise a `TileError` where the operands do not fit together."""
 
     def normalized(self) -> TileOp:
         """The same operator with every operand an explicit region."""
         raise NotImplementedError
+
+    def with_versions(self, operands: Sequence[Any]) -> TileOp:
+        """The same operator after operands of it got a leading axis.
+
+        Parameters
+        ----------
+        operands : sequence of operands
+            Those that lie in a tile of which a pipelined loop has several versions. A region has one
+            version.
+        """
+        del operands
+        return self
 
     def result_dtype(self) -> str:
         """The dtype of the value that an element operator has; `void` where it has none."""
@@ -191,12 +223,25 @@ class LoweringContext:
     imports : list of str
         Source text that the lowering's calls need: LLVM's intermediate language for `llvm`. The pass
         links it into the module, each text once.
+    launch : Launch
+        The loops of the kernel over blocks and threads.
     """
 
     target: Target
     analyzer: Analyzer
     location: SourceLocation | None = None
     imports: list[str] = field(default_factory=list)
+    launch: Any = None
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return int(self.launch.num_threads)
+
+    @property
+    def thread_index(self) -> Any:
+        """The number of a thread in its block."""
+        return self.launch.thread_index
 
 
 @dataclass(frozen=True)
@@ -211,6 +256,8 @@ class Lowering:
         Higher ones are tried first; two of an operator and a target never share one.
     function : callable
         `(op, context) -> Stmt`; raises `Decline` where it does not fit.
+    layouts : callable or None
+        `(op, context) -> {fragment: FragmentLayout}`, what the implementation demands.
     """
 
     operator: str
@@ -218,10 +265,16 @@ class Lowering:
     variant: str
     priority: int
     function: Callable[[Any, LoweringContext], tirx.Stmt]
+    layouts: Callable[[Any, LoweringContext], dict[ir.Var, Any]] | None = None
 
 
 def lowering(
-    operator: type[TileOp], *, target: str, variant: str, priority: int = 0
+    operator: type[TileOp],
+    *,
+    target: str | tuple[str, ...],
+    variant: str,
+    priority: int = 0,
+    layouts: Callable[[Any, LoweringContext], dict[ir.Var, Any]] | None = None,
 ) -> Callable[[Callable[[Any, LoweringContext], tirx.Stmt]], Callable[..., tirx.Stmt]]:
     """Register a function as an implementation of an operator.
 
@@ -229,26 +282,34 @@ def lowering(
     ----------
     operator : type of TileOp
         What it implements.
-    target : str
+    target : str or tuple of str
         Kind of target: `llvm`, `cuda`, `metal`.
     variant : str
         Name of the way it is done.
     priority : int
         Higher ones are tried first.
+    layouts : callable, optional
+        `(op, context) -> {fragment: FragmentLayout}`, the layouts that the instructions demand; raises
+        `Decline` as the implementation does.
     """
+    kinds = (target,) if isinstance(target, str) else target
 
     def register(function: Callable[[Any, LoweringContext], tirx.Stmt]) -> Any:
-        candidates = _LOWERINGS.setdefault((operator.name, target), [])
+        for kind in kinds:
+            add(Lowering(operator.name, kind, variant, priority, function, layouts))
+        return function
+
+    def add(new: Lowering) -> None:
+        candidates = _LOWERINGS.setdefault((new.operator, new.target_kind), [])
         for other in candidates:
             if other.priority == priority and other.variant != variant:
                 raise ValueError(
-                    f"lowerings {other.variant!r} and {variant!r} of {operator.name} on {target} "
-                    f"have the same priority, {priority}"
+                    f"lowerings {other.variant!r} and {variant!r} of {new.operator} on "
+                    f"{new.target_kind} have the same priority, {priority}"
                 )
         candidates[:] = [c for c in candidates if c.variant != variant]
-        candidates.append(Lowering(operator.name, target, variant, priority, function))
+        candidates.append(new)
         candidates.sort(key=lambda candidate: -candidate.priority)
-        return function
 
     return register
 
@@ -287,6 +348,18 @@ def lower(op: TileOp, context: LoweringContext) -> tirx.Stmt:
         else f"the target {kind!r} does not implement {op.name}",
         location=context.location,
     )
+
+
+def demanded_layouts(op: TileOp, context: LoweringContext) -> dict[ir.Var, Any]:
+    """The layouts of fragments that the instructions of an operator demand, where it has such."""
+    for candidate in _LOWERINGS.get((op.name, context.target.kind.name), []):
+        if candidate.layouts is None:
+            continue
+        try:
+            return candidate.layouts(op, context)
+        except Decline:
+            continue
+    return {}
 
 
 def all_operators() -> Mapping[str, type[TileOp]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,10 @@ class Scan(TileOp):
             )
         for operand in (self.src, self.dst):
             check_bounds(f"cum{self.kind}", operand)
+
+    def with_versions(self, operands: Sequence[Any]) -> Scan:
+        grown = any(self.src is operand for operand in operands)
+        return replace(self, dim=self.dim + 1) if grown else self
 
     def normalized(self) -> Scan:
         return Scan(as_region(self.src), as_region(self.dst), self.kind, self.dim, self.reverse)

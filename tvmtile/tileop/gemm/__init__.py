@@ -86,6 +86,7 @@ def gemm(
     emit(Gemm(A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)))
 
 
+_MATRIX_DTYPES = ("float16", "bfloat16", "float32")
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int4", "uint4")
@@ -172,6 +173,10 @@ class Gemm(TileOp):
             if mixed_kinds or not allowed
             else f"accumulate in {', '.join(allowed)}",
         )
+
+    def matrix_operands(self) -> list[Any]:
+        operands = [self.C, self.A, self.B]
+        return operands if all(dtype_of(o) in _MATRIX_DTYPES for o in operands) else []
 
     def normalized(self) -> Gemm:
         A, B, C = (as_region(operand) for operand in (self.A, self.B, self.C))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tvm import ir
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.combine import COMBINERS, Combiner, is_integer, propagating_nan
+from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.operands import (
     as_region,
+    buffer_of,
     check_bounds,
     check_operand,
     checked_axis,
+    constant,
     describe,
     dtype_of,
     extents_of,
@@ -256,9 +260,29 @@ class Reduce(TileOp):
             help=f"allocate out with shape {_shown(accepted[0])}",
         )
 
+    def with_versions(self, operands: Sequence[Any]) -> Reduce:
+        grown = any(self.src is operand for operand in operands)
+        return replace(self, dim=self.dim + 1) if grown else self
+
+    def carried_layouts(self, layouts: Mapping[ir.Var, Any]) -> dict[ir.Var, Any]:
+        layout = layouts.get(buffer_of(self.src))
+        if layout is None:
+            return {}
+        return {buffer_of(self.dst): _along(layout.without_axis(self.dim), self.src, self.dst, self.dim)}
+
     def normalized(self) -> Reduce:
         options = {name: getattr(self, name) for name in self.options}
         return Reduce(as_region(self.src), as_region(self.dst), **options)
+
+
+def _along(layout: Any, src: Any, dst: Any, dim: int) -> Any:
+    """The layout of what is left of the source, for a result with other axes of extent 1."""
+    kept = [axis for axis in moving_axes(src) if axis != dim]
+    digits = [layout.axes[axis - (axis > dim)] for axis in kept]
+    digits.reverse()
+    shape = buffer_of(dst).ty.shape
+    axes = tuple(() if constant(extent) == 1 else digits.pop() for extent in shape)
+    return replace(layout, axes=axes)
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:

@@ -1,0 +1,252 @@
+"""Layouts for the fragments of a kernel.
+
+Layouts that instructions demand, or that the user fixes, come first. From them others follow: through
+the indices of elementwise nests, and through operators that carry a layout along (a reduction's
+result lies where its rows lie). When nothing follows any more, the largest fragment without a layout,
+the first in the program among equals, is spread for coalesced access, and so on. There is no search.
+
+A fragment that can't lie where a nest needs it is staged: it moves to shared memory, where any
+thread reaches any element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile.errors import SourceLocation
+from tvmtile.layout.fragment import FragmentLayout, replicated, spread
+from tvmtile.layout.nests import LoopLayout, Nest, NestAccess, is_nest
+from tvmtile.scopes import is_fragment
+from tvmtile.spans import location_of
+from tvmtile.tileop.operands import buffer_of, constant
+from tvmtile.tileop.registry import LoweringContext, TileOp, demanded_layouts, operator_of
+
+__all__ = ["Conflict", "Inference", "loop_layout"]
+
+_VECTOR_BITS = 128
+
+
+def loop_layout(
+    nest: Nest, layouts: Callable[[ir.Var], FragmentLayout | None]
+) -> LoopLayout | None:
+    """The layout of a nest's iterations that suits all fragments it touches, or None.
+
+    Parameters
+    ----------
+    nest : Nest
+        The nest.
+    layouts : callable
+        The layout of a fragment; None where it is not known, or where a buffer is no fragment.
+    """
+    known = [(access, layouts(access.buffer)) for access in nest.accesses]
+    placed = [(access, layout) for access, layout in known if layout is not None]
+    for access, layout in sorted(placed, key=_preference):
+        result = LoopLayout.of_elements(nest, access, layout)
+        if result is not None and all(result.reaches(nest, a, held) for a, held in placed):
+            return result
+    return None
+
+
+def _preference(item: tuple[NestAccess, FragmentLayout]) -> tuple[int, bool]:
+    """Elements with few copies first; written ones among equals."""
+    access, layout = item
+    return math.prod(digit.extent for digit in layout.replicas), not access.writes
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A nest whose threads can't reach a fragment.
+
+    Attributes
+    ----------
+    fragment : Var
+        What is in the way: it can be staged through shared memory.
+    location : SourceLocation or None
+        The nest's line.
+    """
+
+    fragment: ir.Var
+    location: SourceLocation | None
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One statement that touches fragments: an operator, or an elementwise nest."""
+
+    operator: TileOp | None
+    nests: tuple[Nest, ...]
+    location: SourceLocation | None
+    is_users: bool
+
+
+class Inference:
+    """Finds the layouts of a kernel's fragments.
+
+    Parameters
+    ----------
+    body : Stmt
+        What a block does.
+    context : LoweringContext
+        Target, threads.
+    fragments : list of Var
+        The fragments in the order in which they are allocated.
+    fixed : dict of Var to FragmentLayout
+        Layouts by hand.
+    """
+
+    def __init__(
+        self,
+        body: tirx.Stmt,
+        context: LoweringContext,
+        fragments: list[ir.Var],
+        fixed: Mapping[ir.Var, FragmentLayout],
+    ) -> None:
+        self._context = context
+        self._fragments = fragments
+        self.layouts: dict[ir.Var, FragmentLayout] = dict(fixed)
+        self._demanded: set[ir.Var] = set(fixed)
+        self._steps: list[_Step] = []
+        self._whole: set[ir.Var] = set()
+        self._collect(body)
+
+    # What there is -----------------------------------------------------------------------------
+
+    def _collect(self, body: tirx.Stmt) -> None:
+        def loop(node: tirx.For, mutator: Any) -> Any:
+            if not is_nest(node):
+                return mutator.default_mutate(node)
+            self._steps.append(_Step(None, (Nest(node),), _location_in(node), True))
+            return node
+
+        def evaluate(node: tirx.Evaluate, mutator: Any) -> Any:
+            op = operator_of(node.value)
+            if op is None or not op.is_tile:
+                return mutator.default_mutate(node)
+            statement = op.as_loops()
+            nests = tuple(_nests_in(statement)) if statement is not None else ()
+            self._steps.append(_Step(op, nests, location_of(node.value), False))
+            return node
+
+        def by_itself(node: Any, mutator: Any) -> Any:
+            buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
+            if buffer in self._fragments:
+                self._whole.add(buffer)
+            return mutator.default_mutate(node)
+
+        tvm_ffi.structural_mutate(
+            body,
+            [
+                (tirx.For, loop),
+                (tirx.Evaluate, evaluate),
+                ((tirx.BufferStore, ir.TensorLoad), by_itself),
+            ],
+        )
+
+    # What follows ------------------------------------------------------------------------------
+
+    def run(self) -> list[Conflict]:
+        """Find the layouts; returns what can't be reached with them, at most one a nest."""
+        self._fix()
+        while True:
+            self._carry()
+            rest = [f for f in self._fragments if f not in self.layouts]
+            if not rest:
+                return self._conflicts()
+            largest = max(rest, key=lambda fragment: math.prod(_shape(fragment)))
+            bits = int(DataType(str(largest.ty.dtype)).bits)
+            vector = max(1, _VECTOR_BITS // max(8, bits))
+            self.layouts[largest] = spread(_shape(largest), self._context.threads, vector)
+
+    def _fix(self) -> None:
+        for step in self._steps:
+            if step.operator is None:
+                continue
+            for buffer, layout in demanded_layouts(step.operator, self._context).items():
+                if buffer in self._fragments and buffer not in self.layouts:
+                    self.layouts[buffer] = layout
+                    self._demanded.add(buffer)
+        for buffer in self._whole - self._demanded:
+            self.layouts[buffer] = replicated(_shape(buffer), self._context.threads)
+
+    def _carry(self) -> None:
+        progress = True
+        while progress:
+            progress = any([self._carry_through(step) for step in self._steps])
+
+    def _carry_through(self, step: _Step) -> bool:
+        """Lay out the fragments of a step that follow from others; tells whether there were any."""
+        found: dict[ir.Var, FragmentLayout] = {}
+        if step.operator is not None:
+            found.update(step.operator.carried_layouts(self.layouts))
+        for nest in step.nests:
+            unknown = [a for a in nest.accesses if self._is_unknown(a.buffer)]
+            if not unknown:
+                continue
+            layout = loop_layout(nest, self.layouts.get)
+            if layout is None:
+                continue
+            for access in unknown:
+                own = layout.of_fragment(nest, access, _shape(access.buffer))
+                if own is not None:
+                    found.setdefault(access.buffer, own)
+        new = {buffer: layout for buffer, layout in found.items() if self._is_unknown(buffer)}
+        self.layouts.update(new)
+        return bool(new)
+
+    def _is_unknown(self, buffer: ir.Var) -> bool:
+        return buffer in self._fragments and buffer not in self.layouts
+
+    def _conflicts(self) -> list[Conflict]:
+        found = []
+        for step in self._steps:
+            for nest in step.nests:
+                touched = [a for a in nest.accesses if a.buffer in self.layouts]
+                if not touched or loop_layout(nest, self.layouts.get) is not None:
+                    continue
+                if not step.is_users and step.operator is not None and _stages_itself(step):
+                    continue
+                worst = min(touched, key=lambda a: (a.buffer in self._demanded, a.writes))
+                found.append(Conflict(worst.buffer, step.location))
+        return found
+
+
+def _stages_itself(step: _Step) -> bool:
+    """Tell whether an operator goes through shared memory where its operands lie differently."""
+    assert step.operator is not None
+    operands = [*step.operator.reads(), *step.operator.writes()]
+    return sum(is_fragment(buffer_of(operand)) for operand in operands) == len(operands) > 1
+
+
+def _shape(buffer: ir.Var) -> tuple[int, ...]:
+    return tuple(constant(extent) or 1 for extent in buffer.ty.shape)
+
+
+def _nests_in(statement: tirx.Stmt) -> list[Nest]:
+    found: list[Nest] = []
+
+    def visit(loop: tirx.For, mutator: Any) -> Any:
+        if is_nest(loop):
+            found.append(Nest(loop))
+            return loop
+        return mutator.default_mutate(loop)
+
+    tvm_ffi.structural_mutate(statement, [(tirx.For, visit)])
+    return found
+
+
+def _location_in(loop: tirx.For) -> SourceLocation | None:
+    locations: list[SourceLocation] = []
+
+    def note(store: tirx.BufferStore) -> None:
+        location = location_of(store)
+        if location is not None:
+            locations.append(location)
+
+    tvm_ffi.structural_walk(loop, (tirx.BufferStore, note))
+    return locations[0] if locations else location_of(loop)

@@ -1,0 +1,245 @@
+"""DistributeParallel: elementwise work is shared out over the threads of a block."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile.errors import VerifyError
+from tvmtile.layout.fragment import Digit, layout_of, spread
+from tvmtile.layout.inference import loop_layout
+from tvmtile.layout.nests import LoopAxis, LoopLayout, Nest, is_nest
+from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_private
+from tvmtile.passes.vectorize_accesses import vectorized
+from tvmtile.rewriting import ScopedRewriter, contains, for_loop, substitute
+from tvmtile.scopes import is_fragment
+from tvmtile.tileop.registry import operator_of
+
+__all__ = ["DistributeParallel"]
+
+_VECTOR_BITS = 128
+_MOST_UNROLLED = 64
+"""Iterations of a loop over memory alone that are written out one by one."""
+
+
+@prim_func_pass("DistributeParallel")
+def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Share the iterations of `T.Parallel` out over the threads.
+
+    A nest that touches fragments runs where their elements lie. Any other is spread so that
+    neighbouring threads access neighbours in memory, 16 bytes each where strides allow. A thread's own
+    iterations become unrolled loops. What a block does once (a store outside of nests that is the
+    same for all threads, an iteration that several threads would repeat) is done by one thread.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 25), "float32"), C: T.Buffer((8, 100), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                for i in T.parallel(8):
+                    for j in T.parallel(25):
+                        C[i, j * 4] = A[i, j]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 25), "float32"), C: T.Buffer((8, 100), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                for i in T.unroll(2):
+                    if tx % 32 < 25:
+                        C[i * 4 + tx // 32, tx % 32 * 4] = A[i * 4 + tx // 32, tx % 32]
+    ```
+    """
+    del context
+    return func.with_body(_Distribute().rewrite(func.body))
+
+
+class _Distribute(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._launch: Launch | None = None
+        self._variance: ThreadVariance | None = None
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._launch = Launch(loop)
+            threads = [thread.loop_var for thread in self._launch.threads]
+            self._variance = ThreadVariance(self._launch.body, threads)
+        if self._launch is not None and is_nest(loop):
+            return _Iterations(Nest(loop), self._launch, self.analyzer).statement()
+        return super().visit_for(loop)
+
+    # Statements outside of nests: what is the same for all threads is done by one --------------
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        if is_private(node.buffer) or is_fragment(node.buffer):
+            return node
+        return self._once(node)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        op = operator_of(node.value)
+        return self._once(node) if op is not None and op.once else node
+
+    def _once(self, statement: tirx.Stmt) -> tirx.Stmt:
+        if self._launch is None or self._variance is None or self._launch.num_threads == 1:
+            return statement
+        if self._variance.depends(statement):
+            return statement
+        return tirx.IfThenElse(self._launch.thread_index == 0, statement, None)
+
+
+class _Iterations:
+    """The iterations of a nest that one thread does."""
+
+    def __init__(self, nest: Nest, launch: Launch, analyzer: Any) -> None:
+        self._nest = nest
+        self._launch = launch
+        self._analyzer = analyzer
+        self._has_fragments = any(is_fragment(a.buffer) for a in nest.accesses)
+
+    def statement(self) -> tirx.Stmt:
+        if None in self._nest.extents and not self._has_fragments:
+            return self._flat()
+        return self._by_digits(self._layout())
+
+    def _layout(self) -> LoopLayout:
+        nest = self._nest
+        if self._has_fragments:
+            found = loop_layout(nest, layout_of)
+            if found is None:
+                raise VerifyError(
+                    f"no thread reaches all fragments of the loop\n{nest.loops[0]}",
+                    help="this is a defect of tvmtile: please report it with the kernel",
+                )
+            return found
+        extents = tuple(extent or 1 for extent in nest.extents)
+        layout = spread(extents, self._launch.num_threads, self._vector(math.prod(extents)))
+        axes = {v: LoopAxis(d) for v, d in zip(nest.variables, layout.axes, strict=True)}
+        return LoopLayout(layout.threads, axes)
+
+    def _vector(self, iterations: int) -> int:
+        """Neighbours that a thread moves at once: 16 bytes, if there is work for all threads."""
+        memory = [a for a in self._nest.accesses if not is_private(a.buffer)]
+        bits = [int(DataType(str(access.buffer.ty.dtype)).bits) for access in memory]
+        vector = max(1, _VECTOR_BITS // max([8, *bits]))
+        while vector > 1 and iterations < vector * self._launch.num_threads:
+            vector //= 2
+        return vector
+
+    # Loops ---------------------------------------------------------------------------------------
+
+    def _by_digits(self, layout: LoopLayout) -> tirx.Stmt:
+        loops: list[tuple[ir.Var, Digit]] = []
+        values: dict[ir.Var, Any] = {}
+        conditions: list[Any] = []
+        for loop in self._nest.loops:
+            variable, axis = loop.loop_var, layout.axes[loop.loop_var]
+            value: Any = tirx.const(0, "int32")
+            weight = axis.size
+            for digit in axis.digits:
+                weight //= digit.extent
+                if digit.is_thread:
+                    number = self._thread_digit(digit)
+                else:
+                    number = tirx.Var(variable.name, "int32")
+                    loops.append((number, digit))
+                value = value + number * weight
+            values[variable] = self._typed(value - axis.base, variable)
+            conditions += self._guards(loop, axis, values[variable])
+        body = substitute(self._nest.body, values)
+        repeated = layout.replicas
+        if repeated:
+            owner = tirx.all(*(self._thread_digit(digit) == 0 for digit in repeated))
+            body = _done_by(owner, body)
+        return self._looped(loops, conditions, body)
+
+    def _thread_digit(self, digit: Digit) -> Any:
+        return digit.value_in(self._launch.thread_index, self._launch.num_threads)
+
+    def _typed(self, value: Any, variable: ir.Var) -> Any:
+        dtype = str(variable.ty.dtype)
+        simple = self._analyzer.simplify(value)
+        return simple if str(simple.ty.dtype) == dtype else tirx.Cast(dtype, simple)
+
+    def _guards(self, loop: tirx.For, axis: LoopAxis, value: Any) -> list[Any]:
+        """What must hold for a value of the digits to be an iteration of the loop."""
+        displaced = not (isinstance(axis.base, int) and axis.base == 0)
+        if not displaced and isinstance(loop.extent, tirx.IntImm) and axis.size == int(loop.extent):
+            return []
+        return [value < loop.extent, *([value >= 0] if displaced else [])]
+
+    def _looped(
+        self, loops: list[tuple[ir.Var, Digit]], conditions: list[Any], body: tirx.Stmt
+    ) -> tirx.Stmt:
+        lanes = loops[-1] if loops and not _mentioned(conditions, loops[-1][0]) else None
+        if lanes is not None:
+            loops = loops[:-1]
+            for variable, digit in loops:
+                _bind(self._analyzer, variable, digit.extent)
+            body = vectorized(lanes[0], lanes[1].extent, body, self._analyzer)
+        body = _guarded(self._analyzer, conditions, loops, body)
+        count = math.prod(digit.extent for _, digit in loops)
+        unrolled = self._has_fragments or count <= _MOST_UNROLLED
+        kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
+        for variable, digit in reversed(loops):
+            body = for_loop(variable, digit.extent, body, kind)
+        return body
+
+    def _flat(self) -> tirx.Stmt:
+        """Extents that are known at run time only: every thread takes each n-th iteration."""
+        total: Any = 1
+        for loop in self._nest.loops:
+            total = total * loop.extent
+        step = tirx.Var("step", str(self._nest.variables[0].ty.dtype))
+        threads = self._launch.num_threads
+        flat = step * threads + self._launch.thread_index
+        values: dict[ir.Var, Any] = {}
+        rest = flat
+        for loop in reversed(self._nest.loops):
+            is_outermost = loop is self._nest.loops[0]
+            values[loop.loop_var] = rest if is_outermost else tirx.floormod(rest, loop.extent)
+            rest = tirx.floordiv(rest, loop.extent)
+        body = tirx.IfThenElse(flat < total, substitute(self._nest.body, values), None)
+        return for_loop(step, tirx.ceildiv(total, threads), body)
+
+
+def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:
+    return any(contains(condition, ir.Var, variable.same_as) for condition in conditions)
+
+
+def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:
+    analyzer.bind(variable, ir.Range(0, extent), allow_override=True)
+
+
+def _guarded(
+    analyzer: Any, conditions: list[Any], loops: list[tuple[ir.Var, Digit]], body: tirx.Stmt
+) -> tirx.Stmt:
+    for variable, digit in loops:
+        _bind(analyzer, variable, digit.extent)
+    needed = [c for c in conditions if not analyzer.can_prove(c)]
+    if not needed:
+        return body
+    return tirx.IfThenElse(analyzer.simplify(tirx.all(*needed)), body, None)
+
+
+def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
+    """Let one of the threads that repeat an iteration do what others would see."""
+
+    class _Once(ScopedRewriter):
+        def visit_store(self, node: tirx.BufferStore) -> Any:
+            if is_private(node.buffer) or is_fragment(node.buffer):
+                return node
+            return tirx.IfThenElse(owner, node, None)
+
+        def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+            return tirx.IfThenElse(owner, node, None) if has_effect(node.value) else node
+
+    return _Once().rewrite(body)

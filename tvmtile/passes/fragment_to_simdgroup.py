@@ -1,0 +1,62 @@
+"""FragmentToSimdgroup: what Apple's matrix units work on is held in simdgroup matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.passes.infer_layout import retyped
+from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.rewriting import substitute
+from tvmtile.scopes import FRAGMENT_SCOPE, SIMDGROUP_SCOPE
+from tvmtile.tileop.operands import buffer_of
+from tvmtile.tileop.registry import operator_of
+
+__all__ = ["FragmentToSimdgroup"]
+
+
+@prim_func_pass("FragmentToSimdgroup")
+def FragmentToSimdgroup(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Move fragments that a matrix unit reads or writes from `local.fragment` to `metal.simdgroup`.
+
+    An operator says which of its operands these are. The layout that they get later has whole 8x8
+    matrices, and a simdgroup allocates its own share of them only.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 32), "float16")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
+                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
+                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 32), "float16")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
+                acc = T.alloc_buffer((32, 32), "float32", scope="metal.simdgroup")
+                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32])
+    ```
+    """
+    del context
+    moved: dict[ir.Var, Any] = {}
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        for operand in op.matrix_operands() if op is not None else ():
+            buffer = buffer_of(operand)
+            if buffer.ty.storage_scope == FRAGMENT_SCOPE and buffer not in moved:
+                moved[buffer] = retyped(buffer, scope=SIMDGROUP_SCOPE)
+
+    tvm_ffi.structural_walk(func.body, (ir.Call, note))
+    return func.with_body(substitute(func.body, moved)) if moved else func

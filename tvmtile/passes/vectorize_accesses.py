@@ -1,0 +1,192 @@
+"""Moving neighbouring elements at once, 4, 8 or 16 bytes a thread.
+
+Elements narrower than 4 bytes move as words: TVM's generators for GPUs have vectors of at most four
+lanes, and none of bfloat16. What is computed with them is computed element by element, in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.passes.threads.variance import is_private
+from tvmtile.rewriting import for_loop, seq, substitute
+from tvmtile.scopes import is_fragment
+
+__all__ = ["vectorized"]
+
+_WORD = 4
+_LARGEST = 16
+
+
+def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
+    """A loop over neighbours as moves of vectors around an unrolled loop that computes.
+
+    Parameters
+    ----------
+    variable : Var
+        The loop variable, from 0.
+    extent : int
+        How many neighbours there are.
+    body : Stmt
+        An iteration.
+    analyzer : Analyzer
+        Knows the ranges of the variables around.
+    """
+    moves = _Moves(variable, extent, analyzer)
+    for load in _loads_in(body):
+        moves.add_load(load)
+    store = body if isinstance(body, tirx.BufferStore) else None
+    if store is not None and isinstance(store.value, ir.TensorLoad) and len(moves.loaded) == 1:
+        direct = moves.direct(store)
+        if direct is not None:
+            return direct
+    body = moves.with_loads_replaced(body)
+    if isinstance(body, tirx.BufferStore):
+        body = moves.with_store_replaced(body)
+    loop = for_loop(variable, extent, body, tirx.ForKind.UNROLLED)
+    return seq([*moves.before, loop, *moves.after])
+
+
+def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
+    """The loads that every iteration does; none where the body is more than one store.
+
+    What a later statement loads may be what an earlier one has stored.
+    """
+    if not isinstance(body, tirx.BufferStore):
+        return []
+    found: list[ir.TensorLoad] = []
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        is_branch = isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else"
+        return node if is_branch else mutator.default_mutate(node)
+
+    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+        found.append(node)
+        return mutator.default_mutate(node)
+
+    tvm_ffi.structural_mutate(body.value, [(ir.Call, call), (ir.TensorLoad, load)])
+    return found
+
+
+class _Moves:
+    """The vector moves before and after a loop over neighbours."""
+
+    def __init__(self, variable: ir.Var, extent: int, analyzer: Analyzer) -> None:
+        self._variable = variable
+        self._extent = extent
+        self._analyzer = analyzer
+        self.loaded: list[tuple[ir.TensorLoad, ir.Var, Any]] = []
+        self.before: list[tirx.Stmt] = []
+        self.after: list[tirx.Stmt] = []
+
+    def add_load(self, load: ir.TensorLoad) -> None:
+        """Load the neighbours at once, if they are neighbours in memory."""
+        first = self._first(load.source, load.indices)
+        if first is None or any(tvm_ffi.structural_equal(load, seen) for seen, _, _ in self.loaded):
+            return
+        array = self._array(load.source)
+        self.loaded.append((load, array, first))
+        self.before += [tirx.AllocBuffer(array), self._move(array, _START, load.source, first)]
+
+    def _array(self, buffer: ir.Var) -> ir.Var:
+        return tirx.decl_buffer(
+            (self._extent,), str(buffer.ty.dtype), name=f"{buffer.name}_vector", scope="local"
+        )
+
+    def direct(self, store: tirx.BufferStore) -> tirx.Stmt | None:
+        """A move from memory to memory, where the store is nothing else."""
+        load, _, first = self.loaded[0]
+        target = self._first(store.buffer, store.indices)
+        if target is None or not load.same_as(store.value):
+            return None
+        return self._move(store.buffer, target, load.source, first)
+
+    def with_loads_replaced(self, body: tirx.Stmt) -> tirx.Stmt:
+        def replace(node: ir.TensorLoad, mutator: Any) -> Any:
+            for load, array, _ in self.loaded:
+                if tvm_ffi.structural_equal(node, load):
+                    return tirx.BufferLoad(array, [self._variable])
+            return mutator.default_mutate(node)
+
+        return tvm_ffi.structural_mutate(body, [(ir.TensorLoad, replace)])
+
+    def with_store_replaced(self, store: tirx.BufferStore) -> tirx.Stmt:
+        first = self._first(store.buffer, store.indices)
+        if first is None:
+            return store
+        array = self._array(store.buffer)
+        self.before.append(tirx.AllocBuffer(array))
+        self.after.append(self._move(store.buffer, first, array, _START))
+        return tirx.BufferStore(array, store.value, [self._variable])
+
+    def _first(self, buffer: ir.Var, indices: Any) -> Any:
+        """The offset of the first neighbour, if all lie side by side from an aligned address on."""
+        if is_private(buffer) or is_fragment(buffer):
+            return None
+        size = _bytes(buffer)
+        total = size * self._extent
+        if size == 0 or total < _WORD or total > _LARGEST or total & (total - 1):
+            return None
+        offset = _offset(buffer, indices)
+        first = substitute(offset, {self._variable: tirx.const(0, str(self._variable.ty.dtype))})
+        analyzer = self._analyzer
+        step = analyzer.simplify(offset - first - self._variable)
+        if not (isinstance(step, tirx.IntImm) and int(step) == 0):
+            return None
+        if not analyzer.can_prove_equal(tirx.floormod(first, self._extent), 0):
+            return None
+        return analyzer.simplify(first)
+
+    def _move(self, target: ir.Var, to: Any, source: ir.Var, origin: Any) -> tirx.Stmt:
+        target_view, target_index = self._words(target, to)
+        source_view, source_index = self._words(source, origin)
+        load = tirx.BufferLoad(source_view, [source_index])
+        return seq(
+            [
+                tirx.DeclBuffer(target_view, data=target.data),
+                tirx.DeclBuffer(source_view, data=source.data),
+                tirx.BufferStore(target_view, load, [target_index]),
+            ]
+        )
+
+    def _words(self, buffer: ir.Var, offset: Any) -> tuple[ir.Var, Any]:
+        """A buffer as an array of words, and where in it the neighbours lie."""
+        size = _bytes(buffer)
+        packed = max(1, _WORD // size)
+        count: Any = math.prod(buffer.ty.shape[1:], start=buffer.ty.shape[0])
+        view = tirx.decl_buffer(
+            (tirx.ceildiv(count, packed),),
+            str(buffer.ty.dtype) if packed == 1 else "uint32",
+            name=f"{buffer.name}_words",
+            scope=buffer.ty.storage_scope,
+        )
+        first = self._analyzer.simplify(tirx.floordiv(offset, packed))
+        lanes = self._extent // packed
+        one = tirx.const(1, str(first.ty.dtype))
+        return view, tirx.Ramp(first, one, lanes) if lanes > 1 else first
+
+
+_START = tirx.const(0, "int32")
+
+
+def _bytes(buffer: ir.Var) -> int:
+    """Bytes of an element; 0 where elements are no whole bytes."""
+    dtype = DataType(str(buffer.ty.dtype))
+    return 0 if dtype.bits % 8 or str(dtype) == "bool" else int(dtype.bits) // 8
+
+
+def _offset(buffer: ir.Var, indices: Any) -> Any:
+    """The number of elements before one, in memory."""
+    strides = buffer.ty.strides
+    offset: Any = 0
+    for axis, index in enumerate(indices):
+        if strides:
+            offset = offset + index * strides[axis]
+        else:
+            offset = offset * buffer.ty.shape[axis] + index
+    return offset

@@ -1,0 +1,373 @@
+"""`T.gemm` on Apple GPUs: 8x8 matrices that the 32 threads of a simdgroup load and multiply together.
+
+The accumulator's 8x8 matrices are shared out over the simdgroups of a block, as the policy says, and
+stay in registers. For each 8 of K, a simdgroup loads a column of matrices of A and a row of matrices
+of B, from threadgroup or device memory, and multiplies each with each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import InvalidOperand, VerifyError
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
+from tvmtile.rewriting import for_loop, seq
+from tvmtile.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
+from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["ELEMENTS_PER_LANE", "MATRIX", "Partition", "gemm_simdgroup", "partition"]
+
+MATRIX = 8
+"""Rows and columns of a simdgroup matrix."""
+ELEMENTS_PER_LANE = 2
+"""Elements of a simdgroup matrix that a thread holds."""
+_LANES = 32
+
+# Which lane holds which element: row = 4 a + 2 b + c and column = 4 d + 2 e + f for lane
+# 16 a + 8 d + 4 b + 2 c + e and element f of `thread_elements()`. Apple does not document it; MLX
+# (mlx/backend/metal/kernels/steel/gemm/mma.h, BaseMMAFrag::get_coord) and others rely on it.
+_ROW = (Digit(2, THREAD, 16), Digit(4, THREAD, 2))
+_COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(2, REGISTER, 1))
+
+_DTYPES = ("float16", "bfloat16", "float32")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How the simdgroups of a block share an accumulator.
+
+    Attributes
+    ----------
+    rows, columns : int
+        Simdgroups along M and along N.
+    row_matrices, column_matrices : int
+        8x8 matrices of a simdgroup along M and along N.
+    """
+
+    rows: int
+    columns: int
+    row_matrices: int
+    column_matrices: int
+
+
+def partition(m: int, n: int, simdgroups: int, policy: int) -> Partition:
+    """Share an accumulator of [m, n] out over simdgroups.
+
+    Parameters
+    ----------
+    m, n : int
+        Extents of the accumulator.
+    simdgroups : int
+        How many simdgroups a block has.
+    policy : GemmWarpPolicy
+        FullRow puts as many simdgroups as can be along M, FullCol along N; Square makes the share of
+        a simdgroup as square as can be.
+
+    Raises
+    ------
+    InvalidOperand
+        If the extents are not multiples of 8, or the simdgroups can't share the 8x8 matrices evenly.
+    """
+    if m % MATRIX or n % MATRIX:
+        raise InvalidOperand(
+            f"gemm: an accumulator of [{m}, {n}] does not consist of 8x8 matrices",
+            help=f"use multiples of 8, such as [{_up(m)}, {_up(n)}]",
+        )
+    rows, columns = m // MATRIX, n // MATRIX
+    ways = [
+        Partition(along, simdgroups // along, rows // along, columns * along // simdgroups)
+        for along in range(1, simdgroups + 1)
+        if simdgroups % along == 0 and rows % along == 0 and columns % (simdgroups // along) == 0
+    ]
+    if not ways:
+        threads = [s * _LANES for s in range(1, 33) if _divides(rows, columns, s)]
+        raise InvalidOperand(
+            f"gemm: {simdgroups} simdgroups ({simdgroups * _LANES} threads) can't share an accumulator "
+            f"of [{m}, {n}], which is {rows} x {columns} matrices of 8x8",
+            help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
+            f"multiples of {MATRIX * simdgroups} along M or N",
+        )
+    if policy == GemmWarpPolicy.FullRow:
+        return max(ways, key=lambda way: way.rows)
+    if policy == GemmWarpPolicy.FullCol:
+        return max(ways, key=lambda way: way.columns)
+    return min(ways, key=lambda way: (way.row_matrices + way.column_matrices, way.columns))
+
+
+def _up(extent: int) -> int:
+    return -(-extent // MATRIX) * MATRIX
+
+
+def _divides(rows: int, columns: int, simdgroups: int) -> bool:
+    return any(
+        simdgroups % along == 0 and rows % along == 0 and columns % (simdgroups // along) == 0
+        for along in range(1, simdgroups + 1)
+    )
+
+
+# Layouts -----------------------------------------------------------------------------------------
+
+
+def _fits(op: Gemm) -> None:
+    for name in ("A", "B", "C"):
+        operand = getattr(op, name)
+        if dtype_of(operand) not in _DTYPES:
+            raise Decline(f"{name} is {describe(operand)}; the matrices hold {', '.join(_DTYPES)}")
+    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
+        if constant(extent) is None:
+            raise Decline(f"{name} = {extent} is not a constant")
+
+
+def _share(op: Gemm, context: LoweringContext) -> Partition:
+    m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
+    if k % MATRIX:
+        raise InvalidOperand(
+            f"gemm: K = {k} is not a multiple of 8",
+            help="pad the tiles along K",
+            location=context.location,
+        )
+    try:
+        return partition(m, n, context.threads // _LANES, op.policy)
+    except InvalidOperand as error:
+        error.location = context.location
+        raise
+
+
+def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+    """Where the elements of operands in registers lie.
+
+    The accumulator's matrices are counted row by row. A simdgroup holds the rows of A, or columns of
+    B, that its share of the accumulator needs.
+    """
+    _fits(op)
+    share = _share(op, context)
+    k = (constant(op.k) or 0) // MATRIX
+    along_m = _blocks(share.rows, share.row_matrices, share.columns)
+    along_n = _blocks(share.columns, share.column_matrices, 1)
+    along_k = (Digit(k, REGISTER, 1),)
+    found = {}
+    for operand, blocks, transposed in (
+        (op.C, (along_m, along_n), False),
+        (op.A, (along_m, along_k), op.transpose_A),
+        (op.B, (along_k, along_n), op.transpose_B),
+    ):
+        buffer = buffer_of(operand)
+        if buffer.ty.storage_scope == SIMDGROUP_SCOPE:
+            found[buffer] = _of_matrices(operand, blocks, transposed, context.threads)
+    return found
+
+
+def _blocks(groups: int, matrices: int, stride: int) -> tuple[Digit, ...]:
+    """The digits of a matrix's number along M or N: the simdgroup, and which of its matrices."""
+    return Digit(groups, THREAD, stride * _LANES), Digit(matrices, REGISTER, 1)
+
+
+def _of_matrices(
+    operand: ir.TensorRegion,
+    blocks: tuple[tuple[Digit, ...], tuple[Digit, ...]],
+    transposed: bool,
+    threads: int,
+) -> FragmentLayout:
+    """Blocks of 8x8 matrices; registers are counted within a matrix first, then row by row."""
+    rows, columns = blocks
+    counted_columns = _counted(columns, ELEMENTS_PER_LANE)
+    per_row = math.prod(d.extent for d in columns if not d.is_thread)
+    counted_rows = _counted(rows, ELEMENTS_PER_LANE * per_row)
+    axes = [counted_rows + _ROW, counted_columns + _COLUMN]
+    if transposed:
+        axes.reverse()
+    whole = [tuple(d for d in digits if d.extent > 1) for digits in axes]
+    leading = len(operand.region) - len(whole)
+    return FragmentLayout(threads, (*[()] * leading, *whole))
+
+
+def _counted(digits: tuple[Digit, ...], stride: int) -> tuple[Digit, ...]:
+    return tuple(d if d.is_thread else Digit(d.extent, REGISTER, stride) for d in digits)
+
+
+# Code --------------------------------------------------------------------------------------------
+
+
+class _Matrices:
+    """The 8x8 matrices of one operand that a simdgroup works on: in registers, or in memory."""
+
+    def __init__(self, operand: ir.TensorRegion, transposed: bool = False) -> None:
+        self.operand = operand
+        self.transposed = transposed
+        self.buffer = buffer_of(operand)
+        self.in_registers = self.buffer.ty.storage_scope == SIMDGROUP_SCOPE
+
+    def number(self, row: Any, column: Any) -> Any:
+        """The number of a matrix among those in the registers of a simdgroup."""
+        layout = layout_of(self.buffer)
+        if layout is None:
+            raise VerifyError(f"gemm: {describe(self.operand)} has no layout")
+        indices = [MATRIX * row, MATRIX * column]
+        if self.transposed:
+            indices.reverse()
+        places = [0] * (len(layout.axes) - 2) + indices
+        return tirx.floordiv(layout.register_of(places), ELEMENTS_PER_LANE)
+
+    def load(self, into: ir.Var, number: Any, row: Any, column: Any) -> tirx.Stmt:
+        """Load a matrix from memory."""
+        address, stride = self._address(row, column)
+        return tirx.Evaluate(
+            T.metal.simdgroup_load(
+                into.data, number, address, stride, MATRIX, MATRIX, self.transposed
+            )
+        )
+
+    def store(self, source: ir.Var, number: Any, row: Any, column: Any) -> tirx.Stmt:
+        """Store a matrix to memory."""
+        address, stride = self._address(row, column)
+        return tirx.Evaluate(
+            T.metal.simdgroup_store(source.data, number, address, stride, MATRIX, MATRIX, False)
+        )
+
+    def _address(self, row: Any, column: Any) -> tuple[Any, Any]:
+        """The first element of the matrix at (row, column), and the stride between its rows."""
+        *outer, first, second = self.operand.region
+        offsets = [MATRIX * row, MATRIX * column]
+        if self.transposed:
+            offsets.reverse()
+        indices = [*(r.min for r in outer), first.min + offsets[0], second.min + offsets[1]]
+        strides = self.buffer.ty.strides
+        stride = strides[-2] if strides else self.buffer.ty.shape[-1]
+        return T.address_of(tirx.BufferLoad(self.buffer, indices)), stride
+
+
+class _Registers:
+    """Simdgroup matrices that live as long as one product."""
+
+    def __init__(self, dtype: str, count: int, name: str) -> None:
+        shape = (count * MATRIX * MATRIX,)
+        self.buffer = tirx.decl_buffer(shape, dtype, name=name, scope=SIMDGROUP_SCOPE)
+        self.allocation = tirx.AllocBuffer(self.buffer)
+
+
+@lowering(Gemm, target="metal", variant="simdgroup", priority=20, layouts=simdgroup_layouts)
+def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Multiply 8x8 matrices; each that is loaded is used for a whole row or column of the share.
+
+    An accumulator in memory is loaded before and stored after.
+    """
+    _fits(op)
+    for name in ("A", "B", "C"):
+        _check_place(name, getattr(op, name), context)
+    share = _share(op, context)
+    a, b = _Matrices(op.A, op.transpose_A), _Matrices(op.B, op.transpose_B)
+    steps = (constant(op.k) or 0) // MATRIX
+    simdgroup = tirx.floordiv(context.thread_index, _LANES)
+    # The place of the simdgroup's share, in matrices.
+    first_row = tirx.floordiv(simdgroup, share.columns) * share.row_matrices
+    first_column = tirx.floormod(simdgroup, share.columns) * share.column_matrices
+
+    def product(accumulator: Callable[[Any, Any], tuple[ir.Var, Any]]) -> tirx.Stmt:
+        step = tirx.Var("k", "int32")
+        statements: list[tirx.Stmt] = []
+        columns = _operand(
+            b, share.column_matrices, lambda n: (step, first_column + n), lambda n: (step, n), "b"
+        )
+        rows = _operand(
+            a, share.row_matrices, lambda m: (first_row + m, step), lambda m: (m, step), "a"
+        )
+        statements += [*rows.statements, *columns.statements]
+        for m in range(share.row_matrices):
+            for n in range(share.column_matrices):
+                target, number = accumulator(m, n)
+                left, left_number = rows.matrix(m)
+                right, right_number = columns.matrix(n)
+                multiply = T.metal.simdgroup_multiply_accumulate(
+                    target.data,
+                    number,
+                    left.data,
+                    left_number,
+                    right.data,
+                    right_number,
+                    target.data,
+                    number,
+                )
+                statements.append(tirx.Evaluate(multiply))
+        loop = for_loop(step, steps, seq(statements), tirx.ForKind.UNROLLED)
+        return seq([*rows.allocations, *columns.allocations, loop])
+
+    c = _Matrices(op.C)
+    if c.in_registers:
+        clear = _zero(c.buffer, share) if op.clear_accum else []
+        return seq([*clear, product(lambda m, n: (c.buffer, c.number(m, n)))])
+    matrices = share.row_matrices * share.column_matrices
+    held = _Registers(dtype_of(op.C), matrices, "c")
+
+    def each(make: Callable[[int, int, int], tirx.Stmt]) -> list[tirx.Stmt]:
+        return [
+            make(m * share.column_matrices + n, m, n)
+            for m in range(share.row_matrices)
+            for n in range(share.column_matrices)
+        ]
+
+    if op.clear_accum:
+        begin = each(lambda number, m, n: _filled(held.buffer, number))
+    else:
+        begin = each(
+            lambda number, m, n: c.load(held.buffer, number, first_row + m, first_column + n)
+        )
+    end = each(lambda number, m, n: c.store(held.buffer, number, first_row + m, first_column + n))
+    middle = product(lambda m, n: (held.buffer, m * share.column_matrices + n))
+    return seq([held.allocation, *begin, middle, *end])
+
+
+def _check_place(name: str, operand: ir.TensorRegion, context: LoweringContext) -> None:
+    buffer = buffer_of(operand)
+    if not is_fragment(buffer):
+        return
+    if buffer.ty.storage_scope != SIMDGROUP_SCOPE:
+        raise Decline(f"{name} is {describe(operand)}, which is not held in simdgroup matrices")
+    if [constant(r.extent) for r in operand.region] != [constant(e) for e in buffer.ty.shape]:
+        raise InvalidOperand(
+            f"gemm: {name} is {describe(operand)}, a part of the fragment {describe(buffer)}",
+            help="give each product a fragment of its own",
+            location=context.location,
+        )
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """The matrices of A or B that one step along K needs."""
+
+    allocations: list[tirx.Stmt]
+    statements: list[tirx.Stmt]
+    matrix: Callable[[int], tuple[ir.Var, Any]]
+
+
+def _operand(
+    matrices: _Matrices,
+    count: int,
+    in_memory: Callable[[int], tuple[Any, Any]],
+    in_registers: Callable[[int], tuple[Any, Any]],
+    name: str,
+) -> _Operand:
+    if matrices.in_registers:
+        return _Operand([], [], lambda i: (matrices.buffer, matrices.number(*in_registers(i))))
+    held = _Registers(dtype_of(matrices.operand), count, name)
+    loads = [matrices.load(held.buffer, i, *in_memory(i)) for i in range(count)]
+    return _Operand([held.allocation], loads, lambda i: (held.buffer, i))
+
+
+def _zero(buffer: ir.Var, share: Partition) -> list[tirx.Stmt]:
+    count = share.row_matrices * share.column_matrices
+    return [_filled(buffer, number) for number in range(count)]
+
+
+def _filled(buffer: ir.Var, number: Any, value: float = 0.0) -> tirx.Stmt:
+    filled = T.metal.make_filled_simdgroup_matrix(
+        buffer.data, number, tirx.const(value, "float32"), MATRIX, MATRIX
+    )
+    return tirx.Evaluate(filled)

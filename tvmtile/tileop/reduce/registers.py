@@ -1,0 +1,343 @@
+"""`T.reduce` on a GPU: in the registers of a thread, across lanes by shuffles, then through memory.
+
+A tile in memory is loaded into registers first, spread over all threads. The result of a reduction
+ends up in every thread that held some element of it, which is where a fragment that follows from the
+source's layout wants it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
+from tvm.tirx.script import builder as T
+
+from tvmtile.layout.fragment import (
+    Digit,
+    FragmentLayout,
+    common_refinement,
+    gaps,
+    layout_of,
+    spread,
+    with_weights,
+)
+from tvmtile.rewriting import for_loop, seq
+from tvmtile.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
+from tvmtile.tileop.combine import accumulator_dtype
+from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.elementwise import converted, element, moving_axes
+from tvmtile.tileop.operands import as_region, constant, dtype_of
+from tvmtile.tileop.reduce import Reduce
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["reduce_memory", "reduce_registers"]
+
+_LANES = 32
+_VECTOR_BITS = 128
+
+
+@lowering(Reduce, target=("metal", "cuda"), variant="memory", priority=10)
+def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """Load a tile in memory into registers, and reduce it there."""
+    if is_fragment(op.src.source):
+        raise Decline("the source is a fragment")
+    extents = tuple(constant(r.extent) or 0 for r in op.src.region)
+    if not all(extents):
+        raise Decline("the extents of the source are not constants")
+    dtype = dtype_of(op.src)
+    vector = max(1, _VECTOR_BITS // max(8, int(DataType(dtype).bits)))
+    while vector > 1 and math.prod(extents) < vector * context.threads:
+        vector //= 2
+    layout = spread(extents, context.threads, vector)
+    held = tirx.decl_buffer(
+        layout.shape, dtype, name=f"{op.src.source.name}_held", scope=FRAGMENT_SCOPE, layout=layout.to_tvm()
+    )
+    tile = as_region(tirx.BufferLoad(held, [0] * len(extents)), extents)
+    load = Copy(op.src, tile).as_loops()
+    reduce = Reduce(tile, op.dst, op.kind, op.dim, op.clear, op.nan_propagate)
+    return seq([tirx.AllocBuffer(held), load, reduce_registers(reduce, context)])
+
+
+@lowering(Reduce, target=("metal", "cuda"), variant="registers", priority=20)
+def reduce_registers(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """Combine a thread's elements, then those of the lanes, then those of the groups of lanes."""
+    layout = layout_of(op.src.source) if is_fragment(op.src.source) else None
+    if layout is None:
+        raise Decline("the source is no fragment with a layout")
+    return _Reduction(op, layout, context).statement()
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """A loop over a register digit of an index."""
+
+    axis: int
+    weight: int
+    digit: Digit
+    variable: ir.Var
+
+
+class _Reduction:
+    """The code of a reduction, for one thread."""
+
+    def __init__(self, op: Reduce, layout: FragmentLayout, context: LoweringContext) -> None:
+        self._op = op
+        self._layout = layout
+        self._thread = context.thread_index
+        self._threads = context.threads
+        self._analyzer = Analyzer()
+        for thread in context.launch.threads:
+            self._analyzer.bind(thread.loop_var, ir.Range(0, thread.extent))
+        self._dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
+        self._combiner = op.combiner
+        self._identity = self._combiner.identity(self._dtype)
+        self._kept = self._loops(axis for axis in range(len(layout.axes)) if axis != op.dim)
+        self._reduced = self._loops([op.dim])
+        self._totals = tirx.decl_buffer(
+            (math.prod(loop.digit.extent for loop in self._kept),),
+            self._dtype,
+            name="total",
+            scope="local",
+        )
+
+    def _loops(self, axes: Any) -> list[_Loop]:
+        loops = []
+        for axis in axes:
+            for weight, digit in with_weights(self._layout.axes[axis]):
+                if digit.is_thread:
+                    continue
+                variable = tirx.Var("r" if axis == self._op.dim else "o", "int32")
+                self._analyzer.bind(variable, ir.Range(0, digit.extent))
+                loops.append(_Loop(axis, weight, digit, variable))
+        return loops
+
+    def statement(self) -> tirx.Stmt:
+        lanes, groups = self._thread_digits()
+        parts = [tirx.AllocBuffer(self._totals), self._in_thread()]
+        parts += [self._across_lanes(digit) for digit in lanes]
+        if groups:
+            parts.append(self._through_memory(lanes, groups))
+        parts.append(self._store())
+        return seq(parts)
+
+    # Indices -------------------------------------------------------------------------------------
+
+    def _index(self, axis: int) -> Any:
+        """The index along an axis, for this thread and the values of the loop variables."""
+        value: Any = tirx.const(0, "int32")
+        loops = {(loop.axis, loop.weight): loop.variable for loop in (*self._kept, *self._reduced)}
+        for weight, digit in with_weights(self._layout.axes[axis]):
+            number = (
+                digit.value_in(self._thread, self._threads)
+                if digit.is_thread
+                else loops[axis, weight]
+            )
+            value = value + number * weight
+        return self._analyzer.simplify(value)
+
+    @cached_property
+    def _number(self) -> Any:
+        """Which of the thread's totals belongs to the values of the loop variables."""
+        number: Any = tirx.const(0, "int32")
+        for loop in self._kept:
+            number = number * loop.digit.extent + loop.variable
+        return number
+
+    def _inside(self, axis: int) -> list[Any]:
+        """What must hold for an index to lie in the region that is reduced."""
+        region, index = self._op.src.region[axis], self._index(axis)
+        conditions = [index < region.min + region.extent, index >= region.min]
+        return [c for c in conditions if not self._analyzer.can_prove(c)]
+
+    def _over(self, loops: Sequence[_Loop], body: tirx.Stmt) -> tirx.Stmt:
+        for loop in reversed(loops):
+            body = for_loop(loop.variable, loop.digit.extent, body, tirx.ForKind.UNROLLED)
+        return body
+
+    @property
+    def _total(self) -> Any:
+        return tirx.BufferLoad(self._totals, [self._number])
+
+    def _set(self, value: Any) -> tirx.Stmt:
+        return tirx.BufferStore(self._totals, value, [self._number])
+
+    # Code ----------------------------------------------------------------------------------------
+
+    def _in_thread(self) -> tirx.Stmt:
+        op = self._op
+        indices = [self._index(axis) for axis in range(len(self._layout.axes))]
+        load = tirx.BufferLoad(op.src.source, indices)
+        value = self._combiner.element(converted(load, self._dtype))
+        outside = self._inside(op.dim)
+        if outside:
+            value = tirx.Select(tirx.all(*outside), value, self._identity)
+        step = self._set(self._combiner.combine(value, self._total))
+        return self._over(self._kept, seq([self._set(self._identity), self._over(self._reduced, step)]))
+
+    def _thread_digits(self) -> tuple[list[Digit], list[Digit]]:
+        """The digits of the thread's number to reduce over: within 32 lanes, and others."""
+        lanes, groups = [], []
+        for digit in self._layout.axes[self._op.dim]:
+            if not digit.is_thread:
+                continue
+            inner = min(digit.extent, _LANES // digit.stride) if digit.stride < _LANES else 1
+            if inner > 1 and inner & (inner - 1) == 0 and digit.extent % inner == 0:
+                outer, digit_in_lanes = digit.split(inner)
+                lanes.append(digit_in_lanes)
+                groups += [outer] if outer.extent > 1 else []
+            else:
+                groups.append(digit)
+        return lanes, groups
+
+    def _across_lanes(self, digit: Digit) -> tirx.Stmt:
+        """A butterfly: after each step twice as many lanes have the same total."""
+        steps = []
+        distance = digit.stride
+        while distance < digit.stride * digit.extent:
+            other = T.tvm_warp_shuffle_xor(
+                tirx.const(0xFFFFFFFF, "uint32"), self._total, distance, _LANES, _LANES
+            )
+            steps.append(self._set(self._combiner.combine(other, self._total)))
+            distance *= 2
+        return self._over(self._kept, seq(steps))
+
+    def _through_memory(self, lanes: list[Digit], groups: list[Digit]) -> tirx.Stmt:
+        """Every group of threads leaves its totals in memory, and reads those of the others."""
+        slots = gaps(self._threads, lanes)
+        count = math.prod(slot.extent for slot in slots)
+        exchanged = tirx.decl_buffer(
+            (int(self._totals.ty.shape[0]), count), self._dtype, name="exchange", scope=SHARED_SCOPE
+        )
+        others = [tirx.Var("g", "int32") for _ in groups]
+
+        def slot_of(values: dict[Digit, Any]) -> Any:
+            number: Any = tirx.const(0, "int32")
+            weight = 1
+            for slot in slots:
+                value = self._slot_value(slot, groups, values)
+                number = number + value * weight
+                weight *= slot.extent
+            return self._analyzer.simplify(number)
+
+        for variable, digit in zip(others, groups, strict=True):
+            self._analyzer.bind(variable, ir.Range(0, digit.extent))
+        mine = tirx.BufferStore(exchanged, self._total, [self._number, slot_of({})])
+        leaves = [digit.value_in(self._thread, self._threads) == 0 for digit in lanes]
+        leave = tirx.IfThenElse(tirx.all(*leaves), mine, None) if leaves else mine
+        theirs = slot_of(dict(zip(groups, others, strict=True)))
+        step = self._set(
+            self._combiner.combine(tirx.BufferLoad(exchanged, [self._number, theirs]), self._total)
+        )
+        for variable, digit in reversed(list(zip(others, groups, strict=True))):
+            step = for_loop(variable, digit.extent, step)
+        return seq(
+            [
+                tirx.AllocBuffer(exchanged),
+                self._over(self._kept, leave),
+                self._over(self._kept, seq([self._set(self._identity), step])),
+            ]
+        )
+
+    def _slot_value(self, slot: Digit, groups: list[Digit], values: dict[Digit, Any]) -> Any:
+        """A slot's digit in this thread, the digits of some groups replaced by given values."""
+        value = slot.value_in(self._thread, self._threads)
+        for group, given in values.items():
+            if not slot.stride <= group.stride < slot.stride * slot.extent:
+                continue
+            own = group.value_in(self._thread, self._threads)
+            value = value + (given - own) * (group.stride // slot.stride)
+        return value
+
+    # The result ------------------------------------------------------------------------------------
+
+    def _store(self) -> tirx.Stmt:
+        dst = self._op.dst
+        if is_fragment(dst.source) and self._lies_in_place():
+            return self._over(self._kept, self._guarded(self._assignment(dst)))
+        repeated = gaps(self._threads, self._kept_digits())
+        owner = [digit.value_in(self._thread, self._threads) == 0 for digit in repeated]
+        if not is_fragment(dst.source):
+            return self._over(self._kept, self._guarded(self._assignment(dst), owner))
+        extents = [constant(r.extent) or 1 for r in dst.region]
+        shared = tirx.decl_buffer(extents, self._dtype, name="reduced", scope=SHARED_SCOPE)
+        tile = as_region(shared)
+        leave = self._guarded(tirx.BufferStore(shared, self._total, self._indices_in(tile)), owner)
+        fetch = self._fetched(tile)
+        return seq([tirx.AllocBuffer(shared), self._over(self._kept, leave), fetch])
+
+    def _fetched(self, tile: ir.TensorRegion) -> tirx.Stmt:
+        """Let every thread take the results it needs from memory."""
+        from tvmtile.tileop.elementwise import over_region
+
+        dst = self._op.dst
+
+        def body(offsets: list[Any]) -> tirx.Stmt:
+            value: Any = tirx.BufferLoad(tile.source, element(tile, offsets))
+            indices = element(dst, offsets)
+            if not self._op.clear:
+                old = converted(tirx.BufferLoad(dst.source, indices), self._dtype)
+                value = self._combiner.combine(old, value)
+            return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), indices)
+
+        return over_region(dst, body)
+
+    def _kept_digits(self) -> list[Digit]:
+        return [
+            digit
+            for axis, digits in enumerate(self._layout.axes)
+            if axis != self._op.dim
+            for digit in digits
+        ]
+
+    def _lies_in_place(self) -> bool:
+        """Tell whether the result's layout is what the source's leaves."""
+        held = layout_of(self._op.dst.source)
+        kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
+        moving = moving_axes(self._op.dst)
+        if held is None or len(kept) != len(moving):
+            return False
+        for source, target in zip(kept, moving, strict=True):
+            own, theirs = self._layout.axes[source], held.axes[target]
+            if math.prod(d.extent for d in own) != math.prod(d.extent for d in theirs):
+                return False
+            if not self._starts_at(source, target):
+                return False
+            pairs = common_refinement(own, theirs)
+            if pairs is None or any(
+                a.is_thread != b.is_thread or (a.is_thread and a.stride != b.stride)
+                for a, b in pairs
+            ):
+                return False
+        return True
+
+    def _starts_at(self, source: int, target: int) -> bool:
+        difference = self._op.src.region[source].min - self._op.dst.region[target].min
+        return bool(self._analyzer.can_prove_equal(difference, 0))
+
+    def _indices_in(self, target: ir.TensorRegion) -> list[Any]:
+        kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
+        offsets = [self._index(axis) - self._op.src.region[axis].min for axis in kept]
+        offsets.reverse()
+        return [
+            r.min if constant(r.extent) == 1 else r.min + offsets.pop() for r in target.region
+        ]
+
+    def _assignment(self, dst: ir.TensorRegion) -> tirx.Stmt:
+        indices = [self._analyzer.simplify(index) for index in self._indices_in(dst)]
+        value = self._total
+        if not self._op.clear:
+            old = converted(tirx.BufferLoad(dst.source, indices), self._dtype)
+            value = self._combiner.combine(old, value)
+        return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), indices)
+
+    def _guarded(self, statement: tirx.Stmt, more: Sequence[Any] = ()) -> tirx.Stmt:
+        conditions = list(more)
+        for axis in moving_axes(self._op.src):
+            if axis != self._op.dim:
+                conditions += self._inside(axis)
+        return tirx.IfThenElse(tirx.all(*conditions), statement, None) if conditions else statement
