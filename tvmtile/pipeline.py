@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tvm
-from tvm import ir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
@@ -22,7 +22,11 @@ from tvmtile.passes import (
     CheckFragments,
     CheckLaunch,
     CheckLocals,
+    DistributeParallel,
+    FragmentToSimdgroup,
     GuardGlobalAccess,
+    InferLayout,
+    InsertBarriers,
     InterchangeLoopsOnCpu,
     LaunchBlocksOnCpu,
     Legalize,
@@ -31,12 +35,15 @@ from tvmtile.passes import (
     LowerNarrowFloatsOnCpu,
     LowerParallelOnCpu,
     LowerTileOp,
+    PlaceFragments,
     PlaceMemoryOnCpu,
+    PlaceMemoryOnMetal,
     RollLoopsWithExits,
     SerializeThreads,
     StructureReturns,
 )
-from tvmtile.target import parse
+from tvmtile.passes.kernels import is_tile_program
+from tvmtile.target import gpu, host_target, parse
 
 __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 
@@ -66,7 +73,21 @@ _CPU: tuple[Any, ...] = (
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 
-LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU}
+_METAL: tuple[Any, ...] = (
+    BindExtents,  # dynamic extents are bound that stand in expressions only
+    Legalize,  # operands of tile operators become explicit regions
+    StructureReturns,  # what follows a return of a thread depends on a condition
+    FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
+    InferLayout,  # every element of a fragment gets its thread and register
+    LowerTileOp,  # tile operators become loops over elements and matrix instructions
+    GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
+    DistributeParallel,  # elementwise loops are shared out over the threads
+    PlaceFragments,  # fragments become arrays of registers
+    InsertBarriers,  # threads wait for each other where they exchange elements
+    PlaceMemoryOnMetal,  # shared tiles are placed in threadgroup memory
+)
+
+LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL}
 """The passes that lower a tile program, by kind of target."""
 
 
@@ -111,13 +132,41 @@ def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule
             f"tile programs can't be lowered for {kind!r}",
             help=f"the targets of tile programs are {', '.join(LOWERING)}",
         )
-    return (tirx.transform.BindTarget(target.with_host(target)), *CHECKS, *LOWERING[kind])
+    return (tirx.transform.BindTarget(_with_host(target)), *CHECKS, *LOWERING[kind])
 
 
 def _is_for_metal(mod: ir.IRModule) -> bool:
     targets = (func.attrs.get("target") for func in mod.functions.values() if func.attrs)
     return any(target is not None and target.kind.name == "metal" for target in targets)
 
+
+def _with_host(target: Target) -> Target:
+    if target.kind.name == "llvm":
+        return target.with_host(target)
+    return target if target.host is not None else target.with_host(host_target())
+
+
+# What TVM does with scheduled functions, without what only schedules need, without ThreadSync (the
+# barriers are there already), and without the passes that make integers of bfloat16, which GPUs have.
+_GPU_REST = ir.transform.Sequential(
+    [
+        s_tir.transform.UnifyThreadBinding(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.NarrowDataType(32),
+        tirx.transform.VectorizeLoop(True),
+        tirx.transform.UnrollLoop(),
+        s_tir.transform.RenormalizeSplitPattern(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveNoOp(),
+        s_tir.transform.RewriteUnsafeSelect(),
+        tirx.transform.VerifyMemory(),
+        tirx.transform.AnnotateEntryFunc(),
+        s_tir.transform.LowerThreadAllreduce(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+    ]
+)
 
 _LEFT_OUT = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
 
@@ -139,7 +188,12 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
     of a Let a variable: TVM's simplifier binds such a Let a second time and fails. LLVM finds common
     subexpressions itself.
     """
-    rest, finalize_host, finalize_device = default_s_tir_pipeline()
+    rest, finalize, finalize_device = default_s_tir_pipeline()
+
+    def finalize_host() -> Any:
+        # LLVM has no pointers to the narrow floats that a kernel's tensors may hold.
+        legal = (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize())
+        return ir.transform.Sequential([*legal, finalize()])
 
     @tvm.transform.module_pass(opt_level=0, name="tvmtile.pipeline")
     def run(mod: ir.IRModule, context: Any) -> ir.IRModule:
@@ -149,9 +203,17 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
         with tvm.transform.PassContext(
             opt_level=context.opt_level, config=config, instruments=context.instruments
         ):
+            programs = [gv.name_hint for gv, func in mod.functions.items() if is_tile_program(func)]
             lowered = LowerTilePrograms()(mod)
             if _is_for_metal(lowered):
                 complete_what_tvm_builds()
-            return rest(lowered)
+            on_gpu = {n: lowered[n] for n in programs if gpu(lowered[n].attrs["target"]) is not None}
+            others = {
+                gv.name_hint: func for gv, func in lowered.functions.items() if gv.name_hint not in on_gpu
+            }
+            result = _GPU_REST(ir.IRModule(on_gpu, attrs=mod.attrs))
+            if others:
+                result.update(rest(ir.IRModule(others, attrs=mod.attrs)))
+            return result
 
     return run, finalize_host, finalize_device

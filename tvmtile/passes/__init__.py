@@ -9,7 +9,10 @@ from tvmtile.passes.check_bounds import CheckBounds
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
+from tvmtile.passes.distribute_parallel import DistributeParallel
+from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
+from tvmtile.passes.infer_layout import InferLayout
 from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
@@ -20,7 +23,8 @@ from tvmtile.passes.lower_narrow_floats import LowerNarrowFloatsOnCpu
 from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
-from tvmtile.passes.place_memory import PlaceMemoryOnCpu
+from tvmtile.passes.place_fragments import PlaceFragments
+from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnMetal
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.structure_returns import StructureReturns
@@ -33,7 +37,10 @@ __all__ = [
     "CheckFragments",
     "CheckLaunch",
     "CheckLocals",
+    "DistributeParallel",
+    "FragmentToSimdgroup",
     "GuardGlobalAccess",
+    "InferLayout",
     "InsertBarriers",
     "InterchangeLoopsOnCpu",
     "LaunchBlocksOnCpu",
@@ -44,7 +51,9 @@ __all__ = [
     "LowerParallelOnCpu",
     "LowerTileOp",
     "LowerTilePrograms",
+    "PlaceFragments",
     "PlaceMemoryOnCpu",
+    "PlaceMemoryOnMetal",
     "RollLoopsWithExits",
     "SerializeThreads",
     "StructureReturns",
