@@ -502,3 +502,85 @@ def test_an_eager_kernel_is_compiled_for_where_its_tensors_are(monkeypatch):
     for given in (tensor, tensor.as_subclass(OnMps), tensor.numpy()):
         fill.compile(given, 3)
     assert targets == [None, "metal", None]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gemm_of_any_number_of_rows(backend):
+    rows = T.dynamic("rows")
+
+    @T.prim_func
+    def gemm(
+        A: T.Tensor((rows, 64), "float16"),
+        B: T.Tensor((64, 48), "float16"),
+        C: T.Tensor((rows, 48), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(rows, 32), threads=128) as bx:
+            a = T.alloc_shared((32, 32), "float16")
+            b = T.alloc_shared((32, 48), "float16")
+            c = T.alloc_fragment((32, 48), "float32")
+            T.clear(c)
+            for k in T.serial(2):
+                T.copy(A[bx * 32, k * 32], a)
+                T.copy(B[k * 32, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[bx * 32, 0])
+
+    kernel = compiled(gemm, backend, out_idx=-1)
+    b = torch.randn(64, 48).half()
+    for m in (1, 32, 70):
+        a = torch.randn(m, 64).half()
+        torch.testing.assert_close(
+            kernel(a, b).double(), a.double() @ b.double(), atol=1e-3, rtol=0
+        )
+    if backend == "emulator":
+        assert kernel.adapter.statistics.matrix_multiplies == 3 * (4 * 6 * 8)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_program_of_two_kernels(backend):
+    @T.prim_func
+    def main(A: T.Tensor((100,), "float32"), B: T.Tensor((100,), "float32"), s: T.float32):
+        with T.Kernel(T.ceildiv(100, 32), threads=32) as bx:
+            for i in T.Parallel(32):
+                if bx * 32 + i < 100:
+                    B[bx * 32 + i] = A[bx * 32 + i] * s
+        with T.Kernel(T.ceildiv(100, 64), threads=64) as bx:
+            for i in T.Parallel(64):
+                if bx * 64 + i < 100:
+                    B[bx * 64 + i] = B[bx * 64 + i] + T.float32(1)
+
+    kernel = compiled(main, backend, out_idx=1)
+    a = torch.randn(100)
+    assert torch.equal(kernel(a, 3.0), a * 3 + 1)
+    assert kernel.get_kernel_source().count("kernel void") == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_eager_kernel_returns_what_it_makes(backend):
+    @tvmtile.jit(target="metal", execution_backend=backend)
+    def doubled(X):
+        M, N = T.dynamic("M"), T.const("N")
+        X: T.Tensor((M, N), "float16")
+        Y = T.empty((M, N), "float16")
+        with T.Kernel(T.ceildiv(M, 8), threads=64) as bx:
+            tile = T.alloc_shared((8, N), "float16")
+            T.copy(X[bx * 8, 0], tile)
+            for i, j in T.Parallel(8, N):
+                tile[i, j] = tile[i, j] + tile[i, j]
+            T.copy(tile, Y[bx * 8, 0])
+        return Y
+
+    for m in (3, 20):
+        x = torch.randn(m, 24).half()
+        assert torch.equal(doubled(x), x * 2)
+
+
+def test_without_tensors_results_are_made_where_the_backend_has_them():
+    @T.prim_func
+    def ones(A: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=32):
+            T.fill(A, 1)
+
+    result = compiled(ones, out_idx=0)()
+    assert result.device.type == "cpu"
+    assert result.tolist() == [1] * 32
