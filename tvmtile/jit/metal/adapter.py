@@ -1,0 +1,119 @@
+"""What all that run Metal programs have in common: from a call's arguments to launches."""
+
+from __future__ import annotations
+
+import ctypes
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import ir
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.codegen.metal_source import needed_alignment
+from tvmtile.errors import ArgumentError
+from tvmtile.jit.adapter import Adapter
+from tvmtile.jit.arguments import is_pointer
+from tvmtile.jit.launches import Launch, record
+from tvmtile.jit.metal.program import MetalProgram
+from tvmtile.jit.placeholders import address_of, placeholder
+
+__all__ = ["MetalAdapter", "is_torch", "strides_of"]
+
+
+class MetalAdapter(Adapter):
+    """Runs the kernels of a Metal program on tensors.
+
+    Parameters
+    ----------
+    program : MetalProgram
+        What was compiled.
+    name : str
+        The function to call.
+    params : sequence of Var
+        Its parameters.
+    """
+
+    def __init__(self, program: MetalProgram, name: str, params: Sequence[ir.Var]) -> None:
+        self.program = program
+        self.call = self._run_program
+        self._host = tvm.runtime.Executable(program.module)[name]
+        self._names = [f"{name}: {param.name}" for param in params]
+        self._alignment = max(map(needed_alignment, program.sources.values()), default=1)
+        self._pointers = frozenset(i for i, param in enumerate(params) if is_pointer(param))
+        self._tensors = frozenset(i for i, param in enumerate(params) if is_buffer_var(param))
+
+    def _run_program(self, *args: Any) -> None:
+        described = [self._described(index, arg) for index, arg in enumerate(args)]
+        recording = record(self._host, described, self.program.kernels)
+        memory = dict(enumerate(args))
+        for index, (dtype, elements) in recording.workspaces.items():
+            memory[index] = self.allocate(dtype, elements)
+        self.run(recording.launches, memory)
+
+    @abstractmethod
+    def accepts(self, tensor: Any) -> bool:
+        """Tell whether the kernels can reach a tensor's memory."""
+
+    @abstractmethod
+    def offset(self, tensor: Any) -> int:
+        """Bytes between memory that is aligned for any vector and the tensor's first element."""
+
+    @abstractmethod
+    def allocate(self, dtype: str, elements: int) -> Any:
+        """A tensor of one dimension, for the time of a call."""
+
+    @abstractmethod
+    def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:
+        """Run kernels, one after the other, on the program's arguments and scratch tensors."""
+
+    def source(self, kernel_only: bool) -> str:
+        """The Metal source of all kernels, and the host's LLVM code after it if asked for."""
+        kernels = "\n".join(self.program.sources.values())
+        if kernel_only:
+            return kernels
+        return f"{kernels}\n{self.program.module.inspect_source('ll')}"
+
+    def _described(self, index: int, arg: Any) -> Any:
+        """What the host function gets for an argument."""
+        if index in self._pointers:
+            return self._address(index, arg)
+        if index not in self._tensors or not hasattr(arg, "shape"):
+            return arg
+        if not self.accepts(arg):
+            raise TypeError(f"a tensor that {type(self).__name__} can't reach")
+        self._check_alignment(index, arg)
+        strides = arg.stride() if is_torch(arg) else strides_of(arg)
+        dtype = str(arg.dtype).removeprefix("torch.")
+        return placeholder(index, tuple(arg.shape), tuple(strides), dtype)
+
+    def _address(self, index: int, arg: Any) -> Any:
+        if not hasattr(arg, "shape") or not self.accepts(arg):
+            raise ArgumentError(
+                f"{self._names[index]} is a pointer; it got {arg!r:.80}",
+                help=f"pass a tensor on {self.device}: a Metal kernel takes no bare address",
+            )
+        self._check_alignment(index, arg)
+        return ctypes.c_void_p(address_of(index))
+
+    def _check_alignment(self, index: int, tensor: Any) -> None:
+        """A GPU would access other memory than the tensor's."""
+        if self._alignment > 1 and self.offset(tensor) % self._alignment:
+            raise ArgumentError(
+                f"{self._names[index]} must start at a multiple of {self._alignment} bytes, "
+                "which the kernel moves at once",
+                help="pass a copy, `x.clone()` or `x.copy()`",
+            )
+
+
+def strides_of(array: Any) -> Sequence[int]:
+    """Strides of an array of numpy or TVM, in elements."""
+    if type(array).__module__ == "numpy":
+        return [step // array.itemsize for step in array.strides]
+    return list(array.strides)
+
+
+def is_torch(tensor: Any) -> bool:
+    """Tell whether a tensor is torch's; torch need not be installed."""
+    return hasattr(tensor, "untyped_storage")
