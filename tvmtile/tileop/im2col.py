@@ -141,12 +141,13 @@ def im2col_elements(op: Im2col, context: LoweringContext) -> tirx.Stmt:
     """One element after the other; padding and rows beyond the last pixel are zero."""
     del context
     batch, height, width, channels = (r.extent for r in op.img.region)
-    rows, columns = (r.extent for r in op.col.region)
+    rows, columns = (r.extent for r in op.col.region[-2:])
     out_height, out_width = op.output_extent(height), op.output_extent(width)
 
     def body(offsets: list[Any]) -> tirx.Stmt:
-        pixel = op.nhw_step * rows + offsets[0]
-        column = op.c_step * columns + offsets[1]
+        row, position = offsets[-2:]
+        pixel = op.nhw_step * rows + row
+        column = op.c_step * columns + position
         y, x = (
             tirx.floormod(tirx.floordiv(pixel, out_width), out_height),
             tirx.floormod(pixel, out_width),

@@ -1,0 +1,397 @@
+"""InjectPipeline: let the first stages of a pipelined loop run ahead of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm_ffi import structural_equal
+
+from tvmtile.errors import VerifyError
+from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.pipelining import (
+    PIPELINE_ANNOTATIONS,
+    Body,
+    KernelTiles,
+    Obstacle,
+    Plan,
+    Unit,
+    Versions,
+    body_of,
+    plan_of,
+    versions_of,
+)
+from tvmtile.rewriting import (
+    is_stable,
+    seq,
+    substitute,
+    with_children,
+    with_fresh_variables,
+)
+from tvmtile.tileop.operands import buffer_of, constant
+from tvmtile.tileop.registry import operator_of
+
+__all__ = ["InjectPipeline"]
+
+
+@prim_func_pass("InjectPipeline")
+def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Carry out the plans of PlanPipeline.
+
+    A tile that is written in one stage and used in a later one gets a leading axis of versions:
+    iteration `k` works on version `k % versions`, and what stands outside of the loop on version 0. If
+    the value of the last iteration is read there, the count begins so that its version is 0.
+
+    Where the first stage runs `s` iterations ahead, the first `s` rounds become statements before the
+    loop, without the last stage. In the loop, which keeps its bounds, statements of earlier stages do
+    a later iteration where there is one; so the last rounds need no statements of their own, and
+    loops of any number of iterations are right. Names of values are bound again for each iteration
+    that needs them. A group of statements that do the same iteration stands in one branch.
+
+    Allocations and views in the loop move before it.
+
+    Raises
+    ------
+    VerifyError
+        If a plan, which PlanPipeline has not made, changes what the loop computes.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64, 32), "float16", scope="shared.dyn")
+                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
+                for k in T.serial(
+                    8, annotations={"tvmtile.order": [0, 1], "tvmtile.stage": [0, 1]}
+                ):
+                    T.tile.copy(A[0:64, k * 32 : k * 32 + 32], tile[0:64, 0:32])
+                    for i in T.parallel(64):
+                        for j in T.parallel(32):
+                            total[i, j] += T.Cast("float32", tile[i, j])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((2, 64, 32), "float16", scope="shared.dyn")
+                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
+                T.tile.copy(A[0:64, 0:32], tile[0:1, 0:64, 0:32])
+                for k in range(8):
+                    if k + 1 < 8:
+                        T.tile.copy(
+                            A[0:64, (k + 1) * 32 : (k + 1) * 32 + 32],
+                            tile[(k + 1) % 2 : (k + 1) % 2 + 1, 0:64, 0:32],
+                        )
+                    for i in T.parallel(64):
+                        for j in T.parallel(32):
+                            total[i, j] += T.Cast("float32", tile[k % 2, i, j])
+    ```
+    """
+    del context
+
+    def inject(loop: tirx.For, mutator: Any) -> Any:
+        if not is_kernel(loop):
+            return mutator.default_mutate(loop)
+        return _inject(loop)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, inject)]))
+
+
+def _inject(kernel: tirx.For) -> tirx.For:
+    tiles = KernelTiles(kernel)
+    versions = {
+        loop.loop_var: _versions_in(loop, plan, tiles) for loop, plan in _planned_loops(kernel)
+    }
+    if not versions:
+        return kernel
+    expanded = _Expander(tiles, versions).rewrite(kernel)
+    return _Stager(KernelTiles(expanded)).rewrite(expanded)
+
+
+def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
+    found: list[tuple[tirx.For, Plan]] = []
+
+    def note(loop: tirx.For) -> None:
+        plan = plan_of(loop)
+        if plan is not None:
+            found.append((loop, plan))
+
+    tvm_ffi.structural_walk(kernel, (tirx.For, note))
+    return found
+
+
+def _body_of(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> Body:
+    body = body_of(loop, tiles)
+    if not len(plan.stage) == len(plan.order) == len(body.units):
+        raise VerifyError(
+            f"the plan of the loop over {loop.loop_var.name} does not fit its "
+            f"{len(body.units)} statements",
+            help="run PlanPipeline before InjectPipeline",
+        )
+    return body
+
+
+def _versions_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir.Var, Versions]:
+    try:
+        return versions_of(loop, _body_of(loop, plan, tiles), plan, tiles)
+    except Obstacle as obstacle:
+        raise VerifyError(
+            f"the plan of the loop over {loop.loop_var.name} is wrong: {obstacle}",
+            help="run PlanPipeline before InjectPipeline",
+        ) from None
+
+
+# Versions ----------------------------------------------------------------------------------------
+
+
+class _Expander:
+    """Gives tiles their axis of versions, and every use of them an index along it."""
+
+    def __init__(self, tiles: KernelTiles, versions: dict[ir.Var, dict[ir.Var, Versions]]) -> None:
+        self._tiles = tiles
+        self._versions = versions  # by loop variable, then by tile
+        self._index: dict[ir.Var, Any] = {}  # of each tile, where the rewriting is
+        self._new: dict[ir.Var, ir.Var] = {}
+        for tile, count in self._counts().items():
+            self._new[tile] = _with_versions(tile, count, tile)
+            for view in tiles.views_of(tile):
+                self._new[view] = _with_versions(view, count, tile)
+
+    def _counts(self) -> dict[ir.Var, int]:
+        counts: dict[ir.Var, int] = {}
+        for of_loop in self._versions.values():
+            for tile, versions in of_loop.items():
+                counts[tile] = max(counts.get(tile, 1), versions.count)
+        return counts
+
+    def rewrite(self, kernel: tirx.For) -> tirx.For:
+        return tvm_ffi.structural_mutate(
+            kernel,
+            [
+                (tirx.For, self._loop),
+                (tirx.BufferStore, self._store),
+                (ir.TensorLoad, self._load),
+                (ir.TensorRegion, self._region),
+                (ir.Call, self._call),
+                (ir.Var, self._variable),
+            ],
+        )
+
+    def _variable(self, var: ir.Var, mutator: Any) -> ir.Var:
+        del mutator
+        return self._new.get(var, var)
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        outer = self._index
+        own = self._versions.get(loop.loop_var, {})
+        self._index = {**outer, **{t: self._version(loop, v) for t, v in own.items()}}
+        result = mutator.default_mutate(loop)
+        self._index = outer
+        return result
+
+    def _version(self, loop: tirx.For, versions: Versions) -> Any:
+        number: Any = loop.loop_var
+        if versions.is_read_after:
+            last = constant(loop.min + loop.extent - 1)
+            shift = None if last is None else -last % versions.count
+            number = number - (loop.min + loop.extent - 1) if shift is None else number + shift
+        return tirx.floormod(number, tirx.const(versions.count, str(loop.loop_var.ty.dtype)))
+
+    def _at(self, buffer: ir.Var) -> Any:
+        return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        if load.source not in self._new:
+            return mutator.default_mutate(load)
+        indices = [self._at(load.source), *(mutator.mutate(index) for index in load.indices)]
+        return tirx.BufferLoad(self._new[load.source], indices, load.span)
+
+    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+        if store.buffer not in self._new:
+            return mutator.default_mutate(store)
+        indices = [self._at(store.buffer), *(mutator.mutate(index) for index in store.indices)]
+        value = mutator.mutate(store.value)
+        return tirx.BufferStore(self._new[store.buffer], value, indices, span=store.span)
+
+    def _region(self, region: ir.TensorRegion, mutator: Any) -> Any:
+        if region.source not in self._new:
+            return mutator.default_mutate(region)
+        version = ir.Range.from_min_extent(self._at(region.source), tirx.const(1, "int32"))
+        ranges = [
+            ir.Range.from_min_extent(mutator.mutate(r.min), mutator.mutate(r.extent))
+            for r in region.region
+        ]
+        return tirx.BufferRegion(self._new[region.source], [version, *ranges])
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        result = mutator.default_mutate(call)
+        op = operator_of(result)
+        if op is None:
+            return result
+        new = set(self._new.values())
+        operands = [*op.reads(), *op.writes(), *op.fixes_layout_of()]
+        grown = [operand for operand in operands if buffer_of(operand) in new]
+        return op.with_versions(grown).to_call(call.span) if grown else result
+
+
+def _with_versions(buffer: ir.Var, count: int, allocated: ir.Var) -> ir.Var:
+    """A buffer like another one with a leading axis; views in the layout of their source keep it."""
+    ty = buffer.ty
+    keeps = structural_equal(ty.layout, allocated.ty.layout)
+    shape = allocated.ty.shape if keeps else ty.shape
+    layout = tirx.decl_buffer([count, *shape], str(ty.dtype)).ty.layout
+    return tirx.decl_buffer(
+        [count, *ty.shape],
+        str(ty.dtype),
+        name=buffer.name,
+        scope=ty.storage_scope,
+        data_alignment=ty.data_alignment,
+        layout=layout,
+        span=buffer.span,
+    )
+
+
+# Stages ------------------------------------------------------------------------------------------
+
+
+class _Stager:
+    """Rewrites planned loops, outer ones first."""
+
+    def __init__(self, tiles: KernelTiles) -> None:
+        self._tiles = tiles
+
+    def rewrite(self, kernel: tirx.For) -> tirx.For:
+        return tvm_ffi.structural_mutate(kernel, [(tirx.For, self._loop)])
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        plan = plan_of(loop)
+        if plan is None:
+            return mutator.default_mutate(loop)
+        staged = _Stages(loop, plan, _body_of(loop, plan, self._tiles)).emit()
+        return mutator.mutate(staged)
+
+
+class _Stages:
+    def __init__(self, loop: tirx.For, plan: Plan, body: Body) -> None:
+        self._loop = loop
+        self._plan = plan
+        self._body = body
+        self._var = loop.loop_var
+        self._dtype = str(loop.loop_var.ty.dtype)
+        issued = sorted(zip(plan.order, plan.stage, body.units, strict=True), key=lambda x: x[0])
+        self._groups = [
+            (stage, [unit for _, _, unit in members])
+            for stage, members in groupby(issued, key=lambda x: x[1])
+        ]
+        self._setup: list[tirx.Stmt] = list(body.declarations)
+        self._first = self._once("start", loop.min)
+        self._count = self._once("count", loop.extent)
+
+    def _once(self, name: str, value: Any) -> Any:
+        """A bound of the loop, which is computed once."""
+        if is_stable(value):
+            return value
+        var = ir.Var(name, value.ty)
+        self._setup.append(tirx.Bind(var, value))
+        return var
+
+    def emit(self) -> tirx.Stmt:
+        distance = self._plan.distance
+        ahead = [
+            group
+            for number in range(distance)
+            for stage, units in self._groups
+            if stage <= number
+            for group in self._before(number - stage, units)
+        ]
+        steady = [self._within(distance - stage, units) for stage, units in self._groups]
+        annotations = {
+            key: self._loop.annotations[key]
+            for key in self._loop.annotations.keys()  # noqa: SIM118 - a TVM map
+            if key not in PIPELINE_ANNOTATIONS
+        }
+        loop = with_children(
+            self._loop,
+            min=self._first,
+            extent=self._count,
+            body=seq(steady),
+            annotations=annotations,
+        )
+        return seq([*self._setup, *ahead, loop])
+
+    def _before(self, iteration: int, units: Sequence[Unit]) -> list[tirx.Stmt]:
+        """A group in a round before the loop, where it does one of the first iterations."""
+        count = constant(self._count)
+        if count is not None and iteration >= count:
+            return []
+        group = self._group(units, _folded(self._first + self._number(iteration)))
+        if count is not None:
+            return [group]
+        return [tirx.IfThenElse(self._number(iteration) < self._count, group, None)]
+
+    def _within(self, ahead: int, units: Sequence[Unit]) -> tirx.Stmt:
+        """A group in the loop, where it is some iterations ahead."""
+        if ahead == 0:
+            return self._group(units, self._var)
+        at = self._var + self._number(ahead)
+        return tirx.IfThenElse(
+            at < _folded(self._first + self._count), self._group(units, at), None
+        )
+
+    def _group(self, units: Sequence[Unit], iteration: Any) -> tirx.Stmt:
+        """What a stage does for an iteration, with the names that it needs.
+
+        Asynchronous copies of a stage would be committed here, and waited for.
+        """
+        bindings = self._body.bindings_for([unit.stmt for unit in units])
+        whole = seq([*bindings, *_joined([(unit.conditions, unit.inner) for unit in units])])
+        return with_fresh_variables(_folded(substitute(whole, {self._var: iteration})))
+
+    def _number(self, value: int) -> Any:
+        return tirx.const(value, self._dtype)
+
+
+def _joined(parts: Sequence[tuple[Sequence[Any], tirx.Stmt]]) -> list[tirx.Stmt]:
+    """Statements under their conditions, neighbours with the same condition in one branch."""
+    result: list[tirx.Stmt] = []
+    position = 0
+    while position < len(parts):
+        conditions, stmt = parts[position]
+        position += 1
+        if not conditions:
+            result.append(stmt)
+            continue
+        inside = [(conditions[1:], stmt)]
+        while position < len(parts) and _begins(parts[position][0], conditions[0]):
+            inside.append((parts[position][0][1:], parts[position][1]))
+            position += 1
+        result.append(tirx.IfThenElse(conditions[0], seq(_joined(inside)), None))
+    return result
+
+
+def _begins(conditions: Sequence[Any], condition: Any) -> bool:
+    return bool(conditions) and structural_equal(conditions[0], condition)
+
+
+def _folded(node: Any) -> Any:
+    """Compute what is constant, as of `0 * 32` where the iteration is known."""
+    return tvm_ffi.structural_map(
+        node,
+        [
+            (tirx.Add, lambda n: n.a + n.b),
+            (tirx.Sub, lambda n: n.a - n.b),
+            (tirx.Mul, lambda n: n.a * n.b),
+            (tirx.FloorDiv, lambda n: tirx.floordiv(n.a, n.b)),
+            (tirx.FloorMod, lambda n: tirx.floormod(n.a, n.b)),
+        ],
+    )
