@@ -26,6 +26,7 @@ from tvmtile.passes import (
     FragmentToSimdgroup,
     GuardGlobalAccess,
     InferLayout,
+    InjectPipeline,
     InsertBarriers,
     InterchangeLoopsOnCpu,
     LaunchBlocksOnCpu,
@@ -38,6 +39,7 @@ from tvmtile.passes import (
     PlaceFragments,
     PlaceMemoryOnCpu,
     PlaceMemoryOnMetal,
+    PlanPipeline,
     RollLoopsWithExits,
     SerializeThreads,
     StructureReturns,
@@ -78,6 +80,8 @@ _METAL: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureReturns,  # what follows a return of a thread depends on a condition
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
+    PlanPipeline,  # what of a loop may run ahead, and how far
+    InjectPipeline,  # tiles get versions, and copies run ahead
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written

@@ -42,6 +42,15 @@ def with_functions(source: str) -> str:
     return head + mark + "\n" + "\n".join(needed) + rest
 
 
+def _shuffle_xor(call: ir.Call) -> ir.Expr:
+    _, value, distance, *_ = call.args
+    return T.call_pure_extern(str(call.ty.dtype), "simd_shuffle_xor", value, distance)
+
+
+# TVM lowers the other shuffles.
+tirx.register_intrin_lowering("tirx.tvm_warp_shuffle_xor", target="metal", f=_shuffle_xor)
+
+
 def element_of(matrices: ir.Var, register: Any) -> ir.Expr:
     """An element that a thread holds of an array of simdgroup matrices.
 

@@ -363,15 +363,15 @@ class _IndexMap:
         parts.sort(key=lambda part: -part.scale)
         base = constant(total.base)
         result = cls(tuple(parts), total.base if base is None else base)
-        return result if result._is(index) else None
+        return result if result._is(index, used) else None
 
-    def _is(self, index: Any) -> bool:
+    def _is(self, index: Any, ranges: dict[ir.Var, Any]) -> bool:
         value = self.base
         for p in self.parts:
             value = value + p.variable // p.lower % p.extent * p.scale
         analyzer = Analyzer()
-        for part in self.parts:
-            analyzer.bind(part.variable, ir.Range(0, part.extent * part.lower), allow_override=True)
+        for variable, values in ranges.items():
+            analyzer.bind(variable, values)
         return bool(analyzer.can_prove_equal(value, index))
 
     @property

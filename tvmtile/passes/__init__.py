@@ -13,6 +13,7 @@ from tvmtile.passes.distribute_parallel import DistributeParallel
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.infer_layout import InferLayout
+from tvmtile.passes.inject_pipeline import InjectPipeline
 from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
@@ -25,6 +26,7 @@ from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.place_fragments import PlaceFragments
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnMetal
+from tvmtile.passes.plan_pipeline import PlanPipeline
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.structure_returns import StructureReturns
@@ -41,6 +43,7 @@ __all__ = [
     "FragmentToSimdgroup",
     "GuardGlobalAccess",
     "InferLayout",
+    "InjectPipeline",
     "InsertBarriers",
     "InterchangeLoopsOnCpu",
     "LaunchBlocksOnCpu",
@@ -54,6 +57,7 @@ __all__ = [
     "PlaceFragments",
     "PlaceMemoryOnCpu",
     "PlaceMemoryOnMetal",
+    "PlanPipeline",
     "RollLoopsWithExits",
     "SerializeThreads",
     "StructureReturns",
