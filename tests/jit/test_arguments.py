@@ -12,6 +12,7 @@ import tvm
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import ArgumentError, InvalidOperand
+from tvmtile.jit.arguments import explain
 
 
 @pytest.fixture(scope="module")
@@ -387,3 +388,14 @@ def test_none_for_a_tensor_whose_extent_no_other_argument_has():
     assert a.eq(1).all()
     with pytest.raises(ArgumentError, match="the extent m .* is not known"):
         bias(True)(a, None)
+
+
+def test_a_tensor_that_tvm_does_not_have_on_the_gpu():
+    @T.prim_func
+    def fill(A: T.Tensor((4,), "float32")):
+        with T.Kernel(1):
+            T.fill(A, 1)
+
+    error = explain("fill", list(fill.params), (), (torch.zeros(4),), "metal")
+    assert error.message == "fill: A must be a TVM tensor on metal; it is on cpu"
+    assert "tvm.metal()" in error.help

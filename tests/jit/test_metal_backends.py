@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -584,3 +585,43 @@ def test_without_tensors_results_are_made_where_the_backend_has_them():
     result = compiled(ones, out_idx=0)()
     assert result.device.type == "cpu"
     assert result.tolist() == [1] * 32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_grids_and_groups_of_three_dimensions(backend):
+    @T.prim_func
+    def main(A: T.Tensor((5, 3, 2, 2, 4, 8), "int32")):
+        for bz in T.thread_binding(5, thread="blockIdx.z"):
+            for by in T.thread_binding(3, thread="blockIdx.y"):
+                for bx in T.thread_binding(2, thread="blockIdx.x"):
+                    for tz in T.thread_binding(2, thread="threadIdx.z"):
+                        for ty in T.thread_binding(4, thread="threadIdx.y"):
+                            for tx in T.thread_binding(8, thread="threadIdx.x"):
+                                A[bz, by, bx, tz, ty, tx] = (
+                                    ((bz * 10 + by) * 10 + bx) * 1000 + (tz * 10 + ty) * 10 + tx
+                                )
+
+    a = np.zeros((5, 3, 2, 2, 4, 8), np.int32)
+    compiled(main, backend)(torch.from_numpy(a))
+    bz, by, bx, tz, ty, tx = np.indices(a.shape)
+    np.testing.assert_array_equal(a, ((bz * 10 + by) * 10 + bx) * 1000 + (tz * 10 + ty) * 10 + tx)
+
+
+def test_calls_from_several_threads_do_not_mix():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "int32"), n: T.int32):
+        for bx in T.thread_binding(2, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                A[bx * 32 + tx] = A[bx * 32 + tx] + n
+
+    kernel = compiled(main)
+
+    def called(n):
+        a = np.zeros(64, np.int32)
+        for _ in range(10):
+            kernel(a, n)
+        return a
+
+    with ThreadPoolExecutor(4) as workers:
+        for n, a in enumerate(workers.map(called, range(8))):
+            np.testing.assert_array_equal(a, 10 * n)

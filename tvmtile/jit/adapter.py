@@ -20,7 +20,7 @@ class Adapter(ABC):
     Attributes
     ----------
     device : str
-        Where its tensors are, as torch names the device.
+        Where its tensors are: "cpu", torch's "mps", or TVM's "metal".
     call : callable
         Runs the program on all of its parameters, results too. It raises an exception of any kind
         if an argument does not fit, before anything runs, and an error of its own if the program fails.

@@ -266,6 +266,10 @@ class _Check:
 def _wrong_device(arg: Any, actual: str, needed: str) -> _Problem:
     if needed == "cpu":
         return f"must be on the CPU; it is on {actual}", "move it with `.cpu()`"
+    if needed == "metal":
+        return f"must be a TVM tensor on metal; it is on {actual}", (
+            "pass `tvm.runtime.tensor(x, tvm.metal())`, or use execution_backend='torch'"
+        )
     tensor = "x" if hasattr(arg, "data_ptr") else "torch.from_numpy(x)"
     return (
         f"must be a torch tensor on {needed}; it is on {actual}",

@@ -99,7 +99,7 @@ def _built(
     name, params = name_of(func), list(func.params)
     if backend not in METAL_ADAPTERS:
         module = build(func, target, config)
-        device = "mps" if target.kind.name == "metal" else "cpu"
+        device = "metal" if target.kind.name == "metal" else "cpu"
         return module, TvmAdapter(module, name, params, device)
     with _compiling(func, target, config) as mod:
         program = build_program(mod, target)

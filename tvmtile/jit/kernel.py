@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -159,8 +159,8 @@ class Kernel:
             return lambda shape, dtype: torch.empty(
                 shape, dtype=getattr(torch, dtype), device=device
             )
-        if kind in ("tvm", "tvm_ffi"):
-            return tvm.runtime.empty
+        if first is not None and kind in ("tvm", "tvm_ffi"):
+            return partial(tvm.runtime.empty, device=first.device)
         import numpy as np
 
         return np.empty

@@ -36,7 +36,7 @@ class EmulatorAdapter(MetalAdapter):
 
     @property
     def statistics(self) -> LaunchStatistics | None:
-        """What the last call did, summed over its launches; None before the first call."""
+        """What the last call did, summed over its launches; None where nothing was launched."""
         return _total([statistics for _, statistics in self.launch_statistics])
 
     def accepts(self, tensor: Any) -> bool:
