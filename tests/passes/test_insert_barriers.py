@@ -15,7 +15,7 @@ from tvm import ir, tirx
 from tvm.script import tirx as T
 from tvm_ffi import structural_walk
 
-from tvmtile.errors import DataRace
+from tvmtile.errors import DataRace, MetalEmulationError
 from tvmtile.passes import InsertBarriers
 from tvmtile.passes.kernels import Launch, is_barrier, is_kernel, statements_of, with_statements
 from tvmtile.testing.metal import compile_msl
@@ -283,6 +283,73 @@ def test_what_needs_no_barrier_gets_none():
         assert not barriers_in(with_pass(func))
 
 
+def test_atomic_updates_need_none_among_themselves():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "int32"), C: T.Buffer((64,), "int32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((8,), "int32", scope="shared")
+                if tx < 8:
+                    S[tx] = 0
+                for k in range(4):
+                    T.evaluate(T.Call("tvmtile.atomic", [S[A[tx] % 8], 1], ret_ty="int32"))
+                C[tx] = S[tx % 8]
+
+    func = with_pass(main)
+    assert len(barriers_in(func)) == 2
+    loops = []
+    structural_walk(func.body, (tirx.For, loops.append))
+    assert not barriers_in(func.with_body(next(x for x in loops if x.loop_var.name == "k")))
+
+
+def test_a_view_of_another_type_or_place_is_the_same_memory():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((128,), "float32", scope="shared")
+                I = T.decl_buffer((128,), "int32", data=S.data, scope="shared")
+                S[tx] = A[tx]
+                C[tx] = T.Cast("float32", I[tx + 64])
+
+    assert len(barriers_in(with_pass(main))) == 1
+
+
+def test_loops_that_end_by_a_condition():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), n: T.int32, C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                left = T.alloc_buffer((1,), "int32", scope="local")
+                left[0] = n
+                while left[0] > 0:
+                    S[tx] = A[tx]
+                    C[tx] = S[63 - tx]
+                    left[0] = left[0] - 1
+                for k in range(n):
+                    if k * k > n:
+                        break
+                    S[tx] = A[tx]
+                    C[tx] = S[63 - tx]
+
+    assert len(barriers_in(with_pass(main))) == 4
+
+
+def test_no_barrier_in_loops_that_threads_leave_at_different_times():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "int32"), C: T.Buffer((64,), "int32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "int32", scope="shared")
+                for k in range(A[tx]):
+                    S[tx] = k
+                    C[tx] = S[63 - tx]
+
+    with pytest.raises(DataRace, match="not all threads of the block come there"):
+        with_pass(main)
+
+
 def test_barriers_of_the_user_count():
     @T.prim_func
     def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
@@ -445,3 +512,97 @@ class Programs:
 def test_random_programs_have_no_race_left(seed):
     for number in range(25):
         Oracle(with_pass(Programs(1000 * seed + number).program())).run()
+
+
+# On the emulated GPU --------------------------------------------------------------------------------
+
+
+def emulated(func, *arguments, threads):
+    """Run a kernel as it is, without TVM's own search for barriers; how many a block executes."""
+    # StorageRewrite would let tiles share memory, which needs barriers that were not needed before.
+    config = {"tirx.disable_storage_rewrite": True}
+    with tvm.transform.PassContext(disabled_pass=["s_tir.ThreadSync"], config=config):
+        built = tvm.tirx.build(func, target="metal")
+    module = compile_msl(built.imports[0].inspect_source("metal"))
+    (name,) = module.kernel_names
+    statistics = module.kernel(name)(*arguments, grid=1, threads=threads)
+    return statistics.threadgroup_barriers
+
+
+@pytest.mark.parametrize(("make", "barriers"), [(gemm, 12), (lambda k: pipelined(k, 2), 6)])
+def test_numbers_and_barriers_of_products(make, barriers):
+    steps = 6
+    a = np.random.default_rng(0).standard_normal((steps, 64)).astype("float32")
+    tiles = a.reshape(steps, 8, 8).astype("float64")
+    if make is gemm:
+        expected = np.einsum("kci,kir->rc", tiles, tiles).reshape(-1)
+    else:
+        expected = tiles.sum((0, 1)).repeat(8)
+    c = np.zeros(64, "float32")
+    assert emulated(with_pass(make(steps)), a, c, threads=64) == barriers
+    np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(MetalEmulationError, match="race|barrier"):
+        emulated(make(steps), a, c, threads=64)
+
+
+def test_matrices_of_simdgroups():
+    """Tiles that threads copy and simdgroups multiply, and a result that threads read."""
+
+    @T.prim_func
+    def main(
+        A: T.Buffer((4, 16, 8), "float32"),
+        B: T.Buffer((4, 8, 8), "float32"),
+        C: T.Buffer((16, 8), "float32"),
+    ):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                A_s = T.alloc_buffer((2, 16, 8), "float32", scope="shared")
+                B_s = T.alloc_buffer((2, 8, 8), "float32", scope="shared")
+                C_s = T.alloc_buffer((16, 8), "float32", scope="shared")
+                a = T.alloc_buffer((64,), "float32", scope="metal.simdgroup")
+                b = T.alloc_buffer((64,), "float32", scope="metal.simdgroup")
+                c = T.alloc_buffer((64,), "float32", scope="metal.simdgroup")
+                T.evaluate(T.metal.make_filled_simdgroup_matrix(c.data, 0, T.float32(0), 8, 8))
+                for k in range(4):
+                    for i in range(2):
+                        A_s[k % 2, i * 8 + tx // 8, tx % 8] = A[k, i * 8 + tx // 8, tx % 8]
+                    B_s[k % 2, tx // 8, tx % 8] = B[k, tx // 8, tx % 8]
+                    T.evaluate(
+                        T.metal.simdgroup_load(
+                            a.data, 0, T.address_of(A_s[k % 2, tx // 32 * 8, 0]), 8, 8, 8, False
+                        )
+                    )
+                    T.evaluate(
+                        T.metal.simdgroup_load(
+                            b.data, 0, T.address_of(B_s[k % 2, 0, 0]), 8, 8, 8, False
+                        )
+                    )
+                    T.evaluate(
+                        T.metal.simdgroup_multiply_accumulate(
+                            c.data, 0, a.data, 0, b.data, 0, c.data, 0
+                        )
+                    )
+                T.evaluate(
+                    T.metal.simdgroup_store(
+                        c.data, 0, T.address_of(C_s[tx // 32 * 8, 0]), 8, 8, 8, False
+                    )
+                )
+                for i in range(2):
+                    C[tx // 32 * 8 + i * 4 + tx % 32 // 8, tx % 8] = C_s[
+                        tx // 32 * 8 + i * 4 + tx % 32 // 8, tx % 8
+                    ]
+
+    func = with_pass(main)
+    scopes = [str(barrier.value.args[0].value) for barrier in barriers_in(func)]
+    assert scopes == ["shared", "warp"]  # one an iteration, since the tiles have two versions
+    rng = np.random.default_rng(1)
+    a = rng.standard_normal((4, 16, 8)).astype("float32")
+    b = rng.standard_normal((4, 8, 8)).astype("float32")
+    c = np.zeros((16, 8), "float32")
+    assert emulated(func, a, b, c, threads=64) == 4
+    expected = np.einsum("kmi,kin->mn", a.astype("float64"), b.astype("float64"))
+    np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-4)
+    for number in range(2):
+        fewer = func.with_body(without(func.body, number)[0])
+        with pytest.raises(MetalEmulationError):
+            emulated(fewer, a, b, c, threads=64)

@@ -128,6 +128,8 @@ class Effects:
 
     def __init__(self, body: tirx.Stmt) -> None:
         self._roots: dict[ir.Var, ir.Var] = {}
+        self._shifted: set[ir.Var] = set()
+        self._bound: set[ir.Var] = set()
         self._values: dict[ir.Var, Any] = {}
         tvm_ffi.structural_walk(
             body,
@@ -139,12 +141,21 @@ class Effects:
         def note(var: ir.Var) -> None:
             if is_buffer_var(var):
                 self._roots[view.buffer] = self.root(var)
+                if var in self._shifted or not _is_start_of(view.data, var):
+                    self._shifted.add(view.buffer)
 
         tvm_ffi.structural_walk(view.data, (ir.Var, note))
 
     def _note_value(self, bind: tirx.Bind) -> None:
-        if ir.is_prim_expr(bind.value) and is_stable(bind.value):
+        if bind.var in self._bound:  # in two places, with values that may differ
+            self._values.pop(bind.var, None)
+        elif ir.is_prim_expr(bind.value) and is_stable(bind.value):
             self._values[bind.var] = self.resolved(bind.value)
+        self._bound.add(bind.var)
+
+    def has_known_place(self, buffer: ir.Var) -> bool:
+        """Tell whether a buffer starts where the one that was allocated does."""
+        return buffer not in self._shifted
 
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at."""
@@ -159,6 +170,13 @@ class Effects:
     ) -> list[SharedAccess]:
         """The accesses of an expression, or of a statement that holds no others, in their order."""
         return _Collector(self, loops, conditions, location_of(node)).collect(node)
+
+
+def _is_start_of(data: Any, buffer: ir.Var) -> bool:
+    """Tell whether a pointer is that of a buffer itself."""
+    if isinstance(data, ir.Call) and isinstance(data.op, ir.Op):
+        return data.op.name == "tirx.buffer_data" and data.args[0].same_as(buffer)
+    return bool(data.same_as(buffer))
 
 
 class _Collector:
@@ -202,6 +220,8 @@ class _Collector:
         root = self._effects.root(buffer)
         if not is_synchronised(root):
             return
+        if not self._effects.has_known_place(buffer):
+            indices = None
         resolved = self._effects.resolved
         self._found.append(
             SharedAccess(

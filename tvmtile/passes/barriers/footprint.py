@@ -349,8 +349,8 @@ class _Comparison:
         order = self._orders.get(loop)
         if loop.is_uniform and side == 1 and order == Order.FIRST:
             return low
-        if loop.is_uniform and side == 0 and order == Order.LAST:
-            return low + (extent - 1) * loop.step
+        if loop.is_uniform and side == 0 and order == Order.LAST and _constant(loop.step) == 1:
+            return low + (extent - 1)
         most = self._of.upper_bound(extent)
         role = ("earlier", "later")[side]
         if most > _MAX_ITERATIONS:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Statements
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import DataRace
 from tvmtile.language.debug import ARRIVE_COUNT
 from tvmtile.passes.barriers.effects import Effects, Loop, SharedAccess, is_synchronised
@@ -26,9 +28,10 @@ from tvmtile.passes.barriers.program import (
     Wait,
 )
 from tvmtile.passes.kernels import Launch, flattened, is_barrier, is_loop_exit
-from tvmtile.passes.threads.variance import ThreadVariance
+from tvmtile.passes.threads.variance import ThreadVariance, is_private
 from tvmtile.rewriting import contains
-from tvmtile.tileop.operands import describe
+from tvmtile.tileop.operands import buffer_of, describe
+from tvmtile.tileop.registry import operator_of
 
 __all__ = ["Builder", "refuse"]
 
@@ -56,16 +59,34 @@ def _is_foreign(call: ir.Call) -> bool:
 
 
 def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
-    """The buffers that a kernel stores to and that no barrier of ours orders."""
+    """The buffers that a kernel may write and that no barrier of ours orders, and views of them."""
     written: set[ir.Var] = set()
+    views: list[tirx.DeclBuffer] = []
 
-    def note(store: tirx.BufferStore) -> bool:
-        if str(store.buffer.ty.storage_scope) == "global" and not is_synchronised(store.buffer):
-            written.add(store.buffer)
-        return False
+    def note_operands(call: ir.Call) -> None:
+        op = operator_of(call)
+        if op is not None:
+            written.update(buffer_of(operand) for operand in op.writes())
+        elif isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of":
+            written.update([buffer_of(call.args[0])])
 
-    contains(body, tirx.BufferStore, note)
-    return written
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.BufferStore, lambda store: written.add(store.buffer)),
+            (ir.Call, note_operands),
+            (tirx.DeclBuffer, views.append),
+        ],
+    )
+    for view in views:
+        if contains(view.data, ir.Var, written.__contains__) or view.buffer in written:
+            tvm_ffi.structural_walk(view.data, (ir.Var, written.add))
+            written.add(view.buffer)
+    return {
+        buffer
+        for buffer in written
+        if is_buffer_var(buffer) and not is_synchronised(buffer) and not is_private(buffer)
+    }
 
 
 class Builder:
