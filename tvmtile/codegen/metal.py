@@ -11,9 +11,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-__all__ = ["FUNCTIONS", "element_of", "set_element", "with_functions"]
+__all__ = ["ELEMENTS_PER_LANE", "FUNCTIONS", "element_of", "set_element", "with_functions"]
 
 ELEMENTS_PER_LANE = 2
+"""Elements of an 8x8 simdgroup matrix that a thread holds."""
 _MARK = "using namespace metal;\n"
 
 FUNCTIONS = {

@@ -198,7 +198,7 @@ def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) ->
     return result
 
 
-@lowering(Copy, target=("llvm", "metal"), variant="elements")
+@lowering(Copy, target=("llvm", "metal", "cuda"), variant="elements")
 def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
     del context

@@ -7,11 +7,30 @@ from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
+from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import InvalidOperand
+from tvmtile.layout.fragment import layout_of
+from tvmtile.rewriting import for_loop
+from tvmtile.scopes import SIMDGROUP_SCOPE
 from tvmtile.tileop.elementwise import converted, element, over_region
-from tvmtile.tileop.operands import as_region, check_bounds, check_operand, dtype_of
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.operands import (
+    as_region,
+    check_bounds,
+    check_operand,
+    constant,
+    describe,
+    dtype_of,
+)
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    TileOp,
+    emit,
+    lowering,
+    tile_operator,
+)
 
 __all__ = ["Fill", "clear", "fill", "reference"]
 
@@ -94,7 +113,22 @@ def reference(tile: np.ndarray, value: float) -> np.ndarray:
     return np.full_like(tile, value)
 
 
-@lowering(Fill, target=("llvm", "metal"), variant="elements")
+@lowering(Fill, target="metal", variant="matrices", priority=10)
+def fill_matrices(op: Fill, context: LoweringContext) -> tirx.Stmt:
+    """Make new simdgroup matrices, all of whose elements are the value."""
+    layout = layout_of(op.dst.source)
+    if op.dst.source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
+        raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
+    if [constant(r.extent) for r in op.dst.region] != list(layout.shape):
+        raise Decline(f"{describe(op.dst)} is a part of its fragment")
+    value = converted(op.value, dtype_of(op.dst))
+    matrix = tirx.Var("matrix", "int32")
+    filled = T.metal.make_filled_simdgroup_matrix(op.dst.source.data, matrix, value, 8, 8)
+    count = layout.registers // ELEMENTS_PER_LANE
+    return for_loop(matrix, count, tirx.Evaluate(filled), tirx.ForKind.UNROLLED)
+
+
+@lowering(Fill, target=("llvm", "metal", "cuda"), variant="elements")
 def fill_elements(op: Fill, context: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = value` over the tile."""
     del context

@@ -7,8 +7,11 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from tvm import tirx
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.rewriting import for_loop, nest, seq
+from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
@@ -87,6 +90,7 @@ def gemm(
 
 
 _MATRIX_DTYPES = ("float16", "bfloat16", "float32")
+_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int4", "uint4")
@@ -177,6 +181,39 @@ class Gemm(TileOp):
     def matrix_operands(self) -> list[Any]:
         operands = [self.C, self.A, self.B]
         return operands if all(dtype_of(o) in _MATRIX_DTYPES for o in operands) else []
+
+    def as_loops(self) -> tirx.Stmt | None:
+        if self.matrix_operands():
+            return None
+        wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
+        total = tirx.decl_buffer((1,), wide, name="total", scope="local")
+
+        def place(operand: Any, row: Any, column: Any) -> list[Any]:
+            *outer, rows, columns = operand.region
+            return [*(r.min for r in outer), rows.min + row, columns.min + column]
+
+        def value(operand: Any, transposed: bool, row: Any, column: Any) -> Any:
+            indices = place(operand, *((column, row) if transposed else (row, column)))
+            return converted(tirx.BufferLoad(operand.source, indices), wide)
+
+        def body(variables: list[Any]) -> tirx.Stmt:
+            i, j = variables
+            k = tirx.Var("k", "int32")
+            product = value(self.A, self.transpose_A, i, k) * value(self.B, self.transpose_B, k, j)
+            held = tirx.BufferLoad(total, [0])
+            target = place(self.C, i, j)
+            start = value(self.C, False, i, j) if not self.clear_accum else tirx.const(0, wide)
+            result = converted(held, dtype_of(self.C))
+            return seq(
+                [
+                    tirx.AllocBuffer(total),
+                    tirx.BufferStore(total, start, [0]),
+                    for_loop(k, self.k, tirx.BufferStore(total, held + product, [0])),
+                    tirx.BufferStore(self.C.source, result, target),
+                ]
+            )
+
+        return nest([self.m, self.n], body)
 
     def normalized(self) -> Gemm:
         A, B, C = (as_region(operand) for operand in (self.A, self.B, self.C))

@@ -15,6 +15,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import InvalidOperand, VerifyError
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
 from tvmtile.rewriting import for_loop, seq
@@ -23,12 +24,10 @@ from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
 from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["ELEMENTS_PER_LANE", "MATRIX", "Partition", "gemm_simdgroup", "partition"]
+__all__ = ["MATRIX", "Partition", "gemm_simdgroup", "partition"]
 
 MATRIX = 8
 """Rows and columns of a simdgroup matrix."""
-ELEMENTS_PER_LANE = 2
-"""Elements of a simdgroup matrix that a thread holds."""
 _LANES = 32
 
 # Which lane holds which element: row = 4 a + 2 b + c and column = 4 d + 2 e + f for lane
