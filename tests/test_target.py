@@ -1,0 +1,39 @@
+"""How targets are understood."""
+
+from __future__ import annotations
+
+import pytest
+from tvm.target import Target
+
+from tvmtile.errors import UnknownTarget
+from tvmtile.target import host_target, resolve, target_kinds
+
+
+@pytest.mark.parametrize("name", ["metal", "mps"])
+def test_the_names_of_apple_gpus(name):
+    target = resolve(name)
+    assert target.kind.name == "metal"
+    assert int(target.attrs["thread_warp_size"]) == 32
+    assert int(target.attrs["max_num_threads"]) == 1024
+
+
+@pytest.mark.parametrize("written", ["metal", {"kind": "metal"}, Target("metal")], ids=str)
+def test_a_gpu_without_a_host_gets_this_machine(written):
+    assert str(resolve(written).host) == str(host_target())
+
+
+def test_a_host_and_attributes_that_are_given_stay():
+    target = resolve(Target({"kind": "metal", "max_num_threads": 512}, host="llvm"))
+    assert int(target.attrs["max_num_threads"]) == 512
+    assert "mcpu" not in target.host.attrs
+
+
+@pytest.mark.parametrize("name", [None, "cpu", "llvm", "auto"])
+def test_the_names_of_this_machine(name):
+    assert resolve(name) == host_target()
+
+
+def test_what_tile_programs_can_not_be_lowered_for():
+    assert target_kinds() == ("llvm", "metal")
+    with pytest.raises(UnknownTarget, match="can't be lowered for 'vulkan'"):
+        resolve("vulkan")
