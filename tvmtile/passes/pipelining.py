@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 from tvm import DataType, ir, tirx
+from tvm.tirx import CallEffectKind
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import OPAQUE, is_buffer_var
+from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import SourceLocation
 from tvmtile.language.loops import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.passes.accesses import Access, accesses_of
 from tvmtile.passes.kernels import flattened, is_thread_return, leaves_loop, statements_of
-from tvmtile.rewriting import contains, seq, substitute, with_fresh_variables
+from tvmtile.rewriting import contains, is_stable, seq, substitute, with_fresh_variables
 from tvmtile.tileop.operands import constant, extents_of, origin_of
 from tvmtile.tileop.registry import operator_of
 
@@ -263,10 +264,10 @@ class Unit:
 def _has_effect(call: ir.Call) -> bool:
     if operator_of(call) is not None:
         return False
-    return not isinstance(call.op, ir.Op) or (
-        call.op.name != "tirx.address_of"
-        and int(call.op.get_attr("TCallEffectKind") or OPAQUE) >= OPAQUE
-    )
+    if not isinstance(call.op, ir.Op):
+        return True
+    effect = int(call.op.get_attr("TCallEffectKind"))
+    return effect > int(CallEffectKind.Pure.value) and call.op.name != "tirx.address_of"
 
 
 @dataclass
@@ -501,6 +502,10 @@ def _checked_version(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelTi
         )
     if not _is_read_outside(loop, buffer, tiles):
         return False
+    if not is_stable(loop.min + loop.extent):
+        raise Obstacle(
+            f"{name} is read outside of the loop, whose bounds are read from memory", buffer
+        )
     if not coverage.is_complete(body.units):
         raise Obstacle(
             f"{name} is read outside of the loop, and an iteration may not write all of it", buffer
@@ -583,8 +588,8 @@ class _Coverage:
         op = operator_of(unit.inner.value) if isinstance(unit.inner, tirx.Evaluate) else None
         if op is None:
             return everything
-        operands = [o for o in op.reads() if o.source.same_as(self._buffer)]
-        boxes = [self._box(operand) for operand in operands]
+        operands = [o for o in op.reads() if self._tiles.root(o.source).same_as(self._buffer)]
+        boxes = [self._box(o) if o.source.same_as(self._buffer) else None for o in operands]
         return boxes[0] if len(boxes) == 1 and boxes[0] is not None else everything
 
     def _written_by(self, units: Sequence[Unit]) -> np.ndarray:
