@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 STAGES_ANNOTATION = "tvmtile.num_stages"
-"""Annotation of a pipelined loop: how many stages its copies may run ahead."""
+"""Annotation of a pipelined loop: how many versions there are of the tiles that copies fill."""
 ORDER_ANNOTATION = "tvmtile.order"
 """Annotation of a pipelined loop: the user's order of its statements."""
 STAGE_ANNOTATION = "tvmtile.stage"
@@ -128,10 +128,13 @@ def Pipelined(
     start, stop : int or Expr
         `T.Pipelined(n)` runs from 0 to n, `T.Pipelined(a, b)` from a to b.
     num_stages : int
-        How many iterations the copies may run ahead; 0 for none. The result does not depend on it.
+        How many versions of a tile there are: copies from global memory into shared tiles run
+        `num_stages - 1` iterations ahead of what uses them. None runs ahead for 0 or 1. The result
+        does not depend on it.
     order, stage : sequence of int, optional
         A schedule by hand: the order in which the statements of the body are issued, and the stage
-        of each.
+        of each; a stage runs an iteration ahead of the next one. Names whose value can be computed
+        again in each stage have no entries.
     sync, group
         Accepted for TileLang's kernels; the dependences are found by the compiler.
     annotations : dict, optional
