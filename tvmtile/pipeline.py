@@ -31,7 +31,7 @@ from tvmtile.passes import (
     InterchangeLoopsOnCpu,
     LaunchBlocksOnCpu,
     Legalize,
-    LowerElementOpOnCpu,
+    LowerElementOp,
     LowerMathOnCpu,
     LowerNarrowFloatsOnCpu,
     LowerParallelOnCpu,
@@ -40,6 +40,7 @@ from tvmtile.passes import (
     PlaceMemoryOnCpu,
     PlaceMemoryOnMetal,
     PlanPipeline,
+    PlanSharedMemory,
     RollLoopsWithExits,
     SerializeThreads,
     StructureReturns,
@@ -65,7 +66,7 @@ _CPU: tuple[Any, ...] = (
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
-    LowerElementOpOnCpu,  # atomics and others on single elements become instructions and calls
+    LowerElementOp,  # atomics and others on single elements become instructions and calls
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
@@ -87,8 +88,10 @@ _METAL: tuple[Any, ...] = (
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     DistributeParallel,  # elementwise loops are shared out over the threads
     PlaceFragments,  # fragments become arrays of registers
-    InsertBarriers,  # threads wait for each other where they exchange elements
     PlaceMemoryOnMetal,  # shared tiles are placed in threadgroup memory
+    PlanSharedMemory,  # and share it, where they would not fit otherwise
+    InsertBarriers,  # threads wait for each other where they exchange elements
+    LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
 )
 
 LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL}
@@ -211,10 +214,11 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
             lowered = LowerTilePrograms()(mod)
             if _is_for_metal(lowered):
                 complete_what_tvm_builds()
-            on_gpu = {n: lowered[n] for n in programs if gpu(lowered[n].attrs["target"]) is not None}
-            others = {
-                gv.name_hint: func for gv, func in lowered.functions.items() if gv.name_hint not in on_gpu
+            on_gpu = {
+                n: lowered[n] for n in programs if gpu(lowered[n].attrs["target"]) is not None
             }
+            functions = {gv.name_hint: func for gv, func in lowered.functions.items()}
+            others = {name: func for name, func in functions.items() if name not in on_gpu}
             result = _GPU_REST(ir.IRModule(on_gpu, attrs=mod.attrs))
             if others:
                 result.update(rest(ir.IRModule(others, attrs=mod.attrs)))

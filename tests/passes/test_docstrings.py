@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import ir
 from tvm.script import tirx as T
+from tvm.tirx.layout import Axis
 from tvm_ffi import structural_equal
 
 from tvmtile import passes
@@ -27,7 +28,7 @@ def program(name, heading):
         re.MULTILINE | re.DOTALL,
     )
     assert section is not None, f"{name}: there is no program under {heading!r}"
-    return tvm.script.from_source(section[1], extra_vars={"T": T})
+    return tvm.script.from_source(section[1], extra_vars={"T": T, "Axis": Axis})
 
 
 @pytest.mark.parametrize("name", REWRITES)

@@ -175,9 +175,8 @@ class Inference:
             self.layouts[buffer] = replicated(_shape(buffer), self._context.threads)
 
     def _carry(self) -> None:
-        progress = True
-        while progress:
-            progress = any([self._carry_through(step) for step in self._steps])
+        while sum(self._carry_through(step) for step in self._steps):
+            pass
 
     def _carry_through(self, step: _Step) -> bool:
         """Lay out the fragments of a step that follow from others; tells whether there were any."""

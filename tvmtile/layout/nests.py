@@ -339,14 +339,12 @@ class _IndexMap:
     def of(cls, index: Any, nest: Nest) -> _IndexMap | None:
         """Take an index apart; None where it is no such sum."""
         known = list(zip(nest.variables, nest.extents, strict=True))
-        used = {
-            v: ir.Range(0, e) if e is not None else None for v, e in known if _mentions(index, v)
-        }
-        if any(r is None for r in used.values()):
+        used = {v: e for v, e in known if _mentions(index, v)}
+        if None in used.values():
             return None
-        try:
-            total = normalize_to_iter_sum(index, used)
-        except Exception:  # noqa: BLE001 - TVM raises several kinds where it finds no such sum
+        ranges = {v: ir.Range(0, extent) for v, extent in used.items()}
+        total = normalize_to_iter_sum(index, ranges)
+        if any(_mentions(total.base, variable) for variable in used):
             return None
         parts = []
         for split in total.args:
@@ -358,12 +356,12 @@ class _IndexMap:
                 return None
             if lower is None or extent is None or scale is None or scale < 1:
                 return None
-            size = int(used[variable].extent)
+            size = used[variable]
             parts.append(_Part(variable, lower, extent, scale, lower == 1 and extent == size))
         parts.sort(key=lambda part: -part.scale)
         base = constant(total.base)
         result = cls(tuple(parts), total.base if base is None else base)
-        return result if result._is(index, used) else None
+        return result if result._is(index, ranges) else None
 
     def _is(self, index: Any, ranges: dict[ir.Var, Any]) -> bool:
         value = self.base

@@ -18,7 +18,7 @@ from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
-from tvmtile.passes.lower_element_op import LowerElementOpOnCpu
+from tvmtile.passes.lower_element_op import LowerElementOp
 from tvmtile.passes.lower_math import LowerMathOnCpu
 from tvmtile.passes.lower_narrow_floats import LowerNarrowFloatsOnCpu
 from tvmtile.passes.lower_parallel import LowerParallelOnCpu
@@ -27,6 +27,7 @@ from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.place_fragments import PlaceFragments
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnMetal
 from tvmtile.passes.plan_pipeline import PlanPipeline
+from tvmtile.passes.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.structure_returns import StructureReturns
@@ -48,7 +49,7 @@ __all__ = [
     "InterchangeLoopsOnCpu",
     "LaunchBlocksOnCpu",
     "Legalize",
-    "LowerElementOpOnCpu",
+    "LowerElementOp",
     "LowerMathOnCpu",
     "LowerNarrowFloatsOnCpu",
     "LowerParallelOnCpu",
@@ -58,6 +59,7 @@ __all__ = [
     "PlaceMemoryOnCpu",
     "PlaceMemoryOnMetal",
     "PlanPipeline",
+    "PlanSharedMemory",
     "RollLoopsWithExits",
     "SerializeThreads",
     "StructureReturns",

@@ -182,12 +182,19 @@ class _Guard(ScopedRewriter):
     def visit_call(self, node: ir.Call) -> Any:
         op = operator_of(node)
         if op is None:
-            return self.descend(node)
+            return self._address(node) if _is_address(node) else self.descend(node)
         guarded = self._with_guarded_values(node, op)
         inside = self._places_inside(op)
         if inside is None:
             return guarded
         return tirx.if_then_else(inside, guarded, tirx.const(0, node.ty.dtype))
+
+    def _address(self, node: ir.Call) -> ir.Call:
+        """An address is not an access: whoever goes there knows what lies inside."""
+        element = node.args[0]
+        indices = [self.mutate(index) for index in element.indices]
+        place = tirx.BufferLoad(element.source, indices)
+        return ir.Call(node.op, [place], attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
     def _places_inside(self, op: TileOp) -> Any:
         """What must hold for all elements that an operator names to lie inside their tensors."""
@@ -222,6 +229,11 @@ class _Guard(ScopedRewriter):
         if not unproven:
             return None
         return tirx.all(*unproven)
+
+
+def _is_address(node: ir.Call) -> bool:
+    named = isinstance(node.op, ir.Op) and node.op.name == "tirx.address_of"
+    return named and isinstance(node.args[0], ir.TensorLoad)
 
 
 def _lanes(indices: list[Any]) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""LowerElementOpOnCpu: operators on single elements become instructions and calls."""
+"""LowerElementOp: operators on single elements become instructions and calls."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tvmtile.rewriting import ScopedRewriter
 from tvmtile.spans import location_of
 from tvmtile.tileop.registry import LoweringContext, lower, operator_of
 
-__all__ = ["LowerElementOpOnCpu"]
+__all__ = ["LowerElementOp"]
 
 
-@prim_func_pass("LowerElementOpOnCpu")
-def LowerElementOpOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+@prim_func_pass("LowerElementOp")
+def LowerElementOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Replace each element operator by the implementation that fits the function's target best.
 
     Such an operator is a statement or part of an expression, and names an element by a load that is
     not done. The operators decide (see `tvmtile.tileop.registry`); this pass knows none by name. What
     they ask to be linked into the module is put around the function's body, in the pragma that TVM's
-    generator for LLVM has for it.
+    generator for LLVM has for it; the functions that they call on a GPU are put into its source.
 
     Before
     ------

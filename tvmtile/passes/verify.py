@@ -18,8 +18,12 @@ from tvm.tirx.analysis import verify_well_formed
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import VerifyError
+from tvmtile.layout.fragment import layout_of
 from tvmtile.passes.kernels import is_barrier, is_kernel, is_tile_program, leaves_loop
+from tvmtile.passes.plan_shared_memory import allocated_bytes
 from tvmtile.rewriting import ScopedRewriter, contains
+from tvmtile.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
+from tvmtile.target import gpu
 from tvmtile.tileop.operands import buffer_of, describe
 from tvmtile.tileop.registry import operator_of
 
@@ -123,6 +127,29 @@ def no_parallel_loops(func: tirx.PrimFunc) -> Iterator[str]:
                 yield f"the loop over {loop.loop_var.name!r} is parallel"
 
 
+def fragments_have_layouts(func: tirx.PrimFunc) -> Iterator[str]:
+    """Every fragment's type says which thread holds which element."""
+    for fragment in _allocated_fragments(func):
+        if fragment.ty.storage_scope == FRAGMENT_SCOPE and layout_of(fragment) is None:
+            yield f"{describe(fragment)} has no layout"
+
+
+def no_fragments(func: tirx.PrimFunc) -> Iterator[str]:
+    """Fragments are arrays of registers."""
+    for fragment in _allocated_fragments(func):
+        if layout_of(fragment) is not None or fragment.ty.storage_scope == FRAGMENT_SCOPE:
+            yield f"{describe(fragment)} is a fragment"
+
+
+def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
+    """A block needs no more shared memory than the target has."""
+    capability = gpu(func.attrs["target"])
+    for kernel in filter(is_kernel, _loops(func.body)):
+        size = sum(allocated_bytes(b) for b in _allocated(kernel) if is_shared(b))
+        if capability is not None and size > capability.shared_memory:
+            yield f"a block needs {size} bytes of shared memory"
+
+
 def host_memory(func: tirx.PrimFunc) -> Iterator[str]:
     """Every buffer lies in the host's memory."""
     for buffer in dict.fromkeys(_buffers(func)):
@@ -145,9 +172,13 @@ INVARIANTS: dict[str, tuple[Invariant, ...]] = {
     "tvmtile.SerializeThreads": (no_thread_loops,),
     "tvmtile.LowerTileOp": (no_tile_operators,),
     "tvmtile.GuardGlobalAccess": (tensors_within_bounds,),
-    "tvmtile.LowerElementOpOnCpu": (no_operators,),
+    "tvmtile.LowerElementOp": (no_operators,),
     "tvmtile.RollLoopsWithExits": (loops_with_exits_are_serial,),
     "tvmtile.LowerParallelOnCpu": (no_parallel_loops,),
+    "tvmtile.InferLayout": (fragments_have_layouts,),
+    "tvmtile.DistributeParallel": (no_parallel_loops,),
+    "tvmtile.PlaceFragments": (no_fragments,),
+    "tvmtile.PlanSharedMemory": (shared_memory_fits,),
     "tvmtile.PlaceMemoryOnCpu": (host_memory,),
     "tvmtile.LaunchBlocksOnCpu": (no_kernels,),
 }
@@ -348,6 +379,16 @@ def _loops(body: tirx.Stmt) -> list[tirx.For]:
     found: list[tirx.For] = []
     tvm_ffi.structural_walk(body, (tirx.For, found.append))
     return found
+
+
+def _allocated(node: Any) -> list[ir.Var]:
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(node, (tirx.AllocBuffer, lambda alloc: found.append(alloc.buffer)))
+    return found
+
+
+def _allocated_fragments(func: tirx.PrimFunc) -> list[ir.Var]:
+    return [buffer for buffer in _allocated(func.body) if is_fragment(buffer)]
 
 
 def _buffers(func: tirx.PrimFunc) -> list[ir.Var]:

@@ -116,6 +116,7 @@ def reference(tile: np.ndarray, value: float) -> np.ndarray:
 @lowering(Fill, target="metal", variant="matrices", priority=10)
 def fill_matrices(op: Fill, context: LoweringContext) -> tirx.Stmt:
     """Make new simdgroup matrices, all of whose elements are the value."""
+    del context
     layout = layout_of(op.dst.source)
     if op.dst.source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
         raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")

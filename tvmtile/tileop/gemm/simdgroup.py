@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -19,9 +19,10 @@ from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import InvalidOperand, VerifyError
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
 from tvmtile.rewriting import for_loop, seq
-from tvmtile.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
+from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
-from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of
+from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["MATRIX", "Partition", "gemm_simdgroup", "partition"]
@@ -256,71 +257,18 @@ class _Registers:
 def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Multiply 8x8 matrices; each that is loaded is used for a whole row or column of the share.
 
-    An accumulator in memory is loaded before and stored after.
+    An accumulator in memory is loaded before and stored after. Where an operand in device memory may
+    reach over the edge of its tensor, it goes through threadgroup memory, filled up with zeros.
     """
     _fits(op)
     for name in ("A", "B", "C"):
         _check_place(name, getattr(op, name), context)
     share = _share(op, context)
-    a, b = _Matrices(op.A, op.transpose_A), _Matrices(op.B, op.transpose_B)
-    steps = (constant(op.k) or 0) // MATRIX
-    simdgroup = tirx.floordiv(context.thread_index, _LANES)
-    # The place of the simdgroup's share, in matrices.
-    first_row = tirx.floordiv(simdgroup, share.columns) * share.row_matrices
-    first_column = tirx.floormod(simdgroup, share.columns) * share.column_matrices
-
-    def product(accumulator: Callable[[Any, Any], tuple[ir.Var, Any]]) -> tirx.Stmt:
-        step = tirx.Var("k", "int32")
-        statements: list[tirx.Stmt] = []
-        columns = _operand(
-            b, share.column_matrices, lambda n: (step, first_column + n), lambda n: (step, n), "b"
-        )
-        rows = _operand(
-            a, share.row_matrices, lambda m: (first_row + m, step), lambda m: (m, step), "a"
-        )
-        statements += [*rows.statements, *columns.statements]
-        for m in range(share.row_matrices):
-            for n in range(share.column_matrices):
-                target, number = accumulator(m, n)
-                left, left_number = rows.matrix(m)
-                right, right_number = columns.matrix(n)
-                multiply = T.metal.simdgroup_multiply_accumulate(
-                    target.data,
-                    number,
-                    left.data,
-                    left_number,
-                    right.data,
-                    right_number,
-                    target.data,
-                    number,
-                )
-                statements.append(tirx.Evaluate(multiply))
-        loop = for_loop(step, steps, seq(statements), tirx.ForKind.UNROLLED)
-        return seq([*rows.allocations, *columns.allocations, loop])
-
-    c = _Matrices(op.C)
-    if c.in_registers:
-        clear = _zero(c.buffer, share) if op.clear_accum else []
-        return seq([*clear, product(lambda m, n: (c.buffer, c.number(m, n)))])
-    matrices = share.row_matrices * share.column_matrices
-    held = _Registers(dtype_of(op.C), matrices, "c")
-
-    def each(make: Callable[[int, int, int], tirx.Stmt]) -> list[tirx.Stmt]:
-        return [
-            make(m * share.column_matrices + n, m, n)
-            for m in range(share.row_matrices)
-            for n in range(share.column_matrices)
-        ]
-
-    if op.clear_accum:
-        begin = each(lambda number, m, n: _filled(held.buffer, number))
-    else:
-        begin = each(
-            lambda number, m, n: c.load(held.buffer, number, first_row + m, first_column + n)
-        )
-    end = each(lambda number, m, n: c.store(held.buffer, number, first_row + m, first_column + n))
-    middle = product(lambda m, n: (held.buffer, m * share.column_matrices + n))
-    return seq([held.allocation, *begin, middle, *end])
+    direct = _Product(op, share, context).statement()
+    inside = _unproven_bounds(op, context)
+    if not inside:
+        return direct
+    return tirx.IfThenElse(tirx.all(*inside), direct, _through_shared_memory(op, share, context))
 
 
 def _check_place(name: str, operand: ir.TensorRegion, context: LoweringContext) -> None:
@@ -337,36 +285,119 @@ def _check_place(name: str, operand: ir.TensorRegion, context: LoweringContext) 
         )
 
 
+def _unproven_bounds(op: Gemm, context: LoweringContext) -> list[Any]:
+    """What must hold for operands in device memory to lie inside their tensors."""
+    conditions = []
+    for operand in (op.A, op.B, op.C):
+        if operand.source.ty.storage_scope != "global":
+            continue
+        for r, size in zip(operand.region, operand.source.ty.shape, strict=True):
+            conditions += [r.min >= 0, r.min + r.extent <= size]
+    return [c for c in conditions if not context.analyzer.can_prove(c)]
+
+
+def _through_shared_memory(op: Gemm, share: Partition, context: LoweringContext) -> tirx.Stmt:
+    statements: list[tirx.Stmt] = []
+    tiles: dict[str, ir.TensorRegion] = {}
+    for name in ("A", "B", "C"):
+        operand = getattr(op, name)
+        if operand.source.ty.storage_scope != "global":
+            continue
+        extents = [constant(r.extent) for r in operand.region]
+        tile = tirx.decl_buffer(
+            extents, dtype_of(operand), name=f"{operand.source.name}_tile", scope=SHARED_SCOPE
+        )
+        tiles[name] = as_region(tile)
+        statements += [tirx.AllocBuffer(tile), Copy(operand, tiles[name]).as_loops()]
+    statements.append(_Product(replace(op, **tiles), share, context).statement())
+    if "C" in tiles:
+        statements.append(Copy(tiles["C"], op.C).as_loops())
+    return seq(statements)
+
+
+class _Product:
+    """The code of one product, for one simdgroup."""
+
+    def __init__(self, op: Gemm, share: Partition, context: LoweringContext) -> None:
+        self._op = op
+        self._share = share
+        self._steps = (constant(op.k) or 0) // MATRIX
+        self._a = _Matrices(op.A, op.transpose_A)
+        self._b = _Matrices(op.B, op.transpose_B)
+        self._c = _Matrices(op.C)
+        # Where the simdgroup's share of the accumulator begins, in matrices.
+        simdgroup = tirx.floordiv(context.thread_index, _LANES)
+        self._row = tirx.floordiv(simdgroup, share.columns) * share.row_matrices
+        self._column = tirx.floormod(simdgroup, share.columns) * share.column_matrices
+
+    def statement(self) -> tirx.Stmt:
+        """The product, into registers or into memory."""
+        c = self._c
+        if c.in_registers:
+            clear = [_zero(c.buffer, c.number(*p)) for p in self._places if self._op.clear_accum]
+            return seq([*clear, self._multiplied(lambda m, n: (c.buffer, c.number(m, n)))])
+        held = _Registers(dtype_of(self._op.C), len(self._places), "c")
+        first, last = [], []
+        for number, (m, n) in enumerate(self._places):
+            place = (self._row + m, self._column + n)
+            load = c.load(held.buffer, number, *place)
+            first.append(_zero(held.buffer, number) if self._op.clear_accum else load)
+            last.append(c.store(held.buffer, number, *place))
+        numbers = {place: number for number, place in enumerate(self._places)}
+        middle = self._multiplied(lambda m, n: (held.buffer, numbers[m, n]))
+        return seq([held.allocation, *first, middle, *last])
+
+    @property
+    def _places(self) -> list[tuple[int, int]]:
+        """Row and column of each matrix of the share."""
+        share = self._share
+        return [(m, n) for m in range(share.row_matrices) for n in range(share.column_matrices)]
+
+    def _multiplied(self, accumulator: _Find) -> tirx.Stmt:
+        """The loop over K, into the matrices that `accumulator` finds by row and column."""
+        step = tirx.Var("k", "int32")
+        left = self._loaded(self._a, self._share.row_matrices, step, "a")
+        right = self._loaded(self._b, self._share.column_matrices, step, "b")
+        products = []
+        for m, n in self._places:
+            target, number = accumulator(m, n)
+            a, a_number = left.find(m, step)
+            b, b_number = right.find(step, n)
+            multiply = T.metal.simdgroup_multiply_accumulate(
+                target.data, number, a.data, a_number, b.data, b_number, target.data, number
+            )
+            products.append(tirx.Evaluate(multiply))
+        body = seq([*left.loads, *right.loads, *products])
+        loop = for_loop(step, self._steps, body, tirx.ForKind.UNROLLED)
+        return seq([*left.allocations, *right.allocations, loop])
+
+    def _loaded(self, matrices: _Matrices, count: int, step: ir.Var, name: str) -> _Loaded:
+        """The matrices of A or B that a step along K needs."""
+        if matrices.in_registers:
+            return _Loaded([], [], lambda m, n: (matrices.buffer, matrices.number(m, n)))
+        held = _Registers(dtype_of(matrices.operand), count, name)
+        if matrices is self._a:
+            loads = [matrices.load(held.buffer, i, self._row + i, step) for i in range(count)]
+            return _Loaded([held.allocation], loads, lambda m, _: (held.buffer, m))
+        loads = [matrices.load(held.buffer, i, step, self._column + i) for i in range(count)]
+        return _Loaded([held.allocation], loads, lambda _, n: (held.buffer, n))
+
+
+_Find: TypeAlias = Callable[[Any, Any], tuple[ir.Var, Any]]
+"""Row and column of a matrix to the array that holds it and its number there."""
+
+
 @dataclass(frozen=True)
-class _Operand:
-    """The matrices of A or B that one step along K needs."""
+class _Loaded:
+    """The matrices of an operand that one step along K needs."""
 
     allocations: list[tirx.Stmt]
-    statements: list[tirx.Stmt]
-    matrix: Callable[[int], tuple[ir.Var, Any]]
+    loads: list[tirx.Stmt]
+    find: _Find
 
 
-def _operand(
-    matrices: _Matrices,
-    count: int,
-    in_memory: Callable[[int], tuple[Any, Any]],
-    in_registers: Callable[[int], tuple[Any, Any]],
-    name: str,
-) -> _Operand:
-    if matrices.in_registers:
-        return _Operand([], [], lambda i: (matrices.buffer, matrices.number(*in_registers(i))))
-    held = _Registers(dtype_of(matrices.operand), count, name)
-    loads = [matrices.load(held.buffer, i, *in_memory(i)) for i in range(count)]
-    return _Operand([held.allocation], loads, lambda i: (held.buffer, i))
-
-
-def _zero(buffer: ir.Var, share: Partition) -> list[tirx.Stmt]:
-    count = share.row_matrices * share.column_matrices
-    return [_filled(buffer, number) for number in range(count)]
-
-
-def _filled(buffer: ir.Var, number: Any, value: float = 0.0) -> tirx.Stmt:
-    filled = T.metal.make_filled_simdgroup_matrix(
-        buffer.data, number, tirx.const(value, "float32"), MATRIX, MATRIX
+def _zero(buffer: ir.Var, number: Any) -> tirx.Stmt:
+    zero = tirx.const(0, str(buffer.ty.dtype))
+    return tirx.Evaluate(
+        T.metal.make_filled_simdgroup_matrix(buffer.data, number, zero, MATRIX, MATRIX)
     )
-    return tirx.Evaluate(filled)

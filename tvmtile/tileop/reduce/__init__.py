@@ -268,7 +268,9 @@ class Reduce(TileOp):
         layout = layouts.get(buffer_of(self.src))
         if layout is None:
             return {}
-        return {buffer_of(self.dst): _along(layout.without_axis(self.dim), self.src, self.dst, self.dim)}
+        return {
+            buffer_of(self.dst): _along(layout.without_axis(self.dim), self.src, self.dst, self.dim)
+        }
 
     def normalized(self) -> Reduce:
         options = {name: getattr(self, name) for name in self.options}

@@ -30,7 +30,7 @@ from tvmtile.rewriting import for_loop, seq
 from tvmtile.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.tileop.combine import accumulator_dtype
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.elementwise import converted, element, moving_axes
+from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
 from tvmtile.tileop.operands import as_region, constant, dtype_of
 from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
@@ -55,7 +55,11 @@ def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
         vector //= 2
     layout = spread(extents, context.threads, vector)
     held = tirx.decl_buffer(
-        layout.shape, dtype, name=f"{op.src.source.name}_held", scope=FRAGMENT_SCOPE, layout=layout.to_tvm()
+        layout.shape,
+        dtype,
+        name=f"{op.src.source.name}_held",
+        scope=FRAGMENT_SCOPE,
+        layout=layout.to_tvm(),
     )
     tile = as_region(tirx.BufferLoad(held, [0] * len(extents)), extents)
     load = Copy(op.src, tile).as_loops()
@@ -177,7 +181,9 @@ class _Reduction:
         if outside:
             value = tirx.Select(tirx.all(*outside), value, self._identity)
         step = self._set(self._combiner.combine(value, self._total))
-        return self._over(self._kept, seq([self._set(self._identity), self._over(self._reduced, step)]))
+        return self._over(
+            self._kept, seq([self._set(self._identity), self._over(self._reduced, step)])
+        )
 
     def _thread_digits(self) -> tuple[list[Digit], list[Digit]]:
         """The digits of the thread's number to reduce over: within 32 lanes, and others."""
@@ -219,7 +225,7 @@ class _Reduction:
             number: Any = tirx.const(0, "int32")
             weight = 1
             for slot in slots:
-                value = self._slot_value(slot, groups, values)
+                value = self._slot_value(slot, values)
                 number = number + value * weight
                 weight *= slot.extent
             return self._analyzer.simplify(number)
@@ -243,7 +249,7 @@ class _Reduction:
             ]
         )
 
-    def _slot_value(self, slot: Digit, groups: list[Digit], values: dict[Digit, Any]) -> Any:
+    def _slot_value(self, slot: Digit, values: dict[Digit, Any]) -> Any:
         """A slot's digit in this thread, the digits of some groups replaced by given values."""
         value = slot.value_in(self._thread, self._threads)
         for group, given in values.items():
@@ -272,8 +278,6 @@ class _Reduction:
 
     def _fetched(self, tile: ir.TensorRegion) -> tirx.Stmt:
         """Let every thread take the results it needs from memory."""
-        from tvmtile.tileop.elementwise import over_region
-
         dst = self._op.dst
 
         def body(offsets: list[Any]) -> tirx.Stmt:
@@ -323,9 +327,7 @@ class _Reduction:
         kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
         offsets = [self._index(axis) - self._op.src.region[axis].min for axis in kept]
         offsets.reverse()
-        return [
-            r.min if constant(r.extent) == 1 else r.min + offsets.pop() for r in target.region
-        ]
+        return [r.min if constant(r.extent) == 1 else r.min + offsets.pop() for r in target.region]
 
     def _assignment(self, dst: ir.TensorRegion) -> tirx.Stmt:
         indices = [self._analyzer.simplify(index) for index in self._indices_in(dst)]

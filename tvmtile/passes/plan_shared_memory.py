@@ -1,0 +1,239 @@
+"""PlanSharedMemory: the shared tiles of a block fit into what the target has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import OutOfSharedMemory
+from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.rewriting import seq, with_children
+from tvmtile.scopes import is_shared
+from tvmtile.spans import location_of
+from tvmtile.target import GpuCapability, gpu
+from tvmtile.tileop.operands import constant, describe
+
+__all__ = ["PlanSharedMemory", "allocated_bytes"]
+
+_ALIGNMENT = 16
+"""Bytes: what the widest access to shared memory asks for."""
+
+
+@prim_func_pass("PlanSharedMemory")
+def PlanSharedMemory(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Let tiles share memory where a block would otherwise need more than the target has.
+
+    Two tiles can share memory where one is last used before the other is first used. They are left
+    apart where all fit, because sharing costs a barrier between the two.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((6144,), "float32")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer((6144,), "float32", scope="shared")
+                x[tx] = A[tx]
+                y = T.alloc_buffer((6144,), "float32", scope="shared")
+                y[tx] = A[tx + 32]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((6144,), "float32")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tiles = T.alloc_buffer((6144,), "uint32", scope="shared")
+                x = T.decl_buffer((6144,), "float32", data=tiles.data, scope="shared")
+                x[tx] = A[tx]
+                y = T.decl_buffer((6144,), "float32", data=tiles.data, scope="shared")
+                y[tx] = A[tx + 32]
+    ```
+
+    Raises
+    ------
+    OutOfSharedMemory
+        If the tiles that are in use at once don't fit; the message lists them.
+    """
+    del context
+    capability = gpu(target_of(func))
+    if capability is None:
+        return func
+
+    def visit(loop: tirx.For, mutator: Any) -> Any:
+        if is_kernel(loop):
+            return _planned(loop, capability)
+        return mutator.default_mutate(loop)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+
+
+@dataclass
+class _Tile:
+    """A shared tile and when it is in use."""
+
+    buffer: ir.Var
+    size: int
+    allocated_in: tuple[int, ...]
+    first: int = -1
+    last: int = -1
+
+
+@dataclass
+class _Slot:
+    """Memory that several tiles have one after the other."""
+
+    size: int
+    tiles: list[_Tile] = field(default_factory=list)
+
+    def is_free_for(self, tile: _Tile) -> bool:
+        return all(tile.last < other.first or other.last < tile.first for other in self.tiles)
+
+
+def _planned(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
+    tiles = _Lifetimes(kernel).tiles
+    if sum(tile.size for tile in tiles) <= capability.shared_memory:
+        return kernel
+    slots: list[_Slot] = []
+    for tile in sorted(tiles, key=lambda tile: -tile.size):
+        free = [slot for slot in slots if slot.is_free_for(tile)]
+        slot = min(free, key=lambda slot: slot.size) if free else _Slot(tile.size)
+        if not free:
+            slots.append(slot)
+        slot.tiles.append(tile)
+    if sum(slot.size for slot in slots) > capability.shared_memory:
+        raise _too_large(kernel, slots, capability)
+    return _Sharing([slot for slot in slots if len(slot.tiles) > 1]).apply(kernel)
+
+
+def _too_large(
+    kernel: tirx.For, slots: list[_Slot], capability: GpuCapability
+) -> OutOfSharedMemory:
+    needed = sum(slot.size for slot in slots)
+    table = "".join(
+        f"\n  {describe(tile.buffer)}: {tile.size / 1024:g} KB"
+        for slot in slots
+        for tile in slot.tiles[:1]
+    )
+    return OutOfSharedMemory(
+        f"T.Kernel: the shared tiles need {needed / 1024:g} KB at once, with the versions that "
+        f"pipelined loops give them; a block of {capability.name} has "
+        f"{capability.shared_memory / 1024:g} KB{table}",
+        help="make the tiles smaller, use fewer stages (num_stages), or keep a tile in a fragment",
+        location=location_of(kernel),
+    )
+
+
+class _Lifetimes:
+    """The shared tiles of a kernel, with the first and the last statement that uses each.
+
+    A tile that is used in a loop, and allocated outside of it, is in use during all of the loop.
+    """
+
+    def __init__(self, kernel: tirx.For) -> None:
+        self.tiles: list[_Tile] = []
+        self._by_buffer: dict[ir.Var, _Tile] = {}
+        self._time = 0
+        self._loops: list[int] = []
+        self._pending: list[list[_Tile]] = []
+        tvm_ffi.structural_mutate(
+            kernel,
+            [
+                ((tirx.For, tirx.While), self._loop),
+                (tirx.AllocBuffer, self._allocate),
+                (tirx.DeclBuffer, self._view),
+                (ir.Var, self._use),
+                ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), self._statement),
+            ],
+        )
+
+    def _statement(self, node: Any, mutator: Any) -> Any:
+        self._time += 1
+        return mutator.default_mutate(node)
+
+    def _loop(self, loop: Any, mutator: Any) -> Any:
+        self._time += 1
+        start = self._time
+        self._loops.append(start)
+        self._pending.append([])
+        mutator.default_mutate(loop)
+        self._loops.pop()
+        self._time += 1
+        for tile in self._pending.pop():
+            tile.first = min(tile.first, start)
+            tile.last = self._time
+        return loop
+
+    def _allocate(self, node: tirx.AllocBuffer, mutator: Any) -> Any:
+        del mutator
+        if is_shared(node.buffer):
+            tile = _Tile(node.buffer, allocated_bytes(node.buffer), tuple(self._loops))
+            self._by_buffer[node.buffer] = tile
+            self.tiles.append(tile)
+        return node
+
+    def _view(self, node: tirx.DeclBuffer, mutator: Any) -> Any:
+        del mutator
+
+        def note(var: ir.Var) -> None:
+            if var in self._by_buffer:
+                self._by_buffer[node.buffer] = self._by_buffer[var]
+
+        tvm_ffi.structural_walk(node.data, (ir.Var, note))
+        return node
+
+    def _use(self, var: ir.Var, mutator: Any) -> ir.Var:
+        del mutator
+        tile = self._by_buffer.get(var) if is_buffer_var(var) else None
+        if tile is None:
+            return var
+        tile.first = self._time if tile.first < 0 else tile.first
+        tile.last = self._time
+        for depth, pending in enumerate(self._pending):
+            if depth >= len(tile.allocated_in):
+                pending.append(tile)
+        return var
+
+
+def allocated_bytes(buffer: ir.Var) -> int:
+    """Bytes of shared memory that a tile takes."""
+    bits = int(DataType(str(buffer.ty.dtype)).bits)
+    for extent in buffer.ty.shape:
+        bits *= constant(extent) or 0
+    size = (max(8, bits) + 7) // 8
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Sharing:
+    """Replaces the allocations of tiles that share memory by views of it."""
+
+    def __init__(self, slots: list[_Slot]) -> None:
+        self._memory: dict[ir.Var, ir.Var] = {}
+        self._allocations: list[tirx.Stmt] = []
+        for slot in slots:
+            words = tirx.decl_buffer((slot.size // 4,), "uint32", name="tiles", scope="shared")
+            self._allocations.append(tirx.AllocBuffer(words))
+            self._memory.update({tile.buffer: words for tile in slot.tiles})
+
+    def apply(self, kernel: tirx.For) -> tirx.For:
+        viewed = tvm_ffi.structural_map(kernel, (tirx.AllocBuffer, self._view))
+        return self._with_allocations(viewed)
+
+    def _view(self, node: tirx.AllocBuffer) -> tirx.Stmt:
+        words = self._memory.get(node.buffer)
+        return node if words is None else tirx.DeclBuffer(node.buffer, data=words.data)
+
+    def _with_allocations(self, loop: Any) -> Any:
+        if isinstance(loop, tirx.For) and loop.thread_binding is not None:
+            return with_children(loop, body=self._with_allocations(loop.body))
+        return seq([*self._allocations, loop])
