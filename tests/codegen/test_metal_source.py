@@ -42,6 +42,20 @@ def test_a_union_that_is_not_used_is_left_out():
     assert "__TVMArgUnion" not in metal_source.complete(source)
 
 
+def test_arrays_that_are_accessed_as_vectors_are_aligned():
+    source = """
+  thread half x[4];
+  thread half y[4];
+  thread float xs[4];
+  *(device uint2*)(((device uint*)A) + 0) = *(thread uint2*)(((thread uint*)x) + 0);
+  *(device float4*)(B) = *(thread float4*)(xs + 0);
+"""
+    aligned = metal_source.complete(source)
+    assert "alignas(16) thread half x[4];" in aligned
+    assert "alignas(16) thread float xs[4];" in aligned
+    assert "  thread half y[4];" in aligned
+
+
 def test_what_tvm_builds_is_complete():
     tvm_source("float16")
     source, format_ = tvm.get_global_func(CALLBACK)(tvm_source("float16"), resolve("metal"))

@@ -27,6 +27,9 @@ _WHOLE_UNION = (
     " short v_short;\n ushort v_ushort;\n half v_half;\n};\n"
 )
 
+_CAST = re.compile(r"\(thread \w+\s*\*\)\(*(?!thread\b)(\w+)")
+_ARRAY = re.compile(r"^( *)(thread \w+ (\w+)\[\d+\];)", re.MULTILINE)
+
 
 def complete(source: str) -> str:
     """Make TVM's text of a kernel one that compiles by itself.
@@ -41,9 +44,23 @@ def complete(source: str) -> str:
     str
         What Metal's compiler gets.
     """
-    source = with_functions(source)
+    source = _aligned(with_functions(source))
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
     return source.replace(_UNION, _WHOLE_UNION if uses_members else "").strip() + "\n"
+
+
+def _aligned(source: str) -> str:
+    """Align a thread's arrays that are accessed as vectors too.
+
+    An array of half has the alignment of a half, so a move of four by one `uint2` would be undefined.
+    """
+    viewed = set(_CAST.findall(source))
+
+    def align(array: re.Match[str]) -> str:
+        indent, declaration, name = array.groups()
+        return f"{indent}alignas(16) {declaration}" if name in viewed else array.group()
+
+    return _ARRAY.sub(align, source)
 
 
 def needed_alignment(source: str) -> int:
