@@ -516,3 +516,33 @@ def test_columns_of_an_image_run_ahead(pipelines):
     result = pipelines.check(program, a, np.zeros((9, 16, 8), "float32"))
     windows = [a[0, y : y + 4, x : x + 4].reshape(16, 8) for y in range(3) for x in range(3)]
     np.testing.assert_array_equal(result[1], np.stack(windows))
+
+
+def test_an_operator_on_elements_reads_a_pipelined_tile_in_its_value(pipelines):
+    @T.prim_func
+    def program(
+        A: T.Tensor((4, 16), "int32"), B: T.Tensor((4, 16), "int32"), C: T.Tensor((4, 16), "int32")
+    ):
+        with T.Kernel(1, threads=32):
+            values = T.alloc_shared((16,), "int32")
+            places = T.alloc_shared((16,), "int32")
+            sums = T.alloc_shared((16,), "int32")
+            steps = T.alloc_var("int32", 0)
+            T.clear(sums)
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[k, :], values)
+                T.copy(B[k, :], places)
+                for i in T.Parallel(16):
+                    T.atomic_add(sums[places[i]], values[i])
+                while steps < k * 3:
+                    steps += 1
+                for i in T.Parallel(16):
+                    C[k, i] = sums[i] + steps
+
+    a = RNG.integers(0, 9, (4, 16)).astype("int32")
+    places = RNG.integers(0, 16, (4, 16)).astype("int32")
+    result = pipelines.check(program, a, places, np.zeros((4, 16), "int32"))
+    expected = np.zeros(16, "int32")
+    for k in range(4):
+        np.add.at(expected, places[k], a[k])
+        np.testing.assert_array_equal(result[2][k], expected + 3 * k)

@@ -126,6 +126,7 @@ class _Accesses:
         op = operator_of(call)
         if op is not None:
             self._operands(op, location_of(call))
+            self._expressions_in(op, call, mutator)
             return call
         takes_address = isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of"
         for argument in call.args:  # what has an address may be written through it
@@ -134,6 +135,22 @@ class _Accesses:
             elif takes_address and isinstance(argument, ir.TensorLoad):
                 self._note(argument.source, reads=True, writes=True)
         return mutator.default_mutate(call)
+
+    def _expressions_in(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
+        """What an operator reads besides its operands: in their indices, in values and options."""
+        operands = [*op.reads(), *op.writes()]
+        for argument in call.args:
+            if is_buffer_var(argument):
+                continue
+            if not any(argument.same_as(operand) for operand in operands):
+                mutator.mutate(argument)
+            elif isinstance(argument, ir.TensorRegion):
+                for r in argument.region:
+                    mutator.mutate(r.min)
+                    mutator.mutate(r.extent)
+            else:
+                for index in argument.indices:
+                    mutator.mutate(index)
 
     def _operands(self, op: TileOp, location: SourceLocation | None) -> None:
         outer, self._location = self._location, location or self._location
