@@ -546,3 +546,30 @@ def test_an_operator_on_elements_reads_a_pipelined_tile_in_its_value(pipelines):
     for k in range(4):
         np.add.at(expected, places[k], a[k])
         np.testing.assert_array_equal(result[2][k], expected + 3 * k)
+
+
+def test_operators_that_ask_for_matrices_take_a_version(pipelines):
+    @T.prim_func
+    def program(
+        A: T.Tensor((4, 8, 16), "float32"),
+        C: T.Tensor((4, 16, 8), "float32"),
+        D: T.Tensor((4,), "bool"),
+    ):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((8, 16), "float32")
+            totals = T.alloc_fragment((8, 16), "float32")
+            turned = T.alloc_fragment((16, 8), "float32")
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[k, :, :], tile)
+                D[k] = T.any_of(tile)
+                T.cumsum(tile, totals, dim=1)
+                T.transpose(tile, turned)
+                for i, j in T.Parallel(16, 8):
+                    C[k, i, j] = turned[i, j] + totals[j, i]
+
+    a = floats(4, 8, 16)
+    a[2] = 0
+    arrays = a, np.zeros((4, 16, 8), "float32"), np.zeros(4, "bool")
+    _, c, d = pipelines.check(program, *arrays)
+    np.testing.assert_array_equal(c, (a + a.cumsum(2)).swapaxes(1, 2))
+    np.testing.assert_array_equal(d, [True, True, False, True])
