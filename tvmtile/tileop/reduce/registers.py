@@ -26,7 +26,7 @@ from tvmtile.layout.fragment import (
     spread,
     with_weights,
 )
-from tvmtile.rewriting import for_loop, seq
+from tvmtile.rewriting import for_loop, seq, substitute
 from tvmtile.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.tileop.combine import accumulator_dtype
 from tvmtile.tileop.copy import Copy
@@ -159,8 +159,11 @@ class _Reduction:
         return [c for c in conditions if not self._analyzer.can_prove(c)]
 
     def _over(self, loops: Sequence[_Loop], body: tirx.Stmt) -> tirx.Stmt:
+        """Loops of their own variables, since the same ones are run through more than once."""
         for loop in reversed(loops):
-            body = for_loop(loop.variable, loop.digit.extent, body, tirx.ForKind.UNROLLED)
+            variable = tirx.Var(loop.variable.name, "int32")
+            body = substitute(body, {loop.variable: variable})
+            body = for_loop(variable, loop.digit.extent, body, tirx.ForKind.UNROLLED)
         return body
 
     @property
