@@ -41,6 +41,7 @@ from tvmtile.passes import (
     PlaceMemoryOnMetal,
     PlanPipeline,
     PlanSharedMemory,
+    ReadFromDevice,
     RollLoopsWithExits,
     SerializeThreads,
     StructureReturns,
@@ -80,6 +81,7 @@ _METAL: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     Legalize,  # operands of tile operators become explicit regions
     StructureReturns,  # what follows a return of a thread depends on a condition
+    ReadFromDevice,  # tiles that are read once are not staged
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, and copies run ahead

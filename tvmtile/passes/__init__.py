@@ -28,6 +28,7 @@ from tvmtile.passes.place_fragments import PlaceFragments
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnMetal
 from tvmtile.passes.plan_pipeline import PlanPipeline
 from tvmtile.passes.plan_shared_memory import PlanSharedMemory
+from tvmtile.passes.read_from_device import ReadFromDevice
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.structure_returns import StructureReturns
@@ -60,6 +61,7 @@ __all__ = [
     "PlaceMemoryOnMetal",
     "PlanPipeline",
     "PlanSharedMemory",
+    "ReadFromDevice",
     "RollLoopsWithExits",
     "SerializeThreads",
     "StructureReturns",

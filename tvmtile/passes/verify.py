@@ -143,7 +143,8 @@ def no_fragments(func: tirx.PrimFunc) -> Iterator[str]:
 
 def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
     """A block needs no more shared memory than the target has."""
-    capability = gpu(func.attrs["target"])
+    target = func.attrs.get("target") if func.attrs is not None else None
+    capability = gpu(target) if target is not None else None
     for kernel in filter(is_kernel, _loops(func.body)):
         size = sum(allocated_bytes(b) for b in _allocated(kernel) if is_shared(b))
         if capability is not None and size > capability.shared_memory:

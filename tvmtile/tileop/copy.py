@@ -53,7 +53,8 @@ def copy(
     prefer_instruction : str, optional
         Instruction to prefer on CUDA, such as "cp_async".
     annotations : dict, optional
-        The same hints by name.
+        The same hints by name, and `direct`: on unified memory, whether operators read the source in
+        place of the shared tile `dst`. By default they do where that reads each element once.
     loop_layout
         Layout hint of TileLang for CUDA.
 
@@ -132,7 +133,7 @@ class Copy(TileOp):
     """Copy a tile from `src` to `dst`."""
 
     name = "copy"
-    options = ("coalesced_width", "disable_tma", "eviction_policy", "prefer_instruction")
+    options = ("coalesced_width", "disable_tma", "eviction_policy", "prefer_instruction", "direct")
 
     src: Any
     dst: Any
@@ -140,6 +141,7 @@ class Copy(TileOp):
     disable_tma: bool = False
     eviction_policy: str | None = None
     prefer_instruction: str | None = None
+    direct: bool | None = None
 
     def reads(self) -> list[Any]:
         return [self.src]
@@ -164,6 +166,9 @@ class Copy(TileOp):
         src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
         hints = {name: getattr(self, name) for name in self.options}
         return Copy(src, dst, **hints)
+
+    def copied(self) -> tuple[Any, Any] | None:
+        return (self.src, self.dst) if dtype_of(self.src) == dtype_of(self.dst) else None
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:

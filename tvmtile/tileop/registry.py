@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from tvm import ir, tirx
@@ -31,6 +31,7 @@ __all__ = [
     "all_operators",
     "checked_call",
     "demanded_layouts",
+    "direct_operands",
     "emit",
     "lower",
     "lowering",
@@ -80,6 +81,14 @@ class TileOp:
     def matrix_operands(self) -> list[Any]:
         """The operands that a matrix unit holds in its registers."""
         return []
+
+    def copied(self) -> tuple[Any, Any] | None:
+        """Source and target of an operator that only copies elements as they are; None for others."""
+        return None
+
+    def with_operand(self, name: str, operand: Any) -> TileOp:
+        """The same operator with another operand."""
+        return replace(self, **{name: operand})  # type: ignore[type-var]
 
     def as_loops(self) -> tirx.Stmt | None:
         """The elementwise loops that the operator stands for; None for one that is none."""
@@ -258,6 +267,8 @@ class Lowering:
         `(op, context) -> Stmt`; raises `Decline` where it does not fit.
     layouts : callable or None
         `(op, context) -> {fragment: FragmentLayout}`, what the implementation demands.
+    direct : callable or None
+        `(op, context) -> {name: count}`, what it could read from global memory.
     """
 
     operator: str
@@ -266,6 +277,7 @@ class Lowering:
     priority: int
     function: Callable[[Any, LoweringContext], tirx.Stmt]
     layouts: Callable[[Any, LoweringContext], dict[ir.Var, Any]] | None = None
+    direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None
 
 
 def lowering(
@@ -275,6 +287,7 @@ def lowering(
     variant: str,
     priority: int = 0,
     layouts: Callable[[Any, LoweringContext], dict[ir.Var, Any]] | None = None,
+    direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None,
 ) -> Callable[[Callable[[Any, LoweringContext], tirx.Stmt]], Callable[..., tirx.Stmt]]:
     """Register a function as an implementation of an operator.
 
@@ -291,12 +304,15 @@ def lowering(
     layouts : callable, optional
         `(op, context) -> {fragment: FragmentLayout}`, the layouts that the instructions demand; raises
         `Decline` as the implementation does.
+    direct : callable, optional
+        `(op, context) -> {name: count}`, the operands that could as well lie in global memory, and how
+        many groups of threads read each of their elements.
     """
     kinds = (target,) if isinstance(target, str) else target
 
     def register(function: Callable[[Any, LoweringContext], tirx.Stmt]) -> Any:
         for kind in kinds:
-            add(Lowering(operator.name, kind, variant, priority, function, layouts))
+            add(Lowering(operator.name, kind, variant, priority, function, layouts, direct))
         return function
 
     def add(new: Lowering) -> None:
@@ -357,6 +373,18 @@ def demanded_layouts(op: TileOp, context: LoweringContext) -> dict[ir.Var, Any]:
             continue
         try:
             return candidate.layouts(op, context)
+        except Decline:
+            continue
+    return {}
+
+
+def direct_operands(op: TileOp, context: LoweringContext) -> dict[str, int]:
+    """The operands that could as well lie in global memory, and how often each element is read."""
+    for candidate in _LOWERINGS.get((op.name, context.target.kind.name), []):
+        if candidate.direct is None:
+            continue
+        try:
+            return candidate.direct(op, context)
         except Decline:
             continue
     return {}

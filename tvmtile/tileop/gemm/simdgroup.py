@@ -193,6 +193,13 @@ def _counted(digits: tuple[Digit, ...], stride: int) -> tuple[Digit, ...]:
     return tuple(d if d.is_thread else Digit(d.extent, REGISTER, stride) for d in digits)
 
 
+def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
+    """How many simdgroups read each element of A and of B."""
+    _fits(op)
+    share = _share(op, context)
+    return {"A": share.columns, "B": share.rows}
+
+
 # Code --------------------------------------------------------------------------------------------
 
 
@@ -253,7 +260,14 @@ class _Registers:
         self.allocation = tirx.AllocBuffer(self.buffer)
 
 
-@lowering(Gemm, target="metal", variant="simdgroup", priority=20, layouts=simdgroup_layouts)
+@lowering(
+    Gemm,
+    target="metal",
+    variant="simdgroup",
+    priority=20,
+    layouts=simdgroup_layouts,
+    direct=_readers,
+)
 def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Multiply 8x8 matrices; each that is loaded is used for a whole row or column of the share.
 

@@ -1,0 +1,202 @@
+"""The iterations of a nest and the elements they touch determine each other's layout."""
+
+import pytest
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.script import tirx as T
+
+from tvmtile.layout.fragment import Digit, FragmentLayout, replicated, spread
+from tvmtile.layout.inference import loop_layout
+from tvmtile.layout.nests import LoopAxis, LoopLayout, Nest, is_nest
+
+THREADS = 64
+
+
+def nest_of(func):
+    found = []
+    tvm_ffi.structural_walk(
+        func.body,
+        (tirx.For, lambda loop: found.append(loop) if is_nest(loop) else None),
+        order="pre",
+    )
+    return Nest(found[0])
+
+
+def access(nest, name):
+    return next(a for a in nest.accesses if a.buffer.name == name)
+
+
+def followed(func, known, wanted):
+    """The layout that `wanted` gets from the layout of `known`."""
+    nest = nest_of(func)
+    fixed = access(nest, known[0])
+    loops = LoopLayout.of_elements(nest, fixed, known[1])
+    assert loops is not None
+    target = access(nest, wanted)
+    return loops.of_fragment(nest, target, shape(target.buffer))
+
+
+def shape(buffer):
+    return tuple(int(extent) for extent in buffer.ty.shape)
+
+
+TILE = spread((8, 64), THREADS, 4)
+
+
+@T.prim_func
+def same(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
+    for i in T.parallel(8):
+        for j in T.parallel(64):
+            y[i, j] = x[i, j]
+
+
+@T.prim_func
+def transposed(x: T.Buffer((8, 64), "float32"), y: T.Buffer((64, 8), "float32")):
+    for i in T.parallel(8):
+        for j in T.parallel(64):
+            y[j, i] = x[i, j]
+
+
+@T.prim_func
+def row_vector(x: T.Buffer((8, 64), "float32"), y: T.Buffer((64,), "float32")):
+    for i in T.parallel(8):
+        for j in T.parallel(64):
+            x[i, j] = y[j]
+
+
+@T.prim_func
+def packed(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 32), "float32")):
+    for i in T.parallel(8):
+        for j in T.parallel(64):
+            x[i, j] = y[i, j // 2]
+
+
+@T.prim_func
+def split(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 4, 16), "float32")):
+    for i in T.parallel(8):
+        for j in T.parallel(64):
+            y[i, j // 16, j % 16] = x[i, j]
+
+
+@T.prim_func
+def flat(x: T.Buffer((8, 64), "float32"), y: T.Buffer((512,), "float32")):
+    for i in T.parallel(8):
+        for j in T.parallel(64):
+            y[i * 64 + j] = x[i, j]
+
+
+@T.prim_func
+def reversed_columns(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
+    for i in T.parallel(8):
+        for j in T.parallel(64):
+            y[i, 63 - j] = x[i, j]
+
+
+def test_the_same_indices_give_the_same_layout():
+    assert followed(same, ("x", TILE), "y") == TILE
+
+
+def test_transposed_indices_give_the_transposed_layout():
+    layout = followed(transposed, ("x", TILE), "y")
+    assert [d for d in layout.axes[0] if d.is_thread] == [d for d in TILE.axes[1] if d.is_thread]
+    assert [d for d in layout.axes[1] if d.is_thread] == [d for d in TILE.axes[0] if d.is_thread]
+
+
+def test_a_vector_is_copied_over_the_threads_of_the_other_axis():
+    layout = followed(row_vector, ("x", TILE), "y")
+    assert layout.shape == (64,)
+    assert {d.stride for d in layout.replicas} == {d.stride for d in TILE.axes[0] if d.is_thread}
+
+
+def test_an_index_that_is_divided_loses_its_last_digit():
+    layout = followed(packed, ("x", TILE), "y")
+    assert layout.shape == (8, 32)
+    assert layout.registers == TILE.registers // 2
+
+
+def test_an_index_may_be_split_over_two_axes():
+    layout = followed(split, ("x", TILE), "y")
+    assert layout.shape == (8, 4, 16)
+    assert layout.axes[1:] == (
+        (Digit(4, "tx", 4),),
+        (Digit(4, "tx", 1), Digit(4, "m", 1)),
+    )
+
+
+def test_two_loops_may_make_one_index():
+    layout = followed(flat, ("x", TILE), "y")
+    assert layout.shape == (512,)
+    assert layout.registers == TILE.registers
+
+
+def test_an_index_that_runs_backwards_has_no_digits():
+    nest = nest_of(reversed_columns)
+    loops = LoopLayout.of_elements(nest, access(nest, "x"), TILE)
+    assert loops.of_fragment(nest, access(nest, "y"), (8, 64)) is None
+
+
+def test_any_thread_reads_what_all_threads_hold():
+    nest = nest_of(reversed_columns)
+    layouts = {"x": replicated((8, 64), THREADS), "y": TILE}
+    # y is written by an index that runs backwards, so nothing can run where its elements lie.
+    assert loop_layout(nest, lambda buffer: layouts[buffer.name]) is None
+    nest = nest_of(same)
+    loops = loop_layout(nest, lambda buffer: layouts[buffer.name])
+    assert loops.reaches(nest, access(nest, "x"), layouts["x"])
+
+
+def test_every_copy_of_an_element_is_written():
+    nest = nest_of(row_vector)
+    layouts = {"x": replicated((8, 64), THREADS), "y": spread((64,), THREADS, 1)}
+    assert loop_layout(nest, lambda buffer: layouts[buffer.name]) is None
+
+
+def test_a_nest_runs_where_the_least_copied_fragment_lies():
+    nest = nest_of(row_vector)
+    vector = TILE.without_axis(0)
+    layouts = {"x": TILE, "y": vector}
+    loops = loop_layout(nest, lambda buffer: layouts[buffer.name])
+    assert loops.replicas == TILE.replicas
+
+
+def test_loops_without_digits_run_in_the_threads_that_hold_copies():
+    @T.prim_func
+    def spread_out(y: T.Buffer((8,), "float32"), out: T.Buffer((8, 64), "float32")):
+        for i in T.parallel(8):
+            for j in T.parallel(64):
+                out[i, j] = y[i]
+
+    nest = nest_of(spread_out)
+    loops = LoopLayout.of_elements(nest, access(nest, "y"), TILE.without_axis(1))
+    assert loops.replicas == []
+    assert loops.axes[nest.variables[1]].size == 64
+
+
+@pytest.mark.parametrize("first", [0, 16, 48])
+def test_a_slice_runs_where_the_whole_lies(first):
+    @T.prim_func
+    def sliced(x: T.Buffer((64,), "float32"), out: T.Buffer((16,), "float32")):
+        for i in T.parallel(16):
+            out[i] = x[i + first]
+
+    nest = nest_of(sliced)
+    layout = spread((64,), THREADS, 1)
+    loops = LoopLayout.of_elements(nest, access(nest, "x"), layout)
+    axis = loops.axes[nest.variables[0]]
+    assert axis.size == 64
+    assert int(axis.base) == first
+
+
+def test_names_in_indices_stand_for_their_values():
+    @T.prim_func
+    def named(x: T.Buffer((64,), "float32"), out: T.Buffer((64,), "float32")):
+        for i in T.parallel(64):
+            half: T.let[T.int32] = i // 2
+            out[i] = x[half * 2]
+
+    nest = nest_of(named)
+    read = access(nest, "x")
+    assert ir.Var not in {type(i) for i in read.indices}
+    layout = LoopLayout(THREADS, {nest.variables[0]: LoopAxis((Digit(64, "tx", 1),))})
+    own = layout.of_fragment(nest, read, (64,))
+    assert own == FragmentLayout(THREADS, ((Digit(32, "tx", 2), Digit(2, "m", 1)),))
