@@ -1,4 +1,4 @@
-"""LowerElementOpOnCpu: expressions, statements, and what is linked."""
+"""LowerElementOp: expressions, statements, and what is linked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.passes import LowerElementOpOnCpu, lower_element_op
+from tvmtile.passes import LowerElementOp, lower_element_op
 
 
 def documented_programs(module, name):
@@ -25,8 +25,8 @@ def documented_programs(module, name):
 
 
 def test_documented_example():
-    before, after = documented_programs(lower_element_op, "LowerElementOpOnCpu")
-    lowered = LowerElementOpOnCpu(ir.IRModule({"main": before}))["main"]
+    before, after = documented_programs(lower_element_op, "LowerElementOp")
+    lowered = LowerElementOp(ir.IRModule({"main": before}))["main"]
     ir.assert_structural_equal(lowered, after)
 
 
@@ -48,7 +48,7 @@ def test_each_function_is_linked_once():
             T.atomic_max(B[bx], 2)
 
     steps = dict(tvmtile.compile(main).lowering)
-    (func,) = steps["tvmtile.LowerElementOpOnCpu"].functions.values()
+    (func,) = steps["tvmtile.LowerElementOp"].functions.values()
     texts = imported_texts(func)
     assert len(texts) == len(set(texts)) == 3
 
@@ -61,7 +61,7 @@ def test_tile_programs_without_element_operators_stay_as_they_are():
                 A[i] = i
 
     mod = ir.IRModule({"main": main.with_attr("target", tvm.target.Target("llvm"))})
-    ir.assert_structural_equal(LowerElementOpOnCpu(mod), mod)
+    ir.assert_structural_equal(LowerElementOp(mod), mod)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

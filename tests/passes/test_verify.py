@@ -101,7 +101,7 @@ def loop_exit(A: T.Buffer((8,), "float32")):
     [
         (whole_buffer, "tvmtile.Legalize", "the operand A[8] float32 of copy is not a region"),
         (whole_buffer, "tvmtile.LowerTileOp", "the tile operator copy is left"),
-        (whole_buffer, "tvmtile.LowerElementOpOnCpu", "the operator copy is left"),
+        (whole_buffer, "tvmtile.LowerElementOp", "the operator copy is left"),
         (thread_loop, "tvmtile.SerializeThreads", "the loop over 'tx' is bound to threadIdx.x"),
         (barrier, "tvmtile.SerializeThreads", "there is a barrier"),
         (parallel_in_parallel, None, "the parallel loop over 'j' stands inside another one"),

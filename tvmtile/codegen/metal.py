@@ -6,10 +6,13 @@ the kernel calls and hands the source on.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
+
+from tvmtile.codegen import metal_atomics
 
 __all__ = ["ELEMENTS_PER_LANE", "FUNCTIONS", "element_of", "set_element", "with_functions"]
 
@@ -36,11 +39,16 @@ inline void tvmtile_set_element(thread simdgroup_matrix<T, 8, 8>& matrix, int in
 
 def with_functions(source: str) -> str:
     """The MSL source of a kernel with the functions that it calls."""
-    needed = [text for name, text in FUNCTIONS.items() if f"{name}(" in source]
-    if not needed or needed[0] in source:
+    called = dict.fromkeys(re.findall(r"\b(tvmtile_\w+)\(", source))
+    needed = [text for name in called if (text := _definition(name)) and text not in source]
+    if not needed:
         return source
     head, mark, rest = source.partition(_MARK)
     return head + mark + "\n" + "\n".join(needed) + rest
+
+
+def _definition(name: str) -> str | None:
+    return FUNCTIONS.get(name) or metal_atomics.definition(name)
 
 
 def _shuffle_xor(call: ir.Call) -> ir.Expr:

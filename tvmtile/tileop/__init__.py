@@ -23,6 +23,8 @@ from tvmtile.tileop.gemm import elements as _gemm_elements  # noqa: F401
 from tvmtile.tileop.gemm import simdgroup as _gemm_simdgroup  # noqa: F401
 from tvmtile.tileop.reduce import cpu as _reduce_cpu  # noqa: F401
 from tvmtile.tileop.reduce import registers as _reduce_registers  # noqa: F401
+from tvmtile.tileop.scan import cpu as _scan_cpu  # noqa: F401
+from tvmtile.tileop.scan import gpu as _scan_gpu  # noqa: F401
 
 __all__ = [
     "atomic",

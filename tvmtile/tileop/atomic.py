@@ -9,9 +9,17 @@ import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.codegen import metal_atomics
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, carrier_dtype, supported_dtypes
 from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype
-from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
+from tvmtile.rewriting import nest
+from tvmtile.tileop.elementwise import (
+    converted,
+    element,
+    matching_offsets,
+    moving_axes,
+    over_region,
+)
 from tvmtile.tileop.operands import (
     as_region,
     buffer_of,
@@ -25,6 +33,7 @@ from tvmtile.tileop.operands import (
     origin_of,
 )
 from tvmtile.tileop.registry import (
+    Decline,
     LoweringContext,
     TileOp,
     checked_call,
@@ -399,7 +408,7 @@ class AtomicTile(TileOp):
         return AtomicTile(src, dst, self.kind, self.order)
 
 
-@lowering(AtomicTile, target="llvm", variant="elements")
+@lowering(AtomicTile, target=("llvm", "metal"), variant="elements")
 def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     """An atomic update of each element; edges are guarded by GuardGlobalAccess."""
     del context
@@ -412,12 +421,18 @@ def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
             value = _cast_like(tirx.BufferLoad(value.source, source), target)
         return tirx.Evaluate(Atomic(target, value, op.kind, op.order).to_call())
 
-    return over_region(op.dst, body)
+    if moving_axes(op.dst):
+        return over_region(op.dst, body)
+    # One iteration is one thread's; a statement outside of loops would be every thread's.
+    return nest([1], lambda _: body([0] * len(op.dst.region)))
 
 
-@lowering(Atomic, target="llvm", variant="instruction")
+@lowering(Atomic, target=("llvm", "metal"), variant="instruction")
 def atomic_instruction(op: Atomic, context: LoweringContext) -> ir.Expr:
-    """An atomic instruction for each element (see `tvmtile.codegen.llvm_atomics`)."""
+    """An atomic instruction, or a loop around one, for each element.
+
+    See `tvmtile.codegen.llvm_atomics` and `tvmtile.codegen.metal_atomics`.
+    """
     lanes = _lanes(op.dst)
     if lanes == 1:
         return _call(op.kind, op.order, op.dst, op.value, context)
@@ -433,7 +448,7 @@ def _lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
     return tirx.BufferLoad(load.source, [*outer, last.base + lane * last.stride])
 
 
-@lowering(AtomicLoad, target="llvm", variant="instruction")
+@lowering(AtomicLoad, target=("llvm", "metal"), variant="instruction")
 def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr:
     """An atomic load."""
     return _call("load", op.order, op.src, None, context)
@@ -442,6 +457,8 @@ def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr
 def _call(
     kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
 ) -> ir.Expr:
+    if context.target.kind.name == "metal":
+        return _metal_call(kind, order, place, value)
     dtype = dtype_of(place)
     function, text = atomic_function(kind, dtype, order)
     context.imports.append(text)
@@ -450,6 +467,17 @@ def _call(
     if value is not None:
         operands.append(converted(value, carrier))
     return converted(tirx.call_extern(carrier, function, *operands), dtype)
+
+
+def _metal_call(kind: str, order: str, place: ir.TensorLoad, value: Any) -> ir.Expr:
+    dtype, scope = dtype_of(place), str(buffer_of(place).ty.storage_scope)
+    if not metal_atomics.has_atomic(dtype):
+        raise Decline(f"Metal has no atomic operations on {dtype}")
+    if scope not in metal_atomics.SPACES:
+        raise Decline(f"Metal updates device and threadgroup memory atomically, not {scope}")
+    function = metal_atomics.name_of(kind, dtype, metal_atomics.SPACES[scope], order)
+    operands = [] if value is None else [value]
+    return tirx.call_extern(dtype, function, tirx.address_of(place), *operands)
 
 
 def reference(dst: np.ndarray, index: np.ndarray, value: np.ndarray, kind: str) -> np.ndarray:

@@ -5,6 +5,7 @@
 // kernels for tiles it is.
 #pragma once
 
+#include "atomic.h"
 #include "math.h"
 #include "runtime.h"
 
@@ -30,6 +31,16 @@ inline void simdgroup_barrier(mem_flags flags, int line = __builtin_LINE()) {
   emulator::simdgroup_barrier({emulator::Operation::kSimdgroupBarrier, "simdgroup_barrier", line},
                               uint(flags));
 }
+
+enum thread_scope {
+  thread_scope_thread,
+  thread_scope_simdgroup,
+  thread_scope_threadgroup,
+  thread_scope_device,
+  thread_scope_system,
+};
+// Fibers run one at a time: what one has done, the next one sees.
+inline void atomic_thread_fence(mem_flags, memory_order, thread_scope = thread_scope_device) {}
 
 }  // namespace metal
 

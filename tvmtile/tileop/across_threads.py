@@ -1,0 +1,176 @@
+"""What all threads of a block have, put together: by shuffles, then through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.rewriting import nest, seq
+from tvmtile.scopes import SHARED_SCOPE
+from tvmtile.tileop.combine import Combiner
+from tvmtile.tileop.operands import constant
+
+__all__ = ["LANES", "Prefix", "combine_over_block", "per_thread", "shuffled"]
+
+LANES = 32
+"""Threads of a simdgroup, or of a warp."""
+_MOST_UNROLLED = 64
+_ALL_LANES = 0xFFFFFFFF
+
+
+def shuffled(shuffle: Callable[..., ir.Expr], value: ir.Expr, lane: Any) -> ir.Expr:
+    """The value of another lane, by one of TVM's `tvm_warp_shuffle` functions."""
+    return shuffle(tirx.const(_ALL_LANES, "uint32"), value, lane, LANES, LANES)
+
+
+def per_thread(extents: Sequence[Any], body: Callable[[list[ir.Var]], tirx.Stmt]) -> tirx.Stmt:
+    """Loops that every thread runs in full: unrolled where they are short."""
+    count = 1
+    for extent in extents:
+        count *= constant(extent) or _MOST_UNROLLED + 1
+    is_short = count <= _MOST_UNROLLED
+    return nest(extents, body, tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL)
+
+
+def combine_over_block(totals: ir.Var, combiner: Combiner, thread: Any, threads: int) -> tirx.Stmt:
+    """Leave in every thread what the values of all threads of the block give together.
+
+    Parameters
+    ----------
+    totals : Var
+        An array that every thread has for itself, of any rank.
+    combiner : Combiner
+        How values are put together.
+    thread : Expr
+        The number of a thread in its block.
+    threads : int
+        Threads of the block, a multiple of 32.
+    """
+    extents = list(totals.ty.shape)
+    dtype = str(totals.ty.dtype)
+
+    def in_simdgroup(indices: list[ir.Var]) -> tirx.Stmt:
+        total = tirx.BufferLoad(totals, indices)
+        steps = []
+        distance = LANES // 2
+        while distance:
+            other = shuffled(T.tvm_warp_shuffle_xor, total, distance)
+            steps.append(tirx.BufferStore(totals, combiner.combine(other, total), indices))
+            distance //= 2
+        return seq(steps)
+
+    if threads == LANES:
+        return per_thread(extents, in_simdgroup)
+    groups = threads // LANES
+    exchange = tirx.decl_buffer([*extents, groups], dtype, name="exchange", scope=SHARED_SCOPE)
+    group = tirx.floordiv(thread, LANES)
+
+    def leave(indices: list[ir.Var]) -> tirx.Stmt:
+        mine = tirx.BufferStore(exchange, tirx.BufferLoad(totals, indices), [*indices, group])
+        return tirx.IfThenElse(tirx.floormod(thread, LANES) == 0, mine, None)
+
+    def take(indices: list[ir.Var]) -> tirx.Stmt:
+        total = tirx.BufferLoad(totals, indices)
+        theirs = [tirx.BufferLoad(exchange, [*indices, other]) for other in range(groups)]
+        steps = [tirx.BufferStore(totals, theirs[0], indices)]
+        steps += [
+            tirx.BufferStore(totals, combiner.combine(value, total), indices)
+            for value in theirs[1:]
+        ]
+        return seq(steps)
+
+    return seq(
+        [
+            tirx.AllocBuffer(exchange),
+            per_thread(extents, in_simdgroup),
+            per_thread(extents, leave),
+            per_thread(extents, take),
+        ]
+    )
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """What the threads before one in its group have, put together.
+
+    Attributes
+    ----------
+    combiner : Combiner
+        How values are put together.
+    dtype : str
+        Of the values.
+    thread : Expr
+        The number of a thread in its block.
+    threads : int
+        Threads of the block, a multiple of 32.
+    group : int
+        Threads of a group, a power of two.
+    """
+
+    combiner: Combiner
+    dtype: str
+    thread: Any
+    threads: int
+    group: int
+
+    def exclusive(self, total: ir.Var, before: ir.Var, everything: ir.Var | None) -> tirx.Stmt:
+        """Set `before` to what the threads before this one have in `total`.
+
+        Parameters
+        ----------
+        total, before : Var
+            Arrays of one element that every thread has for itself; `total` is changed.
+        everything : Var or None
+            An array of one element that gets what all threads of the group have together.
+        """
+        own, so_far = (tirx.BufferLoad(array, [0]) for array in (total, before))
+        lanes = min(self.group, LANES)
+        lane = tirx.floormod(self.thread, lanes)
+        statements: list[tirx.Stmt] = []
+        distance = 1
+        while distance < lanes:
+            other = shuffled(T.tvm_warp_shuffle_up, own, distance)
+            statements.append(tirx.BufferStore(before, other, [0]))
+            added = tirx.BufferStore(total, self.combiner.combine(own, so_far), [0])
+            statements.append(tirx.IfThenElse(lane >= distance, added, None))
+            distance *= 2
+        statements.append(tirx.BufferStore(before, shuffled(T.tvm_warp_shuffle_up, own, 1), [0]))
+        none = tirx.BufferStore(before, self.combiner.identity(self.dtype), [0])
+        statements.append(tirx.IfThenElse(lane == 0, none, None))
+        if self.group > LANES:
+            statements.append(self._over_simdgroups(own, before, everything))
+        elif everything is not None:
+            last = tirx.floordiv(tirx.floormod(self.thread, LANES), lanes) * lanes + lanes - 1
+            whole = shuffled(T.tvm_warp_shuffle, own, last)
+            statements.append(tirx.BufferStore(everything, whole, [0]))
+        return seq(statements)
+
+    def _over_simdgroups(
+        self, own: ir.Expr, before: ir.Var, everything: ir.Var | None
+    ) -> tirx.Stmt:
+        """The last lane of every simdgroup leaves what it has; the others take what lies before."""
+        combine, count = self.combiner.combine, self.group // LANES
+        exchange = tirx.decl_buffer(
+            (self.threads // LANES,), self.dtype, name="exchange", scope=SHARED_SCOPE
+        )
+        place = tirx.floordiv(self.thread, LANES)
+        first = tirx.floordiv(self.thread, self.group) * count
+        is_last = tirx.floormod(self.thread, LANES) == LANES - 1
+        leave = tirx.IfThenElse(is_last, tirx.BufferStore(exchange, own, [place]), None)
+        statements: list[tirx.Stmt] = [tirx.AllocBuffer(exchange), leave]
+        if everything is not None:
+            none = tirx.BufferStore(everything, self.combiner.identity(self.dtype), [0])
+            statements.append(none)
+        for number in range(count):
+            theirs = tirx.BufferLoad(exchange, [first + number])
+            so_far = tirx.BufferLoad(before, [0])
+            with_theirs = tirx.BufferStore(before, combine(theirs, so_far), [0])
+            statements.append(tirx.IfThenElse(place > first + number, with_theirs, None))
+            if everything is not None:
+                total = combine(theirs, tirx.BufferLoad(everything, [0]))
+                statements.append(tirx.BufferStore(everything, total, [0]))
+        return seq(statements)
