@@ -41,7 +41,7 @@ from tvmtile.tileop.registry import (
     lowering,
     tile_operator,
 )
-from tvmtile.tileop.vectors import ramp
+from tvmtile.tileop.vectors import lane_of, ramp
 
 __all__ = [
     "Atomic",
@@ -439,13 +439,8 @@ def atomic_instruction(op: Atomic, context: LoweringContext) -> ir.Expr:
     results = []
     for lane in range(lanes):
         value = tirx.Shuffle([op.value], [lane])
-        results.append(_call(op.kind, op.order, _lane_of(op.dst, lane), value, context))
+        results.append(_call(op.kind, op.order, lane_of(op.dst, lane), value, context))
     return tirx.Shuffle(results, list(range(lanes)))
-
-
-def _lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
-    *outer, last = load.indices
-    return tirx.BufferLoad(load.source, [*outer, last.base + lane * last.stride])
 
 
 @lowering(AtomicLoad, target=("llvm", "metal"), variant="instruction")

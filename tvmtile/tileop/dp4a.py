@@ -12,7 +12,7 @@ from tvmtile.errors import UnsupportedDtype
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.operands import buffer_of, check_operand, describe, dtype_of, origin_of
 from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
-from tvmtile.tileop.vectors import ramp
+from tvmtile.tileop.vectors import lane_of, ramp
 
 __all__ = ["Dp4a", "dp4a", "reference"]
 
@@ -82,6 +82,17 @@ def dp4a_lanes(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
     total = op.C
     for lane in range(_LANES):
         total = total + tirx.Shuffle([product], [lane])
+    return tirx.BufferStore(op.C.source, total, op.C.indices)
+
+
+@lowering(Dp4a, target="metal", variant="elements")
+def dp4a_elements(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
+    """Four multiplications in int32; Metal has no instruction for it, and A need not be aligned."""
+    del context
+    total = op.C
+    for lane in range(_LANES):
+        a, b = (converted(lane_of(operand, lane), "int32") for operand in (op.A, op.B))
+        total = total + a * b
     return tirx.BufferStore(op.C.source, total, op.C.indices)
 
 

@@ -135,42 +135,45 @@ class Im2col(TileOp):
         """Output pixels along a direction of the image."""
         return (extent + 2 * self.pad - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
+    def as_loops(self) -> tirx.Stmt:
+        batch, height, width, channels = (r.extent for r in self.img.region)
+        rows, columns = (r.extent for r in self.col.region[-2:])
+        out_height, out_width = self.output_extent(height), self.output_extent(width)
 
-@lowering(Im2col, target="llvm", variant="elements")
+        def body(offsets: list[Any]) -> tirx.Stmt:
+            row, position = offsets[-2:]
+            pixel = self.nhw_step * rows + row
+            column = self.c_step * columns + position
+            y, x = (
+                tirx.floormod(tirx.floordiv(pixel, out_width), out_height),
+                tirx.floormod(pixel, out_width),
+            )
+            window = tirx.floordiv(column, channels)
+            image = tirx.floordiv(pixel, out_height * out_width)
+            at_y = y * self.stride + tirx.floordiv(window, self.kernel) * self.dilation - self.pad
+            at_x = x * self.stride + tirx.floormod(window, self.kernel) * self.dilation - self.pad
+            inside = tirx.all(
+                image < batch,
+                window < self.kernel * self.kernel,
+                at_y >= 0,
+                at_y < height,
+                at_x >= 0,
+                at_x < width,
+            )
+            source = element(self.img, [image, at_y, at_x, tirx.floormod(column, channels)])
+            value = tirx.if_then_else(
+                inside, tirx.BufferLoad(self.img.source, source), tirx.const(0, dtype_of(self.col))
+            )
+            return tirx.BufferStore(self.col.source, value, element(self.col, offsets))
+
+        return over_region(self.col, body)
+
+
+@lowering(Im2col, target=("llvm", "metal"), variant="elements")
 def im2col_elements(op: Im2col, context: LoweringContext) -> tirx.Stmt:
     """One element after the other; padding and rows beyond the last pixel are zero."""
     del context
-    batch, height, width, channels = (r.extent for r in op.img.region)
-    rows, columns = (r.extent for r in op.col.region[-2:])
-    out_height, out_width = op.output_extent(height), op.output_extent(width)
-
-    def body(offsets: list[Any]) -> tirx.Stmt:
-        row, position = offsets[-2:]
-        pixel = op.nhw_step * rows + row
-        column = op.c_step * columns + position
-        y, x = (
-            tirx.floormod(tirx.floordiv(pixel, out_width), out_height),
-            tirx.floormod(pixel, out_width),
-        )
-        window = tirx.floordiv(column, channels)
-        image = tirx.floordiv(pixel, out_height * out_width)
-        at_y = y * op.stride + tirx.floordiv(window, op.kernel) * op.dilation - op.pad
-        at_x = x * op.stride + tirx.floormod(window, op.kernel) * op.dilation - op.pad
-        inside = tirx.all(
-            image < batch,
-            window < op.kernel * op.kernel,
-            at_y >= 0,
-            at_y < height,
-            at_x >= 0,
-            at_x < width,
-        )
-        source = element(op.img, [image, at_y, at_x, tirx.floormod(column, channels)])
-        value = tirx.if_then_else(
-            inside, tirx.BufferLoad(op.img.source, source), tirx.const(0, dtype_of(op.col))
-        )
-        return tirx.BufferStore(op.col.source, value, element(op.col, offsets))
-
-    return over_region(op.col, body)
+    return op.as_loops()
 
 
 def reference(img: np.ndarray, kernel: int, stride: int, dilation: int, pad: int) -> np.ndarray:

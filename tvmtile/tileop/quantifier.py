@@ -11,6 +11,8 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.rewriting import seq
+from tvmtile.tileop.across_threads import combine_over_block
+from tvmtile.tileop.combine import COMBINERS
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.operands import (
     as_region,
@@ -124,6 +126,32 @@ def quantifier_elements(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
     indices = element(op.dst, [0] * len(op.dst.region))
     answer = tirx.BufferStore(op.dst.source, total.value != tirx.const(0, "int32"), indices)
     return seq([start, visit, answer])
+
+
+@lowering(Quantifier, target=("metal", "cuda"), variant="threads")
+def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
+    """Each thread looks at its share of the elements; then the threads put their answers together."""
+    found = tirx.decl_buffer((1,), "int32", name="found", scope="local")
+    combiner = COMBINERS["bitor" if op.kind == "any" else "bitand"]
+    total = tirx.BufferLoad(found, [0])
+    dtype = dtype_of(op.src)
+
+    def look(offsets: list[Any]) -> tirx.Stmt:
+        load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
+        truth = load if dtype == "bool" else load != tirx.const(0, dtype)
+        return tirx.BufferStore(found, combiner.combine(tirx.Cast("int32", truth), total), [0])
+
+    none = tirx.const(0 if op.kind == "any" else 1, "int32")
+    indices = element(op.dst, [0] * len(op.dst.region))
+    return seq(
+        [
+            tirx.AllocBuffer(found),
+            tirx.BufferStore(found, none, [0]),
+            over_region(op.src, look),
+            combine_over_block(found, combiner, context.thread_index, context.threads),
+            tirx.BufferStore(op.dst.source, total != tirx.const(0, "int32"), indices),
+        ]
+    )
 
 
 def reference(src: np.ndarray, kind: str) -> bool:

@@ -9,6 +9,12 @@ import numpy as np
 from tvm import tirx
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.layout.fragment import layout_of
+from tvmtile.layout.inference import loop_layout
+from tvmtile.layout.nests import Nest
+from tvmtile.rewriting import seq
+from tvmtile.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.operands import (
     as_region,
@@ -21,7 +27,7 @@ from tvmtile.tileop.operands import (
     extents_of,
     same_extents,
 )
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import Decline, LoweringContext, TileOp, emit, lowering, tile_operator
 
 __all__ = ["Transpose", "reference", "transpose"]
 
@@ -87,6 +93,16 @@ class Transpose(TileOp):
     def normalized(self) -> Transpose:
         return Transpose(as_region(self.src), as_region(self.dst))
 
+    def as_loops(self) -> tirx.Stmt:
+        def body(offsets: list[Any]) -> tirx.Stmt:
+            *batch, row, column = offsets
+            count = len(self.src.region) - 2
+            source = element(self.src, [*([0] * count + batch)[len(batch) :], column, row])
+            value = converted(tirx.BufferLoad(self.src.source, source), dtype_of(self.dst))
+            return tirx.BufferStore(self.dst.source, value, element(self.dst, offsets))
+
+        return over_region(self.dst, body)
+
 
 def _matrices(operand: Any) -> list[Any]:
     """The extents of an operand, without leading ones."""
@@ -101,19 +117,26 @@ def _matrices(operand: Any) -> list[Any]:
     return extents
 
 
-@lowering(Transpose, target="llvm", variant="elements")
+@lowering(Transpose, target=("llvm", "metal"), variant="elements")
 def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     """One element after the other, along the rows of `dst`."""
     del context
+    return op.as_loops()
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
-        *batch, row, column = offsets
-        count = len(op.src.region) - 2
-        source = element(op.src, [*([0] * count + batch)[len(batch) :], column, row])
-        value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
-        return tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
 
-    return over_region(op.dst, body)
+@lowering(Transpose, target="metal", variant="through memory", priority=10)
+def transpose_through_memory(op: Transpose, context: LoweringContext) -> tirx.Stmt:
+    """Between fragments whose elements lie in different threads: by way of shared memory."""
+    if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
+        raise Decline("an operand is in memory, where every thread reaches every element")
+    loops = op.as_loops()
+    if not isinstance(loops, tirx.For) or loop_layout(Nest(loops), layout_of) is not None:
+        raise Decline("the threads that need the elements hold them")
+    extents = [r.extent for r in op.src.region]
+    shared = tirx.decl_buffer(extents, dtype_of(op.src), name="transposed", scope=SHARED_SCOPE)
+    tile = as_region(shared)
+    leave, fetch = Copy(op.src, tile), Transpose(tile, op.dst)
+    return seq([tirx.AllocBuffer(shared), leave.as_loops(), fetch.as_loops()])
 
 
 def reference(src: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from tvmtile.tileop.operands import buffer_of, constant, dtype_of
 __all__ = [
     "Total",
     "is_vectorizable",
+    "lane_of",
     "lies_inside",
     "ramp",
     "repeat",
@@ -95,6 +96,12 @@ def ramp(base: Any, lanes: int) -> Any:
 
 def _index(base: Any) -> Any:
     return tirx.const(base, "int32") if isinstance(base, int) else base
+
+
+def lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
+    """The load of one lane of a vector of neighbours."""
+    *outer, last = load.indices
+    return tirx.BufferLoad(load.source, [*outer, last.base + lane * last.stride])
 
 
 def splat(value: ir.Expr, lanes: int) -> ir.Expr:

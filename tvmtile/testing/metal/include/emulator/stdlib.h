@@ -5,6 +5,8 @@
 #pragma once
 #pragma GCC system_header  // its literal suffixes have no underscore
 
+#define __METAL_VERSION__ 320
+
 #include "scalar.h"
 #include "vector.h"
 #include "math.h"
