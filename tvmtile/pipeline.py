@@ -36,6 +36,7 @@ from tvmtile.passes import (
     LowerNarrowFloatsOnCpu,
     LowerParallelOnCpu,
     LowerTileOp,
+    OrderBlocks,
     PlaceFragments,
     PlaceMemoryOnCpu,
     PlaceMemoryOnMetal,
@@ -93,6 +94,7 @@ _METAL: tuple[Any, ...] = (
     PlaceMemoryOnMetal,  # shared tiles are placed in threadgroup memory
     PlanSharedMemory,  # and share it, where they would not fit otherwise
     InsertBarriers,  # threads wait for each other where they exchange elements
+    OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
 )
 

@@ -24,6 +24,7 @@ from tvmtile.passes.lower_narrow_floats import LowerNarrowFloatsOnCpu
 from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
+from tvmtile.passes.order_blocks import OrderBlocks
 from tvmtile.passes.place_fragments import PlaceFragments
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnMetal
 from tvmtile.passes.plan_pipeline import PlanPipeline
@@ -56,6 +57,7 @@ __all__ = [
     "LowerParallelOnCpu",
     "LowerTileOp",
     "LowerTilePrograms",
+    "OrderBlocks",
     "PlaceFragments",
     "PlaceMemoryOnCpu",
     "PlaceMemoryOnMetal",

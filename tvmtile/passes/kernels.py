@@ -23,6 +23,7 @@ __all__ = [
     "leaves_loop",
     "prim_func_pass",
     "statements_of",
+    "with_launch_body",
     "with_statements",
 ]
 
@@ -99,6 +100,14 @@ class Launch:
     def extent_of(self, thread: ir.Var) -> Any:
         """How many threads lie along the axis of a thread's index."""
         return next(loop.extent for loop in self.threads if loop.loop_var.same_as(thread))
+
+
+def with_launch_body(kernel: tirx.For, body: tirx.Stmt) -> tirx.For:
+    """A copy of the loops of a `T.Kernel` whose blocks do something else."""
+    inner = kernel.body
+    if isinstance(inner, tirx.For) and inner.thread_binding is not None:
+        body = with_launch_body(inner, body)
+    return with_children(kernel, body=body)
 
 
 def prim_func_pass(name: str) -> Any:

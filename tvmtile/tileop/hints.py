@@ -26,6 +26,7 @@ class UseSwizzle(TileOp):
 
     name = "use_swizzle"
     options = ("panel_size", "order")
+    is_tile = False
 
     panel_size: int = 10
     order: str = "row"
@@ -39,6 +40,29 @@ class UseSwizzle(TileOp):
     def normalized(self) -> UseSwizzle:
         return self
 
+    def block_order(self, blocks: Sequence[Any], grid: Sequence[Any]) -> list[Any] | None:
+        if len(blocks) < 2:
+            return None  # there is nothing beside a block
+        x, y, *rest = blocks
+        width, height, *_ = grid
+        if self.order == "column":
+            y, x = self._in_panels(y, x, height, width)
+        else:
+            x, y = self._in_panels(x, y, width, height)
+        return [x, y, *rest]
+
+    def _in_panels(self, x: Any, y: Any, width: Any, height: Any) -> tuple[Any, Any]:
+        """Where the block that starts as number `y * width + x` works: panels of some rows each."""
+        number = y * width + x
+        size = width * self.panel_size
+        panel, offset = tirx.floordiv(number, size), tirx.floormod(number, size)
+        rows = tirx.min(self.panel_size, height - panel * self.panel_size)
+        column = tirx.floordiv(offset, rows)
+        if self.order != "strip":
+            is_backward = tirx.floormod(panel, 2) == 1
+            column = tirx.Select(is_backward, width - 1 - column, column)
+        return column, panel * self.panel_size + tirx.floormod(offset, rows)
+
 
 def use_swizzle(panel_size: int, order: str = "row", enable: bool = True) -> None:
     """Visit the blocks of the grid in panels, for reuse in the GPU's cache.
@@ -47,19 +71,33 @@ def use_swizzle(panel_size: int, order: str = "row", enable: bool = True) -> Non
     ----------
     panel_size : int
         Blocks across a panel.
-    order : {"row", "column"}
-        Along which axis of the grid a panel runs.
+    order : {"row", "column", "strip"}
+        Along which axis of the grid a panel runs. Every second panel of "row" and "column" is gone
+        through backwards; "strip" is "row" with all panels in one direction, which with a panel size
+        of 4 is the order of MLX's matrix products.
     enable : bool
         False leaves the order as it is.
 
     Notes
     -----
-    It changes the order in which blocks run, never a result. A CPU ignores it.
+    It changes the order in which blocks run, never a result. A CPU ignores it, and so does a grid of
+    one axis.
+
+    Raises
+    ------
+    InvalidOperand
+        If there is no such order, or the panel size is not a positive integer.
     """
-    if order not in ("row", "column", "col"):
-        raise InvalidOperand(f"T.use_swizzle: order={order!r}", help='use "row" or "column"')
+    if order not in ("row", "column", "col", "strip"):
+        raise InvalidOperand(
+            f"T.use_swizzle: order={order!r}", help='use "row", "column" or "strip"'
+        )
+    if not isinstance(panel_size, int) or panel_size < 1:
+        raise InvalidOperand(
+            f"T.use_swizzle: panel_size={panel_size!r}", help="panel_size is a positive integer"
+        )
     if enable:
-        emit(UseSwizzle(int(panel_size), "column" if order == "col" else order))
+        emit(UseSwizzle(panel_size, "column" if order == "col" else order))
 
 
 @tile_operator
@@ -118,7 +156,8 @@ def annotate_layout(layout_map: Mapping[Any, Any]) -> None:
 
     Notes
     -----
-    A layout decides where elements lie, never what they are. A CPU ignores it.
+    A layout decides where elements lie, never what they are. A CPU and Metal, whose matrix units read
+    plain rows, ignore that of a tile in shared memory.
     """
     for buffer, layout in layout_map.items():
         if not is_buffer_var(buffer):
@@ -141,15 +180,15 @@ def _as_layout(buffer: ir.Var, layout: Any) -> Any:
     )
 
 
-@lowering(UseSwizzle, target="llvm", variant="none")
+@lowering(UseSwizzle, target=("llvm", "metal", "cuda"), variant="none")
 def _(op: UseSwizzle, context: LoweringContext) -> tirx.Stmt:
-    """The order of the blocks does not matter to a CPU's caches."""
+    """OrderBlocks has done it on a GPU; the order does not matter to a CPU's caches."""
     del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
-@lowering(AnnotateLayout, target="llvm", variant="none")
+@lowering(AnnotateLayout, target=("llvm", "metal"), variant="none")
 def _(op: AnnotateLayout, context: LoweringContext) -> tirx.Stmt:
-    """Tiles of a CPU are row-major arrays."""
+    """Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays."""
     del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))

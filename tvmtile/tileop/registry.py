@@ -105,6 +105,17 @@ class TileOp:
         del layouts
         return {}
 
+    def block_order(self, blocks: Sequence[Any], grid: Sequence[Any]) -> list[Any] | None:
+        """Which block of the grid a block should do the work of; None where it makes no difference.
+
+        Parameters
+        ----------
+        blocks, grid : sequence of Expr
+            The indices of the block along x, y and z, as many as the grid has, and its extents.
+        """
+        del blocks, grid
+        return None
+
     def check(self) -> None:
         """Raise a `TileError` where the operands do not fit together."""
 

@@ -127,6 +127,7 @@ def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
 @lowering(Transpose, target="metal", variant="through memory", priority=10)
 def transpose_through_memory(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     """Between fragments whose elements lie in different threads: by way of shared memory."""
+    del context
     if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
         raise Decline("an operand is in memory, where every thread reaches every element")
     loops = op.as_loops()
