@@ -21,7 +21,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.errors import SourceLocation
 from tvmtile.layout.fragment import FragmentLayout, replicated, spread
-from tvmtile.layout.nests import LoopLayout, Nest, NestAccess, is_nest
+from tvmtile.layout.nests import LoopLayout, Nest, NestAccess, is_nest, nests_in
 from tvmtile.scopes import is_fragment
 from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of, constant
@@ -129,7 +129,7 @@ class Inference:
             if op is None or not op.is_tile:
                 return mutator.default_mutate(node)
             statement = op.as_loops()
-            nests = tuple(_nests_in(statement)) if statement is not None else ()
+            nests = tuple(nests_in(statement)) if statement is not None else ()
             self._steps.append(_Step(op, nests, location_of(node.value), False))
             return node
 
@@ -224,19 +224,6 @@ def _stages_itself(step: _Step) -> bool:
 
 def _shape(buffer: ir.Var) -> tuple[int, ...]:
     return tuple(constant(extent) or 1 for extent in buffer.ty.shape)
-
-
-def _nests_in(statement: tirx.Stmt) -> list[Nest]:
-    found: list[Nest] = []
-
-    def visit(loop: tirx.For, mutator: Any) -> Any:
-        if is_nest(loop):
-            found.append(Nest(loop))
-            return loop
-        return mutator.default_mutate(loop)
-
-    tvm_ffi.structural_mutate(statement, [(tirx.For, visit)])
-    return found
 
 
 def _location_in(loop: tirx.For) -> SourceLocation | None:

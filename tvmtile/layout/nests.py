@@ -31,7 +31,7 @@ from tvmtile.rewriting import contains, substitute
 from tvmtile.tileop.operands import constant, origin_of
 from tvmtile.tileop.registry import operator_of
 
-__all__ = ["LoopAxis", "LoopLayout", "Nest", "NestAccess", "is_nest"]
+__all__ = ["LoopAxis", "LoopLayout", "Nest", "NestAccess", "is_nest", "nests_in"]
 
 
 def is_nest(stmt: Any) -> bool:
@@ -91,6 +91,20 @@ class Nest:
     def accesses(self) -> list[NestAccess]:
         """The elements that an iteration touches, in program order, once each."""
         return _accesses_in(self.body)
+
+
+def nests_in(statement: tirx.Stmt) -> list[Nest]:
+    """The nests of a statement, in program order."""
+    found: list[Nest] = []
+
+    def visit(loop: tirx.For, mutator: Any) -> Any:
+        if is_nest(loop):
+            found.append(Nest(loop))
+            return loop
+        return mutator.default_mutate(loop)
+
+    tvm_ffi.structural_mutate(statement, [(tirx.For, visit)])
+    return found
 
 
 def _accesses_in(body: tirx.Stmt) -> list[NestAccess]:

@@ -116,11 +116,12 @@ class _Direct:
         from_global = source.source.ty.storage_scope == "global"
         if not from_global or not is_shared(tile.source) or source.source in self._written:
             return None
-        whole = [constant(r.extent) for r in tile.region] == [
-            constant(e) for e in tile.source.ty.shape
-        ]
-        stable = all(is_stable(r.min) for r in source.region)
-        if not whole or not stable or len(source.region) < len(tile.region):
+        shape = [constant(extent) for extent in tile.source.ty.shape]
+        whole = [constant(r.extent) for r in tile.region] == shape
+        # Rows and columns of the tile are the last axes of the source too.
+        outer = [1] * (len(source.region) - len(shape))
+        in_line = [constant(r.extent) for r in source.region] == [*outer, *shape]
+        if not whole or not in_line or not all(is_stable(r.min) for r in source.region):
             return None
         return source, tile, bool(getattr(op, "direct", None))
 

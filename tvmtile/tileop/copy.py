@@ -10,6 +10,11 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.layout.fragment import layout_of
+from tvmtile.layout.inference import loop_layout
+from tvmtile.layout.nests import nests_in
+from tvmtile.rewriting import seq
+from tvmtile.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
 from tvmtile.tileop.operands import (
     as_region,
@@ -19,7 +24,14 @@ from tvmtile.tileop.operands import (
     dtype_of,
     match_extents,
 )
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    TileOp,
+    emit,
+    lowering,
+    tile_operator,
+)
 
 __all__ = ["Copy", "async_copy", "copy", "reference"]
 
@@ -208,3 +220,20 @@ def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
     del context
     return op.as_loops()
+
+
+@lowering(Copy, target=("metal", "cuda"), variant="staged", priority=10)
+def copy_staged(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """Between fragments that lie in different threads: through shared memory."""
+    del context
+    if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
+        raise Decline("a side is in memory, which all threads reach")
+    if all(loop_layout(nest, layout_of) is not None for nest in nests_in(op.as_loops())):
+        raise Decline("the threads that need the elements hold them")
+    extents = [r.extent for r in op.dst.region]
+    staged = tirx.decl_buffer(
+        extents, dtype_of(op.dst), name=f"{op.dst.source.name}_staged", scope=SHARED_SCOPE
+    )
+    tile = as_region(staged)
+    steps = [Copy(op.src, tile).as_loops(), Copy(tile, op.dst).as_loops()]
+    return seq([tirx.AllocBuffer(staged), *steps])
