@@ -16,6 +16,7 @@ from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_priva
 from tvmtile.passes.vectorize_accesses import vectorized
 from tvmtile.rewriting import ScopedRewriter, contains, for_loop, substitute
 from tvmtile.scopes import is_fragment
+from tvmtile.tileop.operands import constant
 from tvmtile.tileop.registry import operator_of
 
 __all__ = ["DistributeParallel"]
@@ -150,6 +151,7 @@ class _Iterations:
                     number = self._thread_digit(digit)
                 else:
                     number = tirx.Var(variable.name, "int32")
+                    _bind(self._analyzer, number, digit.extent)
                     loops.append((number, digit))
                 value = value + number * weight
             values[variable] = self._typed(value - axis.base, variable)
@@ -174,6 +176,10 @@ class _Iterations:
         displaced = not (isinstance(axis.base, int) and axis.base == 0)
         if not displaced and isinstance(loop.extent, tirx.IntImm) and axis.size == int(loop.extent):
             return []
+        lowest = axis.digits[-1].extent if axis.digits and not axis.digits[-1].is_thread else 1
+        if not displaced and constant(tirx.floormod(loop.extent, lowest)) == 0:
+            # Neighbours are all inside or all outside.
+            value = self._analyzer.simplify(tirx.floordiv(value, lowest) * lowest)
         return [value < loop.extent, *([value >= 0] if displaced else [])]
 
     def _looped(
@@ -182,10 +188,8 @@ class _Iterations:
         lanes = loops[-1] if loops and not _mentioned(conditions, loops[-1][0]) else None
         if lanes is not None:
             loops = loops[:-1]
-            for variable, digit in loops:
-                _bind(self._analyzer, variable, digit.extent)
             body = vectorized(lanes[0], lanes[1].extent, body, self._analyzer)
-        body = _guarded(self._analyzer, conditions, loops, body)
+        body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
         unrolled = self._has_fragments or count <= _MOST_UNROLLED
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
@@ -219,11 +223,7 @@ def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:
     analyzer.bind(variable, ir.Range(0, extent), allow_override=True)
 
 
-def _guarded(
-    analyzer: Any, conditions: list[Any], loops: list[tuple[ir.Var, Digit]], body: tirx.Stmt
-) -> tirx.Stmt:
-    for variable, digit in loops:
-        _bind(analyzer, variable, digit.extent)
+def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt:
     needed = [c for c in conditions if not analyzer.can_prove(c)]
     if not needed:
         return body

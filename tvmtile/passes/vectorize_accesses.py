@@ -14,8 +14,9 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile.passes.threads.variance import is_private
-from tvmtile.rewriting import for_loop, seq, substitute
+from tvmtile.rewriting import contains, for_loop, seq, substitute
 from tvmtile.scopes import is_fragment
+from tvmtile.tileop.operands import constant
 
 __all__ = ["vectorized"]
 
@@ -80,7 +81,7 @@ class _Moves:
         self._variable = variable
         self._extent = extent
         self._analyzer = analyzer
-        self.loaded: list[tuple[ir.TensorLoad, ir.Var, Any]] = []
+        self.loaded: list[tuple[ir.TensorLoad, ir.Var, list[Any]]] = []
         self.before: list[tirx.Stmt] = []
         self.after: list[tirx.Stmt] = []
 
@@ -124,54 +125,75 @@ class _Moves:
         self.after.append(self._move(store.buffer, first, array, _START))
         return tirx.BufferStore(array, store.value, [self._variable])
 
-    def _first(self, buffer: ir.Var, indices: Any) -> Any:
-        """The offset of the first neighbour, if all lie side by side from an aligned address on."""
+    def _first(self, buffer: ir.Var, indices: Any) -> list[Any] | None:
+        """The first neighbour's indices, if all lie side by side from an aligned address on.
+
+        Where a row does not consist of whole vectors there is one index, of the buffer as one row.
+        """
         if is_private(buffer) or is_fragment(buffer):
             return None
         size = _bytes(buffer)
         total = size * self._extent
         if size == 0 or total < _WORD or total > _LARGEST or total & (total - 1):
             return None
-        offset = _offset(buffer, indices)
-        first = substitute(offset, {self._variable: tirx.const(0, str(self._variable.ty.dtype))})
+        candidates = [[_offset(buffer, indices)]]
+        if not buffer.ty.strides:
+            candidates.insert(0, list(indices))
+        for place in candidates:
+            row = buffer.ty.shape[-1] if len(place) > 1 else self._extent
+            if constant(row) is not None and constant(row) % self._extent == 0:
+                first = self._aligned(place)
+                if first is not None:
+                    return first
+        return None
+
+    def _aligned(self, place: list[Any]) -> list[Any] | None:
+        """The place of the first neighbour, if the last index counts the neighbours from there on."""
+        zero = {self._variable: tirx.const(0, str(self._variable.ty.dtype))}
+        *outer, last = place
         analyzer = self._analyzer
-        step = analyzer.simplify(offset - first - self._variable)
+        if any(contains(index, ir.Var, self._variable.same_as) for index in outer):
+            return None
+        first = substitute(last, zero)
+        step = analyzer.simplify(last - first - self._variable)
         if not (isinstance(step, tirx.IntImm) and int(step) == 0):
             return None
         if not analyzer.can_prove_equal(tirx.floormod(first, self._extent), 0):
             return None
-        return analyzer.simplify(first)
+        return [*outer, analyzer.simplify(first)]
 
-    def _move(self, target: ir.Var, to: Any, source: ir.Var, origin: Any) -> tirx.Stmt:
-        target_view, target_index = self._words(target, to)
-        source_view, source_index = self._words(source, origin)
-        load = tirx.BufferLoad(source_view, [source_index])
+    def _move(self, target: ir.Var, to: list[Any], source: ir.Var, origin: list[Any]) -> tirx.Stmt:
+        target_view, target_indices = self._words(target, to)
+        source_view, source_indices = self._words(source, origin)
+        load = tirx.BufferLoad(source_view, source_indices)
         return seq(
             [
                 tirx.DeclBuffer(target_view, data=target.data),
                 tirx.DeclBuffer(source_view, data=source.data),
-                tirx.BufferStore(target_view, load, [target_index]),
+                tirx.BufferStore(target_view, load, target_indices),
             ]
         )
 
-    def _words(self, buffer: ir.Var, offset: Any) -> tuple[ir.Var, Any]:
+    def _words(self, buffer: ir.Var, place: list[Any]) -> tuple[ir.Var, list[Any]]:
         """A buffer as an array of words, and where in it the neighbours lie."""
-        size = _bytes(buffer)
-        packed = max(1, _WORD // size)
-        count: Any = math.prod(buffer.ty.shape[1:], start=buffer.ty.shape[0])
+        packed = max(1, _WORD // _bytes(buffer))
+        shape = list(buffer.ty.shape)
+        if len(place) != len(shape):
+            shape = [math.prod(shape[1:], start=shape[0])]
+        *outer, last = place
         view = tirx.decl_buffer(
-            (tirx.ceildiv(count, packed),),
+            [*shape[:-1], tirx.ceildiv(shape[-1], packed)],
             str(buffer.ty.dtype) if packed == 1 else "uint32",
             name=f"{buffer.name}_words",
             scope=buffer.ty.storage_scope,
         )
-        first = self._analyzer.simplify(tirx.floordiv(offset, packed))
+        first = self._analyzer.simplify(tirx.floordiv(last, packed))
         lanes = self._extent // packed
         one = tirx.const(1, str(first.ty.dtype))
-        return view, tirx.Ramp(first, one, lanes) if lanes > 1 else first
+        return view, [*outer, tirx.Ramp(first, one, lanes) if lanes > 1 else first]
 
 
-_START = tirx.const(0, "int32")
+_START = [tirx.const(0, "int32")]
 
 
 def _bytes(buffer: ir.Var) -> int:

@@ -1,0 +1,159 @@
+"""DistributeParallel and PlaceFragments: which thread does what, and how it moves elements."""
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+
+
+def emulated(program):
+    return tvmtile.compile(program, target="metal", execution_backend="emulator")
+
+
+def copying(shape, dtype, threads=128, through="shared"):
+    """A tile is copied in and out."""
+    allocate = T.alloc_shared if through == "shared" else T.alloc_fragment
+
+    @T.prim_func
+    def main(A: T.Tensor(shape, dtype), C: T.Tensor(shape, dtype)):
+        with T.Kernel(1, threads=threads):
+            tile = (
+                T.alloc_shared(shape, dtype)
+                if through == "shared"
+                else T.alloc_fragment(shape, dtype)
+            )
+            T.copy(A, tile)
+            T.copy(tile, C)
+
+    return main
+
+
+def elements(shape, dtype):
+    return torch.randint(-100, 100, shape).to(getattr(torch, dtype))
+
+
+@pytest.mark.parametrize("through", ["shared", "fragment"])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "vector"),
+    [
+        ((32, 64), "float16", "uint4"),
+        ((32, 64), "bfloat16", "uint4"),
+        ((32, 64), "float32", "float4"),
+        ((64, 64), "int8", "uint4"),
+        ((16, 36), "float16", "uint2"),  # rows of 72 bytes: 8 at a time
+        ((16, 33), "float32", None),  # rows of odd length: one by one
+    ],
+)
+def test_a_tile_moves_in_the_widest_vectors_that_its_rows_allow(shape, dtype, vector, through):
+    kernel = emulated(copying(shape, dtype, threads=64, through=through))
+    source = kernel.get_kernel_source()
+    if vector is None:
+        assert "4*)" not in source
+    else:
+        assert f"*(device {vector}*)" in source
+    A = elements(shape, dtype)
+    C = torch.empty_like(A)
+    kernel(A, C)
+    assert torch.equal(A, C)
+
+
+@pytest.mark.parametrize("extent", [1, 3, 31, 64, 100, 257])
+def test_every_extent_is_covered_once(extent):
+    kernel = emulated(copying((3, extent), "int32", threads=64, through="fragment"))
+    A = elements((3, extent), "int32")
+    C = torch.empty_like(A)
+    kernel(A, C)
+    assert torch.equal(A, C)
+
+
+def test_an_extent_known_at_run_time_only_is_covered():
+    @T.prim_func
+    def main(A: T.Tensor((T.dynamic("n"),), "float32"), C: T.Tensor((T.dynamic("n"),), "float32")):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(A.shape[0]):
+                C[i] = A[i] + 1
+
+    kernel = emulated(main)
+    for n in (1, 63, 200):
+        A = torch.randn(n)
+        C = torch.empty(n)
+        kernel(A, C)
+        assert torch.equal(A + 1, C)
+
+
+def test_what_all_threads_would_store_is_stored_once():
+    @T.prim_func
+    def main(A: T.Tensor((4,), "int32"), C: T.Tensor((4,), "int32")):
+        with T.Kernel(4, threads=64) as bx:
+            total = T.alloc_shared((1,), "int32")
+            total[0] = A[bx] * 2
+            C[bx] = total[0] + 1
+
+    A = elements((4,), "int32")
+    C = torch.empty_like(A)
+    emulated(main)(A, C)  # two threads that write one element would be a race
+    assert torch.equal(A * 2 + 1, C)
+
+
+def test_iterations_that_several_threads_would_repeat_are_stored_once():
+    @T.prim_func
+    def main(A: T.Tensor((8, 32), "float32"), C: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=64):
+            rows = T.alloc_fragment((8, 32), "float32")
+            total = T.alloc_fragment((8,), "float32")
+            T.copy(A, rows)
+            T.reduce_sum(rows, total, dim=1)
+            T.copy(total, C)
+
+    A = torch.randn(8, 32)
+    C = torch.empty(8)
+    emulated(main)(A, C)
+    torch.testing.assert_close(C, A.sum(1))
+
+
+def test_neighbours_that_are_computed_are_loaded_and_stored_at_once():
+    @T.prim_func
+    def main(
+        A: T.Tensor((8, 64), "bfloat16"),
+        B: T.Tensor((8, 64), "bfloat16"),
+        C: T.Tensor((8, 64), "bfloat16"),
+    ):
+        with T.Kernel(1, threads=32):
+            for i, j in T.Parallel(8, 64):
+                C[i, j] = A[i, j] * B[i, j]
+
+    kernel = emulated(main)
+    source = kernel.get_kernel_source()
+    assert source.count("*(device uint4*)") == 6  # two rounds of two loads and a store
+    A, B = torch.randn(8, 64).bfloat16(), torch.randn(8, 64).bfloat16()
+    C = torch.empty_like(A)
+    kernel(A, B, C)
+    assert torch.equal(C, A * B)
+
+
+def test_an_element_that_is_stored_and_then_loaded_is_the_stored_one():
+    @T.prim_func
+    def main(A: T.Tensor((256,), "float32"), C: T.Tensor((256,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(256):
+                C[i] = A[i]
+                C[i] = C[i] * 2
+
+    A = torch.randn(256)
+    C = torch.zeros(256)
+    emulated(main)(A, C)
+    assert torch.equal(C, A * 2)
+
+
+def test_a_guarded_load_is_not_done_outside_of_its_condition():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), C: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(128):
+                C[i] = T.if_then_else(i < 64, A[i], T.float32(-1))
+
+    A = torch.randn(64)
+    C = torch.empty(128)
+    emulated(main)(A, C)
+    assert torch.equal(C, torch.cat([A, torch.full((64,), -1.0)]))

@@ -1,0 +1,115 @@
+"""PlanSharedMemory: sharing where a block would not fit, and the error where that is not enough."""
+
+import pytest
+import torch
+from tvm import ir
+from tvm_ffi import structural_equal
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import OutOfSharedMemory
+from tvmtile.passes import PlanSharedMemory
+from tvmtile.pipeline import lowering_passes
+from tvmtile.target import parse
+
+HALF = 4096  # float32 elements: 16 KB, half of what a threadgroup of Metal has
+
+
+def placed(program):
+    """A program with its shared tiles placed, not planned yet."""
+    mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
+    for step in lowering_passes(parse("metal")):
+        if step.info.name == PlanSharedMemory.info.name:
+            return mod
+        mod = step(mod)
+    raise AssertionError("the plan is not in the pipeline")
+
+
+def one_after_the_other(count, size=HALF):
+    """Tiles that are copied in and out, one after the other."""
+
+    @T.prim_func
+    def main(A: T.Tensor((count, size), "float32"), C: T.Tensor((count, size), "float32")):
+        with T.Kernel(1, threads=128):
+            for n in T.unroll(count, explicit=True):
+                tile = T.alloc_shared((size,), "float32")
+                T.copy(A[n, :], tile)
+                for i in T.Parallel(size):
+                    C[n, i] = tile[size - 1 - i]
+
+    return main
+
+
+def together(count, size=HALF):
+    """Tiles that are all filled before any is read."""
+
+    @T.prim_func
+    def main(A: T.Tensor((count, size), "float32"), C: T.Tensor((count, size), "float32")):
+        with T.Kernel(1, threads=128):
+            tiles = T.alloc_shared((count, size), "float32")
+            more = T.alloc_shared((size,), "float32")
+            T.copy(A, tiles)
+            T.copy(A[0, :], more)
+            T.copy(tiles, C)
+            T.copy(more, C[0, :])
+
+    return main
+
+
+def test_tiles_that_fit_are_left_apart():
+    mod = placed(together(1, HALF // 2))
+    assert structural_equal(PlanSharedMemory(mod), mod)
+
+
+def two_phases():
+    @T.prim_func
+    def main(A: T.Tensor((3, HALF), "float32"), C: T.Tensor((3, HALF), "float32")):
+        with T.Kernel(1, threads=128):
+            first = T.alloc_shared((HALF,), "float32")
+            second = T.alloc_shared((HALF,), "float32")
+            third = T.alloc_shared((HALF,), "float32")
+            T.copy(A[0, :], first)
+            T.copy(A[1, :], second)
+            for i in T.Parallel(HALF):
+                C[0, i] = first[HALF - 1 - i] + second[i]
+            T.copy(A[2, :], third)
+            for i in T.Parallel(HALF):
+                C[2, i] = third[HALF - 1 - i]
+                C[1, i] = second[HALF - 1 - i]
+
+    return main
+
+
+def test_tiles_that_are_used_one_after_the_other_share_memory():
+    planned = PlanSharedMemory(placed(two_phases())).script()
+    assert 'tiles = T.alloc_shared((4096,), "uint32")' in planned
+    assert 'first = tiles.view("float32")' in planned
+    assert 'third = tiles.view("float32")' in planned
+    assert "second = T.alloc_shared((4096,))" in planned
+
+
+def test_tiles_that_share_memory_wait_for_each_other():
+    kernel = tvmtile.compile(two_phases(), target="metal", execution_backend="emulator")
+    A, C = torch.randn(3, HALF), torch.empty(3, HALF)
+    kernel(A, C)
+    torch.testing.assert_close(C, torch.stack([A[0].flip(0) + A[1], A[1].flip(0), A[2].flip(0)]))
+
+
+def test_what_does_not_fit_is_an_error_that_lists_the_tiles():
+    with pytest.raises(OutOfSharedMemory, match="the shared tiles need") as error:
+        tvmtile.compile(together(2), target="metal", execution_backend="emulator")
+    assert "tiles[2, 4096] float32: 32 KB" in str(error.value)
+
+
+def test_the_versions_of_a_pipelined_loop_count():
+    @T.prim_func
+    def main(A: T.Tensor((8 * HALF,), "float32"), C: T.Tensor((8 * HALF,), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((HALF,), "float32")
+            for k in T.Pipelined(8, num_stages=3):
+                T.copy(A[k * HALF], tile)
+                T.copy(tile, C[k * HALF])
+
+    with pytest.raises(OutOfSharedMemory, match="versions that pipelined loops give them") as error:
+        tvmtile.compile(main, target="metal", execution_backend="emulator")
+    assert "num_stages" in error.value.help
