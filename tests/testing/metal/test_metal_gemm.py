@@ -90,6 +90,28 @@ def test_what_a_gemm_costs_is_counted():
     assert tiles + groups * 128 * 12 <= statistics.device_bytes_read < tiles * 1.2
 
 
+def test_loads_and_stores_of_threads_are_counted_by_what_an_instruction_moves():
+    source = """
+    #include <metal_stdlib>
+    using namespace metal;
+    kernel void k(device const half* a [[buffer(0)]], device half* out [[buffer(1)]],
+                  uint i [[thread_position_in_threadgroup]]) {
+      threadgroup half tile[512];
+      ((threadgroup uint4*)tile)[i] = ((device const uint4*)a)[i];
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      simdgroup_half8x8 m;
+      simdgroup_load(m, tile + i / 32 * 64, 8);
+      simdgroup_store(m, out + i / 32 * 64, 8);
+      out[128 + i] = tile[8 * i];
+    }"""
+    a, out = torch.randn(512).half(), torch.zeros(192, dtype=torch.float16)
+    statistics = compile_msl(source).kernel("k")(a, out, grid=1, threads=64)
+    torch.testing.assert_close(out, torch.cat([a[:128], a[::8]]))
+    assert statistics.device_reads == statistics.threadgroup_writes == 64
+    assert statistics.threadgroup_reads == statistics.device_writes == 64
+    assert statistics.threadgroup_bytes_read == 2 * 64 * 2 + 64 * 2
+
+
 @pytest.mark.parametrize("barrier", [0, 1])
 def test_gemm_without_one_of_its_barriers_is_a_race(barrier):
     text = "    threadgroup_barrier(mem_flags::mem_threadgroup);\n"

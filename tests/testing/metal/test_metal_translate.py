@@ -87,6 +87,17 @@ def test_signature_of_a_kernel():
     assert kernel.parameters[4].attribute == "thread_position_in_grid"
 
 
+def test_structs_with_functions_are_no_arguments_of_tvm():
+    source = """
+    struct Twice { static int apply(int x) { if (x) {}; return 2 * x; } };
+    struct Pair { int first; half second[2]; };
+    kernel void k(device int* a [[buffer(0)]]) { a[0] = Twice::apply(a[0]); }"""
+    a = np.array([21], np.int32)
+    assert find_kernels(tokenize(source))[0].name == "k"
+    compile_msl(HEADER + source).kernel("k")(a, grid=1, threads=1)
+    assert a[0] == 42
+
+
 def test_kernel_in_a_comment_or_a_string_is_none():
     source = '// kernel void a() {}\n/* kernel void b() {} */ constant char c[] = "kernel void d(";'
     assert find_kernels(tokenize(source)) == []

@@ -107,5 +107,9 @@ class Statistics(ctypes.Structure):
         ("device_bytes_written", ctypes.c_uint64),
         ("threadgroup_bytes_read", ctypes.c_uint64),
         ("threadgroup_bytes_written", ctypes.c_uint64),
+        ("device_reads", ctypes.c_uint64),
+        ("device_writes", ctypes.c_uint64),
+        ("threadgroup_reads", ctypes.c_uint64),
+        ("threadgroup_writes", ctypes.c_uint64),
         ("threadgroup_memory", ctypes.c_uint64),
     )

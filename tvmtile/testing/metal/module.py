@@ -46,6 +46,9 @@ class LaunchStatistics:
         Traffic of threads with buffers; each access of each thread counts.
     threadgroup_bytes_read, threadgroup_bytes_written : int
         Traffic with threadgroup memory.
+    device_reads, device_writes, threadgroup_reads, threadgroup_writes : int
+        Loads and stores that threads issue, each of 16 bytes at most. What `simdgroup_load` and
+        `simdgroup_store` move counts as bytes, not here.
     threadgroup_memory : int
         Bytes of threadgroup memory that a threadgroup holds.
     """
@@ -60,6 +63,10 @@ class LaunchStatistics:
     device_bytes_written: int
     threadgroup_bytes_read: int
     threadgroup_bytes_written: int
+    device_reads: int
+    device_writes: int
+    threadgroup_reads: int
+    threadgroup_writes: int
     threadgroup_memory: int
 
 
@@ -261,6 +268,10 @@ def _statistics(counted: abi.Statistics) -> LaunchStatistics:
         counted.device_bytes_written,
         counted.threadgroup_bytes_read,
         counted.threadgroup_bytes_written,
+        counted.device_reads,
+        counted.device_writes,
+        counted.threadgroup_reads,
+        counted.threadgroup_writes,
         counted.threadgroup_memory,
     )
 

@@ -137,16 +137,23 @@ def _find_structs(code: Sequence[Token]) -> dict[str, tuple[StructField, ...]]:
     for i in range(len(code) - 2):
         if code[i].text != "struct" or code[i + 2].text != "{":
             continue
-        fields = []
-        declaration: list[str] = []
-        for token in code[i + 3 : closing(code, i + 2)]:
-            if token.text != ";":
-                declaration.append(token.text)
-                continue
-            fields.append(StructField(declaration[0], declaration[1]))
-            declaration = []
-        structs[code[i + 1].text] = tuple(fields)
+        body = [token.text for token in code[i + 3 : closing(code, i + 2)]]
+        if not {"(", "{"} & set(body):
+            structs[code[i + 1].text] = _plain_fields(body)
     return structs
+
+
+def _plain_fields(body: Sequence[str]) -> tuple[StructField, ...]:
+    fields = []
+    declaration: list[str] = []
+    for text in body:
+        if text != ";":
+            declaration.append(text)
+            continue
+        if len(declaration) > 1:
+            fields.append(StructField(declaration[0], declaration[1]))
+        declaration = []
+    return tuple(fields)
 
 
 def _parameter(tokens: Sequence[Token]) -> Parameter:

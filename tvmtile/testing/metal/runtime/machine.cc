@@ -23,6 +23,7 @@ namespace {
 
 constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr std::size_t kGuardBytes = 16 * 1024;
+constexpr std::uint64_t kWidestAccess = 16;  // bytes of an instruction of a thread
 
 std::uintptr_t image_start() { return reinterpret_cast<std::uintptr_t>(&__ehdr_start); }
 std::uintptr_t image_bytes() { return reinterpret_cast<std::uintptr_t>(&_end) - image_start(); }
@@ -134,10 +135,14 @@ void Machine::count_traffic() {
   for (const Region& region : memory_.device()) {
     statistics_.device_bytes_read += region.bytes_read;
     statistics_.device_bytes_written += region.bytes_written;
+    statistics_.device_reads += region.reads;
+    statistics_.device_writes += region.writes;
   }
   for (const Region& region : memory_.threadgroup()) {
     statistics_.threadgroup_bytes_read += region.bytes_read;
     statistics_.threadgroup_bytes_written += region.bytes_written;
+    statistics_.threadgroup_reads += region.reads;
+    statistics_.threadgroup_writes += region.writes;
   }
 }
 
@@ -338,10 +343,13 @@ void Machine::access(const Thread& thread, std::uintptr_t address, std::uint64_t
       address - region->data > region->bytes - size) {
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
   }
+  const std::uint64_t instructions = collective_ ? 0 : (size + kWidestAccess - 1) / kWidestAccess;
   if (is_read(access)) {
     region->bytes_read += size;
+    region->reads += instructions;
   } else {
     region->bytes_written += size;
+    region->writes += instructions;
     if (!region->writable) {
       fail_access(Failure::kReadOnly, thread, address, size, access, instruction, line);
     }

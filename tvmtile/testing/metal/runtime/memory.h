@@ -26,6 +26,8 @@ struct Region {
   Cell* cells = nullptr;  // one a byte; none where nothing can race
   std::uint64_t bytes_read = 0;
   std::uint64_t bytes_written = 0;
+  std::uint64_t reads = 0;  // instructions of threads; those of matrices are counted as such
+  std::uint64_t writes = 0;
 };
 
 class Memory {

@@ -90,6 +90,10 @@ struct Statistics {
   std::uint64_t device_bytes_written;
   std::uint64_t threadgroup_bytes_read;
   std::uint64_t threadgroup_bytes_written;
+  std::uint64_t device_reads;  // instructions of threads
+  std::uint64_t device_writes;
+  std::uint64_t threadgroup_reads;
+  std::uint64_t threadgroup_writes;
   std::uint64_t threadgroup_memory;  // bytes that a threadgroup allocates
 };
 

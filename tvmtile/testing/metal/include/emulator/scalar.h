@@ -137,14 +137,20 @@ EMULATOR_INLINE To as_type(From value) {
 namespace metal {
 
 using ::as_type;
+using std::bool_constant;
 using std::conditional;
 using std::conditional_t;
 using std::enable_if;
 using std::enable_if_t;
+using std::false_type;
 using std::integral_constant;
 using std::is_const;
+using std::is_convertible;
+using std::is_convertible_v;
 using std::is_floating_point;
+using std::is_floating_point_v;
 using std::is_integral;
+using std::is_integral_v;
 using std::is_same;
 using std::is_same_v;
 using std::is_signed;
@@ -156,6 +162,11 @@ using std::remove_const_t;
 using std::remove_cv_t;
 using std::remove_reference_t;
 using std::size_t;
+using std::true_type;
+
+// The host has one address space.
+template <typename T>
+using remove_addrspace_t = T;
 
 template <typename T>
 struct numeric_limits {
