@@ -45,6 +45,7 @@ from tvmtile.passes import (
     ReadFromDevice,
     RollLoopsWithExits,
     SerializeThreads,
+    SplitReducers,
     StructureReturns,
 )
 from tvmtile.passes.kernels import is_tile_program
@@ -83,6 +84,7 @@ _METAL: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureReturns,  # what follows a return of a thread depends on a condition
     ReadFromDevice,  # tiles that are read once are not staged
+    SplitReducers,  # every thread has totals of its own until they are put together
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, and copies run ahead

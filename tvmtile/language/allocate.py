@@ -23,6 +23,7 @@ __all__ = [
     "alloc_var",
 ]
 
+
 def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> ir.Var:
     """Allocate a tile that the threads of a block share.
 

@@ -32,6 +32,7 @@ from tvmtile.passes.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.read_from_device import ReadFromDevice
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
+from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.structure_returns import StructureReturns
 from tvmtile.passes.verify import Verifier, Verify
 
@@ -66,6 +67,7 @@ __all__ = [
     "ReadFromDevice",
     "RollLoopsWithExits",
     "SerializeThreads",
+    "SplitReducers",
     "StructureReturns",
     "Verifier",
     "Verify",

@@ -16,7 +16,7 @@ from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_priva
 from tvmtile.passes.vectorize_accesses import vectorized
 from tvmtile.rewriting import ScopedRewriter, contains, for_loop, substitute
 from tvmtile.scopes import is_fragment
-from tvmtile.tileop.operands import constant
+from tvmtile.tileop.operands import constant, origin_of
 from tvmtile.tileop.registry import operator_of
 
 __all__ = ["DistributeParallel"]
@@ -87,12 +87,18 @@ class _Distribute(ScopedRewriter):
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         op = operator_of(node.value)
-        return self._once(node) if op is not None and op.once else node
+        if op is None or not op.once:
+            return node
+        # What it writes is a place: its name says which one, its value does not matter.
+        written = op.writes()
+        operands = [arg for arg in node.value.args if not any(arg.same_as(w) for w in written)]
+        indices = [index for place in written for index in origin_of(place)]
+        return self._once(node, [*operands, *indices])
 
-    def _once(self, statement: tirx.Stmt) -> tirx.Stmt:
+    def _once(self, statement: tirx.Stmt, operands: list[Any] | None = None) -> tirx.Stmt:
         if self._launch is None or self._variance is None or self._launch.num_threads == 1:
             return statement
-        if self._variance.depends(statement):
+        if any(map(self._variance.depends, operands or [statement])):
             return statement
         return tirx.IfThenElse(self._launch.thread_index == 0, statement, None)
 

@@ -13,6 +13,7 @@ from tvmtile.tileop.registry import operator_of
 
 __all__ = ["OrderBlocks"]
 
+
 @prim_func_pass("OrderBlocks")
 def OrderBlocks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Let each block do the work of another one, so that blocks that run together share operands.
@@ -29,7 +30,12 @@ def OrderBlocks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for by in T.thread_binding(8, thread="blockIdx.y"):
                 for tx in T.thread_binding(32, thread="threadIdx.x"):
-                    T.Call("tvmtile.use_swizzle", [], attrs={"panel_size": 4, "order": "strip"}, ret_ty="void")
+                    T.Call(
+                        "tvmtile.use_swizzle",
+                        [],
+                        attrs={"panel_size": 4, "order": "strip"},
+                        ret_ty="void",
+                    )
                     A[by, bx] = T.float32(0)
     ```
 
@@ -45,7 +51,12 @@ def OrderBlocks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
                     by_1: T.let = (by * 4 + bx) // 16 * 4 + (by * 4 + bx) % 16 % T.min(
                         4, 8 - (by * 4 + bx) // 16 * 4
                     )
-                    T.Call("tvmtile.use_swizzle", [], attrs={"panel_size": 4, "order": "strip"}, ret_ty="void")
+                    T.Call(
+                        "tvmtile.use_swizzle",
+                        [],
+                        attrs={"panel_size": 4, "order": "strip"},
+                        ret_ty="void",
+                    )
                     A[by_1, bx_1] = T.float32(0)
     ```
     """

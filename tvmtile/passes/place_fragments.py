@@ -126,4 +126,3 @@ class _Place(ScopedRewriter):
             first = {t.loop_var: tirx.const(0, "int32") for t in self._launch.threads}
             indices = [substitute(index, first) for index in indices]
         return self.analyzer.simplify(layout.register_of(indices))
-

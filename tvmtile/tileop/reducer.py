@@ -1,7 +1,8 @@
 """Reducers: totals that the iterations of T.Parallel contribute to, read once all have.
 
 A reducer is a tile whose scope names how contributions are combined, `local.reducer.sum`. On a CPU it
-is an array; on a GPU each thread may have totals of its own until the reducer is finalized.
+is an array; on a GPU each thread has totals of its own until the reducer is finalized (see
+`tvmtile.passes.split_reducers`), and the operators name the way to combine themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.rewriting import seq
+from tvmtile.tileop.across_threads import combine_over_block, per_thread
 from tvmtile.tileop.combine import COMBINERS, Combiner, is_integer
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
 from tvmtile.tileop.operands import (
@@ -26,6 +28,7 @@ from tvmtile.tileop.operands import (
 from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
 
 __all__ = [
+    "REDUCER_SCOPE",
     "FinalizeReducer",
     "ReducerInit",
     "ReducerUpdate",
@@ -35,7 +38,8 @@ __all__ = [
     "reducer_update",
 ]
 
-_SCOPE = "local.reducer."
+REDUCER_SCOPE = "local.reducer."
+"""The scope of a reducer, less the name of the way to combine."""
 _KINDS = ("sum", "max", "min", "bitand", "bitor", "bitxor")
 
 
@@ -91,7 +95,7 @@ def alloc_reducer(
         raise UnsupportedDtype(
             f"alloc_reducer: {name} has no bits to combine by {op}", help="use an integer dtype"
         )
-    return alloc_fragment(shape, name, scope=_SCOPE + op)
+    return alloc_fragment(shape, name, scope=REDUCER_SCOPE + op)
 
 
 def reducer_init(reducer: Any, init: Any = None) -> None:
@@ -174,11 +178,11 @@ def finalize_reducer(
 
 def _combiner_of(name: str, operand: Any) -> Combiner:
     scope = str(buffer_of(check_operand(name, "reducer", operand)).ty.storage_scope)
-    if not scope.startswith(_SCOPE):
+    if not scope.startswith(REDUCER_SCOPE):
         raise InvalidOperand(
             f"{name}: {describe(operand)} is not a reducer", help="allocate it by T.alloc_reducer"
         )
-    return COMBINERS[scope.removeprefix(_SCOPE)]
+    return COMBINERS[scope.removeprefix(REDUCER_SCOPE)]
 
 
 @tile_operator
@@ -187,9 +191,11 @@ class ReducerInit(TileOp):
     """Set all totals of a reducer."""
 
     name = "reducer_init"
+    options = ("kind",)
 
     dst: Any
     value: Any
+    kind: str = ""
 
     def reads(self) -> list[Any]:
         return []
@@ -198,7 +204,7 @@ class ReducerInit(TileOp):
         return [self.dst]
 
     def normalized(self) -> ReducerInit:
-        return ReducerInit(as_region(self.dst), self.value)
+        return ReducerInit(as_region(self.dst), self.value, self.kind)
 
 
 @tile_operator
@@ -207,11 +213,13 @@ class ReducerUpdate(TileOp):
     """Combine a value with one total; `dst` is a load that names it."""
 
     name = "reducer_update"
+    options = ("kind",)
     is_tile = False
     once = True
 
     dst: Any
     value: Any
+    kind: str = ""
 
     def reads(self) -> list[Any]:
         return [self.dst]
@@ -229,9 +237,11 @@ class FinalizeReducer(TileOp):
     """Put the totals of a reducer where they can be read."""
 
     name = "finalize_reducer"
+    options = ("kind",)
 
     src: Any
     dst: Any
+    kind: str = ""
 
     def reads(self) -> list[Any]:
         return [self.src]
@@ -248,7 +258,15 @@ class FinalizeReducer(TileOp):
             )
 
     def normalized(self) -> FinalizeReducer:
-        return FinalizeReducer(as_region(self.src), as_region(self.dst))
+        return FinalizeReducer(as_region(self.src), as_region(self.dst), self.kind)
+
+    def as_loops(self) -> tirx.Stmt:
+        def body(offsets: list[Any]) -> tirx.Stmt:
+            source = element(self.src, matching_offsets(self.dst, self.src, offsets))
+            value = converted(tirx.BufferLoad(self.src.source, source), dtype_of(self.dst))
+            return tirx.BufferStore(self.dst.source, value, element(self.dst, offsets))
+
+        return over_region(self.dst, body)
 
 
 @lowering(ReducerInit, target="llvm", variant="elements")
@@ -272,12 +290,37 @@ def reducer_update_store(op: ReducerUpdate, context: LoweringContext) -> tirx.St
 def finalize_reducer_elements(op: FinalizeReducer, context: LoweringContext) -> tirx.Stmt:
     """The totals are complete; they only may have to move."""
     del context
-    if op.src.source.same_as(op.dst.source):
-        return seq([])
+    return seq([]) if op.src.source.same_as(op.dst.source) else op.as_loops()
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
-        source = element(op.src, matching_offsets(op.dst, op.src, offsets))
-        value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
-        return tirx.BufferStore(op.dst.source, value, element(op.dst, offsets))
 
-    return over_region(op.dst, body)
+_GPUS = ("metal", "cuda")
+
+
+@lowering(ReducerInit, target=_GPUS, variant="threads")
+def reducer_init_threads(op: ReducerInit, context: LoweringContext) -> tirx.Stmt:
+    """One thread's totals start from the given value, those of the others from nothing."""
+    nothing = COMBINERS[op.kind].identity(dtype_of(op.dst))
+    start = tirx.Select(context.thread_index == 0, op.value, nothing)
+
+    def body(indices: list[ir.Var]) -> tirx.Stmt:
+        return tirx.BufferStore(op.dst.source, start, indices)
+
+    return per_thread(op.dst.source.ty.shape, body)
+
+
+@lowering(ReducerUpdate, target=_GPUS, variant="store")
+def reducer_update_own(op: ReducerUpdate, context: LoweringContext) -> tirx.Stmt:
+    """The totals are the thread's own."""
+    del context
+    total = COMBINERS[op.kind].combine(op.value, op.dst)
+    return tirx.BufferStore(op.dst.source, total, op.dst.indices)
+
+
+@lowering(FinalizeReducer, target=_GPUS, variant="threads")
+def finalize_reducer_threads(op: FinalizeReducer, context: LoweringContext) -> tirx.Stmt:
+    """The threads put their totals together; after that each has all of them."""
+    combiner = COMBINERS[op.kind]
+    totals = op.src.source
+    return seq(
+        [combine_over_block(totals, combiner, context.thread_index, context.threads), op.as_loops()]
+    )
