@@ -21,7 +21,7 @@ from tvmtile.layout.fragment import (
     spread,
 )
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.simdgroup import _COLUMN, _ROW
+from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW
 
 
 def value(expression):
@@ -40,7 +40,7 @@ def fragment(layout, dtype="float32"):
 
 
 def matrix():
-    return FragmentLayout(32, (_ROW, _COLUMN))
+    return FragmentLayout(32, (ROW, COLUMN))
 
 
 shapes = st.lists(st.integers(1, 70), min_size=1, max_size=3)
@@ -119,7 +119,7 @@ def test_a_buffer_without_a_layout_has_none():
 
 def test_reducing_an_axis_copies_the_rest_over_its_threads():
     rest = matrix().without_axis(1)
-    assert rest.axes == (_ROW,)
+    assert rest.axes == (ROW,)
     assert rest.replicas == [Digit(2, THREAD, 1), Digit(2, THREAD, 8)]
     assert rest.registers == 1
 

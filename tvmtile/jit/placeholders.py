@@ -61,8 +61,8 @@ _IN_USE: dict[int, Any] = {}
 
 
 @ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _delete(address: int) -> None:
-    _IN_USE.pop(address, None)
+def _delete(address: int, in_use: dict[int, Any] = _IN_USE) -> None:
+    in_use.pop(address, None)  # at the end of the interpreter, the name of the module is gone
 
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New

@@ -141,10 +141,10 @@ class _Moves:
             candidates.insert(0, list(indices))
         for place in candidates:
             row = buffer.ty.shape[-1] if len(place) > 1 else self._extent
-            if constant(row) is not None and constant(row) % self._extent == 0:
-                first = self._aligned(place)
-                if first is not None:
-                    return first
+            has_whole_vectors = constant(tirx.floormod(row, self._extent)) == 0
+            first = self._aligned(place) if has_whole_vectors else None
+            if first is not None:
+                return first
         return None
 
     def _aligned(self, place: list[Any]) -> list[Any] | None:

@@ -8,7 +8,7 @@ of B, from threadgroup or device memory, and multiplies each with each.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -25,17 +25,29 @@ from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
 from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["MATRIX", "Partition", "gemm_simdgroup", "partition"]
+__all__ = [
+    "COLUMN",
+    "LANES",
+    "MATRIX",
+    "ROW",
+    "Matrices",
+    "Partition",
+    "gemm_simdgroup",
+    "partition",
+    "unproven_bounds",
+]
 
 MATRIX = 8
 """Rows and columns of a simdgroup matrix."""
-_LANES = 32
+LANES = 32
+"""Threads of a simdgroup."""
 
 # Which lane holds which element: row = 4 a + 2 b + c and column = 4 d + 2 e + f for lane
 # 16 a + 8 d + 4 b + 2 c + e and element f of `thread_elements()`. Apple does not document it; MLX
 # (mlx/backend/metal/kernels/steel/gemm/mma.h, BaseMMAFrag::get_coord) and others rely on it.
-_ROW = (Digit(2, THREAD, 16), Digit(4, THREAD, 2))
-_COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(2, REGISTER, 1))
+ROW = (Digit(2, THREAD, 16), Digit(4, THREAD, 2))
+COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(2, REGISTER, 1))
+"""The digits of the row and of the column of a matrix's element; register 0 or 1 of its lane."""
 
 _DTYPES = ("float16", "bfloat16", "float32")
 
@@ -88,9 +100,9 @@ def partition(m: int, n: int, simdgroups: int, policy: int) -> Partition:
         if simdgroups % along == 0 and rows % along == 0 and columns % (simdgroups // along) == 0
     ]
     if not ways:
-        threads = [s * _LANES for s in range(1, 33) if _divides(rows, columns, s)]
+        threads = [s * LANES for s in range(1, 33) if _divides(rows, columns, s)]
         raise InvalidOperand(
-            f"gemm: {simdgroups} simdgroups ({simdgroups * _LANES} threads) can't share an accumulator "
+            f"gemm: {simdgroups} simdgroups ({simdgroups * LANES} threads) can't share an accumulator "
             f"of [{m}, {n}], which is {rows} x {columns} matrices of 8x8",
             help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
             f"multiples of {MATRIX * simdgroups} along M or N",
@@ -135,7 +147,7 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
             location=context.location,
         )
     try:
-        return partition(m, n, context.threads // _LANES, op.policy)
+        return partition(m, n, context.threads // LANES, op.policy)
     except InvalidOperand as error:
         error.location = context.location
         raise
@@ -167,7 +179,7 @@ def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, Fragme
 
 def _blocks(groups: int, matrices: int, stride: int) -> tuple[Digit, ...]:
     """The digits of a matrix's number along M or N: the simdgroup, and which of its matrices."""
-    return Digit(groups, THREAD, stride * _LANES), Digit(matrices, REGISTER, 1)
+    return Digit(groups, THREAD, stride * LANES), Digit(matrices, REGISTER, 1)
 
 
 def _of_matrices(
@@ -181,7 +193,7 @@ def _of_matrices(
     counted_columns = _counted(columns, ELEMENTS_PER_LANE)
     per_row = math.prod(d.extent for d in columns if not d.is_thread)
     counted_rows = _counted(rows, ELEMENTS_PER_LANE * per_row)
-    axes = [counted_rows + _ROW, counted_columns + _COLUMN]
+    axes = [counted_rows + ROW, counted_columns + COLUMN]
     if transposed:
         axes.reverse()
     whole = [tuple(d for d in digits if d.extent > 1) for digits in axes]
@@ -203,7 +215,7 @@ def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
 # Code --------------------------------------------------------------------------------------------
 
 
-class _Matrices:
+class Matrices:
     """The 8x8 matrices of one operand that a simdgroup works on: in registers, or in memory."""
 
     def __init__(self, operand: ir.TensorRegion, transposed: bool = False) -> None:
@@ -224,8 +236,8 @@ class _Matrices:
         return tirx.floordiv(layout.register_of(places), ELEMENTS_PER_LANE)
 
     def load(self, into: ir.Var, number: Any, row: Any, column: Any) -> tirx.Stmt:
-        """Load a matrix from memory."""
-        address, stride = self._address(row, column)
+        """Load a matrix from memory, from a row and a column counted in matrices."""
+        address, stride = self._address(MATRIX * row, MATRIX * column)
         return tirx.Evaluate(
             T.metal.simdgroup_load(
                 into.data, number, address, stride, MATRIX, MATRIX, self.transposed
@@ -233,16 +245,20 @@ class _Matrices:
         )
 
     def store(self, source: ir.Var, number: Any, row: Any, column: Any) -> tirx.Stmt:
-        """Store a matrix to memory."""
+        """Store a matrix to memory, at a row and a column counted in matrices."""
+        return self.store_at(source, number, MATRIX * row, MATRIX * column)
+
+    def store_at(self, source: ir.Var, number: Any, row: Any, column: Any) -> tirx.Stmt:
+        """Store a matrix to memory, at a row and a column counted in elements."""
         address, stride = self._address(row, column)
         return tirx.Evaluate(
             T.metal.simdgroup_store(source.data, number, address, stride, MATRIX, MATRIX, False)
         )
 
     def _address(self, row: Any, column: Any) -> tuple[Any, Any]:
-        """The first element of the matrix at (row, column), and the stride between its rows."""
+        """The element at (row, column), and the stride between rows."""
         *outer, first, second = self.operand.region
-        offsets = [MATRIX * row, MATRIX * column]
+        offsets = [row, column]
         if self.transposed:
             offsets.reverse()
         indices = [*(r.min for r in outer), first.min + offsets[0], second.min + offsets[1]]
@@ -279,7 +295,7 @@ def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         _check_place(name, getattr(op, name), context)
     share = _share(op, context)
     direct = _Product(op, share, context).statement()
-    inside = _unproven_bounds(op, context)
+    inside = unproven_bounds([op.A, op.B, op.C], context)
     if not inside:
         return direct
     return tirx.IfThenElse(tirx.all(*inside), direct, _through_shared_memory(op, share, context))
@@ -299,10 +315,10 @@ def _check_place(name: str, operand: ir.TensorRegion, context: LoweringContext) 
         )
 
 
-def _unproven_bounds(op: Gemm, context: LoweringContext) -> list[Any]:
+def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContext) -> list[Any]:
     """What must hold for operands in device memory to lie inside their tensors."""
     conditions = []
-    for operand in (op.A, op.B, op.C):
+    for operand in operands:
         if operand.source.ty.storage_scope != "global":
             continue
         for r, size in zip(operand.region, operand.source.ty.shape, strict=True):
@@ -336,11 +352,11 @@ class _Product:
         self._op = op
         self._share = share
         self._steps = (constant(op.k) or 0) // MATRIX
-        self._a = _Matrices(op.A, op.transpose_A)
-        self._b = _Matrices(op.B, op.transpose_B)
-        self._c = _Matrices(op.C)
+        self._a = Matrices(op.A, op.transpose_A)
+        self._b = Matrices(op.B, op.transpose_B)
+        self._c = Matrices(op.C)
         # Where the simdgroup's share of the accumulator begins, in matrices.
-        simdgroup = tirx.floordiv(context.thread_index, _LANES)
+        simdgroup = tirx.floordiv(context.thread_index, LANES)
         self._row = tirx.floordiv(simdgroup, share.columns) * share.row_matrices
         self._column = tirx.floormod(simdgroup, share.columns) * share.column_matrices
 
@@ -385,7 +401,7 @@ class _Product:
         loop = for_loop(step, self._steps, body, tirx.ForKind.UNROLLED)
         return seq([*left.allocations, *right.allocations, loop])
 
-    def _loaded(self, matrices: _Matrices, count: int, step: ir.Var, name: str) -> _Loaded:
+    def _loaded(self, matrices: Matrices, count: int, step: ir.Var, name: str) -> _Loaded:
         """The matrices of A or B that a step along K needs."""
         if matrices.in_registers:
             return _Loaded([], [], lambda m, n: (matrices.buffer, matrices.number(m, n)))

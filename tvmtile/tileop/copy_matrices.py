@@ -1,0 +1,79 @@
+"""`T.copy` of an accumulator on Apple GPUs: whole 8x8 matrices are stored at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
+from tvmtile.rewriting import for_loop, seq
+from tvmtile.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.gemm.simdgroup import COLUMN, LANES, ROW, Matrices, unproven_bounds
+from tvmtile.tileop.operands import constant, describe, dtype_of
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["copy_matrices"]
+
+
+@lowering(Copy, target="metal", variant="matrices", priority=20)
+def copy_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """Store each matrix of a simdgroup with one instruction.
+
+    A tile that may reach over the edge of its tensor is stored element by element there.
+    """
+    layout = _layout(op)
+    matrices = Matrices(op.dst)
+    statements = []
+    loops, indices = _places(layout, context)
+    store = matrices.store_at(op.src.source, *indices)
+    for variable, extent in reversed(loops):
+        store = for_loop(variable, extent, store, tirx.ForKind.UNROLLED)
+    statements.append(store)
+    inside = unproven_bounds([op.dst], context)
+    if not inside:
+        return seq(statements)
+    return tirx.IfThenElse(tirx.all(*inside), seq(statements), op.as_loops())
+
+
+def _layout(op: Copy) -> FragmentLayout:
+    source, target = op.src.source, op.dst.source
+    layout = layout_of(source)
+    if source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
+        raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
+    if is_fragment(target) or dtype_of(op.src) != dtype_of(op.dst):
+        raise Decline(f"{describe(op.dst)} is a fragment, or of another dtype")
+    if [constant(r.extent) for r in op.src.region] != list(layout.shape):
+        raise Decline(f"{describe(op.src)} is a part of its fragment")
+    rows, columns = layout.axes[-2:]
+    if rows[-len(ROW) :] != ROW or columns[-len(COLUMN) :] != COLUMN:
+        raise Decline(f"{describe(op.src)} is held transposed")
+    if [constant(r.extent) for r in op.dst.region[-2:]] != list(layout.shape[-2:]):
+        raise Decline(f"the matrices are not the last axes of {describe(op.dst)}")
+    return layout
+
+
+def _places(
+    layout: FragmentLayout, context: LoweringContext
+) -> tuple[list[tuple[ir.Var, int]], tuple[Any, Any, Any]]:
+    """Loops over a simdgroup's matrices; the number of each, its row and its column."""
+    # The first lane of a simdgroup holds the first element of its matrices.
+    first_lane = tirx.floordiv(context.thread_index, LANES) * LANES
+    loops: list[tuple[ir.Var, int]] = []
+    number: Any = 0
+    places: list[Any] = []
+    for digits in layout.axes[-2:]:
+        place: Any = 0
+        for weight, digit in with_weights(digits):
+            if digit.is_thread:
+                value = digit.value_in(first_lane, layout.threads) if digit.stride >= LANES else 0
+            elif weight == 1:
+                value = 0  # the two elements that a lane holds
+            else:
+                value = tirx.Var("m", "int32")
+                loops.append((value, digit.extent))
+                number = number + value * (digit.stride // 2)
+            place = place + value * weight
+        places.append(place)
+    return loops, (number, *places)
