@@ -8,7 +8,7 @@ import torch
 import tvmtile.language as T
 from tests.metal.programs import assert_close, emulated, random
 
-# Rows of a block, its threads, columns: in one simdgroup or over several, divided by the threads or not.
+# Rows of a block, its threads, columns: of one simdgroup or several, which divide them or not.
 SHAPES = [(8, 128, 256), (1, 128, 1000), (4, 64, 100), (16, 256, 64), (3, 96, 257), (2, 32, 7)]
 
 
