@@ -13,6 +13,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
+from tvmtile.codegen.metal_constants import WriteConstants
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
@@ -34,6 +35,7 @@ from tvmtile.passes import (
     LowerElementOp,
     LowerMathOnCpu,
     LowerNarrowFloatsOnCpu,
+    LowerNarrowFloatsOnMetal,
     LowerParallelOnCpu,
     LowerTileOp,
     OrderBlocks,
@@ -98,6 +100,7 @@ _METAL: tuple[Any, ...] = (
     InsertBarriers,  # threads wait for each other where they exchange elements
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
+    LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
 )
 
 LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL}
@@ -208,6 +211,11 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
         legal = (tirx.transform.FP8StorageLegalize(), tirx.transform.BF16StorageLegalize())
         return ir.transform.Sequential([*legal, finalize()])
 
+    def finalize_on_device() -> Any:
+        return ir.transform.Sequential(
+            [finalize_device(), tirx.transform.FP8StorageLegalize(), WriteConstants]
+        )
+
     @tvm.transform.module_pass(opt_level=0, name="tvmtile.pipeline")
     def run(mod: ir.IRModule, context: Any) -> ir.IRModule:
         from tvmtile.passes import LowerTilePrograms
@@ -230,4 +238,4 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
                 result.update(rest(ir.IRModule(others, attrs=mod.attrs)))
             return result
 
-    return run, finalize_host, finalize_device
+    return run, finalize_host, finalize_on_device

@@ -20,7 +20,7 @@ from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_element_op import LowerElementOp
 from tvmtile.passes.lower_math import LowerMathOnCpu
-from tvmtile.passes.lower_narrow_floats import LowerNarrowFloatsOnCpu
+from tvmtile.passes.lower_narrow_floats import LowerNarrowFloatsOnCpu, LowerNarrowFloatsOnMetal
 from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
@@ -55,6 +55,7 @@ __all__ = [
     "LowerElementOp",
     "LowerMathOnCpu",
     "LowerNarrowFloatsOnCpu",
+    "LowerNarrowFloatsOnMetal",
     "LowerParallelOnCpu",
     "LowerTileOp",
     "LowerTilePrograms",

@@ -1,20 +1,22 @@
-"""LowerNarrowFloatsOnCpu: bfloat16 and the floats of 8 bits become integers that hold their bits."""
+"""LowerNarrowFloatsOnCpu, LowerNarrowFloatsOnMetal: narrow floats become integers with their bits."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.codegen import metal_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import seq
 from tvmtile.tileop.operands import describe
 
-__all__ = ["LowerNarrowFloatsOnCpu"]
+__all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnMetal"]
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
 _PACKED = ("float4_", "float6_")
@@ -58,22 +60,60 @@ def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    narrow = [p for p in func.params if is_buffer_var(p) and _narrow(p.ty.dtype) is not None]
-    lowering = _Lowering()
+    return _lowered(func, _Lowering(tuple(NARROW_FLOATS), decode, encode))
+
+
+@prim_func_pass("LowerNarrowFloatsOnMetal")
+def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Keep values of floats of 8 bits as their bits, and compute with them in float32.
+
+    Metal has bfloat16. The conversions are functions in the source of the kernel
+    (`tvmtile.codegen.metal_floats`).
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = T.Cast("float32", A[tx])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float32")):
+        A_bits = T.decl_buffer((32,), "uint8", data=A.data)
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = T.call_pure_extern("float32", "tvmtile_decode_float8_e5m2", A_bits[tx])
+    ```
+
+    Raises
+    ------
+    UnsupportedDtype
+        If a tile has elements of less than 8 bits, or of float64, which Metal lacks.
+    """
+    del context
+    dtypes = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
+    tvm_ffi.structural_walk(func, (ir.Var, _refuse_float64))
+    return _lowered(func, _Lowering(dtypes, metal_floats.decode, metal_floats.encode))
+
+
+def _lowered(func: tirx.PrimFunc, lowering: _Lowering) -> tirx.PrimFunc:
+    narrow = [p for p in func.params if is_buffer_var(p) and lowering.narrow(p.ty.dtype)]
     views = [tirx.DeclBuffer(lowering.storage(p, f"{p.name}_bits"), data=p.data) for p in narrow]
     body = lowering.lower(func.body)
     return func.with_body(seq([*views, body]) if views else body)
 
 
-def _narrow(dtype: Any) -> str | None:
-    """The name of a narrow float dtype without its lanes; None for any other."""
-    scalar = str(dtype).partition("x")[0] if str(dtype) not in NARROW_FLOATS else str(dtype)
-    return scalar if scalar in NARROW_FLOATS else None
-
-
-def _narrow_type(node: Any) -> str | None:
-    """The narrow float that an expression has, if it has one."""
-    return _narrow(node.ty.dtype) if ir.is_prim_expr(node) else None
+def _refuse_float64(var: ir.Var) -> None:
+    if is_buffer_var(var) and str(var.ty.dtype) == "float64":
+        raise UnsupportedDtype(
+            f"{describe(var)}: Metal has no float64", help="use float32 for this tile"
+        )
 
 
 def _like(dtype: str, wide: str) -> str:
@@ -85,8 +125,26 @@ def _like(dtype: str, wide: str) -> str:
 class _Lowering:
     """Rewrites expressions of a narrow float into expressions of the integer that holds its bits."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        dtypes: tuple[str, ...],
+        decode: Callable[[str, Any], Any],
+        encode: Callable[[str, Any], Any],
+    ) -> None:
+        self._dtypes = dtypes
+        self._decode = decode
+        self._encode = encode
         self._variables: dict[ir.Var, ir.Var] = {}
+
+    def narrow(self, dtype: Any) -> str | None:
+        """The name of a narrow float dtype without its lanes; None for any other."""
+        name = str(dtype)
+        scalar = name if name in self._dtypes else name.partition("x")[0]
+        return scalar if scalar in self._dtypes else None
+
+    def _narrow_type(self, node: Any) -> str | None:
+        """The narrow float that an expression has, if it has one."""
+        return self.narrow(node.ty.dtype) if ir.is_prim_expr(node) else None
 
     def lower(self, body: tirx.Stmt) -> tirx.Stmt:
         return tvm_ffi.structural_mutate(
@@ -132,14 +190,14 @@ class _Lowering:
             return self._variables.get(var, var)
         if str(var.ty.dtype).startswith(_PACKED):
             raise UnsupportedDtype(
-                f"{describe(var)}: a CPU has no elements of less than 8 bits",
+                f"{describe(var)}: there are no elements of less than 8 bits in memory",
                 help="keep two of them in a uint8, and take them apart with shifts",
             )
-        return var if _narrow(var.ty.dtype) is None else self.storage(var, var.name)
+        return var if self.narrow(var.ty.dtype) is None else self.storage(var, var.name)
 
     def _defined(self, var: ir.Var) -> ir.Var:
         """The variable that takes the place of one that a Bind or a Let defines."""
-        narrow = _narrow_type(var)
+        narrow = self._narrow_type(var)
         if narrow is not None:
             bits = _like(var.ty.dtype, NARROW_FLOATS[narrow].storage)
             self._variables[var] = tirx.Var(var.name, bits)
@@ -147,11 +205,11 @@ class _Lowering:
 
     def _value(self, node: Any, mutator: Any) -> Any:
         """An operand as its value, in float32 where it is a narrow float."""
-        narrow, lowered = _narrow_type(node), mutator.mutate(node)
-        return lowered if narrow is None else decode(narrow, lowered)
+        narrow, lowered = self._narrow_type(node), mutator.mutate(node)
+        return lowered if narrow is None else self._decode(narrow, lowered)
 
     def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
-        if _narrow_type(load) is None:
+        if self._narrow_type(load) is None:
             return mutator.default_mutate(load)
         indices = [mutator.mutate(index) for index in load.indices]
         return tirx.BufferLoad(mutator.mutate(load.source), indices)
@@ -163,28 +221,32 @@ class _Lowering:
 
     def _constant(self, number: tirx.FloatImm, mutator: Any) -> Any:
         del mutator
-        narrow = _narrow_type(number)
-        return number if narrow is None else encode(narrow, tirx.const(number.value, "float32"))
+        narrow = self._narrow_type(number)
+        return (
+            number if narrow is None else self._encode(narrow, tirx.const(number.value, "float32"))
+        )
 
     def _cast(self, cast: tirx.Cast, mutator: Any) -> Any:
-        source, target = _narrow_type(cast.value), _narrow_type(cast)
+        source, target = self._narrow_type(cast.value), self._narrow_type(cast)
         if source is None and target is None:
             return mutator.default_mutate(cast)
         value, dtype = self._value(cast.value, mutator), str(cast.ty.dtype)
         if target is None:
             return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
         wide = _like(dtype, "float32")
-        return encode(target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value))
+        return self._encode(
+            target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value)
+        )
 
     def _arithmetic(self, node: Any, mutator: Any) -> Any:
-        narrow = _narrow_type(node)
+        narrow = self._narrow_type(node)
         if narrow is None:
             return mutator.default_mutate(node)
         a, b = self._value(node.a, mutator), self._value(node.b, mutator)
-        return encode(narrow, type(node)(a, b, node.span))
+        return self._encode(narrow, type(node)(a, b, node.span))
 
     def _comparison(self, node: Any, mutator: Any) -> Any:
-        if _narrow_type(node.a) is None:
+        if self._narrow_type(node.a) is None:
             return mutator.default_mutate(node)
         return type(node)(self._value(node.a, mutator), self._value(node.b, mutator), node.span)
 
@@ -208,8 +270,8 @@ class _Lowering:
         return tirx.Bind(self._defined(node.var), value, node.span)
 
     def _call(self, call: ir.Call, mutator: Any) -> Any:
-        operands = [arg for arg in call.args if _narrow_type(arg) is not None]
-        result = _narrow_type(call)
+        operands = [arg for arg in call.args if self._narrow_type(arg) is not None]
+        result = self._narrow_type(call)
         if not operands and result is None:
             return mutator.default_mutate(call)
         name = call.op.name if isinstance(call.op, ir.Op) else ""
@@ -218,7 +280,7 @@ class _Lowering:
         args = [self._value(arg, mutator) for arg in call.args]
         dtype = call.ty.dtype if result is None else _like(call.ty.dtype, "float32")
         computed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=str(dtype))
-        return computed if result is None else encode(result, computed)
+        return computed if result is None else self._encode(result, computed)
 
     def _moved_call(self, call: ir.Call, name: str, mutator: Any) -> Any:
         args = [mutator.mutate(arg) for arg in call.args]
@@ -226,6 +288,6 @@ class _Lowering:
             return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
         if name == "prim.if_then_else":
             return tirx.if_then_else(*args, call.span)
-        narrow, dtype = _narrow_type(call), str(call.ty.dtype)
+        narrow, dtype = self._narrow_type(call), str(call.ty.dtype)
         wanted = dtype if narrow is None else _like(dtype, NARROW_FLOATS[narrow].storage)
         return args[0] if str(args[0].ty.dtype) == wanted else tirx.reinterpret(wanted, args[0])

@@ -1,0 +1,59 @@
+"""Constants as TVM's generator of Metal prints them: with what they are worth.
+
+It prints seven digits of a float, where nine tell all float32 values apart, gives bfloat16 the suffix
+of half, which has another range, and -2147483648 as the negative of a number that is no int.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+__all__ = ["WriteConstants"]
+
+_LOWEST_INT = -(2**31)
+
+
+def _write_constants(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
+    del mod, context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    if target is None or target.kind.name != "metal":
+        return func
+    rules = [(tirx.FloatImm, _float), (tirx.IntImm, _integer)]
+    return func.with_body(tvm_ffi.structural_map(func.body, rules))
+
+
+WriteConstants = tirx.transform.prim_func_pass(
+    _write_constants, opt_level=0, name="tvmtile.WriteConstants"
+)
+"""The pass over kernels for Metal, before its generator: constants that it prints as they are."""
+
+
+def _float(number: tirx.FloatImm) -> Any:
+    dtype, value = str(number.ty.dtype), float(number.value)
+    if dtype == "float32":
+        return _float32(value)
+    if dtype == "bfloat16" or not math.isfinite(value):
+        return tirx.Cast(dtype, _float32(value))
+    return number
+
+
+def _float32(value: float) -> Any:
+    number = tirx.FloatImm("float32", value)
+    if not math.isfinite(value) or _bits(float(f"{value:e}")) == _bits(value):
+        return number
+    return tirx.reinterpret("float32", tirx.const(_bits(value), "uint32"))
+
+
+def _bits(value: float) -> int:
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
+def _integer(number: tirx.IntImm) -> Any:
+    if str(number.ty.dtype) == "int32" and int(number.value) == _LOWEST_INT:
+        return tirx.reinterpret("int32", tirx.const(2**31, "uint32"))
+    return number
