@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
@@ -82,7 +82,6 @@ class _Step:
     operator: TileOp | None
     nests: tuple[Nest, ...]
     location: SourceLocation | None
-    is_users: bool
 
 
 class Inference:
@@ -111,6 +110,7 @@ class Inference:
         self._fragments = fragments
         self.layouts: dict[ir.Var, FragmentLayout] = dict(fixed)
         self._demanded: set[ir.Var] = set(fixed)
+        self._accumulators: set[ir.Var] = set()
         self._steps: list[_Step] = []
         self._whole: set[ir.Var] = set()
         self._collect(body)
@@ -121,7 +121,7 @@ class Inference:
         def loop(node: tirx.For, mutator: Any) -> Any:
             if not is_nest(node):
                 return mutator.default_mutate(node)
-            self._steps.append(_Step(None, (Nest(node),), _location_in(node), True))
+            self._steps.append(_Step(None, (Nest(node),), _location_in(node)))
             return node
 
         def evaluate(node: tirx.Evaluate, mutator: Any) -> Any:
@@ -130,7 +130,7 @@ class Inference:
                 return mutator.default_mutate(node)
             statement = op.as_loops()
             nests = tuple(nests_in(statement)) if statement is not None else ()
-            self._steps.append(_Step(op, nests, location_of(node.value), False))
+            self._steps.append(_Step(op, nests, location_of(node.value)))
             return node
 
         def by_itself(node: Any, mutator: Any) -> Any:
@@ -167,7 +167,11 @@ class Inference:
         for step in self._steps:
             if step.operator is None:
                 continue
-            for buffer, layout in demanded_layouts(step.operator, self._context).items():
+            context = replace(self._context, location=step.location)
+            demanded = demanded_layouts(step.operator, context)
+            written = {buffer_of(operand) for operand in step.operator.writes()}
+            self._accumulators |= written & demanded.keys()
+            for buffer, layout in demanded.items():
                 if buffer in self._fragments and buffer not in self.layouts:
                     self.layouts[buffer] = layout
                     self._demanded.add(buffer)
@@ -204,21 +208,33 @@ class Inference:
     def _conflicts(self) -> list[Conflict]:
         found = []
         for step in self._steps:
+            found += [Conflict(buffer, step.location) for buffer in self._misplaced(step)]
+            if step.operator is not None and _stages_itself(step.operator):
+                continue
             for nest in step.nests:
                 touched = [a for a in nest.accesses if a.buffer in self.layouts]
                 if not touched or loop_layout(nest, self.layouts.get) is not None:
                     continue
-                if not step.is_users and step.operator is not None and _stages_itself(step):
-                    continue
-                worst = min(touched, key=lambda a: (a.buffer in self._demanded, a.writes))
-                found.append(Conflict(worst.buffer, step.location))
+                least = min(touched, key=self._cost_of_staging)
+                found.append(Conflict(least.buffer, step.location))
         return found
 
+    def _cost_of_staging(self, access: NestAccess) -> tuple[bool, bool, bool]:
+        """An instruction reads operands from memory as well, but would load and store accumulators."""
+        buffer = access.buffer
+        return buffer in self._accumulators, buffer in self._demanded, access.writes
 
-def _stages_itself(step: _Step) -> bool:
+    def _misplaced(self, step: _Step) -> list[ir.Var]:
+        """Operands that do not lie where the instructions of a step demand."""
+        if step.operator is None:
+            return []
+        wanted = demanded_layouts(step.operator, replace(self._context, location=step.location))
+        return [buffer for buffer, layout in wanted.items() if self.layouts.get(buffer) != layout]
+
+
+def _stages_itself(op: TileOp) -> bool:
     """Tell whether an operator goes through shared memory where its operands lie differently."""
-    assert step.operator is not None
-    operands = [*step.operator.reads(), *step.operator.writes()]
+    operands = [*op.reads(), *op.writes()]
     return sum(is_fragment(buffer_of(operand)) for operand in operands) == len(operands) > 1
 
 

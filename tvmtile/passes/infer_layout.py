@@ -8,14 +8,14 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_var
+from tvmtile._tvm import buffer_var, is_buffer_var
 from tvmtile.errors import warn
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.inference import Conflict, Inference
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.rewriting import substitute
-from tvmtile.scopes import is_fragment
+from tvmtile.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.tileop.operands import describe
 from tvmtile.tileop.registry import LoweringContext
 
@@ -76,22 +76,23 @@ def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
     while True:
         fragments = _fragments_of(loop)
         inference = Inference(loop, context, fragments, {})
-        conflicts = inference.run()
+        conflicts = [Conflict(viewed, None) for _, viewed in _views(loop)] or inference.run()
         if not conflicts:
             new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
             return substitute(loop, new)
-        loop = substitute(
-            loop, {_staged(conflict): _shared(conflict.fragment) for conflict in conflicts[:1]}
-        )
+        loop = _staged(loop, conflicts[0])
 
 
-def _staged(conflict: Conflict) -> ir.Var:
+def _staged(loop: tirx.For, conflict: Conflict) -> tirx.For:
+    """The kernel with a fragment, and the views of it, in shared memory."""
+    fragment = conflict.fragment
     warn(
-        f"{describe(conflict.fragment)} is kept in shared memory: the threads that hold its elements "
-        "are not those that need them here, which costs time and memory",
+        f"{describe(fragment)} is kept in shared memory: the threads that hold its elements are not "
+        "those that need them here, which costs time and memory",
         conflict.location,
     )
-    return conflict.fragment
+    moved = [fragment, *(view for view, viewed in _views(loop) if viewed.same_as(fragment))]
+    return substitute(loop, {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved})
 
 
 def _fragments_of(loop: tirx.For) -> list[ir.Var]:
@@ -105,12 +106,21 @@ def _fragments_of(loop: tirx.For) -> list[ir.Var]:
     return found
 
 
+def _views(loop: tirx.For) -> list[tuple[ir.Var, ir.Var]]:
+    """The views of fragments, with the fragments: their elements are those of an array in memory."""
+    found: list[tuple[ir.Var, ir.Var]] = []
+
+    def note(view: tirx.DeclBuffer) -> None:
+        variables: list[ir.Var] = []
+        tvm_ffi.structural_walk(view.data, (ir.Var, variables.append))
+        found.extend((view.buffer, v) for v in variables if is_buffer_var(v) and is_fragment(v))
+
+    tvm_ffi.structural_walk(loop, (tirx.DeclBuffer, note))
+    return found
+
+
 def _laid_out(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:
     return retyped(buffer, shape=layout.shape, layout=layout.to_tvm())
-
-
-def _shared(buffer: ir.Var) -> ir.Var:
-    return retyped(buffer, scope="shared.dyn")
 
 
 def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:

@@ -13,6 +13,9 @@ from tvm.tirx.layout import S, TileLayout
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.layout import Layout, Swizzle
+from tvmtile.layout.by_hand import layout_by_hand
+from tvmtile.layout.fragment import FragmentLayout
+from tvmtile.scopes import is_fragment
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
 
@@ -187,8 +190,21 @@ def _(op: UseSwizzle, context: LoweringContext) -> tirx.Stmt:
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
-@lowering(AnnotateLayout, target=("llvm", "metal"), variant="none")
+def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+    if not is_fragment(op.tile):
+        return {}
+    try:
+        return {op.tile: layout_by_hand(op.tile, op.layout, context.threads)}
+    except InvalidOperand as error:
+        error.location = context.location
+        raise
+
+
+@lowering(AnnotateLayout, target=("llvm", "metal"), variant="none", layouts=_of_fragment)
 def _(op: AnnotateLayout, context: LoweringContext) -> tirx.Stmt:
-    """Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays."""
+    """Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays.
+
+    InferLayout has given fragments on GPUs theirs.
+    """
     del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
