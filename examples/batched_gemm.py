@@ -6,7 +6,7 @@ the weights of a linear layer are.
 """
 
 import torch
-from common import check_or_measure, parse
+from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
@@ -40,7 +40,8 @@ def batched_gemm(batch, M, N, K, block_M=128, block_N=128, block_K=64, dtype=T.f
 
 def main(argv=None):
     args = parse(__doc__, argv, batch=8, m=512, n=512, k=512)
-    program = batched_gemm(args.batch, args.m, args.n, args.k)
+    sizes = tiles(args, block_M=64, block_N=64, block_K=16)
+    program = batched_gemm(args.batch, args.m, args.n, args.k, **sizes)
     kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
     a = torch.randn(args.batch, args.m, args.k)
     b = torch.randn(args.batch, args.n, args.k)

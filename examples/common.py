@@ -6,13 +6,22 @@ from statistics import median
 
 import torch
 
+from tvmtile.target import resolve
+
 # The error is relative to the largest element of the reference, so these hold for any K of a size that
 # one computes with: rounding the result to 11 or 8 bits outweighs what the sum loses in float32.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
+# A GPU's emulator executes some million instructions a second.
+EMULATED_SIZE = 128
+
+
 def parse(doc, argv, **sizes):
-    """The arguments of an example: --target, --check, and one integer for each of `sizes`."""
+    """The arguments of an example: --target, --check, and one integer for each of `sizes`.
+
+    Beside these the result has `on_gpu`, and `device`, where torch's tensors must be.
+    """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--target", help="what to compile for (default: this machine)")
     parser.add_argument(
@@ -20,9 +29,23 @@ def parse(doc, argv, **sizes):
     )
     for name, default in sizes.items():
         parser.add_argument(
-            f"--{name.replace('_', '-')}", type=int, default=default, help=f"(default: {default})"
+            f"--{name.replace('_', '-')}",
+            type=int,
+            help=f"(default: {default}; at most {EMULATED_SIZE} in an emulator)",
         )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    args.on_gpu = resolve(args.target).kind.name != "llvm"
+    args.device = "mps" if args.on_gpu and torch.backends.mps.is_available() else "cpu"
+    is_emulated = args.on_gpu and args.device == "cpu"
+    for name, default in sizes.items():
+        if getattr(args, name) is None:
+            setattr(args, name, min(default, EMULATED_SIZE) if is_emulated else default)
+    return args
+
+
+def tiles(args, **on_gpu):
+    """The tile sizes `on_gpu` for a GPU, whose threads share 32 KiB; an example's own elsewhere."""
+    return on_gpu if args.on_gpu else {}
 
 
 def check(result, reference):
@@ -58,9 +81,19 @@ def medians(*functions, rounds=10, seconds=5):
 
 def check_or_measure(args, kernel, inputs, reference):
     """Compare a kernel with its reference in float64, or measure both on the same inputs."""
+    there = [x.to(args.device) for x in inputs]
     if args.check:
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
-        check(kernel(*inputs), reference(*wide))
+        check(kernel(*there).cpu(), reference(*wide))
         return
-    ours, theirs = medians(lambda: kernel(*inputs), lambda: reference(*inputs))
+    ours, theirs = medians(
+        lambda: finished(args, kernel(*there)), lambda: finished(args, reference(*there))
+    )
     print(f"kernel {ours:.2f} ms, torch {theirs:.2f} ms: {theirs / ours:.2f} times its speed")
+
+
+def finished(args, result):
+    """A result that the GPU has computed."""
+    if args.device == "mps":
+        torch.mps.synchronize()
+    return result

@@ -5,7 +5,7 @@ float32 weights would move; an elementwise loop decodes it into the tile that T.
 """
 
 import torch
-from common import check_or_measure, parse
+from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
@@ -51,7 +51,8 @@ def decoded(packed, scales):
 
 def main(argv=None):
     args = parse(__doc__, argv, m=512, n=1024, k=1024)
-    program = dequant_gemm(args.m, args.n, args.k)
+    sizes = tiles(args, block_M=64, block_N=64, block_K=16)
+    program = dequant_gemm(args.m, args.n, args.k, **sizes)
     kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
     a = torch.randn(args.m, args.k)
     packed = torch.randint(256, (args.n, args.k // 2), dtype=torch.uint8)

@@ -5,7 +5,7 @@ then agree, and in any expression of the kernel, here in the number of blocks.
 """
 
 import torch
-from common import check_or_measure, parse
+from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
@@ -37,7 +37,8 @@ def linear(N, K, block_M=128, block_N=128, block_K=64, dtype=T.float32):
 
 def main(argv=None):
     args = parse(__doc__, argv, m=1000, n=1024, k=1024)
-    kernel = tvmtile.compile(linear(args.n, args.k), out_idx=-1, target=args.target)
+    program = linear(args.n, args.k, **tiles(args, block_M=64, block_N=64, block_K=16))
+    kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
     w = torch.randn(args.n, args.k)
     for m in (1, args.m // 2, args.m):
         print(f"M = {m}: ", end="")

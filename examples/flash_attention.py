@@ -12,7 +12,7 @@ softmax, 2018.
 import math
 
 import torch
-from common import check_or_measure, parse
+from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
@@ -22,6 +22,9 @@ def flash_attention(
     batch, heads, length, dim, causal, block_M=64, block_N=64, dtype=T.float32, num_stages=2
 ):
     shape = (batch, heads, length, dim)
+    rows = (
+        T.GemmWarpPolicy.FullRow
+    )  # a group of threads has whole rows, so it finds their maximum itself
     scale = math.log2(math.e) / math.sqrt(dim)  # exp2(scale * x) is exp(x / sqrt(dim))
 
     @T.prim_func
@@ -56,7 +59,7 @@ def flash_attention(
                     key = k * block_N + j
                     last = bx * block_M + i if causal else length - 1
                     scores[i, j] = T.if_then_else(key <= last, 0, -T.infinity(T.float32))
-                T.gemm(Q_shared, K_shared, scores, transpose_B=True)
+                T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows)
 
                 T.copy(row_max, old_max)
                 T.reduce_max(scores, row_max, dim=1, clear=False)
@@ -72,7 +75,7 @@ def flash_attention(
 
                 T.copy(V[bz, by, k * block_N, 0], V_shared)
                 T.copy(scores, weights)
-                T.gemm(weights, V_shared, output)
+                T.gemm(weights, V_shared, output, policy=rows)
 
             for i, j in T.Parallel(block_M, dim):
                 output[i, j] /= row_sum[i]
@@ -84,8 +87,10 @@ def flash_attention(
 def main(argv=None):
     args = parse(__doc__, argv, batch=1, heads=8, length=1024, dim=64)
     q, k, v = (torch.randn(args.batch, args.heads, args.length, args.dim) for _ in range(3))
+    shape = args.batch, args.heads, args.length, args.dim
+    sizes = tiles(args, block_M=32, block_N=16, num_stages=1)
     for causal in (False, True):
-        program = flash_attention(args.batch, args.heads, args.length, args.dim, causal)
+        program = flash_attention(*shape, causal, **sizes)
         kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
 
         def reference(q, k, v):

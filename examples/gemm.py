@@ -9,7 +9,7 @@ writes nothing outside a tensor.
 import inspect
 
 import torch
-from common import check, medians, parse
+from common import check, finished, medians, parse, tiles
 from printing import abbreviated, body
 
 import tvmtile
@@ -42,10 +42,14 @@ def gemm(
 
 def main(argv=None):
     args = parse(__doc__, argv, m=1024, n=1024, k=1024)
-    kernel = tvmtile.compile(gemm(args.m, args.n, args.k), out_idx=-1, target=args.target)
+    sizes = tiles(args, block_M=64, block_N=64, block_K=16)
+    program = gemm(args.m, args.n, args.k, **sizes)
+    kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
     a, b = torch.randn(args.m, args.k), torch.randn(args.k, args.n)
+    expected = a.double() @ b.double()
+    a, b = a.to(args.device), b.to(args.device)
     if args.check:
-        check(kernel(a, b), a.double() @ b.double())
+        check(kernel(a, b).cpu(), expected)
         return
 
     print("# The kernel\n")
@@ -55,9 +59,12 @@ def main(argv=None):
     print("\n# What that is lowered to here, before TVM's own passes\n")
     print(abbreviated(body(dict(kernel.lowering)["tvmtile.LowerTilePrograms"].script())))
     print()
-    check(kernel(a, b), a.double() @ b.double())
-    out = torch.empty(args.m, args.n)
-    ours, theirs = medians(lambda: kernel(a, b, out), lambda: torch.mm(a, b, out=out))
+    check(kernel(a, b).cpu(), expected)
+    out = torch.empty(args.m, args.n, device=args.device)
+    ours, theirs = medians(
+        lambda: finished(args, kernel(a, b, out)),
+        lambda: finished(args, torch.mm(a, b, out=out)),
+    )
     flops = 2 * args.m * args.n * args.k
     print(
         f"{args.m} x {args.n} x {args.k} float32, {torch.get_num_threads()} threads: "

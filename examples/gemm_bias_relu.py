@@ -5,7 +5,7 @@ float16 and the accumulator is float32; the last copy rounds.
 """
 
 import torch
-from common import check_or_measure, parse
+from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
@@ -40,7 +40,9 @@ def gemm_bias_relu(M, N, K, block_M=128, block_N=128, block_K=64, dtype=T.float1
 
 def main(argv=None):
     args = parse(__doc__, argv, m=1024, n=1024, k=1024)
-    kernel = tvmtile.compile(gemm_bias_relu(args.m, args.n, args.k), out_idx=-1, target=args.target)
+    sizes = tiles(args, block_M=64, block_N=64, block_K=32)
+    program = gemm_bias_relu(args.m, args.n, args.k, **sizes)
+    kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
     a, b = torch.randn(args.m, args.k).half(), torch.randn(args.k, args.n).half()
     bias = torch.randn(args.n).half()
     check_or_measure(args, kernel, (a, b, bias), lambda a, b, bias: torch.relu(a @ b + bias))

@@ -5,7 +5,7 @@ two kernels, which run one after the other: the first clears C.
 """
 
 import torch
-from common import check_or_measure, parse
+from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
@@ -47,7 +47,7 @@ def gemm_splitk(M, N, K, splits, block_M=64, block_N=64, block_K=64, dtype=T.flo
 
 def main(argv=None):
     args = parse(__doc__, argv, m=64, n=64, k=16384, splits=8)
-    program = gemm_splitk(args.m, args.n, args.k, args.splits)
+    program = gemm_splitk(args.m, args.n, args.k, args.splits, **tiles(args, block_K=16))
     kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
     a, b = torch.randn(args.m, args.k), torch.randn(args.k, args.n)
     check_or_measure(args, kernel, (a, b), torch.mm)

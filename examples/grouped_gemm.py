@@ -6,7 +6,7 @@ all tiles of all groups.
 """
 
 import torch
-from common import check_or_measure, parse
+from common import check_or_measure, parse, tiles
 
 import tvmtile
 import tvmtile.language as T
@@ -57,7 +57,8 @@ def main(argv=None):
     sizes = torch.randint(args.largest + 1, (args.groups,)).tolist()
     sizes[0] = max(sizes[0], 1)
     table = tile_table(sizes)
-    program = grouped_gemm(sum(sizes), len(table), args.groups, args.n, args.k)
+    extents = sum(sizes), len(table), args.groups, args.n, args.k
+    program = grouped_gemm(*extents, **tiles(args, block_N=64, block_K=8))
     kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
     a = torch.randn(sum(sizes), args.k)
     b = torch.randn(args.groups, args.k, args.n)

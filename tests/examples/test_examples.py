@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+
+from tvmtile.errors import TileWarning
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SHARED = {"common", "printing"}
@@ -66,6 +70,43 @@ def test_example_agrees_with_its_float64_reference(name, sizes, load, capsys):
     torch.manual_seed(0)
     load(name).main(["--check", "--target", "llvm", *sizes.split()])
     assert "relative error" in capsys.readouterr().out
+
+
+METAL_SIZES = {
+    "batched_gemm": "--batch 2 --m 70 --n 65 --k 33",
+    "dequant_gemm_int4": "--m 33 --n 70 --k 128",
+    "dynamic_gemm": "--m 70 --n 65 --k 33",
+    "elementwise": "--m 17 --n 1030",
+    "flash_attention": "--batch 1 --heads 2 --length 70 --dim 64",
+    "gemm": "--m 70 --n 65 --k 65",
+    "gemm_bias_relu": "--m 70 --n 65 --k 65",
+    "gemm_splitk": "--m 70 --n 65 --k 100 --splits 2",
+    "grouped_gemm": "--groups 3 --largest 130 --n 70 --k 20",
+    "layer_norm": "--m 6 --n 131",
+    "rms_norm": "--m 6 --n 131",
+    "softmax": "--m 6 --n 131",
+}
+
+
+@pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None,
+    reason="the emulator needs a C++ compiler",
+)
+@pytest.mark.parametrize("name", SIZES)
+def test_example_on_metal_agrees_with_its_float64_reference(name, load, capsys):
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "this machine has no Apple GPU", TileWarning)
+        load(name).main(["--check", "--target", "metal", *METAL_SIZES[name].split()])
+    assert "relative error" in capsys.readouterr().out
+
+
+def test_sizes_that_are_not_given_are_those_of_an_emulator(load, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    parse = load("common").parse
+    for target, size in (("llvm", 4096), ("metal", 128)):
+        args = parse("An example.", ["--target", target, "--m", "7"], m=4096, n=4096)
+        assert (args.m, args.n) == (7, size)
 
 
 def test_example_measures_itself_beside_torch(load, capsys):
