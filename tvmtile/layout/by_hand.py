@@ -17,7 +17,7 @@ from tvmtile.layout.fragment import (
     compact_registers,
     layout_of,
 )
-from tvmtile.rewriting import contains
+from tvmtile.layout.index_map import mentions
 from tvmtile.tileop.operands import constant, describe
 
 __all__ = ["layout_by_hand"]
@@ -74,7 +74,7 @@ def _add_digits(
     ranges: dict[ir.Var, ir.Range],
 ) -> None:
     name = "thread" if axis == THREAD else "register"
-    used = {v: r for v, r in ranges.items() if _mentions(result, v)}
+    used = {v: r for v, r in ranges.items() if mentions(result, v)}
     total = normalize_to_iter_sum(result, used)
     value: Any = total.base
     for split in total.args:
@@ -109,10 +109,6 @@ def _joined(
             result.insert(0, digit)
             position = lower * digit.extent
     return tuple(digit for digit in result if digit.extent > 1)
-
-
-def _mentions(expression: Any, variable: ir.Var) -> bool:
-    return contains(expression, ir.Var, variable.same_as)
 
 
 def _refused(tile: ir.Var, reason: str) -> InvalidOperand:

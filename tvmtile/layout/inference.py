@@ -21,7 +21,8 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.errors import SourceLocation
 from tvmtile.layout.fragment import FragmentLayout, replicated, spread
-from tvmtile.layout.nests import LoopLayout, Nest, NestAccess, is_nest, nests_in
+from tvmtile.layout.loops import LoopLayout
+from tvmtile.layout.nests import Nest, NestAccess, is_nest, nests_in
 from tvmtile.scopes import is_fragment
 from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of, constant

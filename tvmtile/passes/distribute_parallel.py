@@ -10,7 +10,8 @@ from tvm import DataType, ir, tirx
 from tvmtile.errors import VerifyError
 from tvmtile.layout.fragment import Digit, layout_of, spread
 from tvmtile.layout.inference import loop_layout
-from tvmtile.layout.nests import LoopAxis, LoopLayout, Nest, is_nest
+from tvmtile.layout.loops import LoopAxis, LoopLayout
+from tvmtile.layout.nests import Nest, is_nest
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_private
 from tvmtile.passes.vectorize_accesses import vectorized

@@ -7,7 +7,8 @@ from tvm.script import tirx as T
 
 from tvmtile.layout.fragment import Digit, FragmentLayout, replicated, spread
 from tvmtile.layout.inference import loop_layout
-from tvmtile.layout.nests import LoopAxis, LoopLayout, Nest, is_nest
+from tvmtile.layout.loops import LoopAxis, LoopLayout
+from tvmtile.layout.nests import Nest, is_nest
 
 THREADS = 64
 

@@ -1,0 +1,149 @@
+"""Indices as sums of digits of loop variables, as TVM's iterator maps see them.
+
+`j // 16 * 32 + j % 16 + 8` is the digit `j // 16`, 32 times, and the digit `j % 16`, on the base 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer, normalize_to_iter_sum
+
+from tvmtile.layout.fragment import REGISTER, Digit, common_refinement
+from tvmtile.layout.nests import Nest
+from tvmtile.rewriting import contains
+from tvmtile.tileop.operands import constant
+
+__all__ = ["IndexMap", "Part", "cut", "mentions"]
+
+
+def mentions(index: Any, variable: ir.Var) -> bool:
+    """Tell whether a variable is in an expression."""
+    return contains(index, ir.Var, variable.same_as)
+
+
+@dataclass(frozen=True)
+class Part:
+    """`variable // lower % extent * scale`."""
+
+    variable: ir.Var
+    lower: int
+    extent: int
+    scale: int
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """An index as a sum of digits of loop variables, the most significant first, and a base."""
+
+    parts: tuple[Part, ...]
+    base: Any
+
+    @classmethod
+    def of(cls, index: Any, nest: Nest) -> IndexMap | None:
+        """Take an index apart; None where it is no such sum."""
+        known = list(zip(nest.variables, nest.extents, strict=True))
+        used = {v: e for v, e in known if mentions(index, v)}
+        if None in used.values():
+            return None
+        ranges = {v: ir.Range(0, extent) for v, extent in used.items()}
+        total = normalize_to_iter_sum(index, ranges)
+        if any(mentions(total.base, variable) for variable in used):
+            return None
+        parts = []
+        for split in total.args:
+            variable = split.source.source
+            lower, extent, scale = (
+                constant(x) for x in (split.lower_factor, split.extent, split.scale)
+            )
+            if not isinstance(variable, ir.Var) or variable not in used:
+                return None
+            if lower is None or extent is None or scale is None or scale < 1:
+                return None
+            size = used[variable]
+            parts.append(Part(variable, lower, extent, scale, lower == 1 and extent == size))
+        parts.sort(key=lambda part: -part.scale)
+        base = constant(total.base)
+        result = cls(tuple(parts), total.base if base is None else base)
+        return result if result._is(index, ranges) else None
+
+    def _is(self, index: Any, ranges: dict[ir.Var, Any]) -> bool:
+        value = self.base
+        for p in self.parts:
+            value = value + p.variable // p.lower % p.extent * p.scale
+        analyzer = Analyzer()
+        for variable, values in ranges.items():
+            analyzer.bind(variable, values)
+        return bool(analyzer.can_prove_equal(value, index))
+
+    @property
+    def is_whole_variable(self) -> bool:
+        """Whether it is one loop variable, displaced by the base."""
+        return len(self.parts) == 1 and self.parts[0].scale == 1 and self.parts[0].is_whole
+
+    @property
+    def base_keeps_digits(self) -> bool:
+        """Whether the base only fills places that no digit of a loop variable has."""
+        if not self.parts:
+            return True
+        base = constant(self.base)
+        top = self.parts[0].scale * self.parts[0].extent
+        if base is None:
+            analyzer = Analyzer()
+            return bool(analyzer.can_prove_equal(tirx.floormod(self.base, top), 0))
+        rest = base % top
+        for part in self.parts:
+            below = rest % part.scale
+            if (rest - below) % (part.scale * part.extent):
+                return False
+            rest = below
+        return rest < self.parts[-1].scale
+
+    def digits_of_parts(self, digits: Sequence[Digit]) -> list[tuple[Digit, ...]] | None:
+        """The digits of an axis that each part has; None where a thread's digit has no part."""
+        if not self.base_keeps_digits:
+            return None
+        taken: list[tuple[Digit, ...]] = []
+        total = math.prod(d.extent for d in digits)
+        position = total
+        for part in self.parts:
+            top = part.scale * part.extent
+            if top > position:
+                return None
+            above = cut(digits, top, position // top, whole=False) if position > top else []
+            own = cut(digits, part.scale, part.extent, whole=False)
+            if above is None or own is None or any(d.is_thread for d in above):
+                return None
+            taken.append(tuple(own))
+            position = part.scale
+        below = cut(digits, 1, position, whole=False) if position > 1 else []
+        if below is None or any(d.is_thread for d in below):
+            return None
+        return taken
+
+
+def cut(digits: Sequence[Digit], lower: int, extent: int, whole: bool) -> list[Digit] | None:
+    """The digits of `value // lower % extent`; None where they don't fall together.
+
+    All of them where the `whole` value is meant, which may have more values than the extent.
+    """
+    if whole:
+        return list(digits)
+    boundary = [Digit(extent, REGISTER, 1)]
+    if lower > 1:
+        boundary.append(Digit(lower, REGISTER, 1))
+    pairs = common_refinement(digits, boundary)
+    if pairs is None:
+        return None
+    own: list[Digit] = []
+    size = 1
+    for digit, _ in reversed(pairs):
+        if lower <= size < lower * extent:
+            own.insert(0, digit)
+        size *= digit.extent
+    return own if math.prod(d.extent for d in own) == extent else None

@@ -1,0 +1,231 @@
+"""Which thread of a block runs which iteration of a nest of `T.Parallel` loops.
+
+A nest's iterations get a layout, as a fragment's elements do. The two determine each other through
+the indices of an access: in `C[i, j] = A[j]`, the thread that has iteration (i, j) must hold C[i, j]
+and A[j].
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import ir
+from tvm.sym import Analyzer
+
+from tvmtile.layout.fragment import (
+    REGISTER,
+    THREAD,
+    Digit,
+    FragmentLayout,
+    common_refinement,
+    compact_registers,
+    gaps,
+)
+from tvmtile.layout.index_map import IndexMap, Part, cut, mentions
+from tvmtile.layout.nests import Nest, NestAccess
+
+__all__ = ["LoopAxis", "LoopLayout"]
+
+
+@dataclass(frozen=True)
+class LoopAxis:
+    """How the iterations of one loop are counted: the value of the digits, less `base`.
+
+    The digits may count more than there are iterations; what lies outside is left out.
+    """
+
+    digits: tuple[Digit, ...]
+    base: Any = 0
+
+    @property
+    def size(self) -> int:
+        """How many values the digits have."""
+        return math.prod(digit.extent for digit in self.digits)
+
+
+@dataclass(frozen=True)
+class LoopLayout:
+    """Which thread runs which iteration of a nest.
+
+    Attributes
+    ----------
+    threads : int
+        Threads of the block.
+    axes : dict of Var to LoopAxis
+        For each loop variable, its digits; the register digits count a thread's own iterations.
+    """
+
+    threads: int
+    axes: dict[ir.Var, LoopAxis] = field(default_factory=dict)
+
+    @property
+    def replicas(self) -> list[Digit]:
+        """Digits of the thread's number over which an iteration is repeated."""
+        return gaps(self.threads, (d for axis in self.axes.values() for d in axis.digits))
+
+    @classmethod
+    def of_elements(
+        cls, nest: Nest, access: NestAccess, layout: FragmentLayout
+    ) -> LoopLayout | None:
+        """Let the threads that hold an element run the iteration that touches it.
+
+        Loops whose variable is not in the access are spread over the threads that hold copies.
+        Returns None where the indices are no digits of the loop variables, or where only some of the
+        threads hold what is touched.
+        """
+        parts: dict[ir.Var, list[tuple[int, tuple[Digit, ...]]]] = {v: [] for v in nest.variables}
+        bases: dict[ir.Var, Any] = {}
+        for index, digits in zip(access.indices, layout.axes, strict=True):
+            index_map = IndexMap.of(index, nest)
+            if index_map is None:
+                return None
+            if index_map.is_whole_variable:
+                part = index_map.parts[0]
+                parts[part.variable].append((1, digits))
+                bases[part.variable] = index_map.base
+                continue
+            taken = index_map.digits_of_parts(digits)
+            if taken is None:
+                return None
+            for part, own in zip(index_map.parts, taken, strict=True):
+                parts[part.variable].append((part.lower, own))
+        axes: dict[ir.Var, LoopAxis] = {}
+        for variable, extent in zip(nest.variables, nest.extents, strict=True):
+            pieces = parts[variable]
+            if not pieces:
+                continue
+            joined = _joined(pieces, extent, whole=variable in bases)
+            if joined is None:
+                return None
+            axes[variable] = LoopAxis(joined, bases.get(variable, 0))
+        return cls(layout.threads, axes)._completed(nest, access)
+
+    def _completed(self, nest: Nest, access: NestAccess) -> LoopLayout | None:
+        """Spread the loops without digits over the threads that would repeat their iterations."""
+        axes = dict(self.axes)
+        free = self.replicas if not access.writes else []
+        innermost = nest.variables[-1]
+        for variable, extent in reversed(list(zip(nest.variables, nest.extents, strict=True))):
+            if variable in axes:
+                continue
+            if extent is None:
+                return None
+            digits: list[Digit] = []
+            rest = extent
+            if variable.same_as(innermost) and free:
+                width = math.gcd(extent, 4)
+                digits = [Digit(width, REGISTER, 1)] if width > 1 else []
+                rest //= width
+            while free and rest > 1:
+                gap = free.pop(0)
+                shared = math.gcd(rest, gap.extent)
+                if shared > 1:
+                    digits.append(Digit(shared, THREAD, gap.stride))
+                    rest //= shared
+            if rest > 1:
+                digits.append(Digit(rest, REGISTER, 1))
+            axes[variable] = LoopAxis(tuple(reversed(digits)))
+        return LoopLayout(self.threads, {v: axes[v] for v in nest.variables})
+
+    def of_fragment(
+        self, nest: Nest, access: NestAccess, shape: Sequence[int]
+    ) -> FragmentLayout | None:
+        """The layout of a fragment whose elements lie where the iterations that touch them run."""
+        axes = []
+        for index, extent in zip(access.indices, shape, strict=True):
+            digits = self._digits_of(nest, index, extent)
+            if digits is None:
+                return None
+            axes.append(tuple(digits))
+        threads = [d.stride for digits in axes for d in digits if d.is_thread]
+        if len(threads) != len(set(threads)):
+            return None
+        return compact_registers(FragmentLayout(self.threads, tuple(axes)))
+
+    def reaches(self, nest: Nest, access: NestAccess, layout: FragmentLayout) -> bool:
+        """Tell whether each thread holds the elements that its iterations touch.
+
+        What is written must be written by all threads that hold it.
+        """
+        for index, held in zip(access.indices, layout.axes, strict=True):
+            size = math.prod(digit.extent for digit in held)
+            run = self._digits_of(nest, index, size)
+            if run is not None and math.prod(digit.extent for digit in run) == size:
+                pairs = common_refinement(held, run)
+                if pairs is not None and all(_fits(h, r, access.writes) for h, r in pairs):
+                    continue
+            # Any thread may read what all threads hold.
+            if access.writes or any(digit.is_thread for digit in held):
+                return False
+        return not access.writes or not self._is_spread_beyond(access)
+
+    def _is_spread_beyond(self, access: NestAccess) -> bool:
+        """Tell whether several threads run different iterations for one element."""
+        return any(
+            digit.is_thread and not any(mentions(index, variable) for index in access.indices)
+            for variable, axis in self.axes.items()
+            for digit in axis.digits
+        )
+
+    def _digits_of(self, nest: Nest, index: Any, extent: int) -> list[Digit] | None:
+        """The digits of an index, from those of the loop variables in it."""
+        index_map = IndexMap.of(index, nest)
+        if index_map is None:
+            return None
+        digits: list[Digit] = []
+        position = 1
+        for part in reversed(index_map.parts):
+            if part.scale % position:
+                return None
+            if part.scale > position:
+                digits.insert(0, Digit(part.scale // position, REGISTER, 1))
+            axis = self.axes[part.variable]
+            own = cut(axis.digits, part.lower, part.extent, part.is_whole)
+            if own is None or not _aligned(axis.base, index_map, part):
+                return None
+            digits[:0] = own
+            position = part.scale * math.prod(d.extent for d in own)
+        if extent > position:
+            digits.insert(0, Digit(-(-extent // position), REGISTER, 1))
+        return digits
+
+
+def _fits(held: Digit, run: Digit, writes: bool) -> bool:
+    if held.is_thread:
+        return run.is_thread and run.stride == held.stride
+    return not (writes and run.is_thread)
+
+
+def _aligned(base: Any, index_map: IndexMap, part: Part) -> bool:
+    """Tell whether an index counts as its loop does, where the loop does not count from its start."""
+    if isinstance(base, int) and base == 0:
+        # A constant beside the variable would carry into the digits of the variable.
+        return index_map.base_keeps_digits
+    return part.scale == 1 and len(index_map.parts) == 1 and _is_zero(index_map.base - base)
+
+
+def _is_zero(value: Any) -> bool:
+    return bool(Analyzer().can_prove_equal(value, 0)) if not isinstance(value, int) else value == 0
+
+
+def _joined(
+    pieces: list[tuple[int, tuple[Digit, ...]]], extent: int | None, whole: bool
+) -> tuple[Digit, ...] | None:
+    """The digits of a loop variable, from the parts of it that an access has."""
+    if whole:
+        return pieces[0][1] if len(pieces) == 1 else None
+    digits: list[Digit] = []
+    position = 1
+    for lower, own in sorted(pieces, key=lambda piece: piece[0]):
+        if lower < position:
+            return None
+        if lower > position:
+            digits.insert(0, Digit(lower // position, REGISTER, 1))
+        digits[:0] = own
+        position = lower * math.prod(d.extent for d in own)
+    if extent is not None and extent > position:
+        digits.insert(0, Digit(-(-extent // position), REGISTER, 1))
+    return tuple(digits)
