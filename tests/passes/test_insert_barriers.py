@@ -302,15 +302,57 @@ def test_atomic_updates_need_none_among_themselves():
     assert not barriers_in(func.with_body(next(x for x in loops if x.loop_var.name == "k")))
 
 
-def test_a_view_of_another_type_or_place_is_the_same_memory():
+@pytest.mark.parametrize(
+    ("dtype", "place", "barriers"),
+    [
+        ("int32", lambda tx: 63 - tx, 1),
+        ("int32", lambda tx: tx, 0),
+        ("int32", lambda tx: tx + 64, 0),
+        ("float16", lambda tx: 2 * tx + 1, 0),
+        ("float16", lambda tx: tx + 128, 0),
+        ("float16", lambda tx: tx + 127, 1),
+        ("uint8", lambda tx: tx * 4 + 3, 0),
+        ("uint8", lambda tx: tx * 4 + 4, 1),
+    ],
+)
+def test_a_view_of_another_type_is_the_same_memory(dtype, place, barriers):
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), dtype)):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((128,), "float32", scope="shared")
+                V = T.decl_buffer((512,), dtype, data=S.data, scope="shared")
+                S[tx] = A[tx]
+                C[tx] = V[place(tx)]
+
+    assert len(barriers_in(with_pass(main))) == barriers
+
+
+def test_views_that_start_elsewhere_may_be_any_part_of_the_memory():
     @T.prim_func
     def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
         for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(64, "threadIdx.x"):
                 S = T.alloc_buffer((128,), "float32", scope="shared")
-                I = T.decl_buffer((128,), "int32", data=S.data, scope="shared")
+                V = T.decl_buffer((64,), "float32", data=T.address_of(S[64]), scope="shared")
                 S[tx] = A[tx]
-                C[tx] = T.Cast("float32", I[tx + 64])
+                C[tx] = V[tx]
+
+    assert len(barriers_in(with_pass(main))) == 1
+
+
+def test_versions_of_a_tile_through_a_flat_view_of_words():
+    @T.prim_func
+    def main(A: T.Buffer((70, 64), "float16"), C: T.Buffer((64,), "float16")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, "threadIdx.x"):
+                S = T.alloc_buffer((2, 8, 8), "float16", scope="shared")
+                words = T.decl_buffer((64,), "uint32", data=S.data, scope="shared")
+                source = T.decl_buffer((70 * 32,), "uint32", data=A.data)
+                words[tx] = source[tx]
+                for k in range(69):
+                    words[(k + 1) % 2 * 32 + tx] = source[(k + 1) * 32 + tx]
+                    C[tx] = C[tx] + S[k % 2, tx % 8, tx // 8]
 
     assert len(barriers_in(with_pass(main))) == 1
 

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen import metal_atomics, metal_floats
+from tvmtile.codegen import metal_atomics, metal_barriers, metal_floats
 
 __all__ = ["ELEMENTS_PER_LANE", "FUNCTIONS", "element_of", "set_element", "with_functions"]
 
@@ -48,7 +48,7 @@ def with_functions(source: str) -> str:
 
 
 def _definition(name: str) -> str | None:
-    others = (metal_atomics.definition, metal_floats.definition)
+    others = (metal_atomics.definition, metal_barriers.definition, metal_floats.definition)
     return FUNCTIONS.get(name) or next(filter(None, (find(name) for find in others)), None)
 
 

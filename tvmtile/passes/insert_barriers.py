@@ -1,26 +1,42 @@
-"""InsertBarriers: threads wait for each other where they share threadgroup memory."""
+"""InsertBarriers: threads wait for each other where they exchange elements through memory."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.passes.barriers.footprint import Meeting
+from tvmtile.codegen.metal_barriers import device_barrier
+from tvmtile.passes.barriers.orders import Meeting
 from tvmtile.passes.barriers.placement import place
-from tvmtile.passes.barriers.program import Barriers, Branch, Item, Iteration, Sequence
+from tvmtile.passes.barriers.program import (
+    Barrier,
+    Barriers,
+    Branch,
+    Item,
+    Iteration,
+    Sequence,
+    Wait,
+)
 from tvmtile.passes.barriers.structure import Builder
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass, with_statements
-from tvmtile.rewriting import seq, with_children
+from tvmtile.passes.kernels import (
+    Launch,
+    is_kernel,
+    prim_func_pass,
+    with_launch_body,
+    with_statements,
+)
+from tvmtile.rewriting import seq
 
 __all__ = ["InsertBarriers"]
 
 
 @prim_func_pass("InsertBarriers")
 def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Insert the barriers that accesses of threadgroup memory need, and no more.
+    """Insert the barriers that accesses of memory by the threads of a block need, and no more.
 
     Two accesses of an element by different threads, one of them a write, get a barrier between them on
     every path, the way from one iteration of a loop to the next included. Accesses by the same thread,
@@ -28,8 +44,14 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     together those are chosen that are executed least often; where only threads of the same simdgroup
     meet, it is a barrier of the simdgroup. The barriers of the user count.
 
-    Global memory is not looked at: TVM's generator for Metal prints no barrier for it. An element that
-    one statement writes in several threads is left to them.
+    That holds for threadgroup memory, and for a tensor that the kernel both reads and writes. Between
+    accesses of a tensor a barrier is left out where not all threads of the block come: the user orders
+    those, as he does what one block writes and another reads. Tensors that are different parameters
+    are taken to be different memory. An element that one statement writes in several threads is left
+    to them.
+
+    On Metal, where a barrier orders threadgroup memory only unless it is told to do more, one that
+    separates accesses of a tensor is a call of a function of ours.
 
     Before
     ------
@@ -62,59 +84,74 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Raises
     ------
     DataRace
-        If a barrier is needed where not all threads of the block come.
+        If threadgroup memory needs a barrier where not all threads of the block come.
     """
     del context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    is_for_metal = target is not None and target.kind.name == "metal"
 
     def visit(loop: tirx.For, mutator: Any) -> tirx.For:
-        return _with_barriers(loop) if is_kernel(loop) else mutator.default_mutate(loop)
+        if is_kernel(loop):
+            return _with_barriers(loop, is_for_metal=is_for_metal)
+        return mutator.default_mutate(loop)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
 
 
-def _with_barriers(kernel: tirx.For) -> tirx.For:
+def _with_barriers(kernel: tirx.For, *, is_for_metal: bool) -> tirx.For:
     launch = Launch(kernel)
     if launch.num_threads == 1:
         return kernel
     builder = Builder(launch)
     program = builder.sequence(launch.body)
     barriers = place(program, builder.checker)
-    if not barriers:
+    fenced = is_for_metal and builder.exchanges_through_device
+    if not barriers and not fenced:
         return kernel
-    stmt = _emitted(program, barriers)
-    loops: list[tirx.For] = []
-    node: Any = kernel
-    while (
-        node is not launch.body and isinstance(node, tirx.For) and node.thread_binding is not None
-    ):
-        loops.append(node)
-        node = node.body
-    for loop in reversed(loops):
-        stmt = with_children(loop, body=stmt)
-    assert isinstance(stmt, tirx.For)
-    return stmt
+    return with_launch_body(kernel, _Emitter(barriers, fenced=fenced).sequence(program))
 
 
 _SCOPES = {Meeting.IN_BLOCK: "shared", Meeting.IN_SIMDGROUP: "warp"}
+_GROUPS = {Meeting.IN_BLOCK: "threadgroup", Meeting.IN_SIMDGROUP: "simdgroup"}
 
 
-def _emitted(sequence: Sequence, barriers: Barriers) -> tirx.Stmt:
-    statements: list[tirx.Stmt] = []
-    for number, slot in enumerate(sequence.slots):
-        if slot is not None and slot in barriers:
-            scope = _SCOPES[barriers[slot]]
-            statements.append(tirx.Evaluate(T.tvm_storage_sync(scope)))
-        if number < len(sequence.items):
-            statements.append(_statement(sequence.items[number], barriers))
-    return seq(statements)
+class _Emitter:
+    """Writes a program down with its barriers.
 
+    Parameters
+    ----------
+    barriers : dict of Slot to Barrier
+        Those to insert.
+    fenced : bool
+        A barrier has to say that it orders device memory; those of the user, who may rely on it, do.
+    """
 
-def _statement(item: Item, barriers: Barriers) -> tirx.Stmt:
-    if isinstance(item, Iteration):
-        return with_statements(item.statement, [_emitted(item.body, barriers)])
-    if isinstance(item, Branch):
-        cases = item.cases
-        if getattr(item.statement, "else_case", True) is None:
-            cases = cases[:1]
-        return with_statements(item.statement, [_emitted(case, barriers) for case in cases])
-    return item.statement
+    def __init__(self, barriers: Barriers, *, fenced: bool) -> None:
+        self._barriers = barriers
+        self._fenced = fenced
+
+    def sequence(self, sequence: Sequence) -> tirx.Stmt:
+        statements: list[tirx.Stmt] = []
+        for slot, item in itertools.zip_longest(sequence.slots, sequence.items):
+            if slot in self._barriers:
+                statements.append(self._barrier(self._barriers[slot]))
+            if item is not None:
+                statements.append(self._statement(item))
+        return seq(statements)
+
+    def _barrier(self, barrier: Barrier) -> tirx.Stmt:
+        if self._fenced and barrier.orders_device:
+            return device_barrier(_GROUPS[barrier.meeting])
+        return tirx.Evaluate(T.tvm_storage_sync(_SCOPES[barrier.meeting]))
+
+    def _statement(self, item: Item) -> tirx.Stmt:
+        if isinstance(item, Wait):
+            return self._barrier(item.barrier) if self._fenced else item.statement
+        if isinstance(item, Iteration):
+            return with_statements(item.statement, [self.sequence(item.body)])
+        if isinstance(item, Branch):
+            cases = item.cases
+            if getattr(item.statement, "else_case", True) is None:
+                cases = cases[:1]
+            return with_statements(item.statement, [self.sequence(case) for case in cases])
+        return item.statement

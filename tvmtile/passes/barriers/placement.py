@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tvm import tirx
 
-from tvmtile.passes.barriers.footprint import Meeting
+from tvmtile.passes.barriers.orders import Meeting
 from tvmtile.passes.barriers.program import (
+    Barrier,
     Barriers,
     Branch,
     Checker,
@@ -50,11 +52,15 @@ def place(program: Sequence, checker: Checker) -> Barriers:
         If barriers at all places do not suffice.
     """
     _, slots = _choices(program, None, checker)[0]
-    barriers = dict.fromkeys(slots, Meeting.IN_BLOCK)
+    barriers: Barriers = dict.fromkeys(slots, Barrier())
+
+    def relax(slot: Slot, barrier: Barrier) -> None:
+        if checker.race(program, (), {**barriers, slot: barrier}) is None:
+            barriers[slot] = barrier
+
     for slot in slots:
-        relaxed = {**barriers, slot: Meeting.IN_SIMDGROUP}
-        if checker.race(program, (), relaxed) is None:
-            barriers = relaxed
+        relax(slot, replace(barriers[slot], meeting=Meeting.IN_SIMDGROUP))
+        relax(slot, replace(barriers[slot], orders_device=False))
     return barriers
 
 
@@ -71,11 +77,11 @@ def _choices(body: Sequence, around: Iteration | None, checker: Checker) -> list
         cost = sum(count * each for count, (each, _) in zip(trips, combination, strict=True))
 
         def is_enough(slots: frozenset[Slot], fixed: frozenset[Slot] = fixed) -> bool:
-            barriers = dict.fromkeys(slots | fixed, Meeting.IN_BLOCK)
+            barriers: Barriers = dict.fromkeys(slots | fixed, Barrier())
             return checker.race(part, loops, barriers) is None
 
         everywhere = frozenset(own)
-        race = checker.race(part, loops, dict.fromkeys(everywhere | fixed, Meeting.IN_BLOCK))
+        race = checker.race(part, loops, dict.fromkeys(everywhere | fixed, Barrier()))
         if race is not None:
             raise refuse(race)
         for order in _orders(own, is_loop=around is not None):

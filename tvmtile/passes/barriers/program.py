@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from tvmtile.passes.barriers.effects import Loop, SharedAccess
-from tvmtile.passes.barriers.footprint import Footprints, Meeting, Order
+from tvmtile.passes.barriers.effects import Access, Loop
+from tvmtile.passes.barriers.footprint import Footprints
+from tvmtile.passes.barriers.orders import Meeting, Order
 
 __all__ = [
+    "Barrier",
     "Barriers",
     "Branch",
     "Checker",
@@ -44,8 +46,20 @@ class Slot:
     weight: float = 1.0
 
 
-Barriers = dict[Slot, Meeting]
-"""Where barriers stand, and the threads that meet there: those of a block or of a simdgroup."""
+@dataclass(frozen=True)
+class Barrier:
+    """What a barrier does.
+
+    Attributes
+    ----------
+    meeting : Meeting
+        The threads that meet there: those of a block or of a simdgroup.
+    orders_device : bool
+        It orders device memory too, not threadgroup memory alone.
+    """
+
+    meeting: Meeting = Meeting.IN_BLOCK
+    orders_device: bool = True
 
 
 @dataclass(eq=False)
@@ -53,7 +67,7 @@ class Leaf:
     """A statement in which no barrier is needed, and all its accesses."""
 
     statement: tirx.Stmt
-    accesses: tuple[SharedAccess, ...]
+    accesses: tuple[Access, ...]
 
 
 @dataclass(eq=False)
@@ -61,7 +75,7 @@ class Wait:
     """A barrier of the user's."""
 
     statement: tirx.Stmt
-    meeting: Meeting
+    barrier: Barrier
 
 
 @dataclass(eq=False)
@@ -85,7 +99,7 @@ class Branch:
     """Paths, one of which is taken; `head` is what the condition reads."""
 
     statement: tirx.Stmt
-    head: tuple[SharedAccess, ...]
+    head: tuple[Access, ...]
     cases: list[Sequence]
 
 
@@ -95,7 +109,7 @@ class Iteration:
 
     statement: tirx.Stmt
     loop: Loop
-    head: tuple[SharedAccess, ...]
+    head: tuple[Access, ...]
     body: Sequence
     runs: bool
     """The body certainly runs at least once."""
@@ -105,6 +119,9 @@ class Iteration:
 
 Item = Leaf | Wait | Exit | Branch | Iteration
 
+Barriers = dict[Slot, Barrier]
+"""Where barriers stand."""
+
 _Orders = frozenset[tuple[Loop, Order]]
 
 
@@ -112,7 +129,7 @@ _Orders = frozenset[tuple[Loop, Order]]
 class _Open:
     """An access that later ones may race with."""
 
-    access: SharedAccess
+    access: Access
     orders: _Orders
     in_order: Meeting
     """The threads that have met since: none, or those of a simdgroup."""
@@ -125,7 +142,7 @@ _NOTHING: _State = frozenset()
 class Race(Exception):
     """Two accesses that no barrier separates."""
 
-    def __init__(self, earlier: SharedAccess, later: SharedAccess) -> None:
+    def __init__(self, earlier: Access, later: Access) -> None:
         super().__init__("race")
         self.earlier = earlier
         self.later = later
@@ -143,10 +160,16 @@ class Checker:
     def __init__(self, footprints: Footprints) -> None:
         self._footprints = footprints
         self._barriers: Barriers = {}
+        self._of_device = True
         self._exits: list[tuple[_State, _State]] = []
 
     def race(
-        self, part: Item | Sequence, loops: tuple[Loop, ...], barriers: Barriers
+        self,
+        part: Item | Sequence,
+        loops: tuple[Loop, ...],
+        barriers: Barriers,
+        *,
+        of_device: bool = True,
     ) -> Race | None:
         """Find a race in a part of the program, on its own.
 
@@ -156,10 +179,13 @@ class Checker:
             The part.
         loops : tuple of Loop
             The loops around it.
-        barriers : dict of Slot to Meeting
+        barriers : dict of Slot to Barrier
             Barriers besides those of the user.
+        of_device : bool
+            Look at device memory too.
         """
         self._barriers = barriers
+        self._of_device = of_device
         self._exits = [(_NOTHING, _NOTHING)]
         try:
             if isinstance(part, Sequence):
@@ -170,9 +196,7 @@ class Checker:
             return race
         return None
 
-    def between(
-        self, earlier: SharedAccess, later: SharedAccess, loops: tuple[Loop, ...]
-    ) -> Meeting:
+    def between(self, earlier: Access, later: Access, loops: tuple[Loop, ...]) -> Meeting:
         """The threads that two accesses of one statement let meet."""
         return self._footprints.meeting(earlier, later, dict.fromkeys(loops, Order.SAME))
 
@@ -192,7 +216,7 @@ class Checker:
         if isinstance(item, Leaf):
             return self._accesses(item.accesses, state, loops)
         if isinstance(item, Wait):
-            return _after_barrier(state, item.meeting)
+            return _after_barrier(state, item.barrier)
         if isinstance(item, Exit):
             broken, continued = self._exits[-1]
             both = (broken | state, continued) if item.is_break else (broken, continued | state)
@@ -228,7 +252,7 @@ class Checker:
         return after if item.runs else after | before
 
     def _accesses(
-        self, accesses: Iterable[SharedAccess], state: _State, loops: tuple[Loop, ...]
+        self, accesses: Iterable[Access], state: _State, loops: tuple[Loop, ...]
     ) -> _State:
         opened: list[_Open] = []
         orders = frozenset((loop, Order.SAME) for loop in loops)
@@ -238,24 +262,34 @@ class Checker:
             opened.append(_Open(access, orders, Meeting.NEVER))
         return state.union(opened)
 
-    def _check(self, earlier: _Open, later: SharedAccess) -> None:
+    def _check(self, earlier: _Open, later: Access) -> None:
         if not _may_race(earlier.access, later):
+            return
+        if later.is_of_device and not self._of_device:
             return
         meeting = self._footprints.meeting(earlier.access, later, dict(earlier.orders))
         if meeting > earlier.in_order:
             raise Race(earlier.access, later)
 
 
-def _may_race(a: SharedAccess, b: SharedAccess) -> bool:
+def _may_race(a: Access, b: Access) -> bool:
     if not a.root.same_as(b.root) or not (a.writes or b.writes):
         return False
     return not (a.is_atomic and b.is_atomic)
 
 
-def _after_barrier(state: _State, meeting: Meeting) -> _State:
-    if meeting == Meeting.IN_BLOCK:
-        return _NOTHING
-    return frozenset(_Open(opened.access, opened.orders, meeting) for opened in state)
+def _after_barrier(state: _State, barrier: Barrier) -> _State:
+    def is_ordered(opened: _Open) -> bool:
+        return barrier.orders_device or not opened.access.is_of_device
+
+    unordered = frozenset(opened for opened in state if not is_ordered(opened))
+    if barrier.meeting == Meeting.IN_BLOCK:
+        return unordered
+    return unordered.union(
+        _Open(opened.access, opened.orders, barrier.meeting)
+        for opened in state
+        if is_ordered(opened)
+    )
 
 
 def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Order]]:

@@ -13,9 +13,11 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import DataRace
 from tvmtile.language.debug import ARRIVE_COUNT
-from tvmtile.passes.barriers.effects import Effects, Loop, SharedAccess, is_synchronised
-from tvmtile.passes.barriers.footprint import Footprints, Meeting
+from tvmtile.passes.barriers.effects import Access, Effects, Loop, is_threadgroup_memory
+from tvmtile.passes.barriers.footprint import Footprints
+from tvmtile.passes.barriers.orders import Meeting
 from tvmtile.passes.barriers.program import (
+    Barrier,
     Branch,
     Checker,
     Exit,
@@ -59,7 +61,7 @@ def _is_foreign(call: ir.Call) -> bool:
 
 
 def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
-    """The buffers that a kernel may write and that no barrier of ours orders, and views of them."""
+    """The buffers that a kernel may write and that other blocks may write too, and views of them."""
     written: set[ir.Var] = set()
     views: list[tirx.DeclBuffer] = []
 
@@ -85,7 +87,7 @@ def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
     return {
         buffer
         for buffer in written
-        if is_buffer_var(buffer) and not is_synchronised(buffer) and not is_private(buffer)
+        if is_buffer_var(buffer) and not is_threadgroup_memory(buffer) and not is_private(buffer)
     }
 
 
@@ -105,6 +107,11 @@ class Builder:
         for loop in launch.blocks:
             self._bind(loop)
         self.checker = Checker(Footprints(launch))
+
+    @property
+    def exchanges_through_device(self) -> bool:
+        """Tell whether the kernel reads device memory that it writes."""
+        return bool(self._effects.device_memory)
 
     def _bind(self, loop: tirx.For) -> None:
         bounds = ir.Range.from_min_extent(loop.min, loop.extent)
@@ -152,7 +159,7 @@ class Builder:
     ) -> Item:
         if is_barrier(stmt):
             meeting = _meeting_at(stmt)
-            return Wait(stmt, meeting) if weight and meeting else Leaf(stmt, ())
+            return Wait(stmt, Barrier(meeting)) if weight and meeting else Leaf(stmt, ())
         if is_loop_exit(stmt):
             is_break = stmt.value.op.name == "tirx.break_loop"
             return Exit(stmt, is_break) if weight else Leaf(stmt, ())
@@ -171,7 +178,7 @@ class Builder:
             for later in accesses:
                 if earlier.writes or not later.writes or earlier.is_opaque or later.is_opaque:
                     continue
-                if earlier.is_atomic and later.is_atomic:
+                if earlier.is_of_device or (earlier.is_atomic and later.is_atomic):
                     continue
                 if earlier.root.same_as(later.root) and self.checker.between(earlier, later, loops):
                     raise DataRace(
@@ -228,8 +235,8 @@ class Builder:
 
     def _read(
         self, expressions: Statements[Any], loops: tuple[Loop, ...], conditions: tuple[Any, ...]
-    ) -> tuple[SharedAccess, ...]:
-        found: list[SharedAccess] = []
+    ) -> tuple[Access, ...]:
+        found: list[Access] = []
         for expression in expressions:
             found += self._effects.of(expression, loops, conditions)
         return tuple(found)
@@ -237,10 +244,10 @@ class Builder:
     def _closed(
         self, item: Branch | Iteration, loops: tuple[Loop, ...], weight: float | None
     ) -> Item:
-        """A leaf, if no barrier is needed inside."""
+        """A leaf, if no barrier is needed inside, or none of device memory can stand there."""
         if _has_own_flow(item, inside_loop=False):
             return item
-        race = self.checker.race(item, loops, {})
+        race = self.checker.race(item, loops, {}, of_device=weight is not None)
         if race is None:
             return Leaf(item.statement, tuple(_accesses_of(item)))
         if weight is None:
@@ -279,7 +286,7 @@ def _children(item: Item) -> Iterator[Item]:
         yield from item.body.items
 
 
-def _accesses_of(item: Item) -> list[SharedAccess]:
+def _accesses_of(item: Item) -> list[Access]:
     if isinstance(item, Leaf):
         return list(item.accesses)
     found = list(item.head) if isinstance(item, Branch | Iteration) else []

@@ -35,6 +35,12 @@ class Value:
     def __add__(self, other: Value) -> Value:
         return _sum(self, other, 1)
 
+    def scaled(self, factor: int) -> Value:
+        """The value times a number."""
+        if factor == 1:
+            return self
+        return Value(self.numbers * factor, None if self.term is None else self.term * factor)
+
 
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.FloorDiv: np.floor_divide,

@@ -1,0 +1,175 @@
+"""The elements of two accesses, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.passes.barriers.domain import Domain
+from tvmtile.passes.barriers.effects import Access, Loop
+from tvmtile.passes.barriers.expressions import bits, conjuncts, strides
+from tvmtile.passes.barriers.iterations import Case, Iterations
+from tvmtile.passes.barriers.orders import Meeting
+from tvmtile.passes.barriers.points import Owners, Points, meeting_of, points_of
+from tvmtile.passes.barriers.symbolic import NotSeparable, Value, evaluate
+from tvmtile.rewriting import substitute
+
+__all__ = ["Comparison"]
+
+
+class Comparison:
+    """Compares two accesses of the same memory.
+
+    They are compared axis by axis where they use the same view of it, else by their places in memory,
+    in units of the largest size that both elements are multiples of.
+
+    Parameters
+    ----------
+    earlier, later : Access
+        With indices.
+    iterations : Iterations
+        Of the loops around them.
+    domain : Domain
+        The threads and variables of the kernel.
+    """
+
+    def __init__(
+        self, earlier: Access, later: Access, iterations: Iterations, domain: Domain
+    ) -> None:
+        self._accesses = (earlier, later)
+        self._iterations = iterations
+        self._domain = domain
+        self._by_axis = earlier.buffer.same_as(later.buffer) and all(
+            access.indices is not None
+            and len(access.indices) == len(access.buffer.ty.shape)
+            and _fits_axes(access)
+            for access in self._accesses
+        )
+        sizes = [bits(access.buffer) for access in self._accesses]
+        self._parts = [size // math.gcd(*sizes) for size in sizes]
+
+    def meeting(self, cases: Mapping[Loop, Case]) -> tuple[Meeting, bool]:
+        """Which threads meet, and whether that is known, or only can't be excluded.
+
+        Parameters
+        ----------
+        cases : mapping of Loop to Case
+            The iterations of some of the loops around both.
+
+        Raises
+        ------
+        TooMany
+            If the threads and iterations are too many to be enumerated.
+        """
+        sides: list[tuple[Points, list[Callable[[], Value]]]] = []
+        for side, access in enumerate(self._accesses):
+            values, free = self._iterations.values(side, cases)
+            points = points_of(access, free, self._parts[side], self._domain)
+            conditions = [substitute(condition, values) for condition in access.conditions]
+            points = self._restricted(points, [*(each.inside for each in free), *conditions])
+            if not len(points):
+                return Meeting.NEVER, True
+            sides.append((points, self._coordinates(side, values, points)))
+        (points_a, axes_a), (points_b, axes_b) = sides
+        keys = [np.zeros(len(points_a), np.int64), np.zeros(len(points_b), np.int64)]
+        is_exact = True
+        for axis_a, axis_b in zip(axes_a, axes_b, strict=True):
+            try:
+                a, b = axis_a(), axis_b()
+            except NotSeparable:
+                is_exact = False
+                continue
+            numbers_a, numbers_b = np.asarray(a.numbers), np.asarray(b.numbers)
+            difference = self._difference(a.term, b.term)
+            if not isinstance(difference, int):
+                lowest = numbers_a.min() - numbers_b.max()
+                highest = numbers_a.max() - numbers_b.min()
+                if self._domain.differs(difference, lowest, highest):
+                    return Meeting.NEVER, True
+                is_exact = False
+                continue
+            numbers_b = numbers_b + difference
+            low = min(numbers_a.min(), numbers_b.min())
+            span = max(numbers_a.max(), numbers_b.max()) - low + 1
+            keys = [keys[0] * span + (numbers_a - low), keys[1] * span + (numbers_b - low)]
+        return meeting_of(Owners.of(keys[0], points_a), Owners.of(keys[1], points_b)), is_exact
+
+    def _restricted(self, points: Points, conditions: list[Any]) -> Points:
+        for condition in conditions:
+            for part in conjuncts(condition):
+                try:
+                    value = self._evaluated(part, points)
+                except NotSeparable:
+                    continue
+                if value.term is None:
+                    mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
+                    points = points.where(mask)
+        return points
+
+    def _evaluated(self, expression: Any, points: Points) -> Value:
+        simple = self._domain.simplified(expression)
+        return evaluate(simple, points.values, self._domain.is_uniform, points.lanes)
+
+    def _difference(self, a: Any, b: Any) -> Any:
+        """The later term minus the earlier one; a number where it is constant."""
+        if a is None and b is None:
+            return 0
+        difference = self._domain.simplified((0 if b is None else b) - (0 if a is None else a))
+        return int(difference.value) if isinstance(difference, tirx.IntImm) else difference
+
+    def _coordinates(
+        self, side: int, values: dict[ir.Var, Any], points: Points
+    ) -> list[Callable[[], Value]]:
+        """What tells elements apart: an index an axis, or their place in memory."""
+        access = self._accesses[side]
+        assert access.indices is not None
+        indices = [substitute(index, values) for index in access.indices]
+
+        def axis(number: int) -> Callable[[], Value]:
+            offset = Value(_offset_of_axis(points, number - len(indices)))
+            return lambda: self._evaluated(indices[number], points) + offset
+
+        if self._by_axis:
+            return [axis(number) for number in range(len(indices))]
+        steps = [(extent, substitute(stride, values)) for extent, stride in access.block]
+        return [lambda: self._place(side, indices, steps, points)]
+
+    def _place(
+        self, side: int, indices: list[Any], steps: list[tuple[int, Any]], points: Points
+    ) -> Value:
+        """The place of a part of an element in the memory of the allocated buffer."""
+        buffer = self._accesses[side].buffer
+        distances = strides(buffer)
+        if len(indices) != len(distances):
+            distances = [tirx.const(1, "int32")]
+        place = self._evaluated(buffer.ty.elem_offset, points)
+        for index, distance in zip(indices, distances, strict=True):
+            place = place + self._evaluated(index * distance, points)
+        for offset, (_, stride) in zip(points.offsets, steps, strict=True):
+            step = self._evaluated(stride, points)
+            if step.term is not None:
+                raise NotSeparable
+            place = place + Value(offset * step.numbers)
+        return place.scaled(self._parts[side]) + Value(points.parts)
+
+
+def _fits_axes(access: Access) -> bool:
+    """Tell whether the axes of an access's block are the last axes of its buffer."""
+    distances = strides(access.buffer)
+    if len(access.block) > len(distances):
+        return False
+    last = distances[len(distances) - len(access.block) :]
+    return all(
+        tvm_ffi.structural_equal(stride, wanted)
+        for (_, stride), wanted in zip(access.block, last, strict=True)
+    )
+
+
+def _offset_of_axis(points: Points, axis: int) -> Any:
+    """The places in a block along an axis, counted from the last one, which is -1."""
+    return points.offsets[axis] if -axis <= len(points.offsets) else 0

@@ -1,0 +1,101 @@
+"""The threads of a kernel, and what is known of its variables."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.passes.barriers.orders import SIMDGROUP, Meeting
+from tvmtile.passes.kernels import Launch
+
+__all__ = ["Domain"]
+
+
+class Domain:
+    """Says which values variables have, and simplifies what is made of them.
+
+    Parameters
+    ----------
+    launch : Launch
+        The loops over blocks and threads of a kernel.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._analyzer = Analyzer()
+        self._threads = launch.threads_fastest_first
+        self._num_threads = launch.num_threads
+        for loop in (*launch.blocks, *launch.threads):
+            self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+        self._varying = {loop.loop_var for loop in launch.threads} | _defined_in(launch.body)
+        self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
+
+    @property
+    def worst(self) -> Meeting:
+        """The threads that may meet where nothing is known."""
+        return Meeting.IN_SIMDGROUP if self._num_threads <= SIMDGROUP else Meeting.IN_BLOCK
+
+    def symbol(self, of: Hashable, role: str, dtype: str, low: int, extent: int) -> ir.Var:
+        """A variable with a range that is known, the same one for each role of a thing."""
+        key = (of, role)
+        if key not in self._symbols:
+            var = tirx.Var(role, dtype)
+            bounds = (tirx.const(low, dtype), tirx.const(extent, dtype))
+            self._analyzer.bind(var, ir.Range.from_min_extent(*bounds))
+            self._symbols[key] = var
+        return self._symbols[key]
+
+    def is_uniform(self, var: ir.Var) -> bool:
+        """Tell whether a variable has one value for all threads, in all iterations."""
+        return var not in self._varying
+
+    def upper_bound(self, expression: Any) -> int:
+        """The largest value of an expression, as far as is known."""
+        return int(self._analyzer.const_int_bound(expression).max_value)
+
+    def simplified(self, expression: Any) -> Any:
+        """An expression, simplified by the ranges of its variables."""
+        return self._analyzer.simplify(expression)
+
+    def differs(self, difference: Any, low: Any, high: Any) -> bool:
+        """Tell whether an expression is certainly no number from `low` to `high`."""
+        bound = self._analyzer.const_int_bound(difference)
+        if int(bound.min_value) > high or int(bound.max_value) < low:
+            return True
+        if low != high:
+            return False
+        return bool(self._analyzer.can_prove(difference != int(low)))
+
+    def threads(self, *, is_collective: bool) -> tuple[Any, Any, Any]:
+        """The threads to enumerate, and the first and last thread that each stands for."""
+        threads = np.arange(self._num_threads)
+        if not is_collective:
+            return threads, threads, threads
+        leaders = threads[::SIMDGROUP]
+        return leaders, leaders, np.minimum(leaders + SIMDGROUP, self._num_threads) - 1
+
+    def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
+        """The indices along the axes of a block, of threads by their numbers."""
+        indices: dict[ir.Var, Any] = {}
+        for loop in self._threads:
+            extent = int(loop.extent)
+            indices[loop.loop_var] = threads % extent
+            threads = threads // extent
+        return indices
+
+
+def _defined_in(body: tirx.Stmt) -> set[ir.Var]:
+    """The variables that a body defines: they have a value of their own in every iteration."""
+    found: set[ir.Var] = set()
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.For, lambda loop: found.add(loop.loop_var)),
+            ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
+        ],
+    )
+    return found

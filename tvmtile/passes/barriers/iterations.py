@@ -1,0 +1,161 @@
+"""The values of loops' variables in two accesses, by what is known of their iterations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.passes.barriers.domain import Domain
+from tvmtile.passes.barriers.effects import Access, Loop
+from tvmtile.passes.barriers.expressions import constant, mentions, period
+from tvmtile.passes.barriers.orders import Order
+from tvmtile.passes.barriers.points import Free
+from tvmtile.rewriting import substitute
+
+__all__ = ["Case", "Iterations"]
+
+_MAX_ITERATIONS = 4096
+_MAX_CASES = 64
+_UNBOUNDED = 1 << 28
+
+Case = tuple[Any, Any]
+"""The values of a loop's variable in the earlier and in the later access."""
+
+
+class Iterations:
+    """The loops around two accesses.
+
+    Parameters
+    ----------
+    earlier, later : Access
+        The accesses.
+    orders : mapping of Loop to Order
+        In which iterations they are; any, for loops that are not in it.
+    domain : Domain
+        Gives symbols for iterations.
+    """
+
+    def __init__(
+        self, earlier: Access, later: Access, orders: Mapping[Loop, Order], domain: Domain
+    ) -> None:
+        self._accesses = (earlier, later)
+        self._orders = orders
+        self._domain = domain
+        # Threads do not go through other loops together, so an order of their iterations says nothing.
+        self._related = [
+            loop
+            for loop in earlier.loops
+            if loop in later.loops
+            and loop.is_uniform
+            and orders.get(loop) in (Order.SAME, Order.NEXT, Order.LATER)
+        ]
+
+    @property
+    def decisive(self) -> list[Loop]:
+        """The loops around both whose iterations decide which elements are touched."""
+        return [
+            loop
+            for loop in self._related
+            if any(mentions(access.places, loop.var) for access in self._accesses)
+        ]
+
+    def values(self, side: int, cases: Mapping[Loop, Case]) -> tuple[dict[ir.Var, Any], list[Free]]:
+        """The values of the loops' variables in one of the accesses, and what to enumerate."""
+        access = self._accesses[side]
+        values: dict[ir.Var, Any] = {}
+        free: list[Free] = []
+        for loop in access.loops:
+            if loop.var is None:
+                continue
+            if loop in self._related:
+                case = cases[loop] if loop in cases else self._any_case(loop)
+                values[loop.var] = case[side]
+            elif mentions(access.places, loop.var):
+                values[loop.var] = self._alone(loop, side, values, free)
+        return values, free
+
+    def _any_case(self, loop: Loop) -> Case:
+        """The values of a loop's variable in both accesses, as far as its order tells."""
+        assert loop.var is not None
+        low, extent = constant(loop.node.min), constant(loop.node.extent)
+        if low is not None and extent is not None and constant(loop.step) == 1:
+            iteration = self._symbol(loop, "iteration", low, max(extent, 1))
+        else:
+            iteration = self._symbol(loop, "iteration", -_UNBOUNDED, 2 * _UNBOUNDED)
+        order = self._orders[loop]
+        if order == Order.SAME:
+            return iteration, iteration
+        if order == Order.NEXT:
+            return iteration, iteration + loop.step
+        later = self._symbol(loop, "distance", 1, _UNBOUNDED)
+        return iteration, iteration + later * loop.step
+
+    def cases_of(self, loop: Loop) -> list[Case]:
+        """The cases that a loop's iterations fall into, none where there are too many."""
+        if loop.var is None:
+            return []
+        order = self._orders[loop]
+        low, extent, step = map(constant, (loop.node.min, loop.node.extent, loop.step))
+        dtype = str(loop.var.ty.dtype)
+        if low is not None and extent is not None and step is not None and extent <= _MAX_CASES:
+            pairs = _pairs(order, extent)
+            if len(pairs) <= _MAX_CASES:
+                return [
+                    (tirx.const(low + step * a, dtype), tirx.const(low + step * b, dtype))
+                    for a, b in pairs
+                ]
+        return self._remainders(loop, order) if step == 1 else []
+
+    def _remainders(self, loop: Loop, order: Order) -> list[Case]:
+        """The cases by the remainders of the two iterations' numbers."""
+        number = math.lcm(*(period(access.indices or (), loop.var) for access in self._accesses))
+        if number == 1 or number * number > _MAX_CASES:
+            return []
+        whole = self._symbol(loop, "whole", -_UNBOUNDED, 2 * _UNBOUNDED)
+        cases: list[Case] = []
+        for remainder in range(number):
+            base = whole * number + remainder
+            if order == Order.SAME:
+                cases.append((base, base))
+            elif order == Order.NEXT:
+                cases.append((base, base + 1))
+            else:
+                more = self._symbol(loop, "more", 0, _UNBOUNDED)
+                cases += [
+                    (base, base + (distance + more * number)) for distance in range(1, number + 1)
+                ]
+        return cases
+
+    def _alone(self, loop: Loop, side: int, values: dict[ir.Var, Any], free: list[Free]) -> Any:
+        """The value of the variable of a loop whose iterations are those of one access only."""
+        low = substitute(loop.node.min, values)
+        extent = substitute(loop.node.extent, values)
+        order = self._orders.get(loop)
+        if loop.is_uniform and side == 1 and order == Order.FIRST:
+            return low
+        if loop.is_uniform and side == 0 and order == Order.LAST and constant(loop.step) == 1:
+            return low + (extent - 1)
+        most = self._domain.upper_bound(extent)
+        role = ("earlier", "later")[side]
+        if most > _MAX_ITERATIONS:
+            return self._symbol(loop, f"{role}_value", -_UNBOUNDED, 2 * _UNBOUNDED)
+        iteration = self._symbol(loop, role, 0, max(most, 1))
+        free.append(Free(iteration, max(most, 1), iteration < extent))
+        return low + iteration * loop.step
+
+    def _symbol(self, loop: Loop, role: str, low: int, extent: int) -> ir.Var:
+        assert loop.var is not None
+        return self._domain.symbol(loop, role, str(loop.var.ty.dtype), low, extent)
+
+
+def _pairs(order: Order, extent: int) -> list[tuple[int, int]]:
+    """The iterations of a loop that two accesses may be in."""
+    if order == Order.SAME:
+        return [(number, number) for number in range(extent)]
+    if order == Order.NEXT:
+        return [(number, number + 1) for number in range(extent - 1)]
+    return list(itertools.combinations(range(extent), 2))

@@ -1,0 +1,208 @@
+"""What an expression or a statement of a thread does to memory, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.tileop.operands import buffer_of, origin_of
+from tvmtile.tileop.registry import TileOp, operator_of
+
+__all__ = ["Use", "uses_in"]
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One place of the program where memory is read or written.
+
+    Attributes
+    ----------
+    buffer : Var
+        As the program names it: it may be a view.
+    indices : tuple of Expr, or None
+        The element, one index an axis of `buffer`, or a single one that counts its elements in the
+        order of memory; None where any element may be meant.
+    block : tuple of (int, Expr)
+        Extents and strides, in elements, of what lies around that element and is accessed with it.
+    writes, is_atomic : bool
+        How.
+    is_collective : bool
+        The threads of a simdgroup do it together: any of them may touch any of the elements.
+    is_opaque : bool
+        A function that is called with an address does it.
+    conditions : tuple of Expr
+        What holds in a statement where it does that.
+    """
+
+    buffer: ir.Var
+    indices: tuple[Any, ...] | None
+    block: tuple[tuple[int, Any], ...]
+    writes: bool
+    is_atomic: bool
+    is_collective: bool
+    is_opaque: bool
+    conditions: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Function:
+    """What a function does with the addresses that it is given."""
+
+    reads: bool
+    writes: bool
+    matrix: bool = False
+    """An 8x8 matrix, whose rows are as far apart as the fourth argument says, by a simdgroup."""
+
+
+_UNKNOWN = _Function(reads=True, writes=True)
+_FUNCTIONS = {
+    "tirx.simdgroup_load": _Function(reads=True, writes=False, matrix=True),
+    "tirx.simdgroup_store": _Function(reads=False, writes=True, matrix=True),
+    "tirx.ptx.ldmatrix": _Function(reads=True, writes=False),
+    "tirx.ptx.stmatrix": _Function(reads=False, writes=True),
+    "tirx.ptx.cp_async_ca": _Function(reads=False, writes=True),
+    "tirx.ptx.cp_async_cg": _Function(reads=False, writes=True),
+}
+_MATRIX_EXTENT = 8
+_LAZY = "prim.if_then_else"
+
+
+def uses_in(node: Any) -> list[Use]:
+    """The uses of buffers of any scope in an expression or a statement, in their order."""
+    return _Collector().collect(node)
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self._conditions: tuple[Any, ...] = ()
+        self._function = _UNKNOWN
+        self._block: tuple[tuple[int, Any], ...] = ()
+        self._found: list[Use] = []
+
+    def collect(self, node: Any) -> list[Use]:
+        tvm_ffi.structural_mutate(
+            node,
+            [
+                ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration, _: declaration),
+                (tirx.BufferStore, self._store),
+                (ir.TensorLoad, self._load),
+                (ir.Call, self._call),
+            ],
+        )
+        return self._found
+
+    def _note(
+        self,
+        buffer: ir.Var,
+        indices: Iterable[Any] | None,
+        *,
+        writes: bool,
+        is_atomic: bool = False,
+        is_opaque: bool = False,
+    ) -> None:
+        self._found.append(
+            Use(
+                buffer,
+                None if indices is None else tuple(indices),
+                self._block if is_opaque else (),
+                writes,
+                is_atomic,
+                is_opaque and self._function.matrix,
+                is_opaque,
+                self._conditions,
+            )
+        )
+
+    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+        mutator.mutate(store.value)
+        for index in store.indices:
+            mutator.mutate(index)
+        self._note(store.buffer, store.indices, writes=True)
+        return store
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        self._note(load.source, load.indices, writes=False)
+        return mutator.default_mutate(load)
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        op = operator_of(call)
+        if op is not None:
+            self._operator(op, call, mutator)
+            return call
+        name = call.op.name if isinstance(call.op, ir.Op) else ""
+        if name == _LAZY:
+            self._conditional(call, mutator)
+        elif name == "tirx.address_of":
+            self._address(call.args[0], mutator)
+        elif name == "tirx.tvm_access_ptr":
+            self._pointer(call)
+        else:
+            self._function_call(call, _FUNCTIONS.get(name, _UNKNOWN), mutator)
+        return call
+
+    def _operator(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
+        read, written = op.reads(), op.writes()
+        for argument in call.args:  # an operand names a place and is not a load
+            if not any(argument.same_as(place) for place in (*read, *written)):
+                mutator.mutate(argument)
+        for operands, writes in ((read, False), (written, True)):
+            for operand in operands:
+                whole = op.is_tile or not isinstance(operand, ir.TensorLoad)
+                self._note(
+                    buffer_of(operand),
+                    None if whole else origin_of(operand),
+                    writes=writes,
+                    is_atomic=op.is_atomic,
+                )
+
+    def _conditional(self, call: ir.Call, mutator: Any) -> None:
+        condition, then, otherwise = call.args
+        mutator.mutate(condition)
+        outer = self._conditions
+        for value, holds in ((then, condition), (otherwise, tirx.Not(condition))):
+            self._conditions = (*outer, holds)
+            mutator.mutate(value)
+        self._conditions = outer
+
+    # Addresses ---------------------------------------------------------------------------------
+
+    def _function_call(self, call: ir.Call, function: _Function, mutator: Any) -> None:
+        outer = self._function, self._block
+        self._function, self._block = function, ()
+        if function.matrix:
+            rows = (_MATRIX_EXTENT, call.args[3])
+            self._block = (rows, (_MATRIX_EXTENT, tirx.const(1, "int32")))
+        for argument in call.args:
+            if is_buffer_var(argument):
+                self._passed(argument, None)
+            else:
+                mutator.mutate(argument)
+        self._function, self._block = outer
+
+    def _address(self, load: Any, mutator: Any) -> None:
+        if not isinstance(load, ir.TensorLoad):
+            mutator.mutate(load)
+            return
+        for index in load.indices:
+            mutator.mutate(index)
+        self._passed(load.source, load.indices if self._function.matrix else None)
+
+    def _pointer(self, call: ir.Call) -> None:
+        offset = (call.args[2],) if self._function.matrix else None
+
+        def passed(var: ir.Var) -> None:
+            if is_buffer_var(var):
+                self._passed(var, offset)
+
+        tvm_ffi.structural_walk(call.args[1], (ir.Var, passed))
+
+    def _passed(self, buffer: ir.Var, indices: Iterable[Any] | None) -> None:
+        if self._function.reads:
+            self._note(buffer, indices, writes=False, is_opaque=True)
+        if self._function.writes:
+            self._note(buffer, indices, writes=True, is_opaque=True)
