@@ -12,7 +12,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen import metal_atomics, metal_barriers, metal_floats
+from tvmtile.codegen import metal_atomics, metal_barriers, metal_floats, metal_math
 
 __all__ = ["ELEMENTS_PER_LANE", "FUNCTIONS", "element_of", "set_element", "with_functions"]
 
@@ -33,6 +33,7 @@ inline void tvmtile_set_element(thread simdgroup_matrix<T, 8, 8>& matrix, int in
   matrix.thread_elements()[index] = value;
 }
 """,
+    **metal_math.FUNCTIONS,
 }
 """MSL functions by name."""
 

@@ -1,7 +1,8 @@
-"""Constants as TVM's generator of Metal prints them: with what they are worth.
+"""What TVM's generator of Metal does not print as it is meant, in another form.
 
 It prints seven digits of a float, where nine tell all float32 values apart, gives bfloat16 the suffix
-of half, which has another range, and -2147483648 as the negative of a number that is no int.
+of half, which has another range, and -2147483648 as the negative of a number that is no int. Metal's
+`select`, `max` and `min` take no bfloat: they get the float32 values.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ def _write_constants(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFu
     target = func.attrs.get("target") if func.attrs is not None else None
     if target is None or target.kind.name != "metal":
         return func
-    rules = [(tirx.FloatImm, _float), (tirx.IntImm, _integer)]
+    rules = [
+        (tirx.FloatImm, _float),
+        (tirx.IntImm, _integer),
+        ((tirx.Max, tirx.Min), _extreme),
+        (tirx.Select, _select),
+    ]
     return func.with_body(tvm_ffi.structural_map(func.body, rules))
 
 
 WriteConstants = tirx.transform.prim_func_pass(
     _write_constants, opt_level=0, name="tvmtile.WriteConstants"
 )
-"""The pass over kernels for Metal, before its generator: constants that it prints as they are."""
+"""The pass over kernels for Metal, the last one before its generator."""
 
 
 def _float(number: tirx.FloatImm) -> Any:
@@ -51,6 +57,23 @@ def _float32(value: float) -> Any:
 
 def _bits(value: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
+def _extreme(node: Any) -> Any:
+    if str(node.ty.dtype) != "bfloat16":
+        return node
+    return tirx.Cast("bfloat16", type(node)(_wide(node.a), _wide(node.b)))
+
+
+def _select(node: tirx.Select) -> Any:
+    if str(node.ty.dtype) != "bfloat16":
+        return node
+    wide = tirx.Select(node.condition, _wide(node.true_value), _wide(node.false_value))
+    return tirx.Cast("bfloat16", wide)
+
+
+def _wide(value: Any) -> Any:
+    return tirx.Cast("float32", value)
 
 
 def _integer(number: tirx.IntImm) -> Any:

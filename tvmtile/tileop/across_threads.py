@@ -36,7 +36,13 @@ def per_thread(extents: Sequence[Any], body: Callable[[list[ir.Var]], tirx.Stmt]
     return nest(extents, body, tirx.ForKind.UNROLLED if is_short else tirx.ForKind.SERIAL)
 
 
-def combine_over_block(totals: ir.Var, combiner: Combiner, thread: Any, threads: int) -> tirx.Stmt:
+def combine_over_block(
+    totals: ir.Var,
+    combiner: Combiner,
+    thread: Any,
+    threads: int,
+    results: ir.Var | None = None,
+) -> tirx.Stmt:
     """Leave in every thread what the values of all threads of the block give together.
 
     Parameters
@@ -49,7 +55,11 @@ def combine_over_block(totals: ir.Var, combiner: Combiner, thread: Any, threads:
         The number of a thread in its block.
     threads : int
         Threads of the block, a multiple of 32.
+    results : Var, optional
+        Another such array for what comes out, `totals` itself where absent. What it holds is read from
+        shared memory: passes see that it is the same in all threads.
     """
+    target = totals if results is None else results
     extents = list(totals.ty.shape)
     dtype = str(totals.ty.dtype)
 
@@ -63,7 +73,7 @@ def combine_over_block(totals: ir.Var, combiner: Combiner, thread: Any, threads:
             distance //= 2
         return seq(steps)
 
-    if threads == LANES:
+    if threads == LANES and results is None:
         return per_thread(extents, in_simdgroup)
     groups = threads // LANES
     exchange = tirx.decl_buffer([*extents, groups], dtype, name="exchange", scope=SHARED_SCOPE)
@@ -74,9 +84,9 @@ def combine_over_block(totals: ir.Var, combiner: Combiner, thread: Any, threads:
         return tirx.IfThenElse(tirx.floormod(thread, LANES) == 0, mine, None)
 
     def take(indices: list[ir.Var]) -> tirx.Stmt:
-        total = tirx.BufferLoad(totals, indices)
+        total = tirx.BufferLoad(target, indices)
         theirs = [tirx.BufferLoad(exchange, [*indices, other]) for other in range(groups)]
-        steps = [tirx.BufferStore(totals, theirs[0], indices)]
+        steps = [tirx.BufferStore(target, theirs[0], indices)]
         steps += [
             tirx.BufferStore(totals, combiner.combine(value, total), indices)
             for value in theirs[1:]

@@ -67,7 +67,7 @@ class UseSwizzle(TileOp):
         return column, panel * self.panel_size + tirx.floormod(offset, rows)
 
 
-def use_swizzle(panel_size: int, order: str = "row", enable: bool = True) -> None:
+def use_swizzle(panel_size: Any, order: str = "row", enable: bool = True) -> None:
     """Visit the blocks of the grid in panels, for reuse in the GPU's cache.
 
     Parameters

@@ -131,7 +131,9 @@ def quantifier_elements(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
 @lowering(Quantifier, target=("metal", "cuda"), variant="threads")
 def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
     """Each thread looks at its share of the elements; then the threads put their answers together."""
-    found = tirx.decl_buffer((1,), "int32", name="found", scope="local")
+    found, answer = (
+        tirx.decl_buffer((1,), "int32", name=name, scope="local") for name in ("found", "answer")
+    )
     combiner = COMBINERS["bitor" if op.kind == "any" else "bitand"]
     total = tirx.BufferLoad(found, [0])
     dtype = dtype_of(op.src)
@@ -142,14 +144,16 @@ def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
         return tirx.BufferStore(found, combiner.combine(tirx.Cast("int32", truth), total), [0])
 
     none = tirx.const(0 if op.kind == "any" else 1, "int32")
+    holds = tirx.BufferLoad(answer, [0]) != tirx.const(0, "int32")
     indices = element(op.dst, [0] * len(op.dst.region))
     return seq(
         [
             tirx.AllocBuffer(found),
+            tirx.AllocBuffer(answer),
             tirx.BufferStore(found, none, [0]),
             over_region(op.src, look),
-            combine_over_block(found, combiner, context.thread_index, context.threads),
-            tirx.BufferStore(op.dst.source, total != tirx.const(0, "int32"), indices),
+            combine_over_block(found, combiner, context.thread_index, context.threads, answer),
+            tirx.BufferStore(op.dst.source, holds, indices),
         ]
     )
 
