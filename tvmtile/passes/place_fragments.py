@@ -24,9 +24,9 @@ _LANES = 32
 def PlaceFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Replace fragments by arrays of registers, and indices of elements by numbers of registers.
 
-    Each thread accesses its own elements only (InferLayout and DistributeParallel see to that), so
-    the number of a register follows from the indices and does not depend on the thread. Elements of
-    simdgroup matrices are read and written through `thread_elements()`.
+    Each thread accesses elements that it holds (InferLayout and DistributeParallel see to that), and as
+    a rule the number of a register does not depend on the thread then. Elements of simdgroup
+    matrices are read and written through `thread_elements()`.
 
     Before
     ------
@@ -122,7 +122,8 @@ class _Place(ScopedRewriter):
         layout = self._layouts[fragment]
         if self._launch is None:
             raise VerifyError(f"{describe(fragment)} is used outside of a kernel")
-        if any(digit.is_thread for digit in layout.digits):
-            first = {t.loop_var: tirx.const(0, "int32") for t in self._launch.threads}
-            indices = [substitute(index, first) for index in indices]
-        return self.analyzer.simplify(layout.register_of(indices))
+        register = self.analyzer.simplify(layout.register_of(indices))
+        first = {t.loop_var: tirx.const(0, "int32") for t in self._launch.threads}
+        in_first = self.analyzer.simplify(substitute(register, first))
+        # A thread may look for what all of them hold in a register that depends on the thread.
+        return in_first if self.analyzer.can_prove_equal(register, in_first) else register
