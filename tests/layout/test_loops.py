@@ -188,6 +188,23 @@ def test_a_slice_runs_where_the_whole_lies(first):
     assert int(axis.base) == first
 
 
+def test_the_other_half_of_a_row_lies_in_other_threads():
+    @T.prim_func
+    def halves(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 64), "float32")):
+        for i in T.parallel(8):
+            for j in T.parallel(32):
+                y[i, j] = x[i, j + 32]
+
+    nest = nest_of(halves)
+    near, far = access(nest, "y"), access(nest, "x")
+    loops = LoopLayout.of_elements(nest, near, TILE)
+    assert loops.reaches(nest, near, TILE)
+    assert not loops.reaches(nest, far, TILE)
+    columns = Digit(2, "m", 4), Digit(8, "tx", 1), Digit(4, "m", 1)
+    both = FragmentLayout(THREADS, ((Digit(8, "tx", 8),), columns))
+    assert LoopLayout.of_elements(nest, near, both).reaches(nest, far, both)
+
+
 def test_names_in_indices_stand_for_their_values():
     @T.prim_func
     def named(x: T.Buffer((64,), "float32"), out: T.Buffer((64,), "float32")):

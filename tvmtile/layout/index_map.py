@@ -87,6 +87,12 @@ class IndexMap:
         return len(self.parts) == 1 and self.parts[0].scale == 1 and self.parts[0].is_whole
 
     @property
+    def base_is_below(self) -> bool:
+        """Whether the base only fills places below those of the loop variables."""
+        base = constant(self.base)
+        return base is not None and all(0 <= base < part.scale for part in self.parts)
+
+    @property
     def base_keeps_digits(self) -> bool:
         """Whether the base only fills places that no digit of a loop variable has."""
         if not self.parts:

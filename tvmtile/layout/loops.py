@@ -183,7 +183,9 @@ class LoopLayout:
             if part.scale > position:
                 digits.insert(0, Digit(part.scale // position, REGISTER, 1))
             axis = self.axes[part.variable]
-            own = cut(axis.digits, part.lower, part.extent, part.is_whole)
+            # Beside a base above them, the loop variable's digits are those that its extent needs.
+            whole = part.is_whole and (index_map.base_is_below or not _is_zero(axis.base))
+            own = cut(axis.digits, part.lower, part.extent, whole)
             if own is None or not _aligned(axis.base, index_map, part):
                 return None
             digits[:0] = own
