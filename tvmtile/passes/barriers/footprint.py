@@ -13,7 +13,7 @@ condition that can't be evaluated to hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tvmtile.passes.barriers.comparison import Comparison
@@ -82,14 +82,26 @@ class Footprints:
             return meeting
         for number, loop in enumerate(loops):
             possible = iterations.cases_of(loop)
-            if not possible:
-                continue
-            rest = loops[number + 1 :]
-            worst = Meeting.NEVER
-            for case in possible:
-                found = self._refined(comparison, iterations, {**cases, loop: case}, rest)
-                worst = max(worst, found)
-                if worst == self._domain.worst:
+            for each in possible:
+                found = (
+                    self._refined(
+                        comparison, iterations, {**cases, loop: case}, loops[number + 1 :]
+                    )
+                    for case in each
+                )
+                meeting = _largest(found, meeting)
+                if meeting == Meeting.NEVER:
                     break
-            return worst
+            if possible:
+                break
         return meeting
+
+
+def _largest(meetings: Iterable[Meeting], bound: Meeting) -> Meeting:
+    """The largest of some, none of which is larger than a bound."""
+    largest = Meeting.NEVER
+    for meeting in meetings:
+        largest = max(largest, min(meeting, bound))
+        if largest == bound:
+            break
+    return largest

@@ -94,24 +94,35 @@ class Iterations:
         later = self._symbol(loop, "distance", 1, _UNBOUNDED)
         return iteration, iteration + later * loop.step
 
-    def cases_of(self, loop: Loop) -> list[Case]:
-        """The cases that a loop's iterations fall into, none where there are too many."""
+    def cases_of(self, loop: Loop) -> list[list[Case]]:
+        """The cases that a loop's iterations fall into, in the ways that are not too many.
+
+        The fewest come first; those by the remainders say the least, since they know no bounds.
+        """
         if loop.var is None:
             return []
         order = self._orders[loop]
+        ways = [self._remainders(loop, order), self._each(loop, order)]
+        return sorted(filter(None, ways), key=len)
+
+    def _each(self, loop: Loop, order: Order) -> list[Case]:
+        """A case for each iteration, or pair of them."""
+        assert loop.var is not None
         low, extent, step = map(constant, (loop.node.min, loop.node.extent, loop.step))
+        if low is None or extent is None or step is None or extent > _MAX_CASES:
+            return []
+        pairs = _pairs(order, extent)
+        if len(pairs) > _MAX_CASES:
+            return []
         dtype = str(loop.var.ty.dtype)
-        if low is not None and extent is not None and step is not None and extent <= _MAX_CASES:
-            pairs = _pairs(order, extent)
-            if len(pairs) <= _MAX_CASES:
-                return [
-                    (tirx.const(low + step * a, dtype), tirx.const(low + step * b, dtype))
-                    for a, b in pairs
-                ]
-        return self._remainders(loop, order) if step == 1 else []
+        return [
+            (tirx.const(low + step * a, dtype), tirx.const(low + step * b, dtype)) for a, b in pairs
+        ]
 
     def _remainders(self, loop: Loop, order: Order) -> list[Case]:
         """The cases by the remainders of the two iterations' numbers."""
+        if constant(loop.step) != 1:
+            return []
         number = math.lcm(*(period(access.indices or (), loop.var) for access in self._accesses))
         if number == 1 or number * number > _MAX_CASES:
             return []
