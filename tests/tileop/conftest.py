@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+
+import tvmtile
 
 
 class Tensors:
@@ -35,6 +39,19 @@ class Tensors:
 @pytest.fixture
 def tensors():
     return Tensors(seed=0)
+
+
+@pytest.fixture(params=["llvm", "metal"])
+def compiled(request):
+    """Compile a program for the CPU, or for Metal, where the emulator runs it and looks for races.
+
+    Cases with a dtype that Metal lacks are the CPU's only.
+    """
+    if request.param == "llvm":
+        return tvmtile.compile
+    if "float64" in request.node.callspec.params.values():
+        pytest.skip("Metal has no float64")
+    return partial(tvmtile.compile, target="metal", execution_backend="emulator")
 
 
 @pytest.fixture

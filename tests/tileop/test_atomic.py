@@ -1,6 +1,9 @@
-"""Atomic operations on the CPU: nothing gets lost between blocks that run at the same time."""
+"""Atomic operations: nothing gets lost between blocks that run at the same time."""
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,10 +13,12 @@ from tvm.target import Target
 import tvmtile
 import tvmtile.language as T
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, supported_dtypes
+from tvmtile.codegen.metal_atomics import has_atomic
 from tvmtile.errors import (
     InvalidOperand,
     InvalidValue,
     NestingError,
+    NoLowering,
     ShapeMismatch,
     UnsupportedDtype,
 )
@@ -23,7 +28,7 @@ UPDATES = {"add": T.atomic_add, "max": T.atomic_max, "min": T.atomic_min, "or": 
 CASES = [(kind, dtype) for kind in UPDATES for dtype in supported_dtypes(kind)]
 
 
-def histogram(kind, dtype, count, bins, target=None):
+def histogram(kind, dtype, count, bins, compiled):
     """`count` updates of `bins` elements, by blocks of 16."""
     update = UPDATES[kind]
 
@@ -38,21 +43,27 @@ def histogram(kind, dtype, count, bins, target=None):
                 if bx * 16 + i < count:
                     update(out[index[bx * 16 + i]], value[bx * 16 + i])
 
-    return tvmtile.compile(main, target=target)
+    return compiled(main)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), CASES)
-def test_many_blocks_update_few_elements(tensors, kind, dtype):
+def test_many_blocks_update_few_elements(tensors, kind, dtype, compiled):
     """Values are small integers, so that sums are exact in every dtype and order."""
-    index = tensors((3001,), "int32", 0, 5)
+    on_metal = compiled is not tvmtile.compile
+    if on_metal and not has_atomic(dtype):
+        with pytest.raises(NoLowering, match=f"Metal has no atomic operations on {dtype}"):
+            histogram(kind, dtype, 16, 8, compiled)
+        return
+    count = 301 if on_metal else 3001
+    index = tensors((count,), "int32", 0, 5)
     limit = 1 if dtype.startswith("uint") else 2
-    value = torch.tensor([-1, 0, 1, 0])[tensors((3001,), "int64", 0, 4)]
+    value = torch.tensor([-1, 0, 1, 0])[tensors((count,), "int64", 0, 4)]
     value = (value if limit == 2 else value.abs()).to(getattr(torch, dtype))
     if kind != "add":
-        value = tensors((3001,), dtype, 1, 100)
-    out = torch.zeros(5, dtype=value.dtype)
+        value = tensors((count,), dtype, 1, 100)
+    out = torch.zeros(8, dtype=value.dtype)
     expected = reference(tensors.wide(out), index.numpy(), tensors.wide(value), kind)
-    histogram(kind, dtype, 3001, 5)(index, value, out)
+    histogram(kind, dtype, count, 8, compiled)(index, value, out)
     np.testing.assert_array_equal(
         tensors.wide(out), tensors.wide(torch.tensor(expected).to(out.dtype))
     )
@@ -67,21 +78,23 @@ def test_narrow_floats_round_to_nearest_even(dtype):
     for target in (None, Target("llvm")):
         out = start.clone()
         index = torch.arange(400, dtype=torch.int32)
-        histogram("add", dtype, 400, 400, target)(index, value, out)
+        histogram("add", dtype, 400, 400, partial(tvmtile.compile, target=target))(
+            index, value, out
+        )
         assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_not_a_number_and_infinity(dtype):
-    value = torch.tensor([float("nan"), float("inf"), -float("inf")], dtype=getattr(torch, dtype))
-    out = torch.ones(3, dtype=value.dtype)
-    histogram("add", dtype, 3, 3)(torch.arange(3, dtype=torch.int32), value, out)
+def test_not_a_number_and_infinity(dtype, compiled):
+    value = torch.tensor([math.nan, math.inf, -math.inf, 1], dtype=getattr(torch, dtype))
+    out = torch.ones(4, dtype=value.dtype)
+    histogram("add", dtype, 4, 4, compiled)(torch.arange(4, dtype=torch.int32), value, out)
     assert out.isnan()[0]
-    assert out[1:].tolist() == [float("inf"), -float("inf")]
+    assert out[1:].tolist() == [math.inf, -math.inf, 2]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_split_k_tiles(dtype):
+def test_split_k_tiles(dtype, compiled):
     """Blocks that share the sum over K add their tiles into one result; all edges are ragged."""
     M, N, K = 50, 70, 100
 
@@ -101,7 +114,7 @@ def test_split_k_tiles(dtype):
 
     a, b = torch.randint(-3, 4, (M, K)).float(), torch.randint(-3, 4, (K, N)).float()
     c = torch.zeros(M, N, dtype=getattr(torch, dtype))
-    tvmtile.compile(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert torch.equal(c.double(), a.double() @ b.double())
 
 
@@ -179,7 +192,7 @@ def test_former_value_has_the_dtype_of_the_element(dtype):
     assert out.tolist() == [3, 5]
 
 
-def test_threads_of_a_block_each_add():
+def test_threads_of_a_block_each_add(compiled):
     @T.prim_func
     def main(C: T.Tensor((3,), "int32")):
         with T.Kernel(10, threads=64):
@@ -190,16 +203,55 @@ def test_threads_of_a_block_each_add():
                 T.atomic_add(C[2], 1)
 
     out = torch.zeros(3, dtype=torch.int32)
-    tvmtile.compile(main)(out)
+    compiled(main)(out)
     assert out.tolist() == [640, 10 * 63 * 32, 10]
 
 
-def test_shared_counters():
+@pytest.mark.parametrize("dtype", ["int32", "float32", "float16", "uint8"])
+@pytest.mark.parametrize("order", ["relaxed", "acq_rel"])
+def test_former_values_on_metal(dtype, order):
+    """Every thread gets another value, in device and in threadgroup memory; orders are fences."""
+
+    @T.prim_func
+    def main(C: T.Tensor((4,), dtype), out: T.Tensor((3, 64), dtype)):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((4,), dtype)
+            T.clear(shared)
+            out[0, tx] = T.atomic_add(C[1], 1, memory_order=order, return_prev=True)
+            out[1, tx] = T.atomic_add(shared[2], 1, memory_order=order, return_prev=True)
+            T.sync_threads()
+            out[2, tx] = T.atomic_load(shared[2], "relaxed")
+            if tx == 0:
+                T.atomic_store(C[2], 5, "release")
+
+    kind = getattr(torch, dtype)
+    values, out = torch.zeros(4, dtype=kind), torch.zeros(3, 64, dtype=kind)
+    tvmtile.compile(main, target="metal", execution_backend="emulator")(values, out)
+    assert [sorted(row) for row in out[:2].tolist()] == [list(range(64))] * 2
+    assert out[2].tolist() == [64] * 64
+    assert values[1].item() == 64
+    assert values[[0, 2, 3]].tolist() == [0, 5, 0]
+
+
+def test_registers_have_no_atomic_operations_on_metal():
+    @T.prim_func
+    def main(C: T.Tensor((4,), "int32")):
+        with T.Kernel(1, threads=32):
+            own = T.alloc_local((4,), "int32")
+            T.atomic_add(own[0], 1)
+            C[0] = own[0]
+
+    with pytest.raises(NoLowering, match="device and threadgroup memory atomically, not local"):
+        tvmtile.compile(main, target="metal", execution_backend="emulator")
+
+
+def test_shared_counters(compiled):
     """A histogram in a shared tile, then added to the result."""
 
     @T.prim_func
     def main(A: T.Tensor((1000,), "int32"), C: T.Tensor((8,), "int32")):
-        with T.Kernel(10, threads=100) as bx:
+        with T.Kernel(10, threads=64) as bx:
             bins = T.alloc_shared((8,), "int32")
             T.clear(bins)
             for i in T.Parallel(100):
@@ -207,7 +259,7 @@ def test_shared_counters():
             T.atomic_add(C[0], bins)
 
     src, out = torch.randint(0, 8, (1000,), dtype=torch.int32), torch.zeros(8, dtype=torch.int32)
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     assert torch.equal(out, torch.bincount(src, minlength=8).int())
 
 
@@ -354,7 +406,7 @@ def test_outside_a_kernel():
             T.atomic_add(C[0], 1)
 
 
-def test_one_value_updates_a_tile_once_a_block():
+def test_one_value_updates_a_tile_once_a_block(compiled):
     """A buffer is the block's to update, however many threads it has; an element is a thread's."""
 
     @T.prim_func
@@ -365,7 +417,7 @@ def test_one_value_updates_a_tile_once_a_block():
             T.atomic_add(C[0], 1)
 
     a, b, c = torch.zeros(3, dtype=torch.int32), *torch.zeros(2, 1, dtype=torch.int32)
-    tvmtile.compile(program)(a, b, c)
+    compiled(program)(a, b, c)
     assert a.tolist() == [10, 10, 10]
     assert b.item() == 5
     assert c.item() == 5 * 64

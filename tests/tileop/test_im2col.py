@@ -1,11 +1,10 @@
-"""T.im2col on the CPU, and a convolution made with it."""
+"""T.im2col on the CPU and on Metal, and a convolution made with it."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.tileop.im2col import reference
@@ -20,7 +19,7 @@ from tvmtile.tileop.im2col import reference
         ((1, 5, 5, 1), 1, 3, 1, 0),
     ],
 )
-def test_all_tiles(tensors, shape, kernel, stride, dilation, pad):
+def test_all_tiles(tensors, shape, kernel, stride, dilation, pad, compiled):
     """Tiles of 16 x 8, beyond the last row and column zero."""
     src = tensors(shape, "float32")
     expected = torch.tensor(reference(src.numpy(), kernel, stride, dilation, pad))
@@ -35,13 +34,13 @@ def test_all_tiles(tensors, shape, kernel, stride, dilation, pad):
             T.copy(tile, C[by * 16, bx * 8])
 
     out = torch.full((grid[1] * 16, grid[0] * 8), 7.0)
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     assert torch.equal(out[:rows, :columns], expected)
     assert not out[rows:].any()
     assert not out[:, columns:].any()
 
 
-def test_convolution(tensors):
+def test_convolution(tensors, compiled):
     N, H, W, C, F, K = 2, 10, 12, 16, 24, 3
 
     @T.prim_func
@@ -65,7 +64,7 @@ def test_convolution(tensors):
 
     data, weight = tensors((N, H, W, C), "float32"), tensors((K, K, C, F), "float32")
     out = torch.zeros(N, H, W, F)
-    tvmtile.compile(main)(data, weight, out)
+    compiled(main)(data, weight, out)
     expected = torch.nn.functional.conv2d(
         data.double().permute(0, 3, 1, 2), weight.double().permute(3, 2, 0, 1), padding=1
     )

@@ -1,11 +1,10 @@
-"""Reducers on the CPU: alloc_reducer, reducer_init, reducer_update, finalize_reducer."""
+"""Reducers on the CPU and on Metal: alloc_reducer, reducer_init, reducer_update, finalize_reducer."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.reduce import reference
@@ -13,7 +12,7 @@ from tvmtile.tileop.reduce import reference
 
 @pytest.mark.parametrize("op", ["sum", "max", "min", "bitand", "bitor", "bitxor"])
 @pytest.mark.parametrize("init", [None, 3])
-def test_rows(tensors, close, op, init):
+def test_rows(tensors, close, op, init, compiled):
     @T.prim_func
     def main(A: T.Tensor((20, 33), "int32"), C: T.Tensor((20,), "int32")):
         with T.Kernel(1, threads=32):
@@ -27,11 +26,11 @@ def test_rows(tensors, close, op, init):
 
     src, out = tensors((20, 33), "int32"), torch.zeros(20, dtype=torch.int32)
     start = None if init is None else torch.full((20,), init).numpy()
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     close(out, reference(src.numpy(), op, 1, start))
 
 
-def test_several_loops_contribute(tensors, close):
+def test_several_loops_contribute(tensors, close, compiled):
     """Contributions are converted; each pass of the outer loop begins again."""
 
     @T.prim_func
@@ -48,12 +47,12 @@ def test_several_loops_contribute(tensors, close):
                 C[n] = result[0]
 
     src, out = tensors((4, 3, 16), "float16"), torch.zeros(4)
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     close(out, 1 + src.double().sum((1, 2)).numpy())
 
 
 @pytest.mark.parametrize("replication", ["all", "none", None])
-def test_older_style(tensors, close, replication):
+def test_older_style(tensors, close, replication, compiled):
     """T.clear, ordinary stores, and the totals read in place."""
 
     @T.prim_func
@@ -67,7 +66,7 @@ def test_older_style(tensors, close, replication):
             T.copy(total, C)
 
     src, out = tensors((8, 16), "float32"), torch.zeros(8)
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     close(out, src.double().sum(1).numpy())
 
 

@@ -1,17 +1,16 @@
-"""T.cumsum and T.cummax on the CPU, against the reference."""
+"""T.cumsum and T.cummax on the CPU and on Metal, against the reference."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.tileop.scan import reference
 
 
-def scanned(src, kind, dim, reverse=False, out_dtype=None):
+def scanned(compiled, src, kind, dim, reverse=False, out_dtype=None):
     """Scan a tile: load, scan into another, store."""
     shape, dtype = tuple(src.shape), str(src.dtype).removeprefix("torch.")
     out_dtype = out_dtype or dtype
@@ -27,7 +26,7 @@ def scanned(src, kind, dim, reverse=False, out_dtype=None):
             T.copy(out, C)
 
     out = torch.zeros(shape, dtype=getattr(torch, out_dtype))
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     return out
 
 
@@ -45,10 +44,10 @@ def scanned(src, kind, dim, reverse=False, out_dtype=None):
         ((1,), 0),
     ],
 )
-def test_axes(tensors, close, shape, dim, reverse, kind):
+def test_axes(tensors, close, shape, dim, reverse, kind, compiled):
     src = tensors(shape, "int32")
     expected = reference(src.numpy(), kind, dim % len(shape), reverse)
-    close(scanned(src, kind, dim, reverse), expected)
+    close(scanned(compiled, src, kind, dim, reverse), expected)
 
 
 @pytest.mark.parametrize(
@@ -66,21 +65,21 @@ def test_axes(tensors, close, shape, dim, reverse, kind):
     ],
 )
 @pytest.mark.parametrize("dim", [0, 1])
-def test_dtypes(tensors, close, dtype, out_dtype, dim):
+def test_dtypes(tensors, close, dtype, out_dtype, dim, compiled):
     src = tensors((13, 40), dtype)
     expected = reference(tensors.wide(src), "sum", dim)
-    close(scanned(src, "sum", dim, out_dtype=out_dtype), expected)
+    close(scanned(compiled, src, "sum", dim, out_dtype=out_dtype), expected)
 
 
-def test_float16_totals_are_kept_in_float32():
+def test_float16_totals_are_kept_in_float32(compiled):
     """Totals of ones beyond 2048, where float16 can't add one any more."""
-    out = scanned(torch.ones(4096, dtype=torch.float16), "sum", 0)
+    out = scanned(compiled, torch.ones(4096, dtype=torch.float16), "sum", 0)
     assert out[-1].item() == 4096
 
 
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_in_place_and_region(tensors, close, dim, reverse):
+def test_in_place_and_region(tensors, close, dim, reverse, compiled):
     """Only the rows 2 to 9 and the columns 3 to 40 are scanned, where they are."""
 
     @T.prim_func
@@ -94,11 +93,11 @@ def test_in_place_and_region(tensors, close, dim, reverse):
     src = tensors((12, 45), "float32")
     expected = src.double().numpy().copy()
     expected[2:9, 3:40] = reference(expected[2:9, 3:40], "sum", dim, reverse)
-    tvmtile.compile(main)(src)
+    compiled(main)(src)
     close(src, expected)
 
 
-def test_tensor_of_an_extent_known_at_run_time(tensors, close):
+def test_tensor_of_an_extent_known_at_run_time(tensors, close, compiled):
     n = T.dynamic("n")
 
     @T.prim_func
@@ -106,16 +105,16 @@ def test_tensor_of_an_extent_known_at_run_time(tensors, close):
         with T.Kernel(4) as bx:
             T.cumsum(A[bx, 0:n], C[bx, 0:n], dim=1)
 
-    compiled = tvmtile.compile(main)
+    compiled = compiled(main)
     for extent in (1, 33):
         src, out = tensors((4, extent), "float32"), torch.zeros(4, extent)
         compiled(src, out)
         close(out, src.double().cumsum(1).numpy())
 
 
-def test_nan_is_ignored_by_cummax():
+def test_nan_is_ignored_by_cummax(compiled):
     src = torch.tensor([1.0, float("nan"), 3.0, 2.0])
-    assert scanned(src, "max", 0).tolist() == [1, 1, 3, 3]
+    assert scanned(compiled, src, "max", 0).tolist() == [1, 1, 3, 3]
 
 
 @pytest.mark.parametrize(

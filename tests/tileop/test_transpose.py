@@ -1,4 +1,4 @@
-"""T.transpose on the CPU."""
+"""T.transpose on the CPU and on Metal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.tileop.transpose import reference
@@ -14,7 +13,7 @@ from tvmtile.tileop.transpose import reference
 
 @pytest.mark.parametrize("shape", [(16, 16), (5, 33), (1, 7), (7, 1)])
 @pytest.mark.parametrize(("dtype", "out_dtype"), [("float32", "float32"), ("int8", "float16")])
-def test_shapes_and_dtypes(tensors, shape, dtype, out_dtype):
+def test_shapes_and_dtypes(tensors, shape, dtype, out_dtype, compiled):
     rows, columns = shape
 
     @T.prim_func
@@ -27,11 +26,11 @@ def test_shapes_and_dtypes(tensors, shape, dtype, out_dtype):
             T.copy(transposed, C)
 
     src, out = tensors(shape, dtype), torch.zeros((columns, rows), dtype=getattr(torch, out_dtype))
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     np.testing.assert_array_equal(out.numpy(), reference(src.numpy()).astype(out_dtype))
 
 
-def test_tiles_over_the_edge(tensors):
+def test_tiles_over_the_edge(tensors, compiled):
     @T.prim_func
     def main(A: T.Tensor((50, 70), "float32"), C: T.Tensor((70, 50), "float32")):
         with T.Kernel(T.ceildiv(70, 16), T.ceildiv(50, 16)) as (bx, by):
@@ -41,18 +40,18 @@ def test_tiles_over_the_edge(tensors):
             )
 
     src, out = tensors((50, 70), "float32"), torch.zeros(70, 50)
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     assert torch.equal(out, src.T)
 
 
-def test_matrix_of_a_stack(tensors):
+def test_matrix_of_a_stack(tensors, compiled):
     @T.prim_func
     def main(A: T.Tensor((3, 4, 6), "float32"), C: T.Tensor((3, 6, 4), "float32")):
         with T.Kernel(3) as bx:
             T.transpose(A[bx, 0:4, 0:6], C[bx, 0:6, 0:4])
 
     src, out = tensors((3, 4, 6), "float32"), torch.zeros(3, 6, 4)
-    tvmtile.compile(main)(src, out)
+    compiled(main)(src, out)
     assert torch.equal(out, src.mT)
 
 
@@ -82,12 +81,12 @@ def test_mistakes(statement, error, message):
         ((3, 4), (1, 1, 4, 3)),
     ],
 )
-def test_several_matrices(tensors, src_shape, dst_shape):
+def test_several_matrices(tensors, src_shape, dst_shape, compiled):
     @T.prim_func
     def main(A: T.Tensor(src_shape, "float32"), C: T.Tensor(dst_shape, "float32")):
         with T.Kernel(1):
             T.transpose(A, C)
 
     src = tensors(src_shape, "float32")
-    result = tvmtile.compile(main, out_idx=-1)(src)
+    result = compiled(main, out_idx=-1)(src)
     np.testing.assert_array_equal(result.numpy(), reference(src.numpy()).reshape(dst_shape))

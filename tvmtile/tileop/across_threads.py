@@ -86,12 +86,8 @@ def combine_over_block(
     def take(indices: list[ir.Var]) -> tirx.Stmt:
         total = tirx.BufferLoad(target, indices)
         theirs = [tirx.BufferLoad(exchange, [*indices, other]) for other in range(groups)]
-        steps = [tirx.BufferStore(target, theirs[0], indices)]
-        steps += [
-            tirx.BufferStore(totals, combiner.combine(value, total), indices)
-            for value in theirs[1:]
-        ]
-        return seq(steps)
+        values = [theirs[0], *(combiner.combine(value, total) for value in theirs[1:])]
+        return seq([tirx.BufferStore(target, value, indices) for value in values])
 
     return seq(
         [
