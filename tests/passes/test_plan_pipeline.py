@@ -7,7 +7,9 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
+import tvmtile
 import tvmtile.language as T
 from tvmtile import errors
 from tvmtile.errors import InvalidOperand, TileWarning
@@ -327,3 +329,34 @@ def test_threads_copy_what_they_use(pipelines):
     a = floats(5, 32)
     assert '"tvmtile.stage": [0, 1, 1, 1]' in pipelines.planned(program).script()
     np.testing.assert_array_equal(pipelines.check(program, a, zeros(5, 32))[1], a[:, ::-1])
+
+
+def test_a_loop_has_as_many_stages_as_a_block_has_memory_for():
+    @T.prim_func
+    def main(A: T.Tensor((8 * 4096,), "float32"), C: T.Tensor((8 * 4096,), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((4096,), "float32")  # 16 of 32 KB
+            for k in T.Pipelined(8, num_stages=4):
+                T.copy(A[k * 4096], tile)
+                T.copy(tile, C[k * 4096])
+
+    with pytest.warns(TileWarning, match="has 2 stages in place of 4: a block of Metal has no room"):
+        kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    assert "threadgroup float4 tile[2048]" in kernel.get_kernel_source()
+    A, C = torch.randn(8 * 4096), torch.empty(8 * 4096)
+    kernel(A, C)
+    assert torch.equal(A, C)
+
+
+def test_a_loop_runs_as_it_is_where_a_block_has_memory_for_one_version_only():
+    @T.prim_func
+    def main(A: T.Tensor((8 * 8192,), "float32"), C: T.Tensor((8 * 8192,), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((8192,), "float32")
+            for k in T.Pipelined(8, num_stages=2):
+                T.copy(A[k * 8192], tile)
+                T.copy(tile, C[k * 8192])
+
+    with pytest.warns(TileWarning, match="has 1 stages in place of 2"):
+        kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    assert "threadgroup float4 tile[2048]" in kernel.get_kernel_source()

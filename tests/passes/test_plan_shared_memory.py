@@ -106,7 +106,7 @@ def test_the_versions_of_a_pipelined_loop_count():
     def main(A: T.Tensor((8 * HALF,), "float32"), C: T.Tensor((8 * HALF,), "float32")):
         with T.Kernel(1, threads=128):
             tile = T.alloc_shared((HALF,), "float32")
-            for k in T.Pipelined(8, num_stages=3):
+            for k in T.Pipelined(8, order=[0, 1], stage=[0, 2]):
                 T.copy(A[k * HALF], tile)
                 T.copy(tile, C[k * HALF])
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile.errors import InvalidOperand, OutOfSharedMemory
+from tvmtile.errors import InvalidOperand, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.passes.accesses import accesses_of, kernels_of
 from tvmtile.passes.kernels import Launch, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.rewriting import contains
+from tvmtile.scopes import is_shared
 from tvmtile.spans import location_of
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.tileop.operands import constant, describe
 
-__all__ = ["CheckLaunch"]
+__all__ = ["CheckLaunch", "most_at_once"]
 
 
 @prim_func_pass("CheckLaunch")
@@ -24,8 +27,8 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     On a GPU threads run in groups (warps, simdgroups), so a block holds whole ones, and its shared
     tiles must fit into the memory of a block. Two tiles may share memory where one is last used
-    before the other is first used, which is what is counted. A CPU has neither limit. The program
-    is not changed.
+    before the other is first used, which is what is counted. Apple's GPUs have no float64. A CPU has
+    none of these limits. The program is not changed.
 
     ```
     with T.Kernel(64, threads=100) as bx:    # refused for CUDA: 100 is not a multiple of 32
@@ -37,6 +40,8 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         If the number of threads is none that the target can run.
     OutOfSharedMemory
         If the shared tiles of a block need more than the target has; the message lists them.
+    UnsupportedDtype
+        If the target can't compute with the dtype of a tile or of a value.
     """
     del context
     target = target_of(func)
@@ -45,6 +50,7 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         return func
     for kernel in kernels_of(func):
         _check_threads(kernel, capability)
+        _check_dtypes(kernel, capability)
         _check_shared_memory(kernel, capability)
     return func
 
@@ -66,8 +72,30 @@ def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
         )
 
 
+def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
+    for access in accesses_of(kernel):
+        dtype = str(access.buffer.ty.dtype)
+        if dtype in capability.lacks:
+            raise UnsupportedDtype(
+                f"{describe(access.buffer)}: {capability.name} has no {dtype}",
+                help="use float32 for this tile",
+                location=access.location,
+            )
+
+    def converts(store: tirx.BufferStore) -> None:
+        for dtype in capability.lacks:
+            if contains(store.value, tirx.Cast, lambda cast: str(cast.ty.dtype) == dtype):  # noqa: B023
+                raise UnsupportedDtype(
+                    f"a value is converted to {dtype}, which {capability.name} lacks",
+                    help="compute in float32",
+                    location=location_of(store),
+                )
+
+    tvm_ffi.structural_walk(kernel, (tirx.BufferStore, converts))
+
+
 def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
-    tiles = _most_at_once(kernel)
+    tiles = most_at_once(kernel)
     needed = sum(tiles.values())
     if needed <= capability.shared_memory:
         return
@@ -80,12 +108,20 @@ def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
     )
 
 
-def _most_at_once(kernel: tirx.For) -> dict[ir.Var, int]:
-    """The shared tiles that hold a value at the point where they need most memory, with their bytes."""
+def most_at_once(kernel: tirx.For, without: Collection[ir.Var] = ()) -> dict[ir.Var, int]:
+    """The shared tiles that hold a value at the point where they need most memory, with their bytes.
+
+    Parameters
+    ----------
+    kernel : For
+        The outermost loop of a kernel.
+    without : collection of Var
+        Tiles that are not counted.
+    """
     sizes: dict[ir.Var, int] = {}
 
     def allocate(node: tirx.AllocBuffer) -> None:
-        if str(node.buffer.ty.storage_scope).startswith("shared"):
+        if is_shared(node.buffer) and node.buffer not in without:
             sizes[node.buffer] = _size(node.buffer)
 
     tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, allocate), order="pre")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -12,6 +12,7 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, SourceLocation, warn
 from tvmtile.language.loops import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.passes.accesses import accesses_of
+from tvmtile.passes.check_launch import most_at_once
 from tvmtile.passes.kernels import flattened, is_kernel, prim_func_pass
 from tvmtile.passes.pipelining import (
     PIPELINE_ANNOTATIONS,
@@ -23,7 +24,9 @@ from tvmtile.passes.pipelining import (
     body_of,
     versions_of,
 )
+from tvmtile.passes.plan_shared_memory import allocated_bytes
 from tvmtile.rewriting import seq, with_children
+from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["PlanPipeline"]
 
@@ -42,8 +45,9 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     The plan is written as the annotations `tvmtile.stage` and `tvmtile.order`, an entry for each
     statement but those names, allocations and views. A loop that can't be pipelined loses its
-    annotations, and a warning says why; what it computes never depends on the plan. Loops of no or
-    one stage have nothing to plan.
+    annotations, and a warning says why; what it computes never depends on the plan. Where a block
+    has no memory for so many versions there are fewer stages, and a warning too. Loops of no or one
+    stage have nothing to plan.
 
     Raises
     ------
@@ -85,18 +89,21 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    capability = gpu(target) if target is not None else None
 
     def plan(loop: tirx.For, mutator: Any) -> Any:
         if not is_kernel(loop):
             return mutator.default_mutate(loop)
-        return _Planner(KernelTiles(loop)).rewrite(loop)
+        return _Planner(KernelTiles(loop), _Memory(loop, capability)).rewrite(loop)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, plan)]))
 
 
 class _Planner:
-    def __init__(self, tiles: KernelTiles) -> None:
+    def __init__(self, tiles: KernelTiles, memory: _Memory) -> None:
         self._tiles = tiles
+        self._memory = memory
         self._versioned: set[ir.Var] = set()  # by the loops around
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
@@ -115,7 +122,7 @@ class _Planner:
             if STAGE_ANNOTATION in loop.annotations:
                 body, plan = self._by_hand(loop)
             else:
-                body, plan = self._by_dependences(loop, int(loop.annotations[STAGES_ANNOTATION]))
+                body, plan = self._that_fit(loop, int(loop.annotations[STAGES_ANNOTATION]))
         except Obstacle as obstacle:
             name = loop.loop_var.name
             warn(f"the loop over {name} is not pipelined: {obstacle}", _location(loop))
@@ -145,6 +152,26 @@ class _Planner:
         self._check(loop, body, plan)
         return body, plan
 
+    # As many stages as the memory of a block has room for ---------------------------------------
+
+    def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
+        outer = self._versioned
+        for stages in range(max(1, num_stages), 0, -1):
+            self._versioned = outer
+            body, plan = self._by_dependences(loop, stages)
+            versions = versions_of(loop, body, plan, self._tiles)
+            counts = {buffer: version.count for buffer, version in versions.items()}
+            if self._memory.has_room_for(counts):
+                self._memory.take(counts)
+                break
+        if stages < num_stages:
+            warn(
+                f"the loop over {loop.loop_var.name} has {stages} stages in place of {num_stages}: "
+                f"{self._memory.name} has no room for more versions of its tiles",
+                _location(loop),
+            )
+        return body, plan
+
     # What can run ahead ------------------------------------------------------------------------
 
     def _by_dependences(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
@@ -169,6 +196,31 @@ class _Planner:
             if buffer in self._versioned:
                 raise Obstacle(f"a loop around has versions of {buffer.name}", buffer)
         self._versioned = self._versioned | set(versions)
+
+
+class _Memory:
+    """The shared memory of a block: what its tiles take, and what there is."""
+
+    def __init__(self, kernel: tirx.For, capability: GpuCapability | None) -> None:
+        self._kernel = kernel
+        self._limit = capability.shared_memory if capability is not None else None
+        self._versions: dict[ir.Var, int] = {}
+        self.name = f"a block of {capability.name}" if capability is not None else ""
+
+    def has_room_for(self, versions: Mapping[ir.Var, int]) -> bool:
+        """Tell whether tiles can have so many versions; they always can have one.
+
+        The versions of a tile hold values at all times, so that no other tile shares their memory.
+        """
+        if self._limit is None or all(count == 1 for count in versions.values()):
+            return True
+        all_versions = {**self._versions, **versions}
+        others = sum(most_at_once(self._kernel, all_versions).values())
+        return others + sum(allocated_bytes(b) * n for b, n in all_versions.items()) <= self._limit
+
+    def take(self, versions: Mapping[ir.Var, int]) -> None:
+        """Remember the versions of a loop."""
+        self._versions.update(versions)
 
 
 class _Producers:
