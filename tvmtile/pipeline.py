@@ -23,6 +23,7 @@ from tvmtile.passes import (
     CheckFragments,
     CheckLaunch,
     CheckLocals,
+    DeclareAsAccessed,
     DistributeParallel,
     FragmentToSimdgroup,
     GuardGlobalAccess,
@@ -97,6 +98,7 @@ _METAL: tuple[Any, ...] = (
     PlaceFragments,  # fragments become arrays of registers
     PlaceMemoryOnMetal,  # shared tiles are placed in threadgroup memory
     PlanSharedMemory,  # and share it, where they would not fit otherwise
+    DeclareAsAccessed,  # memory that moves as words is declared in words
     InsertBarriers,  # threads wait for each other where they exchange elements
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
