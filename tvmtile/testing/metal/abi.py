@@ -102,7 +102,7 @@ class Statistics(ctypes.Structure):
     """What a launch did."""
 
     _fields_ = (
-        ("operations", ctypes.c_uint64 * 6),
+        ("operations", ctypes.c_uint64 * 7),
         ("device_bytes_read", ctypes.c_uint64),
         ("device_bytes_written", ctypes.c_uint64),
         ("threadgroup_bytes_read", ctypes.c_uint64),

@@ -42,6 +42,8 @@ class LaunchStatistics:
         `simdgroup_load`, `simdgroup_store`, and the two multiplications of 8x8 matrices.
     simd_functions : int
         Sums, shuffles, votes and the like.
+    tensor_multiplies : int
+        `matmul2d` of cooperative tensors, 16x16 by 16x32.
     device_bytes_read, device_bytes_written : int
         Traffic of threads with buffers; each access of each thread counts.
     threadgroup_bytes_read, threadgroup_bytes_written : int
@@ -59,6 +61,7 @@ class LaunchStatistics:
     matrix_stores: int
     matrix_multiplies: int
     simd_functions: int
+    tensor_multiplies: int
     device_bytes_read: int
     device_bytes_written: int
     threadgroup_bytes_read: int
@@ -256,7 +259,7 @@ def _buffers(
 
 
 def _statistics(counted: abi.Statistics) -> LaunchStatistics:
-    barriers, simdgroup_barriers, loads, stores, multiplies, functions = counted.operations
+    barriers, simdgroup_barriers, loads, stores, multiplies, functions, tensors = counted.operations
     return LaunchStatistics(
         barriers,
         simdgroup_barriers,
@@ -264,6 +267,7 @@ def _statistics(counted: abi.Statistics) -> LaunchStatistics:
         stores,
         multiplies,
         functions,
+        tensors,
         counted.device_bytes_read,
         counted.device_bytes_written,
         counted.threadgroup_bytes_read,

@@ -90,6 +90,11 @@ def _language_flags() -> tuple[str, ...]:
     return ("-fsingle-precision-constant",)
 
 
+def _standard_of(source: str) -> tuple[str, ...]:
+    """Metal 4's matrix operations have a structure as a template's argument, which is C++20."""
+    return ("-std=c++20",) if "<MetalPerformancePrimitives/" in source else ()
+
+
 def cache_directory() -> Path:
     """Where compiled modules are kept: below XDG_CACHE_HOME, or a temporary directory."""
     base = os.environ.get("XDG_CACHE_HOME")
@@ -127,7 +132,7 @@ def build_module(translated: str, source: str, cache: bool) -> Path:
         If there is no C++ compiler.
     """
     directory = cache_directory()
-    flags = (*_KERNEL_FLAGS, *_language_flags(), *_machine_flags())
+    flags = (*_KERNEL_FLAGS, *_standard_of(source), *_language_flags(), *_machine_flags())
     key = _digest([translated, *_headers(), *flags, _compiler_identity(), *_runtime_sources()])
     library = directory / f"{key}.so"
     if cache and library.exists():

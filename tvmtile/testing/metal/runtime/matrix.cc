@@ -152,7 +152,62 @@ void multiply(const Site& site, void* const* payloads, unsigned lanes) {
   }
 }
 
+// --- cooperative tensors
+
+using Block = float[kBlock][kBlock];
+
+// Gathers a block from where it starts in every lane's elements.
+void gather_block(const Site& site, const void* const* elements, Element type, unsigned block,
+                  const char* name, Block& out) {
+  const unsigned bytes = bytes_of(type);
+  for (unsigned lane = 0; lane < kSimdgroupSize; ++lane) {
+    auto* first = static_cast<const char*>(elements[lane]) + block * kBlockElements * bytes;
+    for (unsigned i = 0; i < kBlockElements; ++i) {
+      if (is_poison(first + i * bytes, type)) fail_never_written(site, name, lane);
+      out[block_row(lane, i)][block_column(lane, i)] = to_float(first + i * bytes, type);
+    }
+  }
+}
+
+void multiply_tensors(const Site& site, void* const* payloads, unsigned lanes) {
+  require_full_simdgroup(site, lanes);
+  const void* a[kSimdgroupSize];
+  const void* b[kSimdgroupSize];
+  const void* c[kSimdgroupSize];
+  for (unsigned lane = 0; lane < kSimdgroupSize; ++lane) {
+    auto& part = *static_cast<const TensorMultiply*>(payloads[lane]);
+    a[lane] = part.a, b[lane] = part.b, c[lane] = part.c;
+  }
+  auto& first = *static_cast<const TensorMultiply*>(payloads[0]);
+  const unsigned bytes = bytes_of(first.c_type);
+  Block left, right, sum;
+  gather_block(site, a, first.a_type, 0, "left", left);
+  for (unsigned half = 0; half < 2; ++half) {
+    gather_block(site, b, first.b_type, half, "right", right);
+    gather_block(site, c, first.c_type, half, "destination", sum);
+    for (unsigned i = 0; i < kBlock; ++i) {
+      for (unsigned j = 0; j < kBlock; ++j) {
+        for (unsigned k = 0; k < kBlock; ++k) {
+          sum[i][j] += (first.transpose_a ? left[k][i] : left[i][k]) *
+                       (first.transpose_b ? right[j][k] : right[k][j]);
+        }
+      }
+    }
+    for (unsigned lane = 0; lane < kSimdgroupSize; ++lane) {
+      auto* elements = static_cast<char*>(static_cast<TensorMultiply*>(payloads[lane])->c);
+      elements += half * kBlockElements * bytes;
+      for (unsigned i = 0; i < kBlockElements; ++i) {
+        from_float(elements + i * bytes, first.c_type, sum[block_row(lane, i)][block_column(lane, i)]);
+      }
+    }
+  }
+}
+
 }  // namespace
+
+void tensor_multiply(const Site& site, TensorMultiply& operands) {
+  machine->meet_simdgroup(site, &operands, multiply_tensors);
+}
 
 void matrix_load(const Site& site, MatrixTransfer& transfer) {
   machine->meet_simdgroup(site, &transfer, load);

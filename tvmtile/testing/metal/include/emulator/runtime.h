@@ -21,6 +21,7 @@ enum class Operation : unsigned {
   kMatrixStore,
   kMatrixMultiply,
   kSimdFunction,
+  kTensorMultiply,
   kCount,
 };
 
@@ -88,6 +89,16 @@ struct MatrixMultiply {
   Element d_type, a_type, b_type, c_type;
 };
 
+// One lane's part in c += a * b of cooperative tensors: a is [16, 16], b [16, 32] and c [16, 32].
+struct TensorMultiply {
+  void* c;  // the lane's 16 elements
+  const void* a;  // 8
+  const void* b;  // 16
+  Element c_type, a_type, b_type;
+  bool transpose_a, transpose_b;  // a, b hold the transposed factor
+};
+
+void tensor_multiply(const Site& site, TensorMultiply& multiply);
 void matrix_load(const Site& site, MatrixTransfer& transfer);
 void matrix_store(const Site& site, MatrixTransfer& transfer);
 void matrix_multiply(const Site& site, MatrixMultiply& multiply);

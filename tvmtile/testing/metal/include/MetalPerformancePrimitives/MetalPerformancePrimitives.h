@@ -1,0 +1,2 @@
+// Part of Metal Performance Primitives: what multiplies cooperative tensors.
+#include "emulator/tensor_ops.h"
