@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,7 +30,14 @@ _APPLE = {
     "max_threads_per_block": 1024,
     "max_num_threads": 1024,
 }
-_ALIASES: dict[str, Any] = {"cpu": "llvm", "metal": _APPLE, "mps": _APPLE}
+# A key says what no option of TVM's does: that the GPU is an M5 or later, and runs Metal 4.
+_METAL4_KEY = "metal4"
+_ALIASES: dict[str, Any] = {
+    "cpu": "llvm",
+    "metal": _APPLE,
+    "mps": _APPLE,
+    "metal4": {**_APPLE, "keys": [_METAL4_KEY, "metal", "gpu"]},
+}
 
 
 def target_kinds() -> tuple[str, ...]:
@@ -50,7 +57,8 @@ def resolve(target: Any) -> Target:
     Parameters
     ----------
     target : str, dict, Target or None
-        None, "cpu", "llvm" and "auto" mean the machine this runs on, "metal" and "mps" Apple's GPUs.
+        None, "cpu", "llvm" and "auto" mean the machine this runs on, "metal" and "mps" Apple's GPUs,
+        "metal4" those from M5 on, as `{"kind": "metal", "keys": ["metal4", "metal", "gpu"]}` does.
         A GPU's target without a host gets this machine as its host.
 
     Raises
@@ -150,12 +158,18 @@ class GpuCapability:
         Threads of a block.
     shared_memory : int
         Bytes of shared memory that a block may opt into.
+    lacks : tuple of str
+        Dtypes that it can't compute with.
+    has_matmul2d : bool
+        Whether it multiplies matrices by Metal 4's `matmul2d`, on units of their own.
     """
 
     name: str
     group_size: int
     max_threads: int
     shared_memory: int
+    lacks: tuple[str, ...] = ()
+    has_matmul2d: bool = False
 
 
 # KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -173,7 +187,9 @@ _CUDA_SHARED_KB = {
     "sm_103": 227,
     "sm_120": 99,
 }
-_METAL = GpuCapability("Metal", 32, 1024, 32 * 1024)  # Metal Feature Set Tables, family Apple7 on
+# Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
+_METAL = GpuCapability("Metal", 32, 1024, 32 * 1024, lacks=("float64",))
+_METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
 
 
 def gpu(target: Target) -> GpuCapability | None:
@@ -185,7 +201,7 @@ def gpu(target: Target) -> GpuCapability | None:
         If it is a CUDA architecture whose limits are not known.
     """
     if target.kind.name == "metal":
-        return _METAL
+        return _METAL4 if _METAL4_KEY in target.keys else _METAL
     if target.kind.name != "cuda":
         return None
     arch = str(target.attrs.get("arch", ""))

@@ -14,13 +14,64 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen import metal_atomics, metal_barriers, metal_floats, metal_math
 
-__all__ = ["ELEMENTS_PER_LANE", "FUNCTIONS", "element_of", "set_element", "with_functions"]
+__all__ = [
+    "ELEMENTS_PER_LANE",
+    "FUNCTIONS",
+    "element_of",
+    "matmul2d",
+    "set_element",
+    "with_functions",
+]
 
 ELEMENTS_PER_LANE = 2
 """Elements of an 8x8 simdgroup matrix that a thread holds."""
 _MARK = "using namespace metal;\n"
 
+_PRIMITIVES = "#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
+# The registers of cooperative tensors are those of the arguments, in order. The descriptor is the one
+# that MLX uses (steel/gemm/nax.h), down to its relaxed precision, which is about float32 factors:
+# what is known of the order is known of this descriptor.
+_MATMUL2D = """\
+template <typename C, typename T>
+inline void tvmtile_matmul2d_{name}(thread C* c, const thread T* a, const thread T* b0,
+                                const thread T* b1) {{
+  constexpr auto descriptor = mpp::tensor_ops::matmul2d_descriptor(
+      16, 32, 16, {transpose_a}, {transpose_b}, true,
+      mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate);
+  mpp::tensor_ops::matmul2d<descriptor, metal::execution_simdgroup> multiply;
+  auto left = multiply.template get_left_input_cooperative_tensor<T, T, C>();
+  auto right = multiply.template get_right_input_cooperative_tensor<T, T, C>();
+  auto sum = multiply.template get_destination_cooperative_tensor<
+      metal::remove_addrspace_t<decltype(left)>, metal::remove_addrspace_t<decltype(right)>, C>();
+  _Pragma("clang loop unroll(full)")
+  for (short i = 0; i < 8; ++i) {{
+    left[i] = a[i];
+    right[i] = b0[i];
+    right[8 + i] = b1[i];
+  }}
+  _Pragma("clang loop unroll(full)")
+  for (short i = 0; i < 16; ++i) sum[i] = c[i];
+  multiply.run(left, right, sum);
+  _Pragma("clang loop unroll(full)")
+  for (short i = 0; i < 16; ++i) c[i] = sum[i];
+}}
+"""
+
+
+def _matmul2d_name(transpose_a: bool, transpose_b: bool) -> str:
+    return "nt"[transpose_a] + "nt"[transpose_b]
+
+
+_MATMUL2DS = {
+    f"tvmtile_matmul2d_{_matmul2d_name(a, b)}": _MATMUL2D.format(
+        name=_matmul2d_name(a, b), transpose_a=str(a).lower(), transpose_b=str(b).lower()
+    )
+    for a in (False, True)
+    for b in (False, True)
+}
+
 FUNCTIONS = {
+    **_MATMUL2DS,
     "tvmtile_element": """\
 template <typename T>
 inline T tvmtile_element(thread simdgroup_matrix<T, 8, 8>& matrix, int index) {
@@ -45,6 +96,8 @@ def with_functions(source: str) -> str:
     if not needed:
         return source
     head, mark, rest = source.partition(_MARK)
+    if _PRIMITIVES not in head and not _MATMUL2DS.keys().isdisjoint(called):
+        head += _PRIMITIVES
     return head + mark + "\n" + "\n".join(needed) + rest
 
 
@@ -80,6 +133,22 @@ def set_element(matrices: ir.Var, register: Any, value: Any) -> tirx.Stmt:
     """Set an element that a thread holds of an array of simdgroup matrices; see `element_of`."""
     matrix, element = _split(matrices, register)
     return tirx.Evaluate(T.call_extern("void", "tvmtile_set_element", matrix, element, value))
+
+
+def matmul2d(transpose_a: bool, transpose_b: bool, c: Any, a: Any, b0: Any, b1: Any) -> tirx.Stmt:
+    """Multiply blocks of 16x16 that the threads of a simdgroup hold, in float16 or bfloat16.
+
+    Parameters
+    ----------
+    transpose_a, transpose_b : bool
+        The blocks of A, of B, hold the transposed matrix.
+    c : Expr
+        The address of a thread's 16 registers of [16, 32] sums, float32: two blocks side by side.
+    a, b0, b1 : Expr
+        The addresses of 8 registers each: of A, of B for the left half of `c`, and for its right half.
+    """
+    name = f"tvmtile_matmul2d_{_matmul2d_name(transpose_a, transpose_b)}"
+    return tirx.Evaluate(T.call_extern("void", name, c, a, b0, b1))
 
 
 def _split(matrices: ir.Var, register: Any) -> tuple[Any, Any]:

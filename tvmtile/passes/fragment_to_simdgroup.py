@@ -6,13 +6,17 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.sym import Analyzer
 
+from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.passes.infer_layout import retyped
-from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.rewriting import substitute
 from tvmtile.scopes import FRAGMENT_SCOPE, SIMDGROUP_SCOPE
+from tvmtile.spans import location_of
+from tvmtile.target import gpu
 from tvmtile.tileop.operands import buffer_of
-from tvmtile.tileop.registry import operator_of
+from tvmtile.tileop.registry import LoweringContext, demanded_layouts, operator_of
 
 __all__ = ["FragmentToSimdgroup"]
 
@@ -21,8 +25,9 @@ __all__ = ["FragmentToSimdgroup"]
 def FragmentToSimdgroup(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Move fragments that a matrix unit reads or writes from `local.fragment` to `metal.simdgroup`.
 
-    An operator says which of its operands these are. The layout that they get later has whole 8x8
-    matrices, and a simdgroup allocates its own share of them only.
+    An operator says which of its operands these are. Where the target has an instruction that takes
+    all of them from the registers of threads, they stay as they are. The layout that they get later
+    has whole 8x8 matrices, and a simdgroup allocates its own share of them only.
 
     Before
     ------
@@ -50,6 +55,8 @@ def FragmentToSimdgroup(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
     moved: dict[ir.Var, Any] = {}
+    if _multiply_as_they_are(func):
+        return func
 
     def note(call: ir.Call) -> None:
         op = operator_of(call)
@@ -60,3 +67,30 @@ def FragmentToSimdgroup(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     tvm_ffi.structural_walk(func.body, (ir.Call, note))
     return func.with_body(substitute(func.body, moved)) if moved else func
+
+
+def _multiply_as_they_are(func: tirx.PrimFunc) -> bool:
+    """Tell whether matrix units read and write all fragments of a function where they are."""
+    target = func.attrs.get("target") if func.attrs is not None else None
+    capability = gpu(target) if target is not None else None
+    if capability is None or not capability.has_matmul2d:
+        return False
+    layouts: dict[ir.Var, set[FragmentLayout | None]] = {}
+
+    def note(call: ir.Call, launch: Launch) -> None:
+        op = operator_of(call)
+        if op is None or not op.matrix_operands():
+            return
+        context = LoweringContext(target, Analyzer(), location_of(call), launch=launch)
+        demanded = demanded_layouts(op, context)
+        for buffer in map(buffer_of, op.matrix_operands()):
+            if buffer.ty.storage_scope == FRAGMENT_SCOPE:
+                layouts.setdefault(buffer, set()).add(demanded.get(buffer))
+
+    def kernel(loop: tirx.For) -> None:
+        if is_kernel(loop):
+            launch = Launch(loop)
+            tvm_ffi.structural_walk(loop, (ir.Call, lambda call: note(call, launch)))
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, kernel))
+    return all(None not in found and len(found) == 1 for found in layouts.values())

@@ -61,7 +61,7 @@ class Partition:
     rows, columns : int
         Simdgroups along M and along N.
     row_matrices, column_matrices : int
-        8x8 matrices of a simdgroup along M and along N.
+        Matrices of a simdgroup along M and along N.
     """
 
     rows: int
@@ -70,7 +70,9 @@ class Partition:
     column_matrices: int
 
 
-def partition(m: int, n: int, simdgroups: int, policy: int) -> Partition:
+def partition(
+    m: int, n: int, simdgroups: int, policy: int, matrix: tuple[int, int] = (MATRIX, MATRIX)
+) -> Partition:
     """Share an accumulator of [m, n] out over simdgroups.
 
     Parameters
@@ -82,18 +84,22 @@ def partition(m: int, n: int, simdgroups: int, policy: int) -> Partition:
     policy : GemmWarpPolicy
         FullRow puts as many simdgroups as can be along M, FullCol along N; Square makes the share of
         a simdgroup as square as can be.
+    matrix : tuple of int
+        Rows and columns of what a simdgroup multiplies at once.
 
     Raises
     ------
     InvalidOperand
-        If the extents are not multiples of 8, or the simdgroups can't share the 8x8 matrices evenly.
+        If the extents are not multiples of those of a matrix, or the simdgroups can't share the
+        matrices evenly.
     """
-    if m % MATRIX or n % MATRIX:
+    height, width = matrix
+    if m % height or n % width:
         raise InvalidOperand(
-            f"gemm: an accumulator of [{m}, {n}] does not consist of 8x8 matrices",
-            help=f"use multiples of 8, such as [{_up(m)}, {_up(n)}]",
+            f"gemm: an accumulator of [{m}, {n}] does not consist of {height}x{width} matrices",
+            help=f"use multiples of {height} and {width}, such as [{_up(m, height)}, {_up(n, width)}]",
         )
-    rows, columns = m // MATRIX, n // MATRIX
+    rows, columns = m // height, n // width
     ways = [
         Partition(along, simdgroups // along, rows // along, columns * along // simdgroups)
         for along in range(1, simdgroups + 1)
@@ -103,19 +109,21 @@ def partition(m: int, n: int, simdgroups: int, policy: int) -> Partition:
         threads = [s * LANES for s in range(1, 33) if _divides(rows, columns, s)]
         raise InvalidOperand(
             f"gemm: {simdgroups} simdgroups ({simdgroups * LANES} threads) can't share an accumulator "
-            f"of [{m}, {n}], which is {rows} x {columns} matrices of 8x8",
+            f"of [{m}, {n}], which is {rows} x {columns} matrices of {height}x{width}",
             help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
-            f"multiples of {MATRIX * simdgroups} along M or N",
+            f"multiples of {height * simdgroups} along M or {width * simdgroups} along N",
         )
     if policy == GemmWarpPolicy.FullRow:
         return max(ways, key=lambda way: way.rows)
     if policy == GemmWarpPolicy.FullCol:
         return max(ways, key=lambda way: way.columns)
-    return min(ways, key=lambda way: (way.row_matrices + way.column_matrices, way.columns))
+    return min(
+        ways, key=lambda way: (height * way.row_matrices + width * way.column_matrices, way.columns)
+    )
 
 
-def _up(extent: int) -> int:
-    return -(-extent // MATRIX) * MATRIX
+def _up(extent: int, multiple: int) -> int:
+    return -(-extent // multiple) * multiple
 
 
 def _divides(rows: int, columns: int, simdgroups: int) -> bool:

@@ -1,0 +1,215 @@
+"""`T.gemm` by Metal 4's `matmul2d`, for the matrix units of Apple's GPUs from M5 on.
+
+A simdgroup multiplies 16x16 by 16x32 at once, from cooperative tensors: its threads hold the elements
+of both factors and of the accumulator in registers. Here all three are fragments, whose layouts are
+those of the cooperative tensors, so that epilogues and reductions work on an accumulator as on any
+fragment. For each 16 of K, A and B are copied from threadgroup or device memory to fragments.
+
+The layouts are not Apple's to promise: see `ROW`. Nothing here has run on such a GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.codegen.metal import matmul2d
+from tvmtile.errors import InvalidOperand
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
+from tvmtile.rewriting import for_loop, nest, seq
+from tvmtile.scopes import FRAGMENT_SCOPE, is_fragment
+from tvmtile.target import gpu
+from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm.simdgroup import LANES, Partition, partition
+from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["BLOCK", "COLUMN", "ROW", "gemm_matmul2d"]
+
+BLOCK = 16
+"""Rows and columns of a block, of which cooperative tensors consist: one of A, two of B and of C."""
+_PAIR = (BLOCK, 2 * BLOCK)
+_ELEMENTS = BLOCK * BLOCK // LANES
+
+# Which lane holds which element of a block: row = 8 a + 4 b + c and column = 8 d + 4 e + f for lane
+# 16 b + 8 d + 2 c + e and register 4 a + f. Apple's interface asks a tensor for it at run time; MLX
+# (mlx/backend/metal/kernels/steel/gemm/nax.h, BaseNAXFrag::get_coord) relies on this map, for this
+# descriptor, on the GPUs that this lowering is for.
+ROW = (Digit(2, REGISTER, 4), Digit(2, THREAD, 16), Digit(4, THREAD, 2))
+COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(4, REGISTER, 1))
+"""The digits of the row and of the column of a block's element: its lane, and one of 8 registers."""
+
+
+def _share(op: Gemm, context: LoweringContext) -> Partition:
+    """How simdgroups share the accumulator, in units of 16x32."""
+    capability = gpu(context.target)
+    if capability is None or not capability.has_matmul2d:
+        raise Decline("the target is not Metal 4")
+    _check_dtypes(op)
+    m, n, k = (constant(extent) for extent in (op.m, op.n, op.k))
+    if m is None or n is None or k is None:
+        raise Decline(f"an extent of [{op.m}, {op.n}, {op.k}] is not a constant")
+    if k % BLOCK:
+        raise Decline(f"K = {k} is not a multiple of {BLOCK}")
+    if context.threads % LANES:
+        raise Decline(f"{context.threads} threads are not whole simdgroups")
+    try:
+        return partition(m, n, context.threads // LANES, op.policy, _PAIR)
+    except InvalidOperand as error:
+        raise Decline(str(error)) from error
+
+
+def _check_dtypes(op: Gemm) -> None:
+    factors = {dtype_of(op.A), dtype_of(op.B)}
+    if len(factors) > 1 or not factors <= {"float16", "bfloat16"} or dtype_of(op.C) != "float32":
+        raise Decline(
+            f"{describe(op.A)} x {describe(op.B)} into {describe(op.C)}: it multiplies two float16 or "
+            "two bfloat16 tiles into a float32 one"
+        )
+
+
+def _layouts(op: Gemm, share: Partition, k: int, threads: int) -> dict[str, FragmentLayout]:
+    """The layouts of the operands as they are stored, with `k` blocks along K."""
+    along_m = (Digit(share.rows, THREAD, share.columns * LANES), share.row_matrices)
+    along_n = (Digit(share.columns, THREAD, LANES), 2 * share.column_matrices)
+    along_k = (Digit(1, THREAD, 1), k)
+    stored = {
+        "C": (along_m, along_n),
+        "A": (along_k, along_m) if op.transpose_A else (along_m, along_k),
+        "B": (along_n, along_k) if op.transpose_B else (along_k, along_n),
+    }
+    return {name: _of_blocks(rows, columns, threads) for name, (rows, columns) in stored.items()}
+
+
+def _of_blocks(rows: tuple[Digit, int], columns: tuple[Digit, int], threads: int) -> FragmentLayout:
+    """The registers of a thread are counted within a block first, then block by block of a row."""
+    (row_group, row_blocks), (column_group, column_blocks) = rows, columns
+    axes = (
+        (row_group, Digit(row_blocks, REGISTER, column_blocks * _ELEMENTS), *ROW),
+        (column_group, Digit(column_blocks, REGISTER, _ELEMENTS), *COLUMN),
+    )
+    return FragmentLayout(threads, tuple(tuple(d for d in axis if d.extent > 1) for axis in axes))
+
+
+def matmul2d_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+    """Where the elements of operands in registers lie."""
+    share = _share(op, context)
+    layouts = _layouts(op, share, (constant(op.k) or 0) // BLOCK, context.threads)
+    found = {}
+    for name, layout in layouts.items():
+        operand = getattr(op, name)
+        _check_place(name, operand)
+        if is_fragment(buffer_of(operand)):
+            found[buffer_of(operand)] = layout
+    return found
+
+
+def _check_place(name: str, operand: ir.TensorRegion) -> None:
+    buffer = buffer_of(operand)
+    if not is_fragment(buffer):
+        if name == "C":
+            raise Decline(f"C is {describe(operand)}, which is not held in registers")
+        return
+    if buffer.ty.storage_scope != FRAGMENT_SCOPE:
+        raise Decline(f"{name} is {describe(operand)}, which is held in simdgroup matrices")
+    if len(buffer.ty.shape) != 2 or [constant(r.extent) for r in operand.region] != [
+        constant(extent) for extent in buffer.ty.shape
+    ]:
+        raise Decline(f"{name} is {describe(operand)}, a part of a fragment")
+
+
+def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
+    """How many simdgroups read each element of A and of B."""
+    share = _share(op, context)
+    return {"A": share.columns, "B": share.rows}
+
+
+@lowering(
+    Gemm,
+    target="metal",
+    variant="matmul2d",
+    priority=30,
+    layouts=matmul2d_layouts,
+    direct=_readers,
+)
+def gemm_matmul2d(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Multiply 16x16 by 16x32; what a simdgroup copies of A and B is used for its whole share."""
+    for buffer, layout in matmul2d_layouts(op, context).items():
+        if layout_of(buffer) != layout:
+            raise Decline(f"{describe(buffer)} has a layout that another use demands")
+    return _Product(op, _share(op, context), context).statement()
+
+
+class _Product:
+    """The code of one product."""
+
+    def __init__(self, op: Gemm, share: Partition, context: LoweringContext) -> None:
+        self._op = op
+        self._share = share
+        self._step = tirx.Var("k", "int32")
+        layouts = _layouts(op, share, 1, context.threads)
+        self._copied = {
+            name: tirx.decl_buffer(
+                layouts[name].shape,
+                dtype_of(operand),
+                name=name.lower(),
+                scope=FRAGMENT_SCOPE,
+                layout=layouts[name].to_tvm(),
+            )
+            for name, operand in (("A", op.A), ("B", op.B))
+            if not is_fragment(buffer_of(operand))
+        }
+
+    def statement(self) -> tirx.Stmt:
+        op, step = self._op, self._step
+        body = [self._copy(name) for name in self._copied]
+        body += [
+            self._multiply(m, n)
+            for m in range(self._share.row_matrices)
+            for n in range(self._share.column_matrices)
+        ]
+        steps = (constant(op.k) or 0) // BLOCK
+        loop = for_loop(step, steps, seq(body), tirx.ForKind.UNROLLED)
+        begin = [self._clear()] if op.clear_accum else []
+        return seq([*map(tirx.AllocBuffer, self._copied.values()), *begin, loop])
+
+    def _clear(self) -> tirx.Stmt:
+        c = as_region(self._op.C)
+        zero = tirx.const(0, dtype_of(c))
+        return nest([self._op.m, self._op.n], lambda at: tirx.BufferStore(c.source, zero, at))
+
+    def _copy(self, name: str) -> tirx.Stmt:
+        """Copy what is needed of A or B for one step along K, as it is stored."""
+        into, operand = self._copied[name], as_region(getattr(self._op, name))
+        *outer, rows, columns = operand.region
+        along_k = self._axis_of_k(name)
+
+        def body(at: list[Any]) -> tirx.Stmt:
+            offsets = list(at)
+            offsets[along_k] = offsets[along_k] + self._step * BLOCK
+            indices = [rows.min + offsets[0], columns.min + offsets[1]]
+            load = tirx.BufferLoad(operand.source, [*(r.min for r in outer), *indices])
+            return tirx.BufferStore(into, load, at)
+
+        return nest(list(into.ty.shape), body)
+
+    def _axis_of_k(self, name: str) -> int:
+        """The axis, of two, that an operand is stored along K in."""
+        transposed = self._op.transpose_A if name == "A" else self._op.transpose_B
+        return int(transposed) if name == "B" else 1 - int(transposed)
+
+    def _multiply(self, m: int, n: int) -> tirx.Stmt:
+        """Multiply a block of A with two of B; indices are those of the first simdgroup's share."""
+        c = T.address_of(tirx.BufferLoad(buffer_of(self._op.C), [BLOCK * m, 2 * BLOCK * n]))
+        factors = [self._block("A", m), self._block("B", 2 * n), self._block("B", 2 * n + 1)]
+        return matmul2d(self._op.transpose_A, self._op.transpose_B, c, *factors)
+
+    def _block(self, name: str, number: int) -> Any:
+        """The address of the registers of a block, the `number`th along M or N."""
+        operand = self._copied.get(name)
+        place: list[Any] = [BLOCK * number, BLOCK * number]
+        place[self._axis_of_k(name)] = self._step * BLOCK if operand is None else 0
+        buffer = operand if operand is not None else buffer_of(getattr(self._op, name))
+        return T.address_of(tirx.BufferLoad(buffer, place))
