@@ -1063,6 +1063,71 @@ def shared_memory_of_metal():
     check(kernel, "metal")
 
 
+def float64_on_metal():
+    """
+    UnsupportedDtype: x[64] float64: Metal has no float64
+      help: use float32 for this tile
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            x = T.alloc_fragment((64,), T.float64)
+            T.copy(A, x)  # <--
+
+    check(kernel, "metal")
+
+
+def float64_within_an_expression():
+    """
+    UnsupportedDtype: a value is converted to float64, which Metal lacks
+      help: compute in float32
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                A[i] = T.cast(T.cast(A[i], T.float64) * 2, T.float32)  # <--
+
+    check(kernel, "metal")
+
+
+def tile_that_simdgroups_can_not_share():
+    """
+    InvalidOperand: gemm: 4 simdgroups (128 threads) can't share an accumulator of [24, 24], which is
+        3 x 3 matrices of 8x8
+      help: use threads=32 or 96 or 288, or a tile whose extents are multiples of 32 along M or ...
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((24, 32), T.float16), C: T.Tensor((24, 24), T.float32)):
+        with T.Kernel(1, threads=128):
+            C_local = T.alloc_fragment((24, 24), T.float32)
+            T.clear(C_local)
+            T.gemm(A, A, C_local, transpose_B=True)  # <--
+            T.copy(C_local, C)
+
+    tvmtile.compile(kernel, target="metal", execution_backend="emulator")
+
+
+def tile_of_no_whole_simdgroup_matrices():
+    """
+    InvalidOperand: gemm: an accumulator of [20, 20] does not consist of 8x8 matrices
+      help: use multiples of 8..., such as [24, 24]
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((20, 32), T.float16), C: T.Tensor((20, 20), T.float32)):
+        with T.Kernel(1, threads=128):
+            C_local = T.alloc_fragment((20, 20), T.float32)
+            T.clear(C_local)
+            T.gemm(A, A, C_local, transpose_B=True)  # <--
+            T.copy(C_local, C)
+
+    tvmtile.compile(kernel, target="metal", execution_backend="emulator")
+
+
 def architecture_of_cuda():
     """
     UnknownTarget: the limits of the CUDA architecture 'sm_52' are not known

@@ -12,7 +12,6 @@ from tvmtile.errors import InvalidOperand, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.passes.accesses import accesses_of, kernels_of
 from tvmtile.passes.kernels import Launch, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
-from tvmtile.rewriting import contains
 from tvmtile.scopes import is_shared
 from tvmtile.spans import location_of
 from tvmtile.target import GpuCapability, gpu
@@ -82,16 +81,19 @@ def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
                 location=access.location,
             )
 
-    def converts(store: tirx.BufferStore) -> None:
-        for dtype in capability.lacks:
-            if contains(store.value, tirx.Cast, lambda cast: str(cast.ty.dtype) == dtype):  # noqa: B023
+    def check(store: tirx.BufferStore) -> None:
+        def refuse(cast: tirx.Cast) -> None:
+            dtype = str(cast.ty.dtype)
+            if dtype in capability.lacks:
                 raise UnsupportedDtype(
                     f"a value is converted to {dtype}, which {capability.name} lacks",
                     help="compute in float32",
                     location=location_of(store),
                 )
 
-    tvm_ffi.structural_walk(kernel, (tirx.BufferStore, converts))
+        tvm_ffi.structural_walk(store.value, (tirx.Cast, refuse))
+
+    tvm_ffi.structural_walk(kernel, (tirx.BufferStore, check))
 
 
 def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
