@@ -23,6 +23,7 @@ from tvmtile.passes import (
     CheckFragments,
     CheckLaunch,
     CheckLocals,
+    CheckSupport,
     DeclareAsAccessed,
     DistributeParallel,
     FragmentToSimdgroup,
@@ -57,6 +58,7 @@ from tvmtile.target import gpu, host_target, parse
 __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 
 CHECKS: tuple[Any, ...] = (
+    CheckSupport,  # the target has what the kernel asks for at all
     CheckLaunch,  # threads and shared memory are what a block of the target has
     CheckLocals,  # what a thread has for itself is not spread over the threads
     CheckFragments,  # what the threads share is not visited by a serial loop

@@ -171,3 +171,30 @@ def test_tile_in_an_elementwise_loop():
             with T.Kernel(1):
                 for i in T.Parallel(8):
                     T.print(A)
+
+
+def test_log_of_a_kernel_on_metal(capfd):
+    """A value once a block, an element by the thread that has it."""
+
+    @T.prim_func
+    def main(A: T.Tensor((2, 3), "float16"), n: T.int32):
+        with T.Kernel(2, threads=32) as bx:
+            tile = T.alloc_fragment((3,), "float16")
+            T.copy(A[bx, 0], tile)
+            T.print(n * 2, msg='100% "n"')
+            T.print(tile, msg="row")
+            T.print("done")
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    kernel(torch.arange(6).reshape(2, 3).half() / 4, 21)
+    lines = capfd.readouterr().out.splitlines()
+    expected = [
+        line
+        for block in range(2)
+        for line in (
+            f'[block {block}] 100% "n": n * 2 = 42',
+            *(f"[block {block}] row: tile[{i}] = {(3 * block + i) / 4:g}" for i in range(3)),
+            f"[block {block}] done",
+        )
+    ]
+    assert sorted(lines) == sorted(expected)

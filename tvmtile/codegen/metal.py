@@ -17,6 +17,7 @@ from tvmtile.codegen import metal_atomics, metal_barriers, metal_floats, metal_m
 __all__ = [
     "ELEMENTS_PER_LANE",
     "FUNCTIONS",
+    "LOG",
     "element_of",
     "matmul2d",
     "set_element",
@@ -25,7 +26,10 @@ __all__ = [
 
 ELEMENTS_PER_LANE = 2
 """Elements of an 8x8 simdgroup matrix that a thread holds."""
+LOG = "os_log_default.log"
+"""Metal's function that writes a line to the log of kernels."""
 _MARK = "using namespace metal;\n"
+_LOGGING = "#include <metal_logging>\n"
 
 _PRIMITIVES = "#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>\n"
 # The registers of cooperative tensors are those of the arguments, in order. The descriptor is the one
@@ -91,6 +95,8 @@ inline void tvmtile_set_element(thread simdgroup_matrix<T, 8, 8>& matrix, int in
 
 def with_functions(source: str) -> str:
     """The MSL source of a kernel with the functions that it calls."""
+    if f"{LOG}(" in source and _LOGGING not in source:
+        source = source.replace(_MARK, _LOGGING + _MARK)
     called = dict.fromkeys(re.findall(r"\b(tvmtile_\w+)\(", source))
     needed = [text for name in called if (text := _definition(name)) and text not in source]
     if not needed:

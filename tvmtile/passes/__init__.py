@@ -9,6 +9,7 @@ from tvmtile.passes.check_bounds import CheckBounds
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
+from tvmtile.passes.check_support import CheckSupport
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.distribute_parallel import DistributeParallel
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
@@ -44,6 +45,7 @@ __all__ = [
     "CheckFragments",
     "CheckLaunch",
     "CheckLocals",
+    "CheckSupport",
     "DeclareAsAccessed",
     "DistributeParallel",
     "FragmentToSimdgroup",

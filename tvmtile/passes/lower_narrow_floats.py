@@ -94,11 +94,10 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
     Raises
     ------
     UnsupportedDtype
-        If a tile has elements of less than 8 bits, or of float64, which Metal lacks.
+        If a tile has elements of less than 8 bits.
     """
     del context
     dtypes = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
-    tvm_ffi.structural_walk(func, (ir.Var, _refuse_float64))
     return _lowered(func, _Lowering(dtypes, metal_floats.decode, metal_floats.encode))
 
 
@@ -107,13 +106,6 @@ def _lowered(func: tirx.PrimFunc, lowering: _Lowering) -> tirx.PrimFunc:
     views = [tirx.DeclBuffer(lowering.storage(p, f"{p.name}_bits"), data=p.data) for p in narrow]
     body = lowering.lower(func.body)
     return func.with_body(seq([*views, body]) if views else body)
-
-
-def _refuse_float64(var: ir.Var) -> None:
-    if is_buffer_var(var) and str(var.ty.dtype) == "float64":
-        raise UnsupportedDtype(
-            f"{describe(var)}: Metal has no float64", help="use float32 for this tile"
-        )
 
 
 def _like(dtype: str, wide: str) -> str:

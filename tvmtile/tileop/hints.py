@@ -48,15 +48,15 @@ class UseSwizzle(TileOp):
             return None  # there is nothing beside a block
         x, y, *rest = blocks
         width, height, *_ = grid
+        number = y * width + x
         if self.order == "column":
-            y, x = self._in_panels(y, x, height, width)
+            y, x = self._in_panels(number, height, width)
         else:
-            x, y = self._in_panels(x, y, width, height)
+            x, y = self._in_panels(number, width, height)
         return [x, y, *rest]
 
-    def _in_panels(self, x: Any, y: Any, width: Any, height: Any) -> tuple[Any, Any]:
-        """Where the block that starts as number `y * width + x` works: panels of some rows each."""
-        number = y * width + x
+    def _in_panels(self, number: Any, width: Any, height: Any) -> tuple[Any, Any]:
+        """Column and row of the block that starts as a number: panels of some rows each."""
         size = width * self.panel_size
         panel, offset = tirx.floordiv(number, size), tirx.floormod(number, size)
         rows = tirx.min(self.panel_size, height - panel * self.panel_size)

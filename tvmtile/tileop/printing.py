@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.rewriting import seq
-from tvmtile.tileop.combine import accumulator_dtype
-from tvmtile.tileop.elementwise import converted, element, over_region
-from tvmtile.tileop.operands import as_region, check_bounds, describe, dtype_of
+from tvmtile.codegen.metal import LOG
+from tvmtile.rewriting import nest, seq
+from tvmtile.tileop.combine import accumulator_dtype, is_integer
+from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
+from tvmtile.tileop.operands import as_region, check_bounds, constant, describe, dtype_of
 from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
 
 __all__ = ["Print", "PrintTile", "print", "show_tile", "show_value"]
@@ -39,7 +41,9 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     Notes
     -----
     One line begins with the block's index: `[block 0, 1] msg: acc[2, 2] float16 = ...`. On a CPU the
-    text goes to Python's `sys.stdout` at once; the order between blocks is not fixed.
+    text goes to Python's `sys.stdout` at once; the order between blocks is not fixed. On Metal it goes
+    to the log of kernels (`os_log`, of Metal 3.2; a program has to switch it on, and torch does not),
+    each element of a tile as a line of its own; the emulator writes the log to standard output.
     """
     from tvmtile.language.kernel import current_kernel
     from tvmtile.language.math import as_expr
@@ -149,6 +153,63 @@ def print_tile_packed(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
     block = (op.block_x, op.block_y, op.block_z)
     call = tirx.call_packed(SHOW_TILE, op.msg, describe(op.src), dtype, first, *block, *extents)
     return seq([tirx.AllocBuffer(shown), over_region(op.src, body), tirx.Evaluate(call)])
+
+
+@lowering(Print, target="metal", variant="log")
+def print_log(op: Print, context: LoweringContext) -> tirx.Stmt:
+    """Write a line to the log of kernels."""
+    del context
+    block = (op.block_x, op.block_y, op.block_z)
+    return _logged(op.msg, block, op.label, [], op.value if op.label else None)
+
+
+@lowering(PrintTile, target="metal", variant="log")
+def print_tile_log(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
+    """Each thread writes a line for every element that it has."""
+    del context
+    block = (op.block_x, op.block_y, op.block_z)
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        indices = element(op.src, offsets)
+        load = tirx.BufferLoad(op.src.source, indices)
+        return _logged(op.msg, block, op.src.source.name, indices, load)
+
+    if moving_axes(op.src):
+        return over_region(op.src, body)
+    return nest([1], lambda _: body([0] * len(op.src.region)))
+
+
+_FORMATS = {"float32": "%.9g", "int32": "%d", "uint32": "%u", "int64": "%ld", "uint64": "%lu"}
+
+
+def _logged(
+    msg: str, block: Sequence[Any], label: str, indices: Sequence[Any], value: Any
+) -> tirx.Stmt:
+    axes = [axis for axis in block if constant(axis) != -1]
+    places = f"{label}[{', '.join(['%d'] * len(indices))}]" if indices else _escaped(label)
+    shown: list[Any] = [*axes, *indices]
+    text = f"{places} = " if value is not None else ""
+    if value is not None:
+        dtype = _logged_dtype(str(value.ty.dtype))
+        text += _FORMATS[dtype]
+        shown.append(converted(value, dtype))
+    line = ": ".join(part for part in (_escaped(msg), text) if part)
+    template = f"[block {', '.join(['%d'] * len(axes))}] {line}"
+    return tirx.Evaluate(tirx.call_extern("void", LOG, ir.StringImm(template), *shown))
+
+
+def _logged_dtype(dtype: str) -> str:
+    """The dtype in which a value is handed to the log."""
+    if not is_integer(dtype):
+        return "float32"
+    wide = "64" if dtype.endswith("64") else "32"
+    return f"uint{wide}" if dtype.startswith("uint") else f"int{wide}"
+
+
+def _escaped(text: str) -> str:
+    """A text as it stands in a format of Metal's."""
+    text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return text.replace("%", "%%")
 
 
 def show_value(msg: str, label: str, dtype: str, value: float, *block: int) -> None:
