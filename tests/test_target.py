@@ -6,7 +6,7 @@ import pytest
 from tvm.target import Target
 
 from tvmtile.errors import UnknownTarget
-from tvmtile.target import host_target, resolve, target_kinds
+from tvmtile.target import gpu, host_target, resolve, target_kinds
 
 
 @pytest.mark.parametrize("name", ["metal", "mps"])
@@ -15,6 +15,21 @@ def test_the_names_of_apple_gpus(name):
     assert target.kind.name == "metal"
     assert int(target.attrs["thread_warp_size"]) == 32
     assert int(target.attrs["max_num_threads"]) == 1024
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("metal", False),
+        ("metal4", True),
+        ({"kind": "metal", "keys": ["metal4", "metal", "gpu"]}, True),
+        (Target({"kind": "metal", "keys": ["metal4", "metal", "gpu"]}, host="llvm"), True),
+    ],
+    ids=str,
+)
+def test_a_key_says_that_a_gpu_runs_metal_4(written, expected):
+    assert gpu(resolve(written)).has_matmul2d is expected
+    assert gpu(resolve(written)).shared_memory == 32 * 1024
 
 
 @pytest.mark.parametrize("written", ["metal", {"kind": "metal"}, Target("metal")], ids=str)

@@ -19,7 +19,7 @@ def test_the_programs_run_and_print_what_is_shown(tmp_path, capsys):
     page = PAGE.read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
     (shown,) = re.findall(r"^```text\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     file = tmp_path / "page.py"
     file.write_text("\n\n".join(blocks))
     runpy.run_path(str(file))
