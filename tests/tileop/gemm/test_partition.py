@@ -4,7 +4,13 @@ import pytest
 
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand
-from tvmtile.tileop.gemm.simdgroup import Partition, partition
+from tvmtile.tileop.gemm.partition import Partition
+from tvmtile.tileop.gemm.partition import partition as share_out
+
+
+def partition(m, n, simdgroups, policy):
+    return share_out(m, n, simdgroups, policy, (8, 8), "simdgroups")
+
 
 Square, FullRow, FullCol = (
     T.GemmWarpPolicy.Square,

@@ -22,7 +22,8 @@ from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.target import gpu
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.simdgroup import LANES, Partition, partition
+from tvmtile.tileop.gemm.partition import Partition, partition
+from tvmtile.tileop.gemm.simdgroup import LANES
 from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
@@ -56,7 +57,7 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
     if context.threads % LANES:
         raise Decline(f"{context.threads} threads are not whole simdgroups")
     try:
-        return partition(m, n, context.threads // LANES, op.policy, _PAIR)
+        return partition(m, n, context.threads // LANES, op.policy, _PAIR, "simdgroups")
     except InvalidOperand as error:
         raise Decline(str(error)) from error
 

@@ -21,7 +21,8 @@ from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, lay
 from tvmtile.rewriting import for_loop, seq
 from tvmtile.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.gemm import Gemm, GemmWarpPolicy
+from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm.partition import Partition, partition
 from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
@@ -31,9 +32,7 @@ __all__ = [
     "MATRIX",
     "ROW",
     "Matrices",
-    "Partition",
     "gemm_simdgroup",
-    "partition",
     "unproven_bounds",
 ]
 
@@ -50,87 +49,6 @@ COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(2, REGISTER, 1))
 """The digits of the row and of the column of a matrix's element; register 0 or 1 of its lane."""
 
 _DTYPES = ("float16", "bfloat16", "float32")
-
-
-@dataclass(frozen=True)
-class Partition:
-    """How the simdgroups of a block share an accumulator.
-
-    Attributes
-    ----------
-    rows, columns : int
-        Simdgroups along M and along N.
-    row_matrices, column_matrices : int
-        Matrices of a simdgroup along M and along N.
-    """
-
-    rows: int
-    columns: int
-    row_matrices: int
-    column_matrices: int
-
-
-def partition(
-    m: int, n: int, simdgroups: int, policy: int, matrix: tuple[int, int] = (MATRIX, MATRIX)
-) -> Partition:
-    """Share an accumulator of [m, n] out over simdgroups.
-
-    Parameters
-    ----------
-    m, n : int
-        Extents of the accumulator.
-    simdgroups : int
-        How many simdgroups a block has.
-    policy : GemmWarpPolicy
-        FullRow puts as many simdgroups as can be along M, FullCol along N; Square makes the share of
-        a simdgroup as square as can be.
-    matrix : tuple of int
-        Rows and columns of what a simdgroup multiplies at once.
-
-    Raises
-    ------
-    InvalidOperand
-        If the extents are not multiples of those of a matrix, or the simdgroups can't share the
-        matrices evenly.
-    """
-    height, width = matrix
-    if m % height or n % width:
-        raise InvalidOperand(
-            f"gemm: an accumulator of [{m}, {n}] does not consist of {height}x{width} matrices",
-            help=f"use multiples of {height} and {width}, such as [{_up(m, height)}, {_up(n, width)}]",
-        )
-    rows, columns = m // height, n // width
-    ways = [
-        Partition(along, simdgroups // along, rows // along, columns * along // simdgroups)
-        for along in range(1, simdgroups + 1)
-        if simdgroups % along == 0 and rows % along == 0 and columns % (simdgroups // along) == 0
-    ]
-    if not ways:
-        threads = [s * LANES for s in range(1, 33) if _divides(rows, columns, s)]
-        raise InvalidOperand(
-            f"gemm: {simdgroups} simdgroups ({simdgroups * LANES} threads) can't share an accumulator "
-            f"of [{m}, {n}], which is {rows} x {columns} matrices of {height}x{width}",
-            help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
-            f"multiples of {height * simdgroups} along M or {width * simdgroups} along N",
-        )
-    if policy == GemmWarpPolicy.FullRow:
-        return max(ways, key=lambda way: way.rows)
-    if policy == GemmWarpPolicy.FullCol:
-        return max(ways, key=lambda way: way.columns)
-    return min(
-        ways, key=lambda way: (height * way.row_matrices + width * way.column_matrices, way.columns)
-    )
-
-
-def _up(extent: int, multiple: int) -> int:
-    return -(-extent // multiple) * multiple
-
-
-def _divides(rows: int, columns: int, simdgroups: int) -> bool:
-    return any(
-        simdgroups % along == 0 and rows % along == 0 and columns % (simdgroups // along) == 0
-        for along in range(1, simdgroups + 1)
-    )
 
 
 # Layouts -----------------------------------------------------------------------------------------
@@ -155,7 +73,7 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
             location=context.location,
         )
     try:
-        return partition(m, n, context.threads // LANES, op.policy)
+        return partition(m, n, context.threads // LANES, op.policy, (MATRIX, MATRIX), "simdgroups")
     except InvalidOperand as error:
         error.location = context.location
         raise
