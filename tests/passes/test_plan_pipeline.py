@@ -340,7 +340,9 @@ def test_a_loop_has_as_many_stages_as_a_block_has_memory_for():
                 T.copy(A[k * 4096], tile)
                 T.copy(tile, C[k * 4096])
 
-    with pytest.warns(TileWarning, match="has 2 stages in place of 4: a block of Metal has no room"):
+    with pytest.warns(
+        TileWarning, match="has 2 stages in place of 4: a block of Metal has no room"
+    ):
         kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
     assert "threadgroup float4 tile[2048]" in kernel.get_kernel_source()
     A, C = torch.randn(8 * 4096), torch.empty(8 * 4096)

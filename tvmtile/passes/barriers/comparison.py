@@ -92,8 +92,11 @@ class Comparison:
                 if self._domain.differs(difference, lowest, highest):
                     return Meeting.NEVER, True
                 is_exact = False
-                continue
-            numbers_b = numbers_b + difference
+                # Where elements meet, their numbers have the same remainder.
+                factor, difference = self._domain.remainder(difference)
+                numbers_a, numbers_b = numbers_a % factor, (numbers_b + difference) % factor
+            else:
+                numbers_b = numbers_b + difference
             low = min(numbers_a.min(), numbers_b.min())
             span = max(numbers_a.max(), numbers_b.max()) - low + 1
             keys = [keys[0] * span + (numbers_a - low), keys[1] * span + (numbers_b - low)]

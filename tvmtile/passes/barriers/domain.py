@@ -70,6 +70,11 @@ class Domain:
             return False
         return bool(self._analyzer.can_prove(difference != int(low)))
 
+    def remainder(self, expression: Any) -> tuple[int, int]:
+        """A number, and what is left of an expression when it is divided by that."""
+        known = self._analyzer.modular_set(expression)
+        return int(known.coeff) or 1, int(known.base)
+
     def threads(self, *, is_collective: bool) -> tuple[Any, Any, Any]:
         """The threads to enumerate, and the first and last thread that each stands for."""
         threads = np.arange(self._num_threads)

@@ -1,0 +1,316 @@
+"""What tests of barriers share: an oracle that finds races, and random programs.
+
+The oracle executes a program for all threads between barriers, and remembers for each element of memory
+which threads have touched it since the last barrier.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tvm import ir, tirx
+from tvm.target import Target
+from tvm_ffi import structural_walk
+
+from tvmtile.passes import InsertBarriers
+from tvmtile.passes.kernels import Launch, is_barrier, is_kernel, statements_of, with_statements
+
+SIMDGROUP = 32
+DEVICE_BARRIERS = ("tvmtile_threadgroup_barrier", "tvmtile_simdgroup_barrier")
+
+
+class RaceFound(Exception):
+    """Two threads met at an element."""
+
+
+class Oracle:
+    """Executes the kernel of a function: its stores, loops and branches, on indices alone.
+
+    Barriers order threadgroup memory, and device memory too if they say so or the target is none that
+    asks them to say so. The tensors of `ignored` are not looked at.
+    """
+
+    def __init__(self, func, ignored=()):
+        kernels = []
+        structural_walk(
+            func.body, (tirx.For, lambda node: kernels.append(node) if is_kernel(node) else None)
+        )
+        self.launch = Launch(kernels[0])
+        self.fenced = is_for_metal(func)
+        self.ignored = set(ignored)
+        self.touched = {}
+        self.barriers = 0
+        self.stores = 0
+
+    def run(self):
+        environments = [
+            {var: int(value.value) for var, value in indices.items()}
+            for indices in self.launch.all_threads()
+        ]
+        for environment in environments:
+            environment.update({loop.loop_var: 0 for loop in self.launch.blocks})
+            environment["thread"] = sum(
+                environment[loop.loop_var] * scale
+                for loop, scale in zip(
+                    self.launch.threads_fastest_first, (1, 1 << 10, 1 << 20), strict=False
+                )
+            )
+        self.statement(self.launch.body, environments)
+        return self
+
+    def statement(self, stmt, threads):
+        if isinstance(stmt, tirx.SeqStmt):
+            for child in stmt.seq:
+                self.statement(child, threads)
+        elif is_any_barrier(stmt):
+            self.barrier(stmt, threads)
+        elif isinstance(stmt, tirx.For):
+            self.loop(stmt, threads)
+        elif isinstance(stmt, tirx.IfThenElse):
+            taken = [bool(value(stmt.condition, thread)) for thread in threads]
+            self.both(stmt, threads, taken)
+        elif isinstance(stmt, tirx.BufferStore):
+            self.stores += 1
+            for thread in threads:
+                self.reads(stmt.value, thread)
+            for thread in threads:
+                self.touch(stmt.buffer, stmt.indices, thread, writes=True)
+
+    def both(self, stmt, threads, taken):
+        for case, wanted in ((stmt.then_case, True), (stmt.else_case, False)):
+            some = [thread for thread, took in zip(threads, taken, strict=True) if took is wanted]
+            if case is not None and some:
+                self.statement(case, some)
+
+    def loop(self, loop, threads):
+        first, count = value(loop.min, threads[0]), value(loop.extent, threads[0])
+        for number in range(count):
+            for thread in threads:
+                thread[loop.loop_var] = first + number
+            self.statement(loop.body, threads)
+
+    def barrier(self, stmt, threads):
+        assert len(threads) == self.launch.num_threads, "not all threads come to a barrier"
+        self.barriers += 1
+        group, orders_device = meaning(stmt)
+        for place in list(self.touched):
+            scope = place[0]
+            if scope == "global" and self.fenced and not orders_device:
+                continue
+            if group == "block":
+                del self.touched[place]
+            else:
+                self.touched[place] = dict.fromkeys(self.touched[place], True)
+
+    def reads(self, expression, thread):
+        loads = []
+        structural_walk(expression, (ir.TensorLoad, loads.append))
+        for load in loads:
+            self.touch(load.source, load.indices, thread, writes=False)
+
+    def touch(self, buffer, indices, thread, *, writes):
+        if buffer.name in self.ignored:
+            return
+        place = (
+            buffer.ty.storage_scope,
+            buffer.name,
+            *(value(index, thread) for index in indices),
+        )
+        uses = self.touched.setdefault(place, {})
+        me = thread["thread"]
+        for (other, store), met in uses.items():
+            if other == me or not (writes or store) or (writes and store == self.stores):
+                continue
+            if not met or me // SIMDGROUP != other // SIMDGROUP:
+                raise RaceFound(f"{place}: threads {other} and {me}")
+        uses[me, self.stores if writes else 0] = False
+
+
+def value(expression, environment):
+    """The value of an expression of integers."""
+    if isinstance(expression, tirx.IntImm):
+        return int(expression.value)
+    if isinstance(expression, ir.Var):
+        return environment[expression]
+    if isinstance(expression, tirx.Not):
+        return not value(expression.a, environment)
+    operation = {
+        tirx.Add: lambda a, b: a + b,
+        tirx.Sub: lambda a, b: a - b,
+        tirx.Mul: lambda a, b: a * b,
+        tirx.FloorDiv: lambda a, b: a // b,
+        tirx.FloorMod: lambda a, b: a % b,
+        tirx.LT: lambda a, b: a < b,
+        tirx.EQ: lambda a, b: a == b,
+        tirx.GE: lambda a, b: a >= b,
+        ir.prim.BitwiseXor: lambda a, b: a ^ b,
+    }[type(expression)]
+    return operation(value(expression.a, environment), value(expression.b, environment))
+
+
+# Barriers -------------------------------------------------------------------------------------------
+
+
+def with_pass(func):
+    return InsertBarriers(ir.IRModule({"main": func}))["main"]
+
+
+def for_metal(func):
+    return func.with_attr("target", Target("metal"))
+
+
+def is_for_metal(func):
+    target = func.attrs.get("target") if func.attrs is not None else None
+    return target is not None and target.kind.name == "metal"
+
+
+def orders_device(stmt):
+    """Tell whether a statement is one of Metal's barriers that order device memory."""
+    return (
+        isinstance(stmt, tirx.Evaluate)
+        and isinstance(stmt.value, ir.Call)
+        and isinstance(stmt.value.op, ir.Op)
+        and stmt.value.op.name == "tirx.call_extern"
+        and stmt.value.args[0].value in DEVICE_BARRIERS
+    )
+
+
+def is_any_barrier(stmt):
+    return is_barrier(stmt) or orders_device(stmt)
+
+
+def meaning(stmt):
+    """Whose threads wait for each other at a barrier, and whether that orders device memory."""
+    name = str(stmt.value.args[0].value)
+    if orders_device(stmt):
+        return ("simdgroup" if "simdgroup" in name else "block"), True
+    return ("simdgroup" if name == "warp" else "block"), False
+
+
+def barriers_in(func):
+    found = []
+    structural_walk(
+        func.body,
+        (tirx.Evaluate, lambda node: found.append(node) if is_any_barrier(node) else None),
+    )
+    return found
+
+
+def meanings(func):
+    return [meaning(barrier) for barrier in barriers_in(func)]
+
+
+def without(stmt, number):
+    """A statement without one of its barriers, and how many came before its end."""
+    if is_any_barrier(stmt):
+        return (tirx.Evaluate(tirx.const(0, "int32")) if number == 0 else stmt), number - 1
+    children = []
+    for child in statements_of(stmt):
+        child, number = without(child, number)
+        children.append(child)
+    return (with_statements(stmt, children) if children else stmt), number
+
+
+def executed(func, ignored=()):
+    """How many barriers a block executes; no race is found."""
+    return Oracle(func, ignored).run().barriers
+
+
+def assert_each_is_needed(func, ignored=()):
+    for number in range(len(barriers_in(func))):
+        fewer = func.with_body(without(func.body, number)[0])
+        with pytest.raises(RaceFound):
+            Oracle(fewer, ignored).run()
+
+
+# Random programs ------------------------------------------------------------------------------------
+
+
+class Programs:
+    """Random programs of a few threads: loops, branches, versions of two tiles.
+
+    Parameters
+    ----------
+    seed : int
+        Of the random choices.
+    scopes : tuple of str
+        Where the tiles are: `shared`, or `global`, where they are parameters.
+    """
+
+    def __init__(self, seed, scopes=("shared", "shared")):
+        self.random = random.Random(seed)
+        self.thread = tirx.Var("tx", "int32")
+        self.block = tirx.Var("bx", "int32")
+        self.tiles = [
+            tirx.decl_buffer((2, 8), "float32", name=name, scope=scope)
+            for name, scope in zip("ST", scopes, strict=True)
+        ]
+        self.out = tirx.decl_buffer((8,), "float32", name="C")
+        self.threads = self.random.choice([2, 4, 64])
+
+    def program(self):
+        shared = [tile for tile in self.tiles if tile.ty.storage_scope == "shared"]
+        tensors = [tile for tile in self.tiles if tile.ty.storage_scope == "global"]
+        body = tirx.SeqStmt([*(tirx.AllocBuffer(tile) for tile in shared), *self.statements([], 0)])
+        for var, extent, tag in (
+            (self.thread, self.threads, "threadIdx.x"),
+            (self.block, 1, "blockIdx.x"),
+        ):
+            axis = tirx.IterVar(
+                ir.Range.from_min_extent(0, extent),
+                tirx.Var(tag, "int32"),
+                tirx.IterVar.ThreadIndex,
+                tag,
+            )
+            notes = {"tvmtile.kernel": True} if tag == "blockIdx.x" else {}
+            zero, count = tirx.const(0, "int32"), tirx.const(extent, "int32")
+            body = tirx.For(var, zero, count, tirx.ForKind.THREAD_BINDING, body, axis, notes)
+        return tirx.PrimFunc([*tensors, self.out], body)
+
+    def statements(self, loops, depth):
+        return [self.statement(loops, depth) for _ in range(self.random.randint(2, 4))]
+
+    def statement(self, loops, depth):
+        kind = self.random.random()
+        if depth < 2 and kind < 0.25:
+            return self.loop(loops, depth)
+        if depth < 2 and kind < 0.4:
+            return self.branch(loops, depth)
+        if kind < 0.45:
+            return tirx.Evaluate(tirx.call_intrin("void", "tirx.tvm_storage_sync", "shared"))
+        if kind < 0.75:
+            tile = self.random.choice(self.tiles)
+            return tirx.BufferStore(tile, tirx.const(1.0, "float32"), self.place(loops))
+        tile = self.random.choice(self.tiles)
+        return tirx.BufferStore(
+            self.out, tirx.BufferLoad(tile, self.place(loops)), [self.thread % 8]
+        )
+
+    def place(self, loops):
+        tx = self.thread
+        version = self.random.choice(
+            [tirx.const(0, "int32"), tirx.const(1, "int32"), *loops, *loops]
+        )
+        shift = self.random.choice([0, 0, 1])
+        column = self.random.choice(
+            [tx % 8, tx % 8, 7 - tx % 8, (tx + 1) % 8, (tx % 4) * 2, tx % 8 ^ 1, *loops]
+        )
+        return [(version + shift) % 2, column % 8]
+
+    def loop(self, loops, depth):
+        var = tirx.Var("ijk"[depth], "int32")
+        extent = tirx.const(self.random.randint(1, 4), "int32")
+        if loops and self.random.random() < 0.3:
+            extent = loops[-1]
+        body = tirx.SeqStmt(self.statements([*loops, var], depth + 1))
+        return tirx.For(var, tirx.const(0, "int32"), extent, tirx.ForKind.SERIAL, body)
+
+    def branch(self, loops, depth):
+        then = tirx.SeqStmt(self.statements(loops, depth + 1))
+        if loops and self.random.random() < 0.6:
+            other = tirx.SeqStmt(self.statements(loops, depth + 1))
+            some = self.random.choice([other, None])
+            return tirx.IfThenElse(loops[-1] < self.random.randint(1, 3), then, some)
+        store = tirx.BufferStore(self.tiles[0], tirx.const(1.0, "float32"), self.place(loops))
+        return tirx.IfThenElse(self.thread < self.random.randint(1, self.threads), store, None)
