@@ -19,11 +19,11 @@ from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
     BindExtents,
     CheckAccumulators,
+    CheckAssertions,
     CheckBounds,
     CheckFragments,
     CheckLaunch,
     CheckLocals,
-    CheckSupport,
     DeclareAsAccessed,
     DistributeParallel,
     FragmentToSimdgroup,
@@ -58,7 +58,7 @@ from tvmtile.target import gpu, host_target, parse
 __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 
 CHECKS: tuple[Any, ...] = (
-    CheckSupport,  # the target has what the kernel asks for at all
+    CheckAssertions,  # a kernel stops with an error only where the target can stop it
     CheckLaunch,  # threads and shared memory are what a block of the target has
     CheckLocals,  # what a thread has for itself is not spread over the threads
     CheckFragments,  # what the threads share is not visited by a serial loop

@@ -53,3 +53,24 @@ def test_other_dtypes(statement):
         def main(A: T.Tensor((4,), "int8"), C: T.Tensor((4,), "int32")):
             with T.Kernel(1):
                 statement(A, C)
+
+
+def test_each_thread_of_a_block(compiled):
+    """Operands that begin between two words."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((4, 10), "int8"), B: T.Tensor((4, 10), "int8"), C: T.Tensor((32,), "int32")
+    ):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            total = T.alloc_local((1,), "int32")
+            total[0] = tx
+            T.dp4a(A[tx % 4, 1:5], B[tx % 4, 6], total)
+            C[tx] = total[0]
+
+    a, b = (torch.randint(-128, 128, (4, 10), dtype=torch.int8) for _ in range(2))
+    out = torch.zeros(32, dtype=torch.int32)
+    compiled(main)(a, b, out)
+    sums = (a[:, 1:5].int() * b[:, 6:10].int()).sum(1)
+    assert out.tolist() == [int(sums[n % 4]) + n for n in range(32)]

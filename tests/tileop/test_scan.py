@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.tileop.scan import reference
@@ -136,3 +137,30 @@ def test_mistakes(statement, error, message):
         def main(A: T.Tensor((8, 16), "float32"), C: T.Tensor((16, 8), "float32")):
             with T.Kernel(1):
                 statement(A, C)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "threads"),
+    [
+        ((1000,), 0, 128),  # a row by several simdgroups
+        ((3, 500), 1, 128),  # a row by one
+        ((2, 3, 64), 1, 128),  # a row in steps that are no neighbours
+        ((300, 4), 1, 64),  # several rows a thread
+        ((5, 7), 0, 96),
+        ((2, 4500), 1, 256),  # too long for a copy in threadgroup memory
+    ],
+)
+def test_rows_by_groups_of_threads_on_metal(tensors, close, shape, dim, threads):
+    @T.prim_func
+    def main(
+        A: T.Tensor(shape, "float32"), C: T.Tensor(shape, "float32"), D: T.Tensor(shape, "float32")
+    ):
+        with T.Kernel(1, threads=threads):
+            T.cumsum(A, C, dim=dim)
+            T.cummax(A, D, dim=dim, reverse=True)
+
+    src, sums, maxima = tensors(shape, "float32"), torch.zeros(shape), torch.zeros(shape)
+    tvmtile.compile(main, target="metal", execution_backend="emulator")(src, sums, maxima)
+    wide = src.double().numpy()
+    close(sums, reference(wide, "sum", dim))
+    close(maxima, reference(wide, "max", dim, reverse=True))

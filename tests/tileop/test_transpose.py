@@ -44,6 +44,32 @@ def test_tiles_over_the_edge(tensors, compiled):
     assert torch.equal(out, src.T)
 
 
+def test_fragments(tensors, compiled):
+    """The elements lie in other threads than those that need them."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 48), "float32"),
+        C: T.Tensor((48, 32), "float16"),
+        S: T.Tensor((48,), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_fragment((32, 48), "float32")
+            total = T.alloc_fragment((48,), "float32")
+            transposed = T.alloc_fragment((48, 32), "float16")
+            T.copy(A, tile)
+            T.reduce_sum(tile, total, dim=0)
+            T.copy(total, S)
+            T.clear(transposed)
+            T.transpose(tile, transposed)
+            T.copy(transposed, C)
+
+    src, out, total = tensors((32, 48), "float32"), torch.zeros(48, 32).half(), torch.zeros(48)
+    compiled(main)(src, out, total)
+    assert torch.equal(out, src.T.half())
+    torch.testing.assert_close(total, src.sum(0))
+
+
 def test_matrix_of_a_stack(tensors, compiled):
     @T.prim_func
     def main(A: T.Tensor((3, 4, 6), "float32"), C: T.Tensor((3, 6, 4), "float32")):

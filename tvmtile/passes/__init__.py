@@ -5,11 +5,11 @@
 
 from tvmtile.passes.bind_extents import BindExtents
 from tvmtile.passes.check_accumulators import CheckAccumulators
+from tvmtile.passes.check_assertions import CheckAssertions
 from tvmtile.passes.check_bounds import CheckBounds
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
-from tvmtile.passes.check_support import CheckSupport
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.distribute_parallel import DistributeParallel
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
@@ -41,11 +41,11 @@ from tvmtile.passes.verify import Verifier, Verify
 __all__ = [
     "BindExtents",
     "CheckAccumulators",
+    "CheckAssertions",
     "CheckBounds",
     "CheckFragments",
     "CheckLaunch",
     "CheckLocals",
-    "CheckSupport",
     "DeclareAsAccessed",
     "DistributeParallel",
     "FragmentToSimdgroup",
