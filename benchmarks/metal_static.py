@@ -421,14 +421,15 @@ A step is one tile of keys and values. The tiles differ, so compare what is give
 
 - *simdgroup matrices held*: 8x8 matrices in the registers of a simdgroup, the accumulators first, then
   what is loaded of A and of B for a step of 8 along K. Of tvmtile and TileLang they are what the
-  source declares, and at most so many; of MLX they follow from the template's arguments (`BlockMMA` in `steel/gemm/mma.h`, the
-  tiles of `steel/attn/kernels/steel_attention.h`, which hold everything in float32).
+  source declares; of MLX they follow from the template's arguments (`BlockMMA` in
+  `steel/gemm/mma.h`, the tiles of `steel/attn/kernels/steel_attention.h`, which hold everything in
+  float32).
 - *barriers*, *device bytes* (read) are those of one threadgroup.
 - *multiply*: one 8x8x8 `simdgroup_multiply_accumulate`.
 - *instructions*: those multiplies, `simdgroup_load`, shuffles, and loads and stores of threads, of 16
-  bytes at most each and 32 threads at a time. Address arithmetic and elementwise steps are not counted. MLX's
-  kernels fill matrices element by element through `thread_elements()`: each counts as one load of
-  2 bytes, two of which a compiler may join, so the number is an upper bound.
+  bytes at most each and 32 threads at a time. Address arithmetic and elementwise steps are not
+  counted. MLX's kernels fill matrices element by element through `thread_elements()`: each counts as
+  one load of 2 bytes, two of which a compiler may join, so the number is an upper bound.
 {notes}"""
 
 _NOTES = """\
