@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from tvmtile.codegen.metal_constants import WriteConstants
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
+from tvmtile.codegen.names import without_keywords
 from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
     BindExtents,
@@ -238,6 +239,8 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
             functions = {gv.name_hint: func for gv, func in lowered.functions.items()}
             others = {name: func for name, func in functions.items() if name not in on_gpu}
             result = _GPU_REST(ir.IRModule(on_gpu, attrs=mod.attrs))
+            for gv, func in result.functions.items():
+                result[gv] = without_keywords(func)
             if others:
                 result.update(rest(ir.IRModule(others, attrs=mod.attrs)))
             return result
