@@ -42,6 +42,7 @@ from tvmtile.passes import (
     LowerParallelOnCpu,
     LowerTileOp,
     OrderBlocks,
+    PadSharedRows,
     PlaceFragments,
     PlaceMemoryOnCpu,
     PlaceMemoryOnMetal,
@@ -94,6 +95,7 @@ _METAL: tuple[Any, ...] = (
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, and copies run ahead
+    PadSharedRows,  # rows of tiles for matrix units begin in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written

@@ -27,6 +27,7 @@ from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.order_blocks import OrderBlocks
+from tvmtile.passes.pad_shared_rows import PadSharedRows
 from tvmtile.passes.place_fragments import PlaceFragments
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnMetal
 from tvmtile.passes.plan_pipeline import PlanPipeline
@@ -64,6 +65,7 @@ __all__ = [
     "LowerTileOp",
     "LowerTilePrograms",
     "OrderBlocks",
+    "PadSharedRows",
     "PlaceFragments",
     "PlaceMemoryOnCpu",
     "PlaceMemoryOnMetal",

@@ -124,14 +124,18 @@ def _laid_out(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:
 
 
 def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
-    """A buffer like another one, with another shape, dtype, scope or layout."""
+    """A buffer like another one, with another shape, dtype, scope or layout.
+
+    One of another shape is row-major, where no layout is given.
+    """
     ty = buffer.ty
+    layout = "default" if "shape" in changes else ty.layout
     ty = tirx.decl_buffer(
         changes.get("shape", ty.shape),
         changes.get("dtype", str(ty.dtype)),
         name=buffer.name,
         scope=changes.get("scope", ty.storage_scope),
         data_alignment=ty.data_alignment,
-        layout=changes.get("layout", ty.layout),
+        layout=changes.get("layout", layout),
     ).ty
     return buffer_var(buffer.name, ty)
