@@ -40,7 +40,8 @@ def product(m=64, n=64, k=64, policy=Square, direct=None, stages=0):
 
 def staged(kernel):
     """The names of the tiles in threadgroup memory."""
-    return set(re.findall(r"threadgroup \w+ (\w+)\[", kernel.get_kernel_source()))
+    tiles = set(re.findall(r"threadgroup \w+ (\w+)\[", kernel.get_kernel_source()))
+    return tiles & {"A_shared", "B_shared", "tile"}  # there are others, for the edges
 
 
 @pytest.mark.parametrize(
