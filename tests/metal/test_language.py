@@ -211,3 +211,31 @@ def test_lanes_and_votes():
     for row, (got, wanted) in enumerate(zip(c.tolist(), expected, strict=True)):
         places = inside if row == 2 else range(64)
         assert [got[n] for n in places] == [wanted[n] for n in places], row
+
+
+def test_shuffles_in_groups_and_at_their_edges():
+    """As on the CPU: Metal itself shuffles whole simdgroups, by lanes that exist."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64,), "int32"), C: T.Tensor((8, 64), "int32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            value = A[tx]
+            C[0, tx] = T.shfl_up(value, 3, 8)
+            C[1, tx] = T.shfl_down(value, 2, 16)
+            C[2, tx] = T.shfl_sync(value, 5, 4)
+            C[3, tx] = T.shfl_xor(value, 2, 4)
+            C[4, tx] = T.shfl_up(value, 3)
+            C[5, tx] = T.shfl_down(value, 3)
+            C[6, tx] = T.shfl_sync(value, tx)
+            C[7, tx] = T.shfl_sync(value, tx % 8 + 1, 8)
+
+    a, results = torch.randint(-100, 100, (64,), dtype=torch.int32), []
+    for compile_program in (on_metal, tvmtile.compile):
+        out = torch.zeros(8, 64, dtype=torch.int32)
+        compile_program(main)(a, out)
+        results.append(out)
+    assert torch.equal(*results)
+    places = torch.arange(64)
+    assert torch.equal(results[0][0], a[torch.where(places % 8 < 3, places, places - 3)])
+    assert torch.equal(results[0][7], a[places // 8 * 8 + (places + 1) % 8])

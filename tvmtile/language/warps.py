@@ -132,31 +132,63 @@ def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE) -> Any:
     width : int
         Threads of a group, a power of two up to 32.
     """
-    return _shuffled(T.tvm_warp_shuffle, value, srcLane, width)
+    _check_width(width)
+    lane = tirx.floormod(as_expr(srcLane), width)
+    return _shuffled(T.tvm_warp_shuffle, value, lane, width, lambda _: lane)
 
 
 def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
     """The value of the thread `delta` places before; the first ones of a group keep their own."""
-    return _shuffled(T.tvm_warp_shuffle_up, value, delta, width)
+    return _shuffled(
+        T.tvm_warp_shuffle_up, value, delta, width, lambda place: _kept(place - delta, place, width)
+    )
 
 
 def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
     """The value of the thread `delta` places behind; the last ones of a group keep their own."""
-    return _shuffled(T.tvm_warp_shuffle_down, value, delta, width)
+    return _shuffled(
+        T.tvm_warp_shuffle_down,
+        value,
+        delta,
+        width,
+        lambda place: _kept(place + delta, place, width),
+    )
 
 
 def shfl_xor(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
     """The value of the thread whose place differs in the bits of `delta`."""
-    return _shuffled(T.tvm_warp_shuffle_xor, value, delta, width)
+    return _shuffled(T.tvm_warp_shuffle_xor, value, delta, width, lambda place: place ^ delta)
 
 
-def _shuffled(shuffle: Callable[..., Any], value: Any, operand: Any, width: int) -> Any:
+def _check_width(width: int) -> None:
     if width not in (1, 2, 4, 8, 16, 32):
         raise InvalidOperand(
             f"a shuffle over groups of {width} threads", help="width is a power of two up to 32"
         )
+
+
+def _kept(other: Any, place: Any, width: int) -> Any:
+    """Another place in the group, or the own one where there is no such."""
+    return tirx.Select(tirx.all(other >= 0, other < width), other, place)
+
+
+def _shuffled(
+    shuffle: Callable[..., Any],
+    value: Any,
+    operand: Any,
+    width: int,
+    source: Callable[[Any], Any],
+) -> Any:
+    """A shuffle over a whole warp; `source` makes the place of the source from that of a thread."""
+    _check_width(width)
     mask = tirx.const(_ALL_LANES, "uint32")
-    return _located(shuffle(mask, as_expr(value), operand, width, WARP_SIZE))
+    if width == WARP_SIZE:
+        return _located(shuffle(mask, as_expr(value), operand, width, WARP_SIZE))
+    # Metal shuffles whole warps only: the place in the warp is computed from that in the group.
+    lane = get_lane_idx()
+    place = tirx.floormod(lane, width)
+    other = lane - place + tirx.bitwise_and(source(place), width - 1)  # width is a power of two
+    return _located(T.tvm_warp_shuffle(mask, as_expr(value), other, WARP_SIZE, WARP_SIZE))
 
 
 def _located(call: ir.Call) -> ir.Call:
