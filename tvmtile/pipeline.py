@@ -26,6 +26,7 @@ from tvmtile.passes import (
     CheckLaunch,
     CheckLocals,
     DeclareAsAccessed,
+    DeclareInKernel,
     DistributeParallel,
     FragmentToSimdgroup,
     GuardGlobalAccess,
@@ -104,6 +105,7 @@ _METAL: tuple[Any, ...] = (
     PlaceMemoryOnMetal,  # shared tiles are placed in threadgroup memory
     PlanSharedMemory,  # and share it, where they would not fit otherwise
     DeclareAsAccessed,  # memory that moves as words is declared in words
+    DeclareInKernel,  # a tensor that has views is one argument of a kernel
     InsertBarriers,  # threads wait for each other where they exchange elements
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions

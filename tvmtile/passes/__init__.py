@@ -11,6 +11,7 @@ from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
+from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
@@ -48,6 +49,7 @@ __all__ = [
     "CheckLaunch",
     "CheckLocals",
     "DeclareAsAccessed",
+    "DeclareInKernel",
     "DistributeParallel",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",
