@@ -163,9 +163,9 @@ def test_guarded_and_unreachable_accesses_are_right():
     assert violations(program, ["tvmtile.GuardGlobalAccess"]) == []
 
 
-def test_every_pass_of_the_lowering_says_what_it_establishes():
-    names = [str(step.info.name) for step in LOWERING["llvm"]]
-    assert [name for name in names if name in INVARIANTS] == list(INVARIANTS)
+def test_invariants_are_those_of_passes_of_the_lowering():
+    names = {str(step.info.name) for steps in LOWERING.values() for step in steps}
+    assert set(INVARIANTS) <= names
 
 
 # The instrument, the pass and the option ----------------------------------------------------------
