@@ -433,9 +433,11 @@ A step is one tile of keys and values. The tiles differ, so compare what is give
 {notes}"""
 
 _NOTES = """\
-- Where tvmtile is behind MLX: MLX pads each row of a tile in threadgroup memory by 16 bytes, so that
-  the elements of a column lie in different banks; tvmtile (and TileLang) do not. Bank conflicts are not
-  counted here.
+- MLX pads each row of a tile in threadgroup memory by 16 bytes, so that the elements of a column lie in
+  different banks. tvmtile does so where a threadgroup has room, which is not the case with 32768 bytes:
+  there it is behind MLX. TileLang does not pad. Bank conflicts are not counted here.
+- MLX holds fewer matrices with the tiles that it takes, 24 a simdgroup; with tiles of 128x128 over 128
+  threads all three declare 80 and more, whose registers limit how many simdgroups run at once.
 - MLX does not instantiate 128x128x32: those rows are its template with tvmtile's tile. 64x64x16 is what
   it takes by itself on a medium GPU (`GEMM_TPARAM_MACRO` in `mlx/backend/metal/matmul.cpp`).
 """
