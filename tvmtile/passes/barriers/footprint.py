@@ -39,6 +39,7 @@ class Footprints:
     def __init__(self, launch: Launch) -> None:
         self._domain = Domain(launch)
         self._known: dict[Any, Meeting] = {}
+        self._apart: dict[tuple[Access, Access], bool] = {}
 
     def meeting(self, earlier: Access, later: Access, orders: Mapping[Loop, Order]) -> Meeting:
         """Tell whether two different threads touch one element, in the two accesses.
@@ -63,8 +64,19 @@ class Footprints:
         if earlier.indices is None or later.indices is None:
             return self._domain.worst
         iterations = Iterations(earlier, later, orders, self._domain)
+        if iterations.have_many_cases and self._are_apart(earlier, later):
+            return Meeting.NEVER
         comparison = Comparison(earlier, later, iterations, self._domain)
         return self._refined(comparison, iterations, {}, iterations.decisive)
+
+    def _are_apart(self, earlier: Access, later: Access) -> bool:
+        """Tell whether no two threads touch one element, whatever the iterations."""
+        key = (earlier, later)
+        if key not in self._apart:
+            iterations = Iterations(earlier, later, {}, self._domain)
+            comparison = Comparison(earlier, later, iterations, self._domain)
+            self._apart[key] = self._refined(comparison, iterations, {}, []) == Meeting.NEVER
+        return self._apart[key]
 
     def _refined(
         self,

@@ -20,6 +20,7 @@ __all__ = ["Case", "Iterations"]
 
 _MAX_ITERATIONS = 4096
 _MAX_CASES = 64
+_MANY_CASES = 16
 _UNBOUNDED = 1 << 28
 
 Case = tuple[Any, Any]
@@ -62,6 +63,12 @@ class Iterations:
             for loop in self._related
             if any(mentions(access.places, loop.var) for access in self._accesses)
         ]
+
+    @property
+    def have_many_cases(self) -> bool:
+        """Looking at all iterations at once is less work than going through their cases."""
+        ways = (self.cases_of(loop) for loop in self.decisive)
+        return any(len(way[0]) > _MANY_CASES for way in ways if way)
 
     def values(self, side: int, cases: Mapping[Loop, Case]) -> tuple[dict[ir.Var, Any], list[Free]]:
         """The values of the loops' variables in one of the accesses, and what to enumerate."""
