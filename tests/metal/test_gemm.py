@@ -13,10 +13,6 @@ import tvmtile.language as T
 from tests.metal.programs import TOLERANCE, assert_close, emulated, gemm, operands
 
 MEMORY = 32 * 1024
-# One simdgroup reads its tiles from device memory, which leaves nothing to pipeline.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*nothing copies from global memory:tvmtile.errors.TileWarning"
-)
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 

@@ -120,3 +120,26 @@ def test_a_tile_whose_rows_are_no_neighbouring_axis_of_the_tensor_is_staged():
     A, B, C = torch.randn(2, 32, 3, 32).half(), torch.randn(32, 32).half(), torch.empty(32, 32)
     kernel(A, B, C)
     torch.testing.assert_close(C.double(), A[1, :, 2].double() @ B.double(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_loop_without_copies_has_nothing_to_pipeline(recwarn):
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 64), "float16"),
+        B: T.Tensor((64, 32), "float16"),
+        C: T.Tensor((32, 32), "float32"),
+    ):
+        with T.Kernel(1, threads=32):
+            a = T.alloc_shared((32, 32), "float16")
+            b = T.alloc_shared((32, 32), "float16")
+            c = T.alloc_fragment((32, 32), "float32")
+            T.clear(c)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[0, k * 32], a)
+                T.copy(B[k * 32, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C)
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    assert not recwarn.list
+    assert not staged(kernel)

@@ -8,10 +8,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile.language.loops import STAGES_ANNOTATION
 from tvmtile.passes.accesses import accesses_of
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
-from tvmtile.rewriting import is_stable, seq
+from tvmtile.rewriting import is_stable, seq, with_children
 from tvmtile.scopes import is_shared
 from tvmtile.tileop.operands import buffer_of, constant, region
 from tvmtile.tileop.registry import LoweringContext, TileOp, direct_operands, operator_of
@@ -79,7 +80,20 @@ class _Direct:
 
     def apply(self) -> tirx.For:
         result = tvm_ffi.structural_map(self._kernel, (tirx.SeqStmt, self._without_copies))
-        return tvm_ffi.structural_map(result, (tirx.AllocBuffer, self._without_tile))
+        if not self._left_out:
+            return self._kernel
+        result = tvm_ffi.structural_map(result, (tirx.AllocBuffer, self._without_tile))
+        return tvm_ffi.structural_map(result, (tirx.For, self._without_stages))
+
+    def _without_stages(self, loop: tirx.For) -> tirx.For:
+        """A loop from which all copies were left out has nothing that could run ahead."""
+        if STAGES_ANNOTATION not in loop.annotations:
+            return loop
+        accesses = accesses_of(loop.body)
+        if any(access.writes and is_shared(access.buffer) for access in accesses):
+            return loop
+        kept = {k: v for k, v in loop.annotations.items() if k != STAGES_ANNOTATION}
+        return with_children(loop, annotations=kept)
 
     def _without_tile(self, node: tirx.AllocBuffer) -> tirx.Stmt:
         return seq([]) if node.buffer in self._left_out else node
