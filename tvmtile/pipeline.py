@@ -46,7 +46,8 @@ from tvmtile.passes import (
     PadSharedRows,
     PlaceFragments,
     PlaceMemoryOnCpu,
-    PlaceMemoryOnMetal,
+    PlaceMemoryOnCuda,
+    PlaceMemoryOnGpu,
     PlanPipeline,
     PlanSharedMemory,
     ReadFromDevice,
@@ -102,7 +103,7 @@ _METAL: tuple[Any, ...] = (
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     DistributeParallel,  # elementwise loops are shared out over the threads
     PlaceFragments,  # fragments become arrays of registers
-    PlaceMemoryOnMetal,  # shared tiles are placed in threadgroup memory
+    PlaceMemoryOnGpu,  # shared tiles are placed in threadgroup memory
     PlanSharedMemory,  # and share it, where they would not fit otherwise
     DeclareAsAccessed,  # memory that moves as words is declared in words
     DeclareInKernel,  # a tensor that has views is one argument of a kernel
@@ -112,7 +113,29 @@ _METAL: tuple[Any, ...] = (
     LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
 )
 
-LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL}
+_CUDA: tuple[Any, ...] = (
+    BindExtents,  # dynamic extents are bound that stand in expressions only
+    Legalize,  # operands of tile operators become explicit regions
+    StructureReturns,  # what follows a return of a thread depends on a condition
+    SplitReducers,  # every thread has totals of its own until they are put together
+    PlanPipeline,  # what of a loop may run ahead, and how far
+    InjectPipeline,  # tiles get versions, and copies run ahead
+    PadSharedRows,  # rows of tiles for matrix units begin in different banks
+    InferLayout,  # every element of a fragment gets its thread and register
+    LowerTileOp,  # tile operators become loops over elements and matrix instructions
+    GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
+    DistributeParallel,  # elementwise loops are shared out over the threads
+    PlaceFragments,  # fragments become arrays of registers
+    PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
+    PlanSharedMemory,  # and share it, where they would not fit otherwise
+    DeclareInKernel,  # a tensor that has views is one argument of a kernel
+    InsertBarriers,  # threads wait for each other where they exchange elements
+    PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
+    OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
+    LowerElementOp,  # operators on single elements become instructions
+)
+
+LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL, "cuda": _CUDA}
 """The passes that lower a tile program, by kind of target."""
 
 

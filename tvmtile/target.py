@@ -14,6 +14,7 @@ from tvmtile.errors import UnknownTarget
 __all__ = [
     "CpuCapability",
     "GpuCapability",
+    "compute_capability",
     "cpu",
     "gpu",
     "host_target",
@@ -22,7 +23,7 @@ __all__ = [
     "target_kinds",
 ]
 
-_SUPPORTED = ("llvm", "metal")
+_SUPPORTED = ("llvm", "metal", "cuda")
 # TVM's own numbers for `metal`, 16 and 256, are those of GPUs before Apple's.
 _APPLE = {
     "kind": "metal",
@@ -190,6 +191,11 @@ _CUDA_SHARED_KB = {
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
 _METAL = GpuCapability("Metal", 32, 1024, 32 * 1024, lacks=("float64",))
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
+
+
+def compute_capability(target: Target) -> int:
+    """The number of an NVIDIA architecture: 90 for `sm_90a`."""
+    return int(str(target.attrs["arch"]).removeprefix("sm_").rstrip("af"))
 
 
 def gpu(target: Target) -> GpuCapability | None:

@@ -30,7 +30,7 @@ from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.order_blocks import OrderBlocks
 from tvmtile.passes.pad_shared_rows import PadSharedRows
 from tvmtile.passes.place_fragments import PlaceFragments
-from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnMetal
+from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
 from tvmtile.passes.plan_pipeline import PlanPipeline
 from tvmtile.passes.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.read_from_device import ReadFromDevice
@@ -70,7 +70,8 @@ __all__ = [
     "PadSharedRows",
     "PlaceFragments",
     "PlaceMemoryOnCpu",
-    "PlaceMemoryOnMetal",
+    "PlaceMemoryOnCuda",
+    "PlaceMemoryOnGpu",
     "PlanPipeline",
     "PlanSharedMemory",
     "ReadFromDevice",

@@ -1,17 +1,21 @@
-"""PlaceMemoryOnCpu, PlaceMemoryOnMetal: tiles become arrays in memory that the target has."""
+"""PlaceMemoryOnCpu, PlaceMemoryOnGpu, PlaceMemoryOnCuda: tiles become arrays of the target."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import tvm_ffi
 from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.passes.kernels import prim_func_pass
-from tvmtile.rewriting import contains
+from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass, with_launch_body
+from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.rewriting import contains, seq
+from tvmtile.scopes import is_shared
 
-__all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnMetal"]
+__all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnCuda", "PlaceMemoryOnGpu"]
 
 
 @prim_func_pass("PlaceMemoryOnCpu")
@@ -63,9 +67,9 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
-@prim_func_pass("PlaceMemoryOnMetal")
-def PlaceMemoryOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Place shared tiles in threadgroup memory, whose size is fixed when a kernel is compiled.
+@prim_func_pass("PlaceMemoryOnGpu")
+def PlaceMemoryOnGpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Place shared tiles in memory of a block whose size is fixed when a kernel is compiled.
 
     Before
     ------
@@ -93,18 +97,16 @@ def PlaceMemoryOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     placed: dict[ir.Var, ir.Var] = {}
 
     def place(var: ir.Var) -> ir.Var:
-        if not is_buffer_var(var) or var.ty.storage_scope not in _SCOPES_ON_METAL:
+        if not is_buffer_var(var) or var.ty.storage_scope not in _SCOPES_ON_GPU:
             return var
         if var not in placed:
-            placed[var] = _placed(
-                var, var.ty.data_alignment, _SCOPES_ON_METAL[var.ty.storage_scope]
-            )
+            placed[var] = _placed(var, var.ty.data_alignment, _SCOPES_ON_GPU[var.ty.storage_scope])
         return placed[var]
 
     return func.with_body(tvm_ffi.structural_map(func.body, (ir.Var, place)))
 
 
-_SCOPES_ON_METAL = {"shared.dyn": "shared", "local.var": "local"}
+_SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}
 
 
 def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
@@ -142,3 +144,93 @@ def _placed(buffer: ir.Var, alignment: int, scope: str = "global") -> ir.Var:
         span=buffer.span,
         layout=ty.layout,
     )
+
+
+_STATIC_LIMIT = 48 * 1024
+"""Bytes of shared memory that a CUDA kernel may declare; more is asked for when it is launched."""
+_ARENA_ALIGNMENT = 128
+
+
+@prim_func_pass("PlaceMemoryOnCuda")
+def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Place shared tiles in memory that a kernel declares, or, if they need more than 48 KB, asks for.
+
+    Memory that is asked for when a kernel is launched is one array, of which the tiles are parts.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((16384,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer((8192,), "float32", scope="shared")
+                y = T.alloc_buffer((8192,), "float32", scope="shared")
+                x[tx] = A[tx]
+                y[tx] = A[tx + 32]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((16384,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tiles = T.alloc_buffer((65536,), "uint8", scope="shared.dyn")
+                x = T.decl_buffer(
+                    (8192,),
+                    "float32",
+                    data=T.ptr_byte_offset(tiles.data, 0, "float32"),
+                    scope="shared.dyn",
+                )
+                y = T.decl_buffer(
+                    (8192,),
+                    "float32",
+                    data=T.ptr_byte_offset(tiles.data, 32768, "float32"),
+                    scope="shared.dyn",
+                )
+                x[tx] = A[tx]
+                y[tx] = A[tx + 32]
+    ```
+    """
+    del context
+
+    def visit(loop: tirx.For, mutator: Any) -> Any:
+        return _with_arena(loop) if is_kernel(loop) else mutator.default_mutate(loop)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+
+
+def _with_arena(kernel: tirx.For) -> tirx.For:
+    tiles: list[ir.Var] = []
+
+    def note(node: tirx.AllocBuffer) -> None:
+        if is_shared(node.buffer):
+            tiles.append(node.buffer)
+
+    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, note), order="pre")
+    sizes = [-(-allocated_bytes(t) // _ARENA_ALIGNMENT) * _ARENA_ALIGNMENT for t in tiles]
+    if sum(sizes) <= _STATIC_LIMIT:
+        return kernel
+    arena = tirx.decl_buffer((sum(sizes),), "uint8", name="tiles", scope="shared.dyn")
+    offsets = dict(zip(tiles, itertools.accumulate([0, *sizes]), strict=False))
+    dynamic: dict[ir.Var, ir.Var] = {}
+
+    def part(node: tirx.AllocBuffer) -> tirx.Stmt:
+        if node.buffer not in offsets:
+            return node
+        dtype = str(node.buffer.ty.dtype)
+        data = T.ptr_byte_offset(arena.data, offsets[node.buffer], dtype)
+        return tirx.DeclBuffer(node.buffer, data=data)
+
+    def place(var: ir.Var) -> ir.Var:
+        if not is_buffer_var(var) or not is_shared(var) or var.same_as(arena):
+            return var
+        if var not in dynamic:
+            dynamic[var] = _placed(var, var.ty.data_alignment, "shared.dyn")
+        return dynamic[var]
+
+    parts = tvm_ffi.structural_map(Launch(kernel).body, (tirx.AllocBuffer, part))
+    body = tvm_ffi.structural_map(parts, (ir.Var, place))
+    return with_launch_body(kernel, seq([tirx.AllocBuffer(arena), body]))

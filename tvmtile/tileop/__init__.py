@@ -22,6 +22,7 @@ from tvmtile.tileop import copy_matrices as _copy_matrices  # noqa: F401
 from tvmtile.tileop.gemm import cpu as _gemm_cpu  # noqa: F401 - its lowerings register themselves
 from tvmtile.tileop.gemm import elements as _gemm_elements  # noqa: F401
 from tvmtile.tileop.gemm import matmul2d as _gemm_matmul2d  # noqa: F401
+from tvmtile.tileop.gemm import mma as _gemm_mma  # noqa: F401
 from tvmtile.tileop.gemm import simdgroup as _gemm_simdgroup  # noqa: F401
 from tvmtile.tileop.reduce import cpu as _reduce_cpu  # noqa: F401
 from tvmtile.tileop.reduce import registers as _reduce_registers  # noqa: F401

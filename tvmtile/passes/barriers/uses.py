@@ -68,6 +68,8 @@ _FUNCTIONS = {
     "tirx.ptx.cp_async_ca": _Function(reads=False, writes=True),
     "tirx.ptx.cp_async_cg": _Function(reads=False, writes=True),
 }
+# An address in another form.
+_CONVERSIONS = ("tirx.cuda.cvta_generic_to_shared",)
 _MATRIX_EXTENT = 8
 _LAZY = "prim.if_then_else"
 
@@ -139,6 +141,8 @@ class _Collector:
             self._conditional(call, mutator)
         elif name == "tirx.address_of":
             self._address(call.args[0], mutator)
+        elif name in _CONVERSIONS:
+            mutator.default_mutate(call)
         elif name == "tirx.tvm_access_ptr":
             self._pointer(call)
         else:

@@ -1,0 +1,168 @@
+"""mma.sync: where its elements lie, which instruction a product uses, and what it declines."""
+
+import itertools
+import shutil
+import subprocess
+
+import pytest
+from tvm import tirx
+from tvm.sym import Analyzer
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.tileop.gemm.mma import ATOMS, _place
+
+ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
+
+
+def place(axes, lane, element):
+    indices = _place(axes, tirx.const(lane, "int32"), element)
+    return tuple(int(Analyzer().simplify(index)) for index in indices)
+
+
+def elements(axes):
+    count = 1
+    for digit in itertools.chain(*axes):
+        count *= 1 if digit.is_thread else digit.extent
+    return count
+
+
+@pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)
+def test_every_element_of_a_fragment_is_held_once(dtypes):
+    atom, _ = ATOMS[dtypes]
+    extents = {"a": (atom.m, atom.k), "b": (atom.k, atom.n), "c": (atom.m, atom.n)}
+    for name, (rows, columns) in extents.items():
+        axes = getattr(atom, name)
+        held = [place(axes, lane, e) for lane in range(32) for e in range(elements(axes))]
+        assert sorted(held) == list(itertools.product(range(rows), range(columns)))
+
+
+def test_fragments_of_16_bits_lie_where_the_ptx_isa_says():
+    # PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"
+    atom, _ = ATOMS["float16", "float16"]
+    for lane in range(32):
+        group, thread = lane // 4, lane % 4
+        for i in range(8):
+            row = group if i < 2 or 4 <= i < 6 else group + 8
+            column = thread * 2 + (i & 1) + (8 if i >= 4 else 0)
+            assert place(atom.a, lane, i) == (row, column)
+        for i in range(4):
+            assert place(atom.b, lane, i) == (thread * 2 + (i & 1) + (8 if i >= 2 else 0), group)
+            assert place(atom.c, lane, i) == (group + (8 if i >= 2 else 0), thread * 2 + (i & 1))
+
+
+def test_fragments_of_8_bits_lie_where_the_ptx_isa_says():
+    # PTX ISA, "Matrix Fragments for mma.m16n8k32"
+    atom, _ = ATOMS["int8", "int8"]
+    for lane in range(32):
+        group, thread = lane // 4, lane % 4
+        for i in range(16):
+            row = group if i < 4 or 8 <= i < 12 else group + 8
+            assert place(atom.a, lane, i) == (row, thread * 4 + (i & 3) + (16 if i >= 8 else 0))
+        for i in range(8):
+            assert place(atom.b, lane, i) == (thread * 4 + (i & 3) + (16 if i >= 4 else 0), group)
+
+
+def test_fragments_of_tf32_lie_where_the_ptx_isa_says():
+    # PTX ISA, "Matrix Fragments for mma.m16n8k8", .tf32
+    atom, _ = ATOMS["float32", "float32"]
+    for lane in range(32):
+        group, thread = lane // 4, lane % 4
+        for i in range(4):
+            row = group if i in (0, 2) else group + 8
+            assert place(atom.a, lane, i) == (row, thread if i < 2 else thread + 4)
+        for i in range(2):
+            assert place(atom.b, lane, i) == (thread if i == 0 else thread + 4, group)
+
+
+def product(
+    dtype="float16",
+    accum="float32",
+    out=None,
+    transposes=(False, False),
+    block=(64, 64, 64),
+    stages=0,
+):
+    """A product of [128, 128, 128]."""
+    m, n, k = block
+    left = (k, m) if transposes[0] else (m, k)
+    right = (n, k) if transposes[1] else (k, n)
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((128, 128), dtype),
+        B: T.Tensor((128, 128), dtype),
+        C: T.Tensor((128, 128), accum),
+    ):
+        with T.Kernel(T.ceildiv(128, n), T.ceildiv(128, m), threads=128) as (bx, by):
+            a = T.alloc_shared(left, dtype)
+            b = T.alloc_shared(right, dtype)
+            c = T.alloc_fragment((m, n), accum)
+            T.clear(c)
+            for step in T.Pipelined(T.ceildiv(128, k), num_stages=stages):
+                if transposes[0]:
+                    T.copy(A[step * k, by * m], a)
+                else:
+                    T.copy(A[by * m, step * k], a)
+                if transposes[1]:
+                    T.copy(B[bx * n, step * k], b)
+                else:
+                    T.copy(B[step * k, bx * n], b)
+                T.gemm(a, b, c, transpose_A=transposes[0], transpose_B=transposes[1])
+            T.copy(c, C[by * m, bx * n])
+
+    return main
+
+
+def source(program, arch="sm_90a"):
+    kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
+    return kernel.get_kernel_source()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accum", "arch", "instruction"),
+    [
+        ("float16", "float32", "sm_80", "m16n8k16.row.col.f32.f16.f16.f32"),
+        ("bfloat16", "float32", "sm_80", "m16n8k16.row.col.f32.bf16.bf16.f32"),
+        ("float32", "float32", "sm_80", "m16n8k8.row.col.f32.tf32.tf32.f32"),
+        ("int8", "int32", "sm_80", "m16n8k32.row.col.s32.s8.s8.s32"),
+        ("float8_e4m3fn", "float32", "sm_89", "m16n8k32.row.col.f32.e4m3.e4m3.f32"),
+        ("float64", "float64", "sm_80", "m8n8k4.row.col.f64.f64.f64.f64"),
+    ],
+)
+def test_a_product_uses_the_instruction_of_its_dtypes(dtype, accum, arch, instruction):
+    block = (32, 32, 32) if dtype == "float64" else (64, 64, 64)
+    assert f"mma.sync.aligned.{instruction}" in source(product(dtype, accum, block=block), arch)
+
+
+@pytest.mark.parametrize("transposes", [(a, b) for a in (False, True) for b in (False, True)])
+def test_operands_of_16_bits_are_loaded_by_matrices(transposes):
+    text = source(product(transposes=transposes))
+    plain, swapped = (f"m8n8.x4{trans}.shared.b16 " in text for trans in ("", ".trans"))
+    # A register's elements follow each other along K, as a row of [M, K] or [N, K] does.
+    assert plain == (not transposes[0] or transposes[1])
+    assert swapped == (transposes[0] or not transposes[1])
+
+
+def test_an_architecture_without_the_instruction_multiplies_element_by_element():
+    text = source(product("float8_e4m3fn"), "sm_80")
+    assert "mma.sync" not in text
+
+
+def test_tiles_that_need_more_memory_than_a_kernel_may_declare_ask_for_it():
+    text = source(product(block=(128, 128, 128)))
+    assert "extern __shared__" in text
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_nvcc_takes_a_product_and_keeps_it_in_registers(arch, dtype, tmp_path):
+    accum = "int32" if dtype == "int8" else "float32"
+    (tmp_path / "product.cu").write_text(source(product(dtype, accum, stages=2), arch))
+    command = ["nvcc", f"-arch={arch}", "-cubin", "-Xptxas=-v", "-w", "-o", "product.cubin"]
+    result = subprocess.run(
+        [*command, "product.cu"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "0 bytes spill stores" in result.stderr

@@ -1,0 +1,439 @@
+"""`T.gemm` on NVIDIA GPUs from sm_80 on: `mma.sync`, which the 32 threads of a warp do together.
+
+The layouts are those of the PTX ISA, "Matrix Fragments for mma". An instruction is a row of `ATOMS`;
+operands that lie in shared memory and have 16 bits an element are loaded by `ldmatrix`, others
+element by element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import InvalidOperand
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, with_weights
+from tvmtile.rewriting import for_loop, seq
+from tvmtile.scopes import is_fragment, is_shared
+from tvmtile.target import compute_capability
+from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm.partition import Partition, partition
+from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["ATOMS", "Atom", "gemm_mma"]
+
+_LANES = 32
+_Axis: TypeAlias = tuple[Digit, ...]
+
+
+def _lane(extent: int, stride: int) -> Digit:
+    return Digit(extent, THREAD, stride)
+
+
+def _register(extent: int, stride: int) -> Digit:
+    return Digit(extent, REGISTER, stride)
+
+
+@dataclass(frozen=True)
+class Atom:
+    """One `mma.sync` instruction, and where its elements lie.
+
+    Attributes
+    ----------
+    dtypes : tuple of str
+        Of A and B, as PTX names them.
+    sums : str
+        Dtype of the accumulator in the instruction.
+    m, n, k : int
+        Extents.
+    a, b, c : tuple of tuple of Digit
+        The digits of the indices (m, k), (k, n) and (m, n): lane and element in its registers.
+    """
+
+    dtypes: tuple[str, str]
+    sums: str
+    m: int
+    n: int
+    k: int
+    a: tuple[_Axis, _Axis]
+    b: tuple[_Axis, _Axis]
+    c: tuple[_Axis, _Axis]
+
+    @property
+    def instruction(self) -> str:
+        """The PTX instruction."""
+        shape = f"m{self.m}n{self.n}k{self.k}"
+        sums = _PTX[self.sums]
+        return f"mma.sync.aligned.{shape}.row.col.{sums}.{'.'.join(self.dtypes)}.{sums}"
+
+
+_PTX = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "f32",
+    "float64": "f64",
+    "int32": "s32",
+    "int8": "s8",
+    "uint8": "u8",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+}
+_C_16 = ((_register(2, 2), _lane(8, 4)), (_lane(4, 1), _register(2, 1)))
+
+
+def _atom(a: str, b: str, sums: str, packed: int) -> Atom:
+    """The instruction of m16n8 whose registers hold `packed` elements, and whose k is 8 registers."""
+    pair = (_register(packed, 1),) if packed > 1 else ()
+    k = 8 * packed
+    return Atom(
+        (a, b),
+        sums,
+        16,
+        8,
+        k,
+        (
+            (_register(2, packed), _lane(8, 4)),
+            (_register(2, 2 * packed), _lane(4, 1), *pair),
+        ),
+        ((_register(2, packed), _lane(4, 1), *pair), (_lane(8, 4),)),
+        _C_16,
+    )
+
+
+_F64 = Atom(
+    ("f64", "f64"),
+    "float64",
+    8,
+    8,
+    4,
+    ((_lane(8, 4),), (_lane(4, 1),)),
+    ((_lane(4, 1),), (_lane(8, 4),)),
+    ((_lane(8, 4),), (_lane(4, 1), _register(2, 1))),
+)
+
+ATOMS: dict[tuple[str, str], tuple[Atom, int]] = {
+    ("float16", "float16"): (_atom("f16", "f16", "float32", 2), 80),
+    ("bfloat16", "bfloat16"): (_atom("bf16", "bf16", "float32", 2), 80),
+    ("float32", "float32"): (_atom("tf32", "tf32", "float32", 1), 80),
+    **{
+        (a, b): (_atom(_PTX[a], _PTX[b], "int32", 4), 80)
+        for a in ("int8", "uint8")
+        for b in ("int8", "uint8")
+    },
+    **{
+        (a, b): (_atom(_PTX[a], _PTX[b], "float32", 4), 89)
+        for a in ("float8_e4m3fn", "float8_e5m2")
+        for b in ("float8_e4m3fn", "float8_e5m2")
+    },
+    ("float64", "float64"): (_F64, 80),
+}
+"""The instruction for dtypes of A and B, and the first architecture that has it."""
+
+
+# Where it fits -----------------------------------------------------------------------------------
+
+
+def _atom_of(op: Gemm, context: LoweringContext) -> Atom:
+    dtypes = (dtype_of(op.A), dtype_of(op.B))
+    if dtypes not in ATOMS:
+        raise Decline(f"no instruction multiplies {dtypes[0]} and {dtypes[1]}")
+    atom, since = ATOMS[dtypes]
+    arch = compute_capability(context.target)
+    if arch < since:
+        raise Decline(f"{dtypes[0]} needs sm_{since}, the target is sm_{arch}")
+    if dtype_of(op.C) not in _INTO[atom.sums]:
+        raise Decline(f"{atom.sums} sums are not kept in {dtype_of(op.C)}")
+    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
+        if constant(extent) is None:
+            raise Decline(f"{name} = {extent} is not a constant")
+    if constant(tirx.floormod(op.k, atom.k)) != 0:
+        raise Decline(f"K = {op.k} is not a multiple of {atom.k}")
+    return atom
+
+
+_INTO = {
+    "float32": ("float32", "float16", "bfloat16"),
+    "int32": ("int32",),
+    "float64": ("float64",),
+}
+
+
+def _share(op: Gemm, atom: Atom, context: LoweringContext) -> Partition:
+    m, n = constant(op.m) or 0, constant(op.n) or 0
+    warps = context.threads // _LANES
+    try:
+        return partition(m, n, warps, op.policy, (atom.m, atom.n), "warps")
+    except InvalidOperand as error:
+        raise Decline(str(error)) from error
+
+
+def mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+    """Where the elements of operands in registers lie; registers are counted atom by atom."""
+    atom = _atom_of(op, context)
+    share = _share(op, atom, context)
+    along_m = (_lane(share.rows, share.columns * _LANES), _register(share.row_matrices, 1))
+    along_n = (_lane(share.columns, _LANES), _register(share.column_matrices, 1))
+    along_k = (_register((constant(op.k) or 0) // atom.k, 1),)
+    found = {}
+    for operand, blocks, inner, transposed in (
+        (op.C, (along_m, along_n), atom.c, False),
+        (op.A, (along_m, along_k), atom.a, op.transpose_A),
+        (op.B, (along_k, along_n), atom.b, op.transpose_B),
+    ):
+        buffer = buffer_of(operand)
+        if not is_fragment(buffer):
+            continue
+        if [constant(r.extent) for r in operand.region] != [constant(e) for e in buffer.ty.shape]:
+            raise Decline(f"{describe(operand)} is a part of a fragment")
+        found[buffer] = _of_atoms(blocks, inner, transposed, len(buffer.ty.shape), context.threads)
+    return found
+
+
+def _of_atoms(
+    blocks: tuple[_Axis, _Axis],
+    inner: tuple[_Axis, _Axis],
+    transposed: bool,
+    rank: int,
+    threads: int,
+) -> FragmentLayout:
+    size = math.prod(d.extent for axis in inner for d in axis if not d.is_thread)
+    per_row = math.prod(d.extent for d in blocks[1] if not d.is_thread)
+    axes = [
+        _counted(blocks[0], size * per_row) + inner[0],
+        _counted(blocks[1], size) + inner[1],
+    ]
+    if transposed:
+        axes.reverse()
+    whole = [tuple(digit for digit in digits if digit.extent > 1) for digits in axes]
+    return FragmentLayout(threads, (*[()] * (rank - 2), *whole))
+
+
+def _counted(digits: _Axis, stride: int) -> _Axis:
+    return tuple(d if d.is_thread else Digit(d.extent, REGISTER, stride) for d in digits)
+
+
+# Code --------------------------------------------------------------------------------------------
+
+
+@lowering(Gemm, target="cuda", variant="mma", priority=20, layouts=mma_layouts)
+def gemm_mma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Each warp multiplies its share, an instruction's k at a time; what it loads it uses in full."""
+    atom = _atom_of(op, context)
+    return _Product(op, atom, _share(op, atom, context), context).statement()
+
+
+class _Product:
+    """The code of one product, for one warp."""
+
+    def __init__(self, op: Gemm, atom: Atom, share: Partition, context: LoweringContext) -> None:
+        self._op = op
+        self._atom = atom
+        self._share = share
+        warp = tirx.floordiv(context.thread_index, _LANES)
+        self._lane = tirx.floormod(context.thread_index, _LANES)
+        # Where the warp's share of the accumulator begins.
+        self._row = tirx.floordiv(warp, share.columns) * (share.row_matrices * atom.m)
+        self._column = tirx.floormod(warp, share.columns) * (share.column_matrices * atom.n)
+        self._sums = tirx.decl_buffer(
+            (share.row_matrices * share.column_matrices * _elements(atom.c),),
+            atom.sums,
+            name="sums",
+            scope="local",
+        )
+        # PTX has integer sums in registers without a sign.
+        self._registers = (
+            tirx.decl_buffer(self._sums.ty.shape, "uint32", name="sums_registers", scope="local")
+            if atom.sums == "int32"
+            else self._sums
+        )
+
+    def statement(self) -> tirx.Stmt:
+        """The product, into the accumulator."""
+        op, atom, share = self._op, self._atom, self._share
+        k = tirx.Var("k", "int32")
+        a = _Operand(op.A, op.transpose_A, atom.a, (atom.m, atom.k), share.row_matrices, "a")
+        b = _Operand(op.B, op.transpose_B, atom.b, (atom.k, atom.n), share.column_matrices, "b")
+        loads = [
+            *a.loads(lambda m: (self._row + m * atom.m, k * atom.k), self._lane, along=0),
+            *b.loads(lambda n: (k * atom.k, self._column + n * atom.n), self._lane, along=1),
+        ]
+        body = seq([*loads, *self._multiplied(a, b)])
+        steps = (constant(op.k) or 0) // atom.k
+        return seq(
+            [
+                tirx.AllocBuffer(self._sums),
+                *self._view(),
+                *self._accumulators(self._taken),
+                *a.allocations,
+                *b.allocations,
+                for_loop(k, steps, body, tirx.ForKind.UNROLLED),
+                *self._accumulators(self._left),
+            ]
+        )
+
+    def _view(self) -> list[tirx.Stmt]:
+        if self._registers.same_as(self._sums):
+            return []
+        return [tirx.DeclBuffer(self._registers, data=self._sums.data)]
+
+    def _multiplied(self, a: _Operand, b: _Operand) -> Iterator[tirx.Stmt]:
+        size = _elements(self._atom.c)
+        for m in range(self._share.row_matrices):
+            for n in range(self._share.column_matrices):
+                first = (m * self._share.column_matrices + n) * size
+                sums = [tirx.BufferLoad(self._registers, [first + e]) for e in range(size)]
+                multiply = T.ptx[self._atom.instruction](
+                    *sums, *a.registers_of(m), *b.registers_of(n), *sums
+                )
+                yield tirx.Evaluate(multiply)
+
+    # The accumulator -----------------------------------------------------------------------------
+
+    def _accumulators(self, move: Callable[[Any, list[Any]], tirx.Stmt]) -> Iterator[tirx.Stmt]:
+        """One statement for each element of the accumulator that the thread holds."""
+        atom, share = self._atom, self._share
+        size = _elements(atom.c)
+        for m in range(share.row_matrices):
+            for n in range(share.column_matrices):
+                for element in range(size):
+                    row, column = _place(atom.c, self._lane, element)
+                    number = (m * share.column_matrices + n) * size + element
+                    place = [self._row + m * atom.m + row, self._column + n * atom.n + column]
+                    yield move(number, _indices(self._op.C, *place))
+
+    def _taken(self, number: int, indices: list[Any]) -> tirx.Stmt:
+        value: Any = tirx.const(0, self._atom.sums)
+        if not self._op.clear_accum:
+            held = tirx.BufferLoad(self._op.C.source, indices)
+            value = converted(held, self._atom.sums)
+        return tirx.BufferStore(self._sums, value, [number])
+
+    def _left(self, number: int, indices: list[Any]) -> tirx.Stmt:
+        value = converted(tirx.BufferLoad(self._sums, [number]), dtype_of(self._op.C))
+        return tirx.BufferStore(self._op.C.source, value, indices)
+
+
+class _Operand:
+    """The registers of A or B that one step along K needs."""
+
+    def __init__(
+        self,
+        operand: ir.TensorRegion,
+        transposed: bool,
+        axes: tuple[_Axis, _Axis],
+        extents: tuple[int, int],
+        count: int,
+        name: str,
+    ) -> None:
+        self._operand = operand
+        self._transposed = transposed
+        self._axes = axes
+        self._extents = extents
+        self._count = count
+        self._size = _elements(axes)
+        bits = int(DataType(dtype_of(operand)).bits)
+        dtype = dtype_of(operand)
+        self._packed = max(1, 32 // bits)
+        words = self._size // self._packed
+        self._words = tirx.decl_buffer(
+            (count * words,), "uint32" if bits < 64 else dtype, name=name, scope="local"
+        )
+        self._elements = tirx.decl_buffer(
+            (count * self._size,), dtype, name=f"{name}_elements", scope="local"
+        )
+        view = tirx.DeclBuffer(self._elements, data=self._words.data)
+        self.allocations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), view]
+
+    def registers_of(self, number: int) -> list[Any]:
+        """The registers of an atom."""
+        words = self._size // self._packed
+        return [tirx.BufferLoad(self._words, [number * words + w]) for w in range(words)]
+
+    def loads(
+        self, origin: Callable[[int], tuple[Any, Any]], lane: Any, along: int
+    ) -> Iterator[tirx.Stmt]:
+        """The statements that load all atoms; `origin` is the place of an atom's first element."""
+        by_matrices = is_shared(self._operand.source) and self._packed == 2
+        number = 0
+        while number < self._count:
+            if by_matrices:
+                atoms = _MATRICES // (self._size // self._packed)
+                atoms = atoms if number + atoms <= self._count else 1
+                yield self._matrices(origin(number), number, lane, along, atoms)
+                number += atoms
+                continue
+            for element in range(self._size):
+                row, column = _place(self._axes, lane, element)
+                first = origin(number)
+                indices = self._indices(first[0] + row, first[1] + column)
+                load = tirx.BufferLoad(self._operand.source, indices)
+                yield tirx.BufferStore(self._elements, load, [number * self._size + element])
+            number += 1
+
+    def _indices(self, row: Any, column: Any) -> list[Any]:
+        return _indices(self._operand, *((column, row) if self._transposed else (row, column)))
+
+    def _matrices(
+        self, first: tuple[Any, Any], number: int, lane: Any, along: int, atoms: int
+    ) -> tirx.Stmt:
+        """`ldmatrix`: each group of eight lanes gives the addresses of the rows of one 8x8 matrix.
+
+        The matrices follow each other as the registers do: along M (of A) or K (of B) first. The rows
+        in memory run along K unless the operand is stored the other way, which `trans` corrects.
+        """
+        words = atoms * self._size // self._packed
+        height = self._extents[0] // 8
+        matrix = tirx.floordiv(lane, 8)
+        row = tirx.floormod(matrix, height) * 8
+        column = tirx.floordiv(matrix, height) * 8
+        if words < _MATRICES:
+            column = tirx.floormod(column, self._extents[1] * atoms)
+        # The lane's row of the matrix: a row in memory, however the operand is stored.
+        within = tirx.floormod(lane, 8)
+        if self._transposed:
+            column = column + within
+        else:
+            row = row + within
+        address = T.address_of(
+            tirx.BufferLoad(self._operand.source, self._indices(first[0] + row, first[1] + column))
+        )
+        # The elements of a register follow each other along K, and so do those in a row of memory of
+        # [M, K] and of [N, K].
+        trans = ".trans" if self._transposed == (along == 0) else ""
+        start = number * (self._size // self._packed)
+        registers = [tirx.BufferLoad(self._words, [start + w]) for w in range(words)]
+        load = T.ptx[f"ldmatrix.sync.aligned.m8n8.x{words}{trans}.shared.b16"]
+        return tirx.Evaluate(load(*registers, address))
+
+
+_MATRICES = 4
+"""8x8 matrices that `ldmatrix` loads at most."""
+
+
+def _elements(axes: tuple[_Axis, _Axis]) -> int:
+    return math.prod(d.extent for axis in axes for d in axis if not d.is_thread)
+
+
+def _place(axes: tuple[_Axis, _Axis], lane: Any, element: int) -> list[Any]:
+    """Row and column of an element that a lane holds."""
+    place = []
+    for digits in axes:
+        index: Any = tirx.const(0, "int32")
+        for weight, digit in with_weights(digits):
+            if digit.is_thread:
+                index = index + digit.value_in(lane, _LANES) * weight
+            else:
+                index = index + element // digit.stride % digit.extent * weight
+        place.append(index)
+    return place
+
+
+def _indices(operand: ir.TensorRegion, row: Any, column: Any) -> list[Any]:
+    *outer, rows, columns = operand.region
+    return [*(r.min for r in outer), rows.min + row, columns.min + column]
