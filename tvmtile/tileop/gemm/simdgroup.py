@@ -316,6 +316,8 @@ class _Product:
         right = self._loaded(self._b, self._share.column_matrices, step, "b")
         products = []
         for m, n in self._places:
+            if m % 2:  # back along the next row, so that a matrix of B is used twice in a row
+                n = self._share.column_matrices - 1 - n  # noqa: PLW2901
             target, number = accumulator(m, n)
             a, a_number = left.find(m, step)
             b, b_number = right.find(step, n)
