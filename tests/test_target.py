@@ -49,6 +49,6 @@ def test_the_names_of_this_machine(name):
 
 
 def test_what_tile_programs_can_not_be_lowered_for():
-    assert target_kinds() == ("llvm", "metal")
+    assert target_kinds() == ("llvm", "metal", "cuda")
     with pytest.raises(UnknownTarget, match="can't be lowered for 'vulkan'"):
         resolve("vulkan")

@@ -388,7 +388,7 @@ def undefined_name_in_an_annotation():
 def unknown_target():
     """
     UnknownTarget: there is no target 'cdua': Target kind "cdua" is not defined.
-      help: did you mean 'cuda'? The targets of tile programs are llvm, metal
+      help: did you mean 'cuda'? The targets of tile programs are llvm, metal, cuda
     """
     tvmtile.compile(_double(), target="cdua")  # <--
 
@@ -396,7 +396,7 @@ def unknown_target():
 def target_without_lowering():
     """
     UnknownTarget: tile programs can't be lowered for 'vulkan'
-      help: the targets of tile programs are llvm, metal
+      help: the targets of tile programs are llvm, metal, cuda
     """
     tvmtile.compile(_double(), target="vulkan")  # <--
 
