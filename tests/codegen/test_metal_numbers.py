@@ -136,3 +136,17 @@ def test_floats_of_8_bits(dtype):
         torch.testing.assert_close(decoded, exact, rtol=0, atol=0, equal_nan=True)
         results.append(encoded.view(torch.uint8))
     assert torch.equal(*results)
+
+
+def test_bits_of_a_narrow_integer_that_was_computed_are_those_of_its_dtype():
+    @T.prim_func
+    def main(A: T.Tensor((32,), "uint8"), C: T.Tensor((32,), "int8")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(32):
+                C[i] = T.reinterpret(T.int8, (A[i] & T.uint8(15)) << T.uint8(4)) >> T.int8(4)
+
+    A = torch.arange(32, dtype=torch.uint8)
+    C = torch.empty(32, dtype=torch.int8)
+    tvmtile.compile(main, target="metal", execution_backend="emulator")(A, C)
+    low = (A & 15).to(torch.int16)
+    assert torch.equal(C.to(torch.int16), torch.where(low > 7, low - 16, low))

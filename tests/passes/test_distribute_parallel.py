@@ -157,3 +157,34 @@ def test_a_guarded_load_is_not_done_outside_of_its_condition():
     C = torch.empty(128)
     emulated(main)(A, C)
     assert torch.equal(C, torch.cat([A, torch.full((64,), -1.0)]))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lanes", "vector"),
+    [("int8", 16, "uint4"), ("float16", 8, "uint4"), ("float32", 8, None), ("float32", 4, "float4")],
+)
+def test_vectors_of_the_user_have_any_dtype_and_any_number_of_lanes(dtype, lanes, vector):
+    count = 64 * lanes
+
+    @T.prim_func
+    def main(A: T.Tensor((2, count), dtype), C: T.Tensor((2, count), dtype)):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((count,), dtype)
+            own = T.alloc_local((lanes,), dtype)
+            thread = T.get_thread_binding()
+            for k in T.serial(2):
+                for i in T.serial(2):
+                    for v in T.vectorized(lanes):
+                        own[v] = A[k, (i * 32 + thread) * lanes + v]
+                    for v in T.vectorized(lanes):
+                        tile[(i * 32 + thread) * lanes + v] = own[v]
+                for i in T.Parallel(count):
+                    C[k, i] = tile[count - 1 - i]
+
+    kernel = emulated(main)
+    if vector is not None:
+        assert f"*(device {vector}*)" in kernel.get_kernel_source()
+    A = elements((2, count), dtype)
+    C = torch.empty_like(A)
+    kernel(A, C)
+    assert torch.equal(A.flip(1), C)

@@ -12,7 +12,7 @@ import struct
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 __all__ = ["WriteConstants"]
 
@@ -29,6 +29,7 @@ def _write_constants(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFu
         (tirx.IntImm, _integer),
         ((tirx.Max, tirx.Min), _extreme),
         (tirx.Select, _select),
+        (ir.Call, _reinterpreted),
     ]
     return func.with_body(tvm_ffi.structural_map(func.body, rules))
 
@@ -70,6 +71,21 @@ def _select(node: tirx.Select) -> Any:
         return node
     wide = tirx.Select(node.condition, _wide(node.true_value), _wide(node.false_value))
     return tirx.Cast("bfloat16", wide)
+
+
+# What MSL computes with these is an int, whose size `as_type` would not find to be that of the result.
+_NARROW = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort"}
+
+
+def _reinterpreted(call: ir.Call) -> Any:
+    if not isinstance(call.op, ir.Op) or call.op.name != "tirx.reinterpret":
+        return call
+    value = call.args[0]
+    dtype = str(getattr(value.ty, "dtype", ""))
+    if dtype not in _NARROW or isinstance(value, ir.TensorLoad):
+        return call
+    narrow = tirx.call_pure_extern(dtype, _NARROW[dtype], value)
+    return ir.Call(call.op, [narrow], attrs=call.attrs, span=call.span, ret_ty=call.ty)
 
 
 def _wide(value: Any) -> Any:

@@ -15,7 +15,7 @@ from tvmtile.layout.nests import Nest, is_nest
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_private
 from tvmtile.passes.vectorize_accesses import vectorized
-from tvmtile.rewriting import ScopedRewriter, contains, for_loop, substitute
+from tvmtile.rewriting import ScopedRewriter, contains, for_loop, substitute, with_children
 from tvmtile.scopes import is_fragment
 from tvmtile.tileop.operands import constant, origin_of
 from tvmtile.tileop.registry import operator_of
@@ -77,7 +77,15 @@ class _Distribute(ScopedRewriter):
             self._variance = ThreadVariance(self._launch.body, threads)
         if self._launch is not None and is_nest(loop):
             return _Iterations(Nest(loop), self._launch, self.analyzer).statement()
-        return super().visit_for(loop)
+        result = super().visit_for(loop)
+        return self._as_vectors(result) if result.kind == tirx.ForKind.VECTORIZED else result
+
+    def _as_vectors(self, loop: tirx.For) -> tirx.Stmt:
+        """The user's vectors, of any dtype and number of lanes: moves of words, and unrolled loops."""
+        extent = constant(loop.extent)
+        if extent is None or constant(loop.min) != 0:
+            return with_children(loop, kind=tirx.ForKind.SERIAL)
+        return vectorized(loop.loop_var, extent, loop.body, self.analyzer)
 
     # Statements outside of nests: what is the same for all threads is done by one --------------
 
