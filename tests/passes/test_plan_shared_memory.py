@@ -113,3 +113,27 @@ def test_the_versions_of_a_pipelined_loop_count():
     with pytest.raises(OutOfSharedMemory, match="versions that pipelined loops give them") as error:
         tvmtile.compile(main, target="metal", execution_backend="emulator")
     assert "num_stages" in error.value.help
+
+
+def test_smaller_tiles_lie_side_by_side_in_the_memory_of_a_larger_one():
+    @T.prim_func
+    def main(A: T.Tensor((2, HALF), "float32"), C: T.Tensor((2 * HALF,), "float32")):
+        with T.Kernel(1, threads=128):
+            first = T.alloc_shared((HALF,), "float32")
+            second = T.alloc_shared((HALF,), "float32")
+            both = T.alloc_shared((2 * HALF,), "float32")
+            total = T.alloc_fragment((2, HALF), "float32")
+            T.copy(A[0, :], first)
+            T.copy(A[1, :], second)
+            for i, j in T.Parallel(2, HALF):
+                total[i, j] = first[HALF - 1 - j] - second[HALF - 1 - j] * (i * 2)
+            for i, j in T.Parallel(2, HALF):
+                both[i * HALF + j] = total[i, j]
+            for i in T.Parallel(2 * HALF):
+                C[i] = both[2 * HALF - 1 - i]
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    A, C = torch.randn(2, HALF), torch.empty(2 * HALF)
+    kernel(A, C)
+    first, second = A.flip(1)
+    torch.testing.assert_close(C, torch.cat([first, first - second * 2]).flip(0))

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import OutOfSharedMemory
@@ -28,8 +29,9 @@ _ALIGNMENT = 16
 def PlanSharedMemory(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Let tiles share memory where a block would otherwise need more than the target has.
 
-    Two tiles can share memory where one is last used before the other is first used. They are left
-    apart where all fit, because sharing costs a barrier between the two.
+    Two tiles can share memory where one is last used before the other is first used; several smaller
+    ones lie side by side in the memory of a larger one. They are left apart where all fit, because
+    sharing costs barriers.
 
     Before
     ------
@@ -78,7 +80,7 @@ def PlanSharedMemory(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
 
 
-@dataclass
+@dataclass(eq=False)
 class _Tile:
     """A shared tile and when it is in use."""
 
@@ -91,13 +93,24 @@ class _Tile:
 
 @dataclass
 class _Slot:
-    """Memory that several tiles have one after the other."""
+    """Memory that several tiles have, one after the other or side by side."""
 
     size: int
-    tiles: list[_Tile] = field(default_factory=list)
+    offsets: dict[_Tile, int] = field(default_factory=dict)
 
-    def is_free_for(self, tile: _Tile) -> bool:
-        return all(tile.last < other.first or other.last < tile.first for other in self.tiles)
+    def place_of(self, tile: _Tile) -> int | None:
+        """The first place where a tile fits beside those that are in use at the same time."""
+        taken = sorted(
+            (offset, offset + other.size)
+            for other, offset in self.offsets.items()
+            if not (tile.last < other.first or other.last < tile.first)
+        )
+        place = 0
+        for first, last in taken:
+            if place + tile.size <= first:
+                break
+            place = max(place, last)
+        return place if place + tile.size <= self.size else None
 
 
 def _planned(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
@@ -106,14 +119,16 @@ def _planned(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
         return kernel
     slots: list[_Slot] = []
     for tile in sorted(tiles, key=lambda tile: -tile.size):
-        free = [slot for slot in slots if slot.is_free_for(tile)]
-        slot = min(free, key=lambda slot: slot.size) if free else _Slot(tile.size)
-        if not free:
+        places = [(slot, slot.place_of(tile)) for slot in slots]
+        free = [(slot, place) for slot, place in places if place is not None]
+        slot, place = min(free, key=lambda item: (item[1], item[0].size), default=(None, 0))
+        if slot is None:
+            slot = _Slot(tile.size)
             slots.append(slot)
-        slot.tiles.append(tile)
+        slot.offsets[tile] = place
     if sum(slot.size for slot in slots) > capability.shared_memory:
         raise _too_large(kernel, slots, capability)
-    return _Sharing([slot for slot in slots if len(slot.tiles) > 1]).apply(kernel)
+    return _Sharing([slot for slot in slots if len(slot.offsets) > 1]).apply(kernel)
 
 
 def _too_large(
@@ -123,7 +138,7 @@ def _too_large(
     table = "".join(
         f"\n  {describe(tile.buffer)}: {tile.size / 1024:g} KB"
         for slot in slots
-        for tile in slot.tiles[:1]
+        for tile in list(slot.offsets)[:1]
     )
     return OutOfSharedMemory(
         f"T.Kernel: the shared tiles need {needed / 1024:g} KB at once, with the versions that "
@@ -218,20 +233,26 @@ class _Sharing:
     """Replaces the allocations of tiles that share memory by views of it."""
 
     def __init__(self, slots: list[_Slot]) -> None:
-        self._memory: dict[ir.Var, ir.Var] = {}
+        self._memory: dict[ir.Var, tuple[ir.Var, int]] = {}
         self._allocations: list[tirx.Stmt] = []
         for slot in slots:
             words = tirx.decl_buffer((slot.size // 4,), "uint32", name="tiles", scope="shared")
             self._allocations.append(tirx.AllocBuffer(words))
-            self._memory.update({tile.buffer: words for tile in slot.tiles})
+            places = slot.offsets.items()
+            self._memory.update({tile.buffer: (words, offset) for tile, offset in places})
 
     def apply(self, kernel: tirx.For) -> tirx.For:
         viewed = tvm_ffi.structural_map(kernel, (tirx.AllocBuffer, self._view))
         return self._with_allocations(viewed)
 
     def _view(self, node: tirx.AllocBuffer) -> tirx.Stmt:
-        words = self._memory.get(node.buffer)
-        return node if words is None else tirx.DeclBuffer(node.buffer, data=words.data)
+        if node.buffer not in self._memory:
+            return node
+        words, offset = self._memory[node.buffer]
+        data = words.data
+        if offset:
+            data = T.ptr_byte_offset(data, offset, str(node.buffer.ty.dtype))
+        return tirx.DeclBuffer(node.buffer, data=data)
 
     def _with_allocations(self, loop: Any) -> Any:
         if isinstance(loop, tirx.For) and loop.thread_binding is not None:
