@@ -161,7 +161,12 @@ def test_a_guarded_load_is_not_done_outside_of_its_condition():
 
 @pytest.mark.parametrize(
     ("dtype", "lanes", "vector"),
-    [("int8", 16, "uint4"), ("float16", 8, "uint4"), ("float32", 8, None), ("float32", 4, "float4")],
+    [
+        ("int8", 16, "uint4"),
+        ("float16", 8, "uint4"),
+        ("float32", 8, None),
+        ("float32", 4, "float4"),
+    ],
 )
 def test_vectors_of_the_user_have_any_dtype_and_any_number_of_lanes(dtype, lanes, vector):
     count = 64 * lanes
