@@ -19,6 +19,7 @@ __all__ = [
     "for_loop",
     "is_stable",
     "nest",
+    "retyped",
     "seq",
     "substitute",
     "with_children",
@@ -144,6 +145,27 @@ def contains(node: Any, types: type | tuple[type, ...], test: Callable[[Any], bo
 def substitute(node: Any, values: dict[ir.Var, Any]) -> Any:
     """Replace variables by expressions, or buffers by buffers."""
     return tvm_ffi.structural_map(node, (ir.Var, lambda var: values.get(var, var)))
+
+
+def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
+    """A buffer like another one, with some of the fields of its type replaced.
+
+    One of another shape is row-major, where neither layout nor strides are given.
+    """
+    ty = buffer.ty
+    reshaped = "shape" in changes
+    fields = {
+        "shape": ty.shape,
+        "dtype": str(ty.dtype),
+        "strides": None if reshaped else ty.strides,
+        "elem_offset": ty.elem_offset,
+        "scope": ty.storage_scope,
+        "data_alignment": ty.data_alignment,
+        "offset_factor": ty.offset_factor,
+        "layout": "default" if reshaped else ty.layout,
+        **changes,
+    }
+    return tirx.decl_buffer(**fields, name=buffer.name, span=buffer.span)
 
 
 def with_fresh_variables(statement: tirx.Stmt) -> tirx.Stmt:

@@ -12,7 +12,7 @@ thread reaches any element.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,8 +96,6 @@ class Inference:
         Target, threads.
     fragments : list of Var
         The fragments in the order in which they are allocated.
-    fixed : dict of Var to FragmentLayout
-        Layouts by hand.
     """
 
     def __init__(
@@ -105,12 +103,11 @@ class Inference:
         body: tirx.Stmt,
         context: LoweringContext,
         fragments: list[ir.Var],
-        fixed: Mapping[ir.Var, FragmentLayout],
     ) -> None:
         self._context = context
         self._fragments = fragments
-        self.layouts: dict[ir.Var, FragmentLayout] = dict(fixed)
-        self._demanded: set[ir.Var] = set(fixed)
+        self.layouts: dict[ir.Var, FragmentLayout] = {}
+        self._demanded: set[ir.Var] = set()
         self._accumulators: set[ir.Var] = set()
         self._steps: list[_Step] = []
         self._whole: set[ir.Var] = set()

@@ -8,9 +8,8 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.passes.infer_layout import retyped
 from tvmtile.passes.kernels import prim_func_pass
-from tvmtile.rewriting import substitute
+from tvmtile.rewriting import retyped, substitute
 from tvmtile.tileop.operands import constant
 
 __all__ = ["DeclareAsAccessed"]
@@ -107,4 +106,4 @@ def _redeclared(root: ir.Var, dtypes: set[str]) -> ir.Var | None:
     if own_bits == bits or count is None or count * own_bits % bits:
         return None
     shape = [*outer, count * own_bits // bits]
-    return retyped(root, dtype=dtype, shape=shape, layout="default")
+    return retyped(root, dtype=dtype, shape=shape)

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_var, is_buffer_var
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass, with_launch_body
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
 from tvmtile.rewriting import seq, substitute
 
 __all__ = ["DeclareInKernel"]
@@ -49,11 +49,7 @@ def DeclareInKernel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-
-    def visit(loop: tirx.For, mutator: Any) -> tirx.For:
-        return _with_declarations(loop) if is_kernel(loop) else mutator.default_mutate(loop)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return with_kernels(func, _with_declarations)
 
 
 def _with_declarations(kernel: tirx.For) -> tirx.For:

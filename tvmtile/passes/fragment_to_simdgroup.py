@@ -9,9 +9,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile.layout.fragment import FragmentLayout
-from tvmtile.passes.infer_layout import retyped
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
-from tvmtile.rewriting import substitute
+from tvmtile.rewriting import retyped, substitute
 from tvmtile.scopes import FRAGMENT_SCOPE, SIMDGROUP_SCOPE
 from tvmtile.spans import location_of
 from tvmtile.target import gpu

@@ -8,18 +8,18 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import buffer_var, is_buffer_var
+from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import warn
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.inference import Conflict, Inference
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
-from tvmtile.rewriting import substitute
+from tvmtile.rewriting import retyped, substitute
 from tvmtile.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.tileop.operands import describe
 from tvmtile.tileop.registry import LoweringContext
 
-__all__ = ["InferLayout", "retyped"]
+__all__ = ["InferLayout"]
 
 
 @prim_func_pass("InferLayout")
@@ -63,19 +63,16 @@ def InferLayout(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = target_of(func)
 
-    def kernel(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        launch = Launch(loop)
-        return _with_layouts(loop, LoweringContext(target, Analyzer(), launch=launch))
+    def infer(kernel: tirx.For) -> tirx.For:
+        return _with_layouts(kernel, LoweringContext(target, Analyzer(), launch=Launch(kernel)))
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, kernel)]))
+    return with_kernels(func, infer)
 
 
 def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
     while True:
         fragments = _fragments_of(loop)
-        inference = Inference(loop, context, fragments, {})
+        inference = Inference(loop, context, fragments)
         conflicts = [Conflict(viewed, None) for _, viewed in _views(loop)] or inference.run()
         if not conflicts:
             new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
@@ -121,21 +118,3 @@ def _views(loop: tirx.For) -> list[tuple[ir.Var, ir.Var]]:
 
 def _laid_out(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:
     return retyped(buffer, shape=layout.shape, layout=layout.to_tvm())
-
-
-def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
-    """A buffer like another one, with another shape, dtype, scope or layout.
-
-    One of another shape is row-major, where no layout is given.
-    """
-    ty = buffer.ty
-    layout = "default" if "shape" in changes else ty.layout
-    ty = tirx.decl_buffer(
-        changes.get("shape", ty.shape),
-        changes.get("dtype", str(ty.dtype)),
-        name=buffer.name,
-        scope=changes.get("scope", ty.storage_scope),
-        data_alignment=ty.data_alignment,
-        layout=changes.get("layout", layout),
-    ).ty
-    return buffer_var(buffer.name, ty)

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile.errors import VerifyError
-from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.kernels import prim_func_pass, with_kernels
 from tvmtile.passes.pipelining import (
     PIPELINE_ANNOTATIONS,
     Body,
@@ -98,13 +98,7 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-
-    def inject(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        return _inject(loop)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, inject)]))
+    return with_kernels(func, _inject)
 
 
 def _inject(kernel: tirx.For) -> tirx.For:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -24,8 +23,8 @@ from tvmtile.passes.barriers.program import (
 from tvmtile.passes.barriers.structure import Builder
 from tvmtile.passes.kernels import (
     Launch,
-    is_kernel,
     prim_func_pass,
+    with_kernels,
     with_launch_body,
     with_statements,
 )
@@ -89,13 +88,7 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
     is_for_metal = target is not None and target.kind.name == "metal"
-
-    def visit(loop: tirx.For, mutator: Any) -> tirx.For:
-        if is_kernel(loop):
-            return _with_barriers(loop, is_for_metal=is_for_metal)
-        return mutator.default_mutate(loop)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return with_kernels(func, lambda kernel: _with_barriers(kernel, is_for_metal=is_for_metal))
 
 
 def _with_barriers(kernel: tirx.For, *, is_for_metal: bool) -> tirx.For:

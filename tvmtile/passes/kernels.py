@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tvm_ffi
@@ -23,6 +23,7 @@ __all__ = [
     "leaves_loop",
     "prim_func_pass",
     "statements_of",
+    "with_kernels",
     "with_launch_body",
     "with_statements",
 ]
@@ -108,6 +109,15 @@ def with_launch_body(kernel: tirx.For, body: tirx.Stmt) -> tirx.For:
     if isinstance(inner, tirx.For) and inner.thread_binding is not None:
         body = with_launch_body(inner, body)
     return with_children(kernel, body=body)
+
+
+def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tirx.PrimFunc:
+    """A copy of a function with each of its kernels, from its outermost loop on, rewritten."""
+
+    def visit(loop: tirx.For, mutator: Any) -> Any:
+        return rewrite(loop) if is_kernel(loop) else mutator.default_mutate(loop)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
 
 
 def prim_func_pass(name: str) -> Any:

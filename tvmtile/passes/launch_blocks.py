@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.rewriting import for_loop, seq
 
 __all__ = ["LaunchBlocksOnCpu"]
@@ -44,13 +43,7 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-
-    def launch(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        return _parallel_loop(Launch(loop))
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, launch)]))
+    return with_kernels(func, lambda kernel: _parallel_loop(Launch(kernel)))
 
 
 def _parallel_loop(launch: Launch) -> tirx.Stmt:

@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass, with_launch_body
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
 from tvmtile.rewriting import seq, substitute
 from tvmtile.tileop.registry import operator_of
 
@@ -61,11 +61,7 @@ def OrderBlocks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-
-    def visit(loop: tirx.For, mutator: Any) -> tirx.For:
-        return _ordered(loop) if is_kernel(loop) else mutator.default_mutate(loop)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return with_kernels(func, _ordered)
 
 
 def _ordered(kernel: tirx.For) -> tirx.For:

@@ -8,11 +8,10 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.passes.infer_layout import retyped
-from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.kernels import prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.passes.plan_shared_memory import allocated_bytes
-from tvmtile.rewriting import substitute
+from tvmtile.rewriting import retyped, substitute
 from tvmtile.scopes import is_shared
 from tvmtile.target import gpu
 from tvmtile.tileop.operands import buffer_of, constant
@@ -65,15 +64,13 @@ def PadSharedRows(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     if capability is None:
         return func
 
-    def visit(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        tiles = _Tiles(loop)
+    def pad(kernel: tirx.For) -> tirx.For:
+        tiles = _Tiles(kernel)
         padded = {tile: _padded(tile) for tile in tiles.read_by_matrices}
         needed = sum(allocated_bytes(padded.get(tile, tile)) for tile in tiles.all)
-        return substitute(loop, padded) if needed <= capability.shared_memory else loop
+        return substitute(kernel, padded) if needed <= capability.shared_memory else kernel
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return with_kernels(func, pad)
 
 
 def _padded(tile: ir.Var) -> ir.Var:

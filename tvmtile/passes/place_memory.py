@@ -10,9 +10,9 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass, with_launch_body
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
 from tvmtile.passes.plan_shared_memory import allocated_bytes
-from tvmtile.rewriting import contains, seq
+from tvmtile.rewriting import contains, retyped, seq
 from tvmtile.scopes import is_shared
 
 __all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnCuda", "PlaceMemoryOnGpu"]
@@ -50,13 +50,16 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    placed = {tensor: _placed(tensor, alignment) for tensor, alignment in _alignments(func).items()}
+    placed = {
+        tensor: retyped(tensor, data_alignment=alignment)
+        for tensor, alignment in _alignments(func).items()
+    }
 
     def place(var: ir.Var) -> ir.Var:
         if not is_buffer_var(var):
             return var
         if var not in placed and var.ty.storage_scope != "global":
-            placed[var] = _placed(var, alignment=var.ty.data_alignment)
+            placed[var] = retyped(var, scope="global")
         return placed.get(var, var)
 
     body = tvm_ffi.structural_map(func.body, (ir.Var, place))
@@ -100,7 +103,7 @@ def PlaceMemoryOnGpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         if not is_buffer_var(var) or var.ty.storage_scope not in _SCOPES_ON_GPU:
             return var
         if var not in placed:
-            placed[var] = _placed(var, var.ty.data_alignment, _SCOPES_ON_GPU[var.ty.storage_scope])
+            placed[var] = retyped(var, scope=_SCOPES_ON_GPU[var.ty.storage_scope])
         return placed[var]
 
     return func.with_body(tvm_ffi.structural_map(func.body, (ir.Var, place)))
@@ -128,22 +131,6 @@ def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
 
 def _itemsize(buffer: ir.Var) -> int:
     return max(1, DataType(str(buffer.ty.dtype)).bits // 8)
-
-
-def _placed(buffer: ir.Var, alignment: int, scope: str = "global") -> ir.Var:
-    ty = buffer.ty
-    return tirx.decl_buffer(
-        ty.shape,
-        str(ty.dtype),
-        name=buffer.name,
-        strides=ty.strides,
-        elem_offset=ty.elem_offset,
-        scope=scope,
-        data_alignment=alignment,
-        offset_factor=ty.offset_factor,
-        span=buffer.span,
-        layout=ty.layout,
-    )
 
 
 _STATIC_LIMIT = 48 * 1024
@@ -195,11 +182,7 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-
-    def visit(loop: tirx.For, mutator: Any) -> Any:
-        return _with_arena(loop) if is_kernel(loop) else mutator.default_mutate(loop)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return with_kernels(func, _with_arena)
 
 
 def _with_arena(kernel: tirx.For) -> tirx.For:
@@ -228,7 +211,7 @@ def _with_arena(kernel: tirx.For) -> tirx.For:
         if not is_buffer_var(var) or not is_shared(var) or var.same_as(arena):
             return var
         if var not in dynamic:
-            dynamic[var] = _placed(var, var.ty.data_alignment, "shared.dyn")
+            dynamic[var] = retyped(var, scope="shared.dyn")
         return dynamic[var]
 
     parts = tvm_ffi.structural_map(Launch(kernel).body, (tirx.AllocBuffer, part))

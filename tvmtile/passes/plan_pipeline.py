@@ -13,7 +13,7 @@ from tvmtile.errors import InvalidOperand, SourceLocation, warn
 from tvmtile.language.loops import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.passes.accesses import accesses_of
 from tvmtile.passes.check_launch import most_at_once
-from tvmtile.passes.kernels import flattened, is_kernel, prim_func_pass
+from tvmtile.passes.kernels import flattened, prim_func_pass, with_kernels
 from tvmtile.passes.pipelining import (
     PIPELINE_ANNOTATIONS,
     Body,
@@ -92,12 +92,10 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None else None
 
-    def plan(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        return _Planner(KernelTiles(loop), _Memory(loop, capability)).rewrite(loop)
+    def plan(kernel: tirx.For) -> tirx.For:
+        return _Planner(KernelTiles(kernel), _Memory(kernel, capability)).rewrite(kernel)
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, plan)]))
+    return with_kernels(func, plan)
 
 
 class _Planner:

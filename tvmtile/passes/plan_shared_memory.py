@@ -11,9 +11,9 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import OutOfSharedMemory
-from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
 from tvmtile.passes.lower_tile_op import target_of
-from tvmtile.rewriting import seq, with_children
+from tvmtile.rewriting import seq
 from tvmtile.scopes import is_shared
 from tvmtile.spans import location_of
 from tvmtile.target import GpuCapability, gpu
@@ -71,13 +71,7 @@ def PlanSharedMemory(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     capability = gpu(target_of(func))
     if capability is None:
         return func
-
-    def visit(loop: tirx.For, mutator: Any) -> Any:
-        if is_kernel(loop):
-            return _planned(loop, capability)
-        return mutator.default_mutate(loop)
-
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return with_kernels(func, lambda kernel: _planned(kernel, capability))
 
 
 @dataclass(eq=False)
@@ -242,8 +236,8 @@ class _Sharing:
             self._memory.update({tile.buffer: (words, offset) for tile, offset in places})
 
     def apply(self, kernel: tirx.For) -> tirx.For:
-        viewed = tvm_ffi.structural_map(kernel, (tirx.AllocBuffer, self._view))
-        return self._with_allocations(viewed)
+        body = tvm_ffi.structural_map(Launch(kernel).body, (tirx.AllocBuffer, self._view))
+        return with_launch_body(kernel, seq([*self._allocations, body]))
 
     def _view(self, node: tirx.AllocBuffer) -> tirx.Stmt:
         if node.buffer not in self._memory:
@@ -253,8 +247,3 @@ class _Sharing:
         if offset:
             data = T.ptr_byte_offset(data, offset, str(node.buffer.ty.dtype))
         return tirx.DeclBuffer(node.buffer, data=data)
-
-    def _with_allocations(self, loop: Any) -> Any:
-        if isinstance(loop, tirx.For) and loop.thread_binding is not None:
-            return with_children(loop, body=self._with_allocations(loop.body))
-        return seq([*self._allocations, loop])

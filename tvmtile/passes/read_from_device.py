@@ -10,7 +10,7 @@ from tvm.sym import Analyzer
 
 from tvmtile.language.loops import STAGES_ANNOTATION
 from tvmtile.passes.accesses import accesses_of
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.rewriting import is_stable, seq, with_children
 from tvmtile.scopes import is_shared
@@ -60,12 +60,11 @@ def ReadFromDevice(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = target_of(func)
 
-    def visit(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        return _Direct(loop, LoweringContext(target, Analyzer(), launch=Launch(loop))).apply()
+    def read(kernel: tirx.For) -> tirx.For:
+        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
+        return _Direct(kernel, context).apply()
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return with_kernels(func, read)
 
 
 class _Direct:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.passes.threads.plan import plan_threads
 from tvmtile.passes.threads.runs import emit_runs
 from tvmtile.rewriting import with_children
@@ -85,13 +84,11 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
 
-    def serialize(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        launch = Launch(loop)
+    def serialize(kernel: tirx.For) -> tirx.Stmt:
+        launch = Launch(kernel)
         body = emit_runs(plan_threads(launch), launch)
         for block in reversed(launch.blocks):
             body = with_children(block, body=body)
         return body
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, serialize)]))
+    return with_kernels(func, serialize)

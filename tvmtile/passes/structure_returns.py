@@ -12,13 +12,14 @@ from tvmtile.errors import NestingError
 from tvmtile.passes.kernels import (
     Launch,
     flattened,
-    is_kernel,
     is_thread_return,
     prim_func_pass,
     statements_of,
+    with_kernels,
+    with_launch_body,
     with_statements,
 )
-from tvmtile.rewriting import contains, seq, with_children
+from tvmtile.rewriting import contains, seq
 from tvmtile.spans import location_of
 
 __all__ = ["StructureReturns"]
@@ -64,18 +65,13 @@ def StructureReturns(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
 
-    def structure(loop: tirx.For, mutator: Any) -> Any:
-        if not is_kernel(loop):
-            return mutator.default_mutate(loop)
-        launch = Launch(loop)
-        if not _may_return(launch.body):
-            return loop
-        body = _Structure().kernel(launch.body)
-        for binding in reversed([*launch.blocks, *launch.threads]):
-            body = with_children(binding, body=body)
-        return body
+    def structure(kernel: tirx.For) -> tirx.For:
+        body = Launch(kernel).body
+        if not _may_return(body):
+            return kernel
+        return with_launch_body(kernel, _Structure().kernel(body))
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, structure)]))
+    return with_kernels(func, structure)
 
 
 class _Structure:
