@@ -35,6 +35,8 @@ __all__ = [
     "layout_of",
     "replicated",
     "spread",
+    "vector_for",
+    "widest_vector",
     "with_weights",
 ]
 
@@ -42,6 +44,7 @@ THREAD = "tx"
 """The axis of a layout that counts the threads of a block, `threadIdx.x` fastest."""
 REGISTER = "m"
 """The axis of a layout that counts the registers of a thread."""
+_VECTOR_BITS = 128
 
 
 @dataclass(frozen=True)
@@ -117,27 +120,19 @@ class FragmentLayout:
 
     def register_of(self, indices: Sequence[Any]) -> Any:
         """The register of an element, in the threads that hold it."""
-        return sum(
-            (
-                _digit_value(index, lower, digit, self.shape[axis]) * digit.stride
-                for axis, index in enumerate(indices)
-                for lower, digit in with_weights(self.axes[axis])
-                if not digit.is_thread
-            ),
-            start=tirx.const(0, "int32"),
-        )
+        return self._number(REGISTER, indices)
 
     def thread_of(self, indices: Sequence[Any]) -> Any:
         """The first of the threads that hold an element."""
-        return sum(
-            (
-                _digit_value(index, lower, digit, self.shape[axis]) * digit.stride
-                for axis, index in enumerate(indices)
-                for lower, digit in with_weights(self.axes[axis])
-                if digit.is_thread
-            ),
-            start=tirx.const(0, "int32"),
-        )
+        return self._number(THREAD, indices)
+
+    def _number(self, axis: str, indices: Sequence[Any]) -> Any:
+        number: Any = tirx.const(0, "int32")
+        for index, digits, size in zip(indices, self.axes, self.shape, strict=True):
+            for weight, digit in with_weights(digits):
+                if digit.axis == axis:
+                    number = number + _digit_value(index, weight, digit, size) * digit.stride
+        return number
 
     def without_axis(self, axis: int) -> FragmentLayout:
         """The layout of what is left when an axis is reduced: copied over the threads it was on."""
@@ -255,6 +250,19 @@ def replicated(shape: Sequence[int], threads: int) -> FragmentLayout:
     """Every thread holds the whole tile."""
     axes = tuple((Digit(extent, REGISTER, 1),) if extent > 1 else () for extent in shape)
     return compact_registers(FragmentLayout(threads, axes))
+
+
+def widest_vector(bits: int) -> int:
+    """Elements of `bits` bits in 16 bytes, which is what a thread moves at most at once."""
+    return max(1, _VECTOR_BITS // max(8, bits))
+
+
+def vector_for(bits: int, elements: int, threads: int) -> int:
+    """Elements that a thread moves at once: as many as can be while there is work for all threads."""
+    vector = widest_vector(bits)
+    while vector > 1 and elements < vector * threads:
+        vector //= 2
+    return vector
 
 
 @lru_cache(maxsize=1024)

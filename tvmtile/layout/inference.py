@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import SourceLocation
-from tvmtile.layout.fragment import FragmentLayout, replicated, spread
+from tvmtile.layout.fragment import FragmentLayout, replicated, spread, widest_vector
 from tvmtile.layout.loops import LoopLayout
 from tvmtile.layout.nests import Nest, NestAccess, is_nest, nests_in
 from tvmtile.scopes import is_fragment
@@ -29,8 +29,6 @@ from tvmtile.tileop.operands import buffer_of, constant
 from tvmtile.tileop.registry import LoweringContext, TileOp, demanded_layouts, operator_of
 
 __all__ = ["Conflict", "Inference", "loop_layout"]
-
-_VECTOR_BITS = 128
 
 
 def loop_layout(
@@ -157,8 +155,7 @@ class Inference:
             if not rest:
                 return self._conflicts()
             largest = max(rest, key=lambda fragment: math.prod(_shape(fragment)))
-            bits = int(DataType(str(largest.ty.dtype)).bits)
-            vector = max(1, _VECTOR_BITS // max(8, bits))
+            vector = widest_vector(int(DataType(str(largest.ty.dtype)).bits))
             self.layouts[largest] = spread(_shape(largest), self._context.threads, vector)
 
     def _fix(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import VerifyError
-from tvmtile.layout.fragment import Digit, layout_of, spread
+from tvmtile.layout.fragment import Digit, layout_of, spread, vector_for
 from tvmtile.layout.inference import loop_layout
 from tvmtile.layout.loops import LoopAxis, LoopLayout
 from tvmtile.layout.nests import Nest, is_nest
@@ -22,7 +22,6 @@ from tvmtile.tileop.registry import operator_of
 
 __all__ = ["DistributeParallel"]
 
-_VECTOR_BITS = 128
 _MOST_UNROLLED = 64
 """Iterations of a loop over memory alone that are written out one by one."""
 
@@ -145,10 +144,7 @@ class _Iterations:
         """Neighbours that a thread moves at once: 16 bytes, if there is work for all threads."""
         memory = [a for a in self._nest.accesses if not is_private(a.buffer)]
         bits = [int(DataType(str(access.buffer.ty.dtype)).bits) for access in memory]
-        vector = max(1, _VECTOR_BITS // max([8, *bits]))
-        while vector > 1 and iterations < vector * self._launch.num_threads:
-            vector //= 2
-        return vector
+        return vector_for(max([8, *bits]), iterations, self._launch.num_threads)
 
     # Loops ---------------------------------------------------------------------------------------
 

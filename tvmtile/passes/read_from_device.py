@@ -14,7 +14,7 @@ from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.rewriting import is_stable, seq, with_children
 from tvmtile.scopes import is_shared
-from tvmtile.tileop.operands import buffer_of, constant, region
+from tvmtile.tileop.operands import buffer_of, constant, is_whole, region
 from tvmtile.tileop.registry import LoweringContext, TileOp, direct_operands, operator_of
 
 __all__ = ["ReadFromDevice"]
@@ -130,11 +130,10 @@ class _Direct:
         if not from_global or not is_shared(tile.source) or source.source in self._written:
             return None
         shape = [constant(extent) for extent in tile.source.ty.shape]
-        whole = [constant(r.extent) for r in tile.region] == shape
         # Rows and columns of the tile are the last axes of the source too.
         outer = [1] * (len(source.region) - len(shape))
         in_line = [constant(r.extent) for r in source.region] == [*outer, *shape]
-        if not whole or not in_line or not all(is_stable(r.min) for r in source.region):
+        if not is_whole(tile) or not in_line or not all(is_stable(r.min) for r in source.region):
             return None
         return source, tile, bool(getattr(op, "direct", None))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from tvmtile.scopes import SHARED_SCOPE
 from tvmtile.tileop.combine import Combiner
 from tvmtile.tileop.operands import constant
 
-__all__ = ["LANES", "Prefix", "combine_over_block", "per_thread", "shuffled"]
+__all__ = ["LANES", "Prefix", "butterfly", "combine_over_block", "per_thread", "shuffled"]
 
 LANES = 32
 """Threads of a simdgroup, or of a warp."""
+_HALVES = (16, 8, 4, 2, 1)
 _MOST_UNROLLED = 64
 _ALL_LANES = 0xFFFFFFFF
 
@@ -25,6 +26,21 @@ _ALL_LANES = 0xFFFFFFFF
 def shuffled(shuffle: Callable[..., ir.Expr], value: ir.Expr, lane: Any) -> ir.Expr:
     """The value of another lane, by one of TVM's `tvm_warp_shuffle` functions."""
     return shuffle(tirx.const(_ALL_LANES, "uint32"), value, lane, LANES, LANES)
+
+
+def butterfly(
+    total: ir.Expr,
+    assign: Callable[[ir.Expr], tirx.Stmt],
+    combiner: Combiner,
+    distances: Iterable[int],
+) -> tirx.Stmt:
+    """Combine a lane's total with those at distances: after each, twice as many have the same."""
+    return seq(
+        [
+            assign(combiner.combine(shuffled(T.tvm_warp_shuffle_xor, total, distance), total))
+            for distance in distances
+        ]
+    )
 
 
 def per_thread(extents: Sequence[Any], body: Callable[[list[ir.Var]], tirx.Stmt]) -> tirx.Stmt:
@@ -65,13 +81,9 @@ def combine_over_block(
 
     def in_simdgroup(indices: list[ir.Var]) -> tirx.Stmt:
         total = tirx.BufferLoad(totals, indices)
-        steps = []
-        distance = LANES // 2
-        while distance:
-            other = shuffled(T.tvm_warp_shuffle_xor, total, distance)
-            steps.append(tirx.BufferStore(totals, combiner.combine(other, total), indices))
-            distance //= 2
-        return seq(steps)
+        return butterfly(
+            total, lambda value: tirx.BufferStore(totals, value, indices), combiner, _HALVES
+        )
 
     if threads == LANES and results is None:
         return per_thread(extents, in_simdgroup)

@@ -7,11 +7,12 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
-from tvmtile.rewriting import for_loop, seq
+from tvmtile.rewriting import for_loop
 from tvmtile.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.gemm.simdgroup import COLUMN, LANES, ROW, Matrices, unproven_bounds
-from tvmtile.tileop.operands import constant, describe, dtype_of
+from tvmtile.tileop.gemm.partition import LANES
+from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, unproven_bounds
+from tvmtile.tileop.operands import constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["copy_matrices"]
@@ -24,17 +25,12 @@ def copy_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     A tile that may reach over the edge of its tensor is stored element by element there.
     """
     layout = _layout(op)
-    matrices = Matrices(op.dst)
-    statements = []
     loops, indices = _places(layout, context)
-    store = matrices.store_at(op.src.source, *indices)
+    store = Matrices(op.dst).store_at(op.src.source, *indices)
     for variable, extent in reversed(loops):
         store = for_loop(variable, extent, store, tirx.ForKind.UNROLLED)
-    statements.append(store)
     inside = unproven_bounds([op.dst], context)
-    if not inside:
-        return seq(statements)
-    return tirx.IfThenElse(tirx.all(*inside), seq(statements), op.as_loops())
+    return tirx.IfThenElse(tirx.all(*inside), store, op.as_loops()) if inside else store
 
 
 def _layout(op: Copy) -> FragmentLayout:
@@ -44,7 +40,7 @@ def _layout(op: Copy) -> FragmentLayout:
         raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
     if is_fragment(target) or dtype_of(op.src) != dtype_of(op.dst):
         raise Decline(f"{describe(op.dst)} is a fragment, or of another dtype")
-    if [constant(r.extent) for r in op.src.region] != list(layout.shape):
+    if not is_whole(op.src):
         raise Decline(f"{describe(op.src)} is a part of its fragment")
     rows, columns = layout.axes[-2:]
     if rows[-len(ROW) :] != ROW or columns[-len(COLUMN) :] != COLUMN:

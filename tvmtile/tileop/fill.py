@@ -19,9 +19,9 @@ from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
     check_operand,
-    constant,
     describe,
     dtype_of,
+    is_whole,
 )
 from tvmtile.tileop.registry import (
     Decline,
@@ -120,7 +120,7 @@ def fill_matrices(op: Fill, context: LoweringContext) -> tirx.Stmt:
     layout = layout_of(op.dst.source)
     if op.dst.source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
         raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
-    if [constant(r.extent) for r in op.dst.region] != list(layout.shape):
+    if not is_whole(op.dst):
         raise Decline(f"{describe(op.dst)} is a part of its fragment")
     value = converted(op.value, dtype_of(op.dst))
     matrix = tirx.Var("matrix", "int32")

@@ -21,6 +21,7 @@ __all__ = [
     "describe",
     "dtype_of",
     "extents_of",
+    "is_whole",
     "match_extents",
     "region",
     "same_extents",
@@ -140,6 +141,12 @@ def constant(value: Any) -> int | None:
         return int(value.value)
     simplified = _ANALYZER.simplify(value)
     return int(simplified.value) if isinstance(simplified, tirx.IntImm) else None
+
+
+def is_whole(operand: ir.TensorRegion) -> bool:
+    """Tell whether a region has the extents of its buffer, all of them constants."""
+    extents = [constant(r.extent) for r in operand.region]
+    return None not in extents and extents == [constant(e) for e in operand.source.ty.shape]
 
 
 def same_extents(a: Any, b: Any) -> bool:

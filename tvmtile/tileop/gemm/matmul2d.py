@@ -22,9 +22,14 @@ from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.target import gpu
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import Partition, partition
-from tvmtile.tileop.gemm.simdgroup import LANES
-from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of
+from tvmtile.tileop.gemm.partition import (
+    LANES,
+    Partition,
+    along_k,
+    layout_of_matrices,
+    partition,
+)
+from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["BLOCK", "COLUMN", "ROW", "gemm_matmul2d"]
@@ -73,25 +78,16 @@ def _check_dtypes(op: Gemm) -> None:
 
 def _layouts(op: Gemm, share: Partition, k: int, threads: int) -> dict[str, FragmentLayout]:
     """The layouts of the operands as they are stored, with `k` blocks along K."""
-    along_m = (Digit(share.rows, THREAD, share.columns * LANES), share.row_matrices)
-    along_n = (Digit(share.columns, THREAD, LANES), 2 * share.column_matrices)
-    along_k = (Digit(1, THREAD, 1), k)
+    rows, columns, steps = share.along_m(), share.along_n(per_matrix=2), along_k(k)
     stored = {
-        "C": (along_m, along_n),
-        "A": (along_k, along_m) if op.transpose_A else (along_m, along_k),
-        "B": (along_n, along_k) if op.transpose_B else (along_k, along_n),
+        "C": (rows, columns),
+        "A": (steps, rows) if op.transpose_A else (rows, steps),
+        "B": (columns, steps) if op.transpose_B else (steps, columns),
     }
-    return {name: _of_blocks(rows, columns, threads) for name, (rows, columns) in stored.items()}
-
-
-def _of_blocks(rows: tuple[Digit, int], columns: tuple[Digit, int], threads: int) -> FragmentLayout:
-    """The registers of a thread are counted within a block first, then block by block of a row."""
-    (row_group, row_blocks), (column_group, column_blocks) = rows, columns
-    axes = (
-        (row_group, Digit(row_blocks, REGISTER, column_blocks * _ELEMENTS), *ROW),
-        (column_group, Digit(column_blocks, REGISTER, _ELEMENTS), *COLUMN),
-    )
-    return FragmentLayout(threads, tuple(tuple(d for d in axis if d.extent > 1) for axis in axes))
+    return {
+        name: layout_of_matrices(numbers, (ROW, COLUMN), threads)
+        for name, numbers in stored.items()
+    }
 
 
 def matmul2d_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
@@ -115,9 +111,7 @@ def _check_place(name: str, operand: ir.TensorRegion) -> None:
         return
     if buffer.ty.storage_scope != FRAGMENT_SCOPE:
         raise Decline(f"{name} is {describe(operand)}, which is held in simdgroup matrices")
-    if len(buffer.ty.shape) != 2 or [constant(r.extent) for r in operand.region] != [
-        constant(extent) for extent in buffer.ty.shape
-    ]:
+    if len(buffer.ty.shape) != 2 or not is_whole(operand):
         raise Decline(f"{name} is {describe(operand)}, a part of a fragment")
 
 

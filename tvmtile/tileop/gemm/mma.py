@@ -7,10 +7,9 @@ element by element.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
@@ -22,14 +21,19 @@ from tvmtile.scopes import is_fragment, is_shared
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import Partition, partition
-from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of
+from tvmtile.tileop.gemm.partition import (
+    LANES,
+    Axis,
+    Partition,
+    along_k,
+    layout_of_matrices,
+    partition,
+    registers_of,
+)
+from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["ATOMS", "Atom", "gemm_mma"]
-
-_LANES = 32
-_Axis: TypeAlias = tuple[Digit, ...]
 
 
 def _lane(extent: int, stride: int) -> Digit:
@@ -61,9 +65,9 @@ class Atom:
     m: int
     n: int
     k: int
-    a: tuple[_Axis, _Axis]
-    b: tuple[_Axis, _Axis]
-    c: tuple[_Axis, _Axis]
+    a: tuple[Axis, Axis]
+    b: tuple[Axis, Axis]
+    c: tuple[Axis, Axis]
 
     @property
     def instruction(self) -> str:
@@ -166,7 +170,7 @@ _INTO = {
 
 def _share(op: Gemm, atom: Atom, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
-    warps = context.threads // _LANES
+    warps = context.threads // LANES
     try:
         return partition(m, n, warps, op.policy, (atom.m, atom.n), "warps")
     except InvalidOperand as error:
@@ -174,48 +178,25 @@ def _share(op: Gemm, atom: Atom, context: LoweringContext) -> Partition:
 
 
 def mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
-    """Where the elements of operands in registers lie; registers are counted atom by atom."""
+    """Where the elements of operands in registers lie."""
     atom = _atom_of(op, context)
     share = _share(op, atom, context)
-    along_m = (_lane(share.rows, share.columns * _LANES), _register(share.row_matrices, 1))
-    along_n = (_lane(share.columns, _LANES), _register(share.column_matrices, 1))
-    along_k = (_register((constant(op.k) or 0) // atom.k, 1),)
+    steps = along_k((constant(op.k) or 0) // atom.k)
     found = {}
-    for operand, blocks, inner, transposed in (
-        (op.C, (along_m, along_n), atom.c, False),
-        (op.A, (along_m, along_k), atom.a, op.transpose_A),
-        (op.B, (along_k, along_n), atom.b, op.transpose_B),
+    for operand, numbers, matrix, transposed in (
+        (op.C, (share.along_m(), share.along_n()), atom.c, False),
+        (op.A, (share.along_m(), steps), atom.a, op.transpose_A),
+        (op.B, (steps, share.along_n()), atom.b, op.transpose_B),
     ):
         buffer = buffer_of(operand)
         if not is_fragment(buffer):
             continue
-        if [constant(r.extent) for r in operand.region] != [constant(e) for e in buffer.ty.shape]:
+        if not is_whole(operand):
             raise Decline(f"{describe(operand)} is a part of a fragment")
-        found[buffer] = _of_atoms(blocks, inner, transposed, len(buffer.ty.shape), context.threads)
+        found[buffer] = layout_of_matrices(
+            numbers, matrix, context.threads, transposed=transposed, rank=len(operand.region)
+        )
     return found
-
-
-def _of_atoms(
-    blocks: tuple[_Axis, _Axis],
-    inner: tuple[_Axis, _Axis],
-    transposed: bool,
-    rank: int,
-    threads: int,
-) -> FragmentLayout:
-    size = math.prod(d.extent for axis in inner for d in axis if not d.is_thread)
-    per_row = math.prod(d.extent for d in blocks[1] if not d.is_thread)
-    axes = [
-        _counted(blocks[0], size * per_row) + inner[0],
-        _counted(blocks[1], size) + inner[1],
-    ]
-    if transposed:
-        axes.reverse()
-    whole = [tuple(digit for digit in digits if digit.extent > 1) for digits in axes]
-    return FragmentLayout(threads, (*[()] * (rank - 2), *whole))
-
-
-def _counted(digits: _Axis, stride: int) -> _Axis:
-    return tuple(d if d.is_thread else Digit(d.extent, REGISTER, stride) for d in digits)
 
 
 # Code --------------------------------------------------------------------------------------------
@@ -235,13 +216,13 @@ class _Product:
         self._op = op
         self._atom = atom
         self._share = share
-        warp = tirx.floordiv(context.thread_index, _LANES)
-        self._lane = tirx.floormod(context.thread_index, _LANES)
+        warp = tirx.floordiv(context.thread_index, LANES)
+        self._lane = tirx.floormod(context.thread_index, LANES)
         # Where the warp's share of the accumulator begins.
         self._row = tirx.floordiv(warp, share.columns) * (share.row_matrices * atom.m)
         self._column = tirx.floormod(warp, share.columns) * (share.column_matrices * atom.n)
         self._sums = tirx.decl_buffer(
-            (share.row_matrices * share.column_matrices * _elements(atom.c),),
+            (share.row_matrices * share.column_matrices * registers_of(atom.c),),
             atom.sums,
             name="sums",
             scope="local",
@@ -283,7 +264,7 @@ class _Product:
         return [tirx.DeclBuffer(self._registers, data=self._sums.data)]
 
     def _multiplied(self, a: _Operand, b: _Operand) -> Iterator[tirx.Stmt]:
-        size = _elements(self._atom.c)
+        size = registers_of(self._atom.c)
         for m in range(self._share.row_matrices):
             for n in range(self._share.column_matrices):
                 first = (m * self._share.column_matrices + n) * size
@@ -298,7 +279,7 @@ class _Product:
     def _accumulators(self, move: Callable[[Any, list[Any]], tirx.Stmt]) -> Iterator[tirx.Stmt]:
         """One statement for each element of the accumulator that the thread holds."""
         atom, share = self._atom, self._share
-        size = _elements(atom.c)
+        size = registers_of(atom.c)
         for m in range(share.row_matrices):
             for n in range(share.column_matrices):
                 for element in range(size):
@@ -326,7 +307,7 @@ class _Operand:
         self,
         operand: ir.TensorRegion,
         transposed: bool,
-        axes: tuple[_Axis, _Axis],
+        axes: tuple[Axis, Axis],
         extents: tuple[int, int],
         count: int,
         name: str,
@@ -336,7 +317,7 @@ class _Operand:
         self._axes = axes
         self._extents = extents
         self._count = count
-        self._size = _elements(axes)
+        self._size = registers_of(axes)
         bits = int(DataType(dtype_of(operand)).bits)
         dtype = dtype_of(operand)
         self._packed = max(1, 32 // bits)
@@ -416,18 +397,14 @@ _MATRICES = 4
 """8x8 matrices that `ldmatrix` loads at most."""
 
 
-def _elements(axes: tuple[_Axis, _Axis]) -> int:
-    return math.prod(d.extent for axis in axes for d in axis if not d.is_thread)
-
-
-def _place(axes: tuple[_Axis, _Axis], lane: Any, element: int) -> list[Any]:
+def _place(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[Any]:
     """Row and column of an element that a lane holds."""
     place = []
     for digits in axes:
         index: Any = tirx.const(0, "int32")
         for weight, digit in with_weights(digits):
             if digit.is_thread:
-                index = index + digit.value_in(lane, _LANES) * weight
+                index = index + digit.value_in(lane, LANES) * weight
             else:
                 index = index + element // digit.stride % digit.extent * weight
         place.append(index)

@@ -1,15 +1,29 @@
-"""How groups of 32 threads, warps or simdgroups, share the accumulator of a product."""
+"""How groups of 32 threads, warps or simdgroups, share a product, and the layouts that this gives."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tvmtile.errors import InvalidOperand
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import GemmWarpPolicy
 
-__all__ = ["Partition", "partition"]
+__all__ = [
+    "LANES",
+    "Axis",
+    "Partition",
+    "along_k",
+    "layout_of_matrices",
+    "partition",
+    "registers_of",
+]
 
-_LANES = 32
+LANES = 32
+"""Threads of a warp or a simdgroup."""
+Axis: TypeAlias = tuple[Digit, ...]
+"""The digits of an index, most significant first."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +42,66 @@ class Partition:
     columns: int
     row_matrices: int
     column_matrices: int
+
+    def along_m(self) -> Axis:
+        """The number of a matrix along M: the group, and which of its matrices."""
+        return Digit(self.rows, THREAD, self.columns * LANES), Digit(self.row_matrices, REGISTER, 1)
+
+    def along_n(self, per_matrix: int = 1) -> Axis:
+        """The number of a matrix along N, or of what a matrix has `per_matrix` of."""
+        count = per_matrix * self.column_matrices
+        return Digit(self.columns, THREAD, LANES), Digit(count, REGISTER, 1)
+
+
+def along_k(matrices: int) -> Axis:
+    """The number of a matrix along K, all of which a group has."""
+    return (Digit(matrices, REGISTER, 1),)
+
+
+def registers_of(matrix: tuple[Axis, Axis]) -> int:
+    """Elements of a matrix that a lane holds."""
+    return math.prod(d.extent for axis in matrix for d in axis if not d.is_thread)
+
+
+def layout_of_matrices(
+    numbers: tuple[Axis, Axis],
+    matrix: tuple[Axis, Axis],
+    threads: int,
+    *,
+    transposed: bool = False,
+    rank: int = 2,
+) -> FragmentLayout:
+    """The layout of a fragment that consists of an instruction's matrices.
+
+    Parameters
+    ----------
+    numbers : tuple of Axis
+        The number of a matrix along rows and along columns.
+    matrix : tuple of Axis
+        Row and column of an element in its matrix.
+    threads : int
+        Threads of the block.
+    transposed : bool
+        The fragment's axes are columns and rows.
+    rank : int
+        Axes of the fragment; those before the last two have extent 1.
+
+    Notes
+    -----
+    Registers are counted within a matrix first, then matrix by matrix of a row, then row by row.
+    """
+    rows, columns = numbers
+    size = registers_of(matrix)
+    per_row = math.prod(digit.extent for digit in columns if not digit.is_thread)
+    axes = [_counted(rows, size * per_row) + matrix[0], _counted(columns, size) + matrix[1]]
+    if transposed:
+        axes.reverse()
+    whole = [tuple(digit for digit in digits if digit.extent > 1) for digits in axes]
+    return FragmentLayout(threads, (*[()] * (rank - 2), *whole))
+
+
+def _counted(digits: Axis, stride: int) -> Axis:
+    return tuple(d if d.is_thread else Digit(d.extent, REGISTER, stride) for d in digits)
 
 
 def partition(
@@ -65,9 +139,9 @@ def partition(
     rows, columns = m // height, n // width
     ways = _ways(rows, columns, groups)
     if not ways:
-        threads = [count * _LANES for count in range(1, 33) if _ways(rows, columns, count)]
+        threads = [count * LANES for count in range(1, 33) if _ways(rows, columns, count)]
         raise InvalidOperand(
-            f"gemm: {groups} {noun} ({groups * _LANES} threads) can't share an accumulator of "
+            f"gemm: {groups} {noun} ({groups * LANES} threads) can't share an accumulator of "
             f"[{m}, {n}], which is {rows} x {columns} matrices of {size}",
             help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
             f"multiples of {height * groups} along M or {width * groups} along N",

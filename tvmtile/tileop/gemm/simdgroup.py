@@ -7,7 +7,6 @@ of B, from threadgroup or device memory, and multiplies each with each.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -22,13 +21,18 @@ from tvmtile.rewriting import for_loop, seq
 from tvmtile.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import Partition, partition
-from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of
+from tvmtile.tileop.gemm.partition import (
+    LANES,
+    Partition,
+    along_k,
+    layout_of_matrices,
+    partition,
+)
+from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [
     "COLUMN",
-    "LANES",
     "MATRIX",
     "ROW",
     "Matrices",
@@ -38,8 +42,6 @@ __all__ = [
 
 MATRIX = 8
 """Rows and columns of a simdgroup matrix."""
-LANES = 32
-"""Threads of a simdgroup."""
 
 # Which lane holds which element: row = 4 a + 2 b + c and column = 4 d + 2 e + f for lane
 # 16 a + 8 d + 4 b + 2 c + e and element f of `thread_elements()`. Apple does not document it; MLX
@@ -82,53 +84,25 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
 def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie.
 
-    The accumulator's matrices are counted row by row. A simdgroup holds the rows of A, or columns of
+    A simdgroup holds the rows of A, or columns of
     B, that its share of the accumulator needs.
     """
     _fits(op)
     share = _share(op, context)
-    k = (constant(op.k) or 0) // MATRIX
-    along_m = _blocks(share.rows, share.row_matrices, share.columns)
-    along_n = _blocks(share.columns, share.column_matrices, 1)
-    along_k = (Digit(k, REGISTER, 1),)
+    steps = along_k((constant(op.k) or 0) // MATRIX)
     found = {}
-    for operand, blocks, transposed in (
-        (op.C, (along_m, along_n), False),
-        (op.A, (along_m, along_k), op.transpose_A),
-        (op.B, (along_k, along_n), op.transpose_B),
+    for operand, numbers, transposed in (
+        (op.C, (share.along_m(), share.along_n()), False),
+        (op.A, (share.along_m(), steps), op.transpose_A),
+        (op.B, (steps, share.along_n()), op.transpose_B),
     ):
         buffer = buffer_of(operand)
         if buffer.ty.storage_scope == SIMDGROUP_SCOPE:
-            found[buffer] = _of_matrices(operand, blocks, transposed, context.threads)
+            rank = len(operand.region)
+            found[buffer] = layout_of_matrices(
+                numbers, (ROW, COLUMN), context.threads, transposed=transposed, rank=rank
+            )
     return found
-
-
-def _blocks(groups: int, matrices: int, stride: int) -> tuple[Digit, ...]:
-    """The digits of a matrix's number along M or N: the simdgroup, and which of its matrices."""
-    return Digit(groups, THREAD, stride * LANES), Digit(matrices, REGISTER, 1)
-
-
-def _of_matrices(
-    operand: ir.TensorRegion,
-    blocks: tuple[tuple[Digit, ...], tuple[Digit, ...]],
-    transposed: bool,
-    threads: int,
-) -> FragmentLayout:
-    """Blocks of 8x8 matrices; registers are counted within a matrix first, then row by row."""
-    rows, columns = blocks
-    counted_columns = _counted(columns, ELEMENTS_PER_LANE)
-    per_row = math.prod(d.extent for d in columns if not d.is_thread)
-    counted_rows = _counted(rows, ELEMENTS_PER_LANE * per_row)
-    axes = [counted_rows + ROW, counted_columns + COLUMN]
-    if transposed:
-        axes.reverse()
-    whole = [tuple(d for d in digits if d.extent > 1) for digits in axes]
-    leading = len(operand.region) - len(whole)
-    return FragmentLayout(threads, (*[()] * leading, *whole))
-
-
-def _counted(digits: tuple[Digit, ...], stride: int) -> tuple[Digit, ...]:
-    return tuple(d if d.is_thread else Digit(d.extent, REGISTER, stride) for d in digits)
 
 
 def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
@@ -233,7 +207,7 @@ def _check_place(name: str, operand: ir.TensorRegion, context: LoweringContext) 
         return
     if buffer.ty.storage_scope != SIMDGROUP_SCOPE:
         raise Decline(f"{name} is {describe(operand)}, which is not held in simdgroup matrices")
-    if [constant(r.extent) for r in operand.region] != [constant(e) for e in buffer.ty.shape]:
+    if not is_whole(operand):
         raise InvalidOperand(
             f"gemm: {name} is {describe(operand)}, a part of the fragment {describe(buffer)}",
             help="give each product a fragment of its own",

@@ -15,7 +15,6 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
-from tvm.tirx.script import builder as T
 
 from tvmtile.layout.fragment import (
     Digit,
@@ -24,10 +23,12 @@ from tvmtile.layout.fragment import (
     gaps,
     layout_of,
     spread,
+    vector_for,
     with_weights,
 )
 from tvmtile.rewriting import for_loop, seq, substitute
 from tvmtile.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
+from tvmtile.tileop.across_threads import LANES, butterfly
 from tvmtile.tileop.combine import accumulator_dtype
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
@@ -36,9 +37,6 @@ from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["reduce_memory", "reduce_registers"]
-
-_LANES = 32
-_VECTOR_BITS = 128
 
 
 @lowering(Reduce, target=("metal", "cuda"), variant="memory", priority=10)
@@ -50,9 +48,7 @@ def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     if not all(extents):
         raise Decline("the extents of the source are not constants")
     dtype = dtype_of(op.src)
-    vector = max(1, _VECTOR_BITS // max(8, int(DataType(dtype).bits)))
-    while vector > 1 and math.prod(extents) < vector * context.threads:
-        vector //= 2
+    vector = vector_for(int(DataType(dtype).bits), math.prod(extents), context.threads)
     layout = spread(extents, context.threads, vector)
     held = tirx.decl_buffer(
         layout.shape,
@@ -194,7 +190,7 @@ class _Reduction:
         for digit in self._layout.axes[self._op.dim]:
             if not digit.is_thread:
                 continue
-            inner = min(digit.extent, _LANES // digit.stride) if digit.stride < _LANES else 1
+            inner = min(digit.extent, LANES // digit.stride) if digit.stride < LANES else 1
             if inner > 1 and inner & (inner - 1) == 0 and digit.extent % inner == 0:
                 outer, digit_in_lanes = digit.split(inner)
                 lanes.append(digit_in_lanes)
@@ -204,16 +200,10 @@ class _Reduction:
         return lanes, groups
 
     def _across_lanes(self, digit: Digit) -> tirx.Stmt:
-        """A butterfly: after each step twice as many lanes have the same total."""
-        steps = []
-        distance = digit.stride
-        while distance < digit.stride * digit.extent:
-            other = T.tvm_warp_shuffle_xor(
-                tirx.const(0xFFFFFFFF, "uint32"), self._total, distance, _LANES, _LANES
-            )
-            steps.append(self._set(self._combiner.combine(other, self._total)))
-            distance *= 2
-        return self._over(self._kept, seq(steps))
+        """Leave in all lanes that differ in a digit what they have together."""
+        distances = [digit.stride * 2**step for step in range(digit.extent.bit_length() - 1)]
+        steps = butterfly(self._total, self._set, self._combiner, distances)
+        return self._over(self._kept, steps)
 
     def _through_memory(self, lanes: list[Digit], groups: list[Digit]) -> tirx.Stmt:
         """Every group of threads leaves its totals in memory, and reads those of the others."""
