@@ -5,7 +5,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.metal.programs import assert_close
+from tests.metal.programs import assert_close, flash_attention, gemm
 
 pytestmark = pytest.mark.gpu
 
@@ -20,35 +20,6 @@ def random(*shape, dtype):
     if dtype.startswith("int"):
         return torch.randint(-8, 8, shape, device="cuda").to(getattr(torch, dtype))
     return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
-
-
-def product(m, n, k, block, dtype, accum, out, transposes=(False, False), threads=128, **options):
-    block_m, block_n, block_k = block
-    left, right = (k, m) if transposes[0] else (m, k), (n, k) if transposes[1] else (k, n)
-    a_tile = (block_k, block_m) if transposes[0] else (block_m, block_k)
-    b_tile = (block_n, block_k) if transposes[1] else (block_k, block_n)
-    stages = options.pop("stages", 0)
-
-    @T.prim_func
-    def main(A: T.Tensor(left, dtype), B: T.Tensor(right, dtype), C: T.Tensor((m, n), out)):
-        with T.Kernel(T.ceildiv(n, block_n), T.ceildiv(m, block_m), threads=threads) as (bx, by):
-            a = T.alloc_shared(a_tile, dtype)
-            b = T.alloc_shared(b_tile, dtype)
-            c = T.alloc_fragment((block_m, block_n), accum)
-            T.clear(c)
-            for step in T.Pipelined(T.ceildiv(k, block_k), num_stages=stages):
-                if transposes[0]:
-                    T.copy(A[step * block_k, by * block_m], a)
-                else:
-                    T.copy(A[by * block_m, step * block_k], a)
-                if transposes[1]:
-                    T.copy(B[bx * block_n, step * block_k], b)
-                else:
-                    T.copy(B[step * block_k, bx * block_n], b)
-                T.gemm(a, b, c, transpose_A=transposes[0], transpose_B=transposes[1], **options)
-            T.copy(c, C[by * block_m, bx * block_n])
-
-    return main
 
 
 @pytest.mark.parametrize("transposes", [(a, b) for a in (False, True) for b in (False, True)])
@@ -68,7 +39,8 @@ def product(m, n, k, block, dtype, accum, out, transposes=(False, False), thread
 def test_product(dtype, accum, out, precision, transposes, extents, stages):
     m, n, k = extents
     block = (32, 32, 32) if dtype == "float64" else (64, 64, 64)
-    kernel = on_gpu(product(m, n, k, block, dtype, accum, out, transposes, stages=stages))
+    options = {"block": block, "dtypes": (dtype, accum, out), "transposes": transposes}
+    kernel = on_gpu(gemm(m, n, k, stages=stages, **options))
     A = random(*((k, m) if transposes[0] else (m, k)), dtype=dtype)
     B = random(*((n, k) if transposes[1] else (k, n)), dtype=dtype)
     C = torch.empty(m, n, device="cuda", dtype=getattr(torch, out))
@@ -80,9 +52,7 @@ def test_product(dtype, accum, out, precision, transposes, extents, stages):
 @pytest.mark.parametrize("policy", list(T.GemmWarpPolicy))
 @pytest.mark.parametrize("threads", [32, 64, 128, 256])
 def test_policies(policy, threads):
-    program = product(
-        128, 128, 64, (64, 128, 32), "float16", "float32", "float32", threads=threads, policy=policy
-    )
+    program = gemm(128, 128, 64, block=(64, 128, 32), threads=threads, policy=policy)
     A, B = random(128, 64, dtype="float16"), random(64, 128, dtype="float16")
     C = torch.empty(128, 128, device="cuda")
     on_gpu(program)(A, B, C)
@@ -116,62 +86,23 @@ def test_softmax(rows, columns, block):
 @pytest.mark.parametrize("head", [64, 128])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_attention(causal, head, stages):
-    batch, length, heads, rows, columns = 2, 256, 2, 64, 64
-    shape = (batch, length, heads, head)
-    scale = 1.44269504 / head**0.5
-    policy = T.GemmWarpPolicy.FullRow
-
-    @T.prim_func
-    def main(
-        Q: T.Tensor(shape, "float16"),
-        K: T.Tensor(shape, "float16"),
-        V: T.Tensor(shape, "float16"),
-        O: T.Tensor(shape, "float16"),
-    ):
-        with T.Kernel(T.ceildiv(length, rows), heads, batch, threads=128) as (bx, by, bz):
-            q = T.alloc_shared((rows, head), "float16")
-            k = T.alloc_shared((columns, head), "float16")
-            v = T.alloc_shared((columns, head), "float16")
-            scores = T.alloc_fragment((rows, columns), "float32")
-            weights = T.alloc_fragment((rows, columns), "float16")
-            out = T.alloc_fragment((rows, head), "float32")
-            largest = T.alloc_fragment((rows,), "float32")
-            before = T.alloc_fragment((rows,), "float32")
-            shrink = T.alloc_fragment((rows,), "float32")
-            part = T.alloc_fragment((rows,), "float32")
-            total = T.alloc_fragment((rows,), "float32")
-            T.copy(Q[bz, bx * rows : (bx + 1) * rows, by, :], q)
-            T.clear(out)
-            T.clear(total)
-            T.fill(largest, -T.infinity("float32"))
-            steps = T.ceildiv((bx + 1) * rows, columns) if causal else T.ceildiv(length, columns)
-            for step in T.Pipelined(steps, num_stages=stages):
-                T.copy(K[bz, step * columns : (step + 1) * columns, by, :], k)
-                T.copy(V[bz, step * columns : (step + 1) * columns, by, :], v)
-                for i, j in T.Parallel(rows, columns):
-                    visible = bx * rows + i >= step * columns + j if causal else True
-                    scores[i, j] = T.if_then_else(visible, 0, -T.infinity("float32"))
-                T.gemm(q, k, scores, transpose_B=True, policy=policy)
-                T.copy(largest, before)
-                T.reduce_max(scores, largest, dim=1, clear=False)
-                for i in T.Parallel(rows):
-                    shrink[i] = T.exp2((before[i] - largest[i]) * scale)
-                for i, j in T.Parallel(rows, head):
-                    out[i, j] *= shrink[i]
-                for i, j in T.Parallel(rows, columns):
-                    scores[i, j] = T.exp2((scores[i, j] - largest[i]) * scale)
-                T.copy(scores, weights)
-                T.gemm(weights, v, out, policy=policy)
-                T.reduce_sum(scores, part, dim=1)
-                for i in T.Parallel(rows):
-                    total[i] = total[i] * shrink[i] + part[i]
-            for i, j in T.Parallel(rows, head):
-                out[i, j] /= total[i]
-            T.copy(out, O[bz, bx * rows : (bx + 1) * rows, by, :])
-
+    shape = (2, 256, 2, head)
+    program = flash_attention(
+        2,
+        2,
+        256,
+        head,
+        causal,
+        block_M=64,
+        block_N=64,
+        threads=128,
+        stages=stages,
+        policy=T.GemmWarpPolicy.FullRow,
+        dtype="float16",
+    )
     q, k, v = (random(*shape, dtype="float16") for _ in range(3))
     out = torch.empty_like(q)
-    on_gpu(main)(q, k, v, out)
+    on_gpu(program)(q, k, v, out)
     expected = torch.nn.functional.scaled_dot_product_attention(
         *(x.double().transpose(1, 2) for x in (q, k, v)), is_causal=causal
     )

@@ -1,4 +1,4 @@
-"""Programs that the tests of Metal run, and how they are run and compared.
+"""Programs that the tests on GPUs run, and how they are run on Metal's emulator and compared.
 
 The emulator looks for races, accesses outside of tensors, divergent barriers and elements that were
 never written in every kernel that it runs; each is an error.
@@ -6,6 +6,7 @@ never written in every kernel that it runs; each is an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -131,3 +132,73 @@ def operands(
     product = a.double() @ b.double()
     transpose_A, transpose_B = transposes
     return a.T.contiguous() if transpose_A else a, b.T.contiguous() if transpose_B else b, product
+
+
+def flash_attention(
+    batch: int,
+    heads: int,
+    length: int,
+    dim: int,
+    causal: bool,
+    *,
+    block_M: int,
+    block_N: int,
+    threads: int,
+    stages: int,
+    policy: Any,
+    dtype: str,
+) -> Any:
+    """TileLang's kernel: [batch, length, heads, dim], masked before the product."""
+    shape = (batch, length, heads, dim)
+    scale = math.log2(math.e) / math.sqrt(dim)
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor(shape, dtype),
+        K: T.Tensor(shape, dtype),
+        V: T.Tensor(shape, dtype),
+        Output: T.Tensor(shape, dtype),
+    ):
+        with T.Kernel(T.ceildiv(length, block_M), heads, batch, threads=threads) as (bx, by, bz):
+            Q_shared = T.alloc_shared((block_M, dim), dtype)
+            K_shared = T.alloc_shared((block_N, dim), dtype)
+            V_shared = T.alloc_shared((block_N, dim), dtype)
+            acc_s = T.alloc_fragment((block_M, block_N), "float32")
+            acc_s_cast = T.alloc_fragment((block_M, block_N), dtype)
+            acc_o = T.alloc_fragment((block_M, dim), "float32")
+            scores_max = T.alloc_fragment((block_M,), "float32")
+            scores_max_prev = T.alloc_fragment((block_M,), "float32")
+            scores_scale = T.alloc_fragment((block_M,), "float32")
+            scores_sum = T.alloc_fragment((block_M,), "float32")
+            logsum = T.alloc_fragment((block_M,), "float32")
+
+            T.copy(Q[bz, bx * block_M : (bx + 1) * block_M, by, :], Q_shared)
+            T.fill(acc_o, 0)
+            T.fill(logsum, 0)
+            T.fill(scores_max, -T.infinity("float32"))
+            end = T.min((bx + 1) * block_M, length) if causal else length
+            for k in T.Pipelined(T.ceildiv(end, block_N), num_stages=stages):
+                T.copy(K[bz, k * block_N : (k + 1) * block_N, by, :], K_shared)
+                for i, j in T.Parallel(block_M, block_N):
+                    last = bx * block_M + i if causal else length - 1
+                    acc_s[i, j] = T.if_then_else(k * block_N + j <= last, 0, -T.infinity("float32"))
+                T.gemm(Q_shared, K_shared, acc_s, transpose_B=True, policy=policy)
+                T.copy(V[bz, k * block_N : (k + 1) * block_N, by, :], V_shared)
+                T.copy(scores_max, scores_max_prev)
+                T.reduce_max(acc_s, scores_max, dim=1, clear=False)
+                for i in T.Parallel(block_M):
+                    scores_scale[i] = T.exp2((scores_max_prev[i] - scores_max[i]) * scale)
+                for i, j in T.Parallel(block_M, dim):
+                    acc_o[i, j] *= scores_scale[i]
+                for i, j in T.Parallel(block_M, block_N):
+                    acc_s[i, j] = T.exp2((acc_s[i, j] - scores_max[i]) * scale)
+                T.copy(acc_s, acc_s_cast)
+                T.gemm(acc_s_cast, V_shared, acc_o, policy=policy)
+                T.reduce_sum(acc_s, scores_sum, dim=1)
+                for i in T.Parallel(block_M):
+                    logsum[i] = logsum[i] * scores_scale[i] + scores_sum[i]
+            for i, j in T.Parallel(block_M, dim):
+                acc_o[i, j] /= logsum[i]
+            T.copy(acc_o, Output[bz, bx * block_M : (bx + 1) * block_M, by, :])
+
+    return main

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.sym import Analyzer
 
 import tvmtile
-import tvmtile.language as T
+from tests.metal.programs import gemm
 from tvmtile.tileop.gemm.mma import ATOMS, _place
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
@@ -76,42 +76,11 @@ def test_fragments_of_tf32_lie_where_the_ptx_isa_says():
 
 
 def product(
-    dtype="float16",
-    accum="float32",
-    out=None,
-    transposes=(False, False),
-    block=(64, 64, 64),
-    stages=0,
+    dtype="float16", accum="float32", transposes=(False, False), block=(64, 64, 64), stages=0
 ):
     """A product of [128, 128, 128]."""
-    m, n, k = block
-    left = (k, m) if transposes[0] else (m, k)
-    right = (n, k) if transposes[1] else (k, n)
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((128, 128), dtype),
-        B: T.Tensor((128, 128), dtype),
-        C: T.Tensor((128, 128), accum),
-    ):
-        with T.Kernel(T.ceildiv(128, n), T.ceildiv(128, m), threads=128) as (bx, by):
-            a = T.alloc_shared(left, dtype)
-            b = T.alloc_shared(right, dtype)
-            c = T.alloc_fragment((m, n), accum)
-            T.clear(c)
-            for step in T.Pipelined(T.ceildiv(128, k), num_stages=stages):
-                if transposes[0]:
-                    T.copy(A[step * k, by * m], a)
-                else:
-                    T.copy(A[by * m, step * k], a)
-                if transposes[1]:
-                    T.copy(B[bx * n, step * k], b)
-                else:
-                    T.copy(B[step * k, bx * n], b)
-                T.gemm(a, b, c, transpose_A=transposes[0], transpose_B=transposes[1])
-            T.copy(c, C[by * m, bx * n])
-
-    return main
+    dtypes = (dtype, accum, accum)
+    return gemm(128, 128, 128, block=block, dtypes=dtypes, transposes=transposes, stages=stages)
 
 
 def source(program, arch="sm_90a"):
