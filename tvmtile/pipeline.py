@@ -28,6 +28,7 @@ from tvmtile.passes import (
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
+    FlattenShared,
     FragmentToSimdgroup,
     GuardGlobalAccess,
     InferLayout,
@@ -55,6 +56,7 @@ from tvmtile.passes import (
     SerializeThreads,
     SplitReducers,
     StructureReturns,
+    SwizzleShared,
 )
 from tvmtile.passes.kernels import is_tile_program
 from tvmtile.target import gpu, host_target, parse
@@ -120,7 +122,7 @@ _CUDA: tuple[Any, ...] = (
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, and copies run ahead
-    PadSharedRows,  # rows of tiles for matrix units begin in different banks
+    SwizzleShared,  # what threads take at once from shared tiles lies in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
@@ -130,6 +132,7 @@ _CUDA: tuple[Any, ...] = (
     PlanSharedMemory,  # and share it, where they would not fit otherwise
     DeclareInKernel,  # a tensor that has views is one argument of a kernel
     InsertBarriers,  # threads wait for each other where they exchange elements
+    FlattenShared,  # where an element of a tile lies becomes arithmetic
     PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # operators on single elements become instructions

@@ -13,6 +13,7 @@ from tvmtile.passes.check_locals import CheckLocals
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
+from tvmtile.passes.flatten_shared import FlattenShared
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.infer_layout import InferLayout
@@ -38,6 +39,7 @@ from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.structure_returns import StructureReturns
+from tvmtile.passes.swizzle_shared import SwizzleShared
 from tvmtile.passes.verify import Verifier, Verify
 
 __all__ = [
@@ -51,6 +53,7 @@ __all__ = [
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",
+    "FlattenShared",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",
     "InferLayout",
@@ -79,6 +82,7 @@ __all__ = [
     "SerializeThreads",
     "SplitReducers",
     "StructureReturns",
+    "SwizzleShared",
     "Verifier",
     "Verify",
 ]

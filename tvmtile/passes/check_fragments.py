@@ -75,7 +75,7 @@ def _with_layout_by_hand(kernel: tirx.For) -> set[ir.Var]:
     def note(call: ir.Call) -> None:
         op = operator_of(call)
         if op is not None:
-            buffers.update(op.fixes_layout_of())
+            buffers.update(op.fixed_layouts())
 
     tvm_ffi.structural_walk(kernel, (ir.Call, note))
     return buffers

@@ -233,7 +233,7 @@ class _Expander:
         if op is None:
             return result
         new = set(self._new.values())
-        operands = [*op.reads(), *op.writes(), *op.fixes_layout_of()]
+        operands = [*op.reads(), *op.writes(), *op.fixed_layouts()]
         grown = [operand for operand in operands if buffer_of(operand) in new]
         return op.with_versions(grown).to_call(call.span) if grown else result
 

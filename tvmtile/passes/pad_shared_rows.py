@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.passes.shared_tiles import SharedTiles
 from tvmtile.rewriting import retyped, substitute
-from tvmtile.scopes import is_shared
 from tvmtile.target import gpu
-from tvmtile.tileop.operands import buffer_of, constant
-from tvmtile.tileop.registry import operator_of
 
 __all__ = ["PadSharedRows"]
 
@@ -65,8 +61,8 @@ def PadSharedRows(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         return func
 
     def pad(kernel: tirx.For) -> tirx.For:
-        tiles = _Tiles(kernel)
-        padded = {tile: _padded(tile) for tile in tiles.read_by_matrices}
+        tiles = SharedTiles.of(kernel)
+        padded = {t: _padded(t) for t in tiles.with_rows if t in tiles.read_by_matrices}
         needed = sum(allocated_bytes(padded.get(tile, tile)) for tile in tiles.all)
         return substitute(kernel, padded) if needed <= capability.shared_memory else kernel
 
@@ -77,51 +73,3 @@ def _padded(tile: ir.Var) -> ir.Var:
     *outer, row = tile.ty.shape
     elements = _PADDING * 8 // int(DataType(str(tile.ty.dtype)).bits)
     return retyped(tile, shape=(*outer, row + elements))
-
-
-class _Tiles:
-    """The shared tiles of a kernel, and those whose rows can be longer."""
-
-    def __init__(self, kernel: tirx.For) -> None:
-        self.all: list[ir.Var] = []
-        self._read: set[ir.Var] = set()
-        self._fixed: set[ir.Var] = set()
-        tvm_ffi.structural_walk(
-            kernel,
-            [
-                (tirx.AllocBuffer, self._allocate),
-                (tirx.DeclBuffer, self._view),
-                (ir.Call, self._call),
-            ],
-            order="pre",
-        )
-
-    @property
-    def read_by_matrices(self) -> list[ir.Var]:
-        """Those of at least two axes that matrix units read and nothing else fixes."""
-        return [
-            tile
-            for tile in self.all
-            if tile in self._read and tile not in self._fixed and _has_whole_rows(tile)
-        ]
-
-    def _allocate(self, node: tirx.AllocBuffer) -> None:
-        if is_shared(node.buffer):
-            self.all.append(node.buffer)
-
-    def _view(self, node: tirx.DeclBuffer) -> None:
-        tvm_ffi.structural_walk(node.data, (ir.Var, self._fixed.add))
-
-    def _call(self, node: ir.Call) -> None:
-        op = operator_of(node)
-        if op is None:
-            self._fixed.update(arg for arg in node.args if is_buffer_var(arg))
-            return
-        self._fixed.update(op.fixes_layout_of())
-        if op.matrix_operands():
-            self._read.update(buffer_of(operand) for operand in op.reads())
-
-
-def _has_whole_rows(tile: ir.Var) -> bool:
-    extents = [constant(extent) for extent in tile.ty.shape]
-    return len(extents) > 1 and None not in extents and not tile.ty.strides

@@ -11,13 +11,14 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import OutOfSharedMemory
+from tvmtile.layout.shared import span
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.rewriting import seq
 from tvmtile.scopes import is_shared
 from tvmtile.spans import location_of
 from tvmtile.target import GpuCapability, gpu
-from tvmtile.tileop.operands import constant, describe
+from tvmtile.tileop.operands import describe
 
 __all__ = ["PlanSharedMemory", "allocated_bytes"]
 
@@ -216,9 +217,7 @@ class _Lifetimes:
 
 def allocated_bytes(buffer: ir.Var) -> int:
     """Bytes of shared memory that a tile takes."""
-    bits = int(DataType(str(buffer.ty.dtype)).bits)
-    for extent in buffer.ty.shape:
-        bits *= constant(extent) or 0
+    bits = int(DataType(str(buffer.ty.dtype)).bits) * span(buffer)
     size = (max(8, bits) + 7) // 8
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 

@@ -13,9 +13,10 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile.layout.shared import has_plain_rows, neighbours
 from tvmtile.passes.threads.variance import is_private
 from tvmtile.rewriting import contains, for_loop, seq, substitute
-from tvmtile.scopes import is_fragment
+from tvmtile.scopes import is_fragment, is_shared
 from tvmtile.tileop.operands import constant
 
 __all__ = ["vectorized"]
@@ -136,7 +137,10 @@ class _Moves:
         total = size * self._extent
         if size == 0 or total < _WORD or total > _LARGEST or total & (total - 1):
             return None
-        candidates = [[_offset(buffer, indices)]]
+        run = neighbours(buffer) if is_shared(buffer) else None
+        if run is not None and run % self._extent:
+            return None
+        candidates = [[_offset(buffer, indices)]] if run is None else []
         if not buffer.ty.strides:
             candidates.insert(0, list(indices))
         for place in candidates:
@@ -186,6 +190,7 @@ class _Moves:
             str(buffer.ty.dtype) if packed == 1 else "uint32",
             name=f"{buffer.name}_words",
             scope=buffer.ty.storage_scope,
+            layout=buffer.ty.layout.pack(packed) if not has_plain_rows(buffer) else "default",
         )
         first = self._analyzer.simplify(tirx.floordiv(last, packed))
         lanes = self._extent // packed

@@ -120,8 +120,8 @@ class AnnotateLayout(TileOp):
     def writes(self) -> list[Any]:
         return []
 
-    def fixes_layout_of(self) -> list[Any]:
-        return [self.tile]
+    def fixed_layouts(self) -> dict[ir.Var, Any]:
+        return {self.tile: self.layout}
 
     def with_versions(self, operands: Sequence[Any]) -> AnnotateLayout:
         del operands
@@ -200,11 +200,11 @@ def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, F
         raise
 
 
-@lowering(AnnotateLayout, target=("llvm", "metal"), variant="none", layouts=_of_fragment)
+@lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", layouts=_of_fragment)
 def _(op: AnnotateLayout, context: LoweringContext) -> tirx.Stmt:
     """Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays.
 
-    InferLayout has given fragments on GPUs theirs.
+    InferLayout has given fragments on GPUs their layouts, and SwizzleShared shared tiles on CUDA.
     """
     del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))

@@ -74,9 +74,9 @@ class TileOp:
         """The operands that the operator writes."""
         raise NotImplementedError
 
-    def fixes_layout_of(self) -> list[Any]:
-        """The buffers whose layout the operator gives."""
-        return []
+    def fixed_layouts(self) -> dict[ir.Var, Any]:
+        """The buffers whose layout the operator gives, with what the user wrote."""
+        return {}
 
     def matrix_operands(self) -> list[Any]:
         """The operands that a matrix unit holds in its registers."""

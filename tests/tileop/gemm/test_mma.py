@@ -10,13 +10,14 @@ from tvm.sym import Analyzer
 
 import tvmtile
 from tests.metal.programs import gemm
-from tvmtile.tileop.gemm.mma import ATOMS, _place
+from tvmtile.tileop.gemm.mma import ATOMS
+from tvmtile.tileop.gemm.mma_operands import place_of
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
 
 
 def place(axes, lane, element):
-    indices = _place(axes, tirx.const(lane, "int32"), element)
+    indices = place_of(axes, tirx.const(lane, "int32"), element)
     return tuple(int(Analyzer().simplify(index)) for index in indices)
 
 

@@ -95,7 +95,7 @@ def _names_outside_of_accesses(kernel: tirx.For) -> set[ir.Var]:
 
     def call(node: ir.Call, mutator: Any) -> Any:
         op = operator_of(node)
-        own = [] if op is None else op.fixes_layout_of()
+        own = [] if op is None else list(op.fixed_layouts())
         rest = [arg for arg in node.args if not any(arg.same_as(buffer) for buffer in own)]
         children(rest, mutator)
         return node

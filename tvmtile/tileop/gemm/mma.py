@@ -1,8 +1,7 @@
 """`T.gemm` on NVIDIA GPUs from sm_80 on: `mma.sync`, which the 32 threads of a warp do together.
 
 The layouts are those of the PTX ISA, "Matrix Fragments for mma". An instruction is a row of `ATOMS`;
-operands that lie in shared memory and have 16 bits an element are loaded by `ldmatrix`, others
-element by element.
+how operands come into registers is in `mma_operands`.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
-from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, with_weights
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.rewriting import for_loop, seq
-from tvmtile.scopes import is_fragment, is_shared
+from tvmtile.scopes import is_fragment
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm.mma_operands import Operand, indices_of, place_of
 from tvmtile.tileop.gemm.partition import (
     LANES,
     Axis,
@@ -238,11 +238,11 @@ class _Product:
         """The product, into the accumulator."""
         op, atom, share = self._op, self._atom, self._share
         k = tirx.Var("k", "int32")
-        a = _Operand(op.A, op.transpose_A, atom.a, (atom.m, atom.k), share.row_matrices, "a")
-        b = _Operand(op.B, op.transpose_B, atom.b, (atom.k, atom.n), share.column_matrices, "b")
+        a = Operand(op.A, atom.a, share.row_matrices, "a", transposed=op.transpose_A, k_axis=1)
+        b = Operand(op.B, atom.b, share.column_matrices, "b", transposed=op.transpose_B, k_axis=0)
         loads = [
-            *a.loads(lambda m: (self._row + m * atom.m, k * atom.k), self._lane, along=0),
-            *b.loads(lambda n: (k * atom.k, self._column + n * atom.n), self._lane, along=1),
+            *a.loads(lambda m: (self._row + m * atom.m, k * atom.k), self._lane),
+            *b.loads(lambda n: (k * atom.k, self._column + n * atom.n), self._lane),
         ]
         body = seq([*loads, *self._multiplied(a, b)])
         steps = (constant(op.k) or 0) // atom.k
@@ -263,7 +263,7 @@ class _Product:
             return []
         return [tirx.DeclBuffer(self._registers, data=self._sums.data)]
 
-    def _multiplied(self, a: _Operand, b: _Operand) -> Iterator[tirx.Stmt]:
+    def _multiplied(self, a: Operand, b: Operand) -> Iterator[tirx.Stmt]:
         size = registers_of(self._atom.c)
         for m in range(self._share.row_matrices):
             for n in range(self._share.column_matrices):
@@ -283,10 +283,10 @@ class _Product:
         for m in range(share.row_matrices):
             for n in range(share.column_matrices):
                 for element in range(size):
-                    row, column = _place(atom.c, self._lane, element)
+                    row, column = place_of(atom.c, self._lane, element)
                     number = (m * share.column_matrices + n) * size + element
                     place = [self._row + m * atom.m + row, self._column + n * atom.n + column]
-                    yield move(number, _indices(self._op.C, *place))
+                    yield move(number, indices_of(self._op.C, *place))
 
     def _taken(self, number: int, indices: list[Any]) -> tirx.Stmt:
         value: Any = tirx.const(0, self._atom.sums)
@@ -298,119 +298,3 @@ class _Product:
     def _left(self, number: int, indices: list[Any]) -> tirx.Stmt:
         value = converted(tirx.BufferLoad(self._sums, [number]), dtype_of(self._op.C))
         return tirx.BufferStore(self._op.C.source, value, indices)
-
-
-class _Operand:
-    """The registers of A or B that one step along K needs."""
-
-    def __init__(
-        self,
-        operand: ir.TensorRegion,
-        transposed: bool,
-        axes: tuple[Axis, Axis],
-        extents: tuple[int, int],
-        count: int,
-        name: str,
-    ) -> None:
-        self._operand = operand
-        self._transposed = transposed
-        self._axes = axes
-        self._extents = extents
-        self._count = count
-        self._size = registers_of(axes)
-        bits = int(DataType(dtype_of(operand)).bits)
-        dtype = dtype_of(operand)
-        self._packed = max(1, 32 // bits)
-        words = self._size // self._packed
-        self._words = tirx.decl_buffer(
-            (count * words,), "uint32" if bits < 64 else dtype, name=name, scope="local"
-        )
-        self._elements = tirx.decl_buffer(
-            (count * self._size,), dtype, name=f"{name}_elements", scope="local"
-        )
-        view = tirx.DeclBuffer(self._elements, data=self._words.data)
-        self.allocations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), view]
-
-    def registers_of(self, number: int) -> list[Any]:
-        """The registers of an atom."""
-        words = self._size // self._packed
-        return [tirx.BufferLoad(self._words, [number * words + w]) for w in range(words)]
-
-    def loads(
-        self, origin: Callable[[int], tuple[Any, Any]], lane: Any, along: int
-    ) -> Iterator[tirx.Stmt]:
-        """The statements that load all atoms; `origin` is the place of an atom's first element."""
-        by_matrices = is_shared(self._operand.source) and self._packed == 2
-        number = 0
-        while number < self._count:
-            if by_matrices:
-                atoms = _MATRICES // (self._size // self._packed)
-                atoms = atoms if number + atoms <= self._count else 1
-                yield self._matrices(origin(number), number, lane, along, atoms)
-                number += atoms
-                continue
-            for element in range(self._size):
-                row, column = _place(self._axes, lane, element)
-                first = origin(number)
-                indices = self._indices(first[0] + row, first[1] + column)
-                load = tirx.BufferLoad(self._operand.source, indices)
-                yield tirx.BufferStore(self._elements, load, [number * self._size + element])
-            number += 1
-
-    def _indices(self, row: Any, column: Any) -> list[Any]:
-        return _indices(self._operand, *((column, row) if self._transposed else (row, column)))
-
-    def _matrices(
-        self, first: tuple[Any, Any], number: int, lane: Any, along: int, atoms: int
-    ) -> tirx.Stmt:
-        """`ldmatrix`: each group of eight lanes gives the addresses of the rows of one 8x8 matrix.
-
-        The matrices follow each other as the registers do: along M (of A) or K (of B) first. The rows
-        in memory run along K unless the operand is stored the other way, which `trans` corrects.
-        """
-        words = atoms * self._size // self._packed
-        height = self._extents[0] // 8
-        matrix = tirx.floordiv(lane, 8)
-        row = tirx.floormod(matrix, height) * 8
-        column = tirx.floordiv(matrix, height) * 8
-        if words < _MATRICES:
-            column = tirx.floormod(column, self._extents[1] * atoms)
-        # The lane's row of the matrix: a row in memory, however the operand is stored.
-        within = tirx.floormod(lane, 8)
-        if self._transposed:
-            column = column + within
-        else:
-            row = row + within
-        address = T.address_of(
-            tirx.BufferLoad(self._operand.source, self._indices(first[0] + row, first[1] + column))
-        )
-        # The elements of a register follow each other along K, and so do those in a row of memory of
-        # [M, K] and of [N, K].
-        trans = ".trans" if self._transposed == (along == 0) else ""
-        start = number * (self._size // self._packed)
-        registers = [tirx.BufferLoad(self._words, [start + w]) for w in range(words)]
-        load = T.ptx[f"ldmatrix.sync.aligned.m8n8.x{words}{trans}.shared.b16"]
-        return tirx.Evaluate(load(*registers, address))
-
-
-_MATRICES = 4
-"""8x8 matrices that `ldmatrix` loads at most."""
-
-
-def _place(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[Any]:
-    """Row and column of an element that a lane holds."""
-    place = []
-    for digits in axes:
-        index: Any = tirx.const(0, "int32")
-        for weight, digit in with_weights(digits):
-            if digit.is_thread:
-                index = index + digit.value_in(lane, LANES) * weight
-            else:
-                index = index + element // digit.stride % digit.extent * weight
-        place.append(index)
-    return place
-
-
-def _indices(operand: ir.TensorRegion, row: Any, column: Any) -> list[Any]:
-    *outer, rows, columns = operand.region
-    return [*(r.min for r in outer), rows.min + row, columns.min + column]

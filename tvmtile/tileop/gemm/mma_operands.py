@@ -1,0 +1,180 @@
+"""The operands of `mma.sync` in registers, and how they come there.
+
+`ldmatrix` loads up to four matrices of 8 rows of 16 bytes; lane `l` gets word `l % 4` of row `l // 4`
+(PTX ISA, "ldmatrix"). That is where an instruction wants its elements if they follow each other along K
+in memory, whatever their width; `.trans` does the same for elements of 16 bits that follow each other
+along M or N. What it can't load comes element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.layout.fragment import with_weights
+from tvmtile.layout.shared import neighbours
+from tvmtile.scopes import is_shared
+from tvmtile.tileop.gemm.partition import LANES, Axis, registers_of
+from tvmtile.tileop.operands import constant, dtype_of
+
+__all__ = ["Operand", "indices_of", "place_of"]
+
+_WORD_BITS = 32
+_MATRIX_ROWS = 8
+_ROW_BITS = 128
+_MATRICES = 4
+"""Matrices that `ldmatrix` loads at most."""
+
+
+class Operand:
+    """The registers of A or B that one step along K needs.
+
+    Parameters
+    ----------
+    operand : TensorRegion
+        In shared memory or a fragment.
+    axes : tuple of Axis
+        Where the elements of one instruction lie: the digits of rows and of columns.
+    count : int
+        Instructions that a warp does side by side along M (of A) or N (of B).
+    name : str
+        Of the registers.
+    transposed : bool
+        The operand is stored as columns of rows.
+    k_axis : int
+        Which of rows (0) and columns (1) is K.
+    """
+
+    def __init__(
+        self,
+        operand: ir.TensorRegion,
+        axes: tuple[Axis, Axis],
+        count: int,
+        name: str,
+        *,
+        transposed: bool,
+        k_axis: int,
+    ) -> None:
+        self._operand = operand
+        self._axes = axes
+        self._count = count
+        self._transposed = transposed
+        self._k_axis = k_axis
+        self._bits = int(DataType(dtype_of(operand)).bits)
+        self._size = registers_of(axes)
+        self._per_word = max(1, _WORD_BITS // self._bits)
+        words, dtype = count * self._size // self._per_word, dtype_of(operand)
+        self._words = tirx.decl_buffer(
+            (words,), "uint32" if self._bits < 64 else dtype, name=name, scope="local"
+        )
+        self._elements = tirx.decl_buffer(
+            (count * self._size,), dtype, name=f"{name}_elements", scope="local"
+        )
+        view = tirx.DeclBuffer(self._elements, data=self._words.data)
+        self.allocations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), view]
+
+    @property
+    def _words_of_one(self) -> int:
+        """Registers of one instruction."""
+        return self._size // self._per_word
+
+    @property
+    def _follows_k(self) -> bool:
+        """Whether neighbours in memory are neighbours along K."""
+        return self._transposed == (self._k_axis == 0)
+
+    def registers_of(self, number: int) -> list[Any]:
+        """The registers of one instruction."""
+        first = number * self._words_of_one
+        return [tirx.BufferLoad(self._words, [first + w]) for w in range(self._words_of_one)]
+
+    def loads(self, origin: Callable[[int], tuple[Any, Any]], lane: Any) -> Iterator[tirx.Stmt]:
+        """The statements that load all of them.
+
+        Parameters
+        ----------
+        origin : callable
+            Row and column of the first element of an instruction, by its number.
+        lane : Expr
+            The thread's number in its warp.
+        """
+        if not self._comes_by_matrices():
+            for number in range(self._count):
+                yield from self._by_elements(number, origin(number), lane)
+            return
+        together = max(1, _MATRICES // self._words_of_one)
+        number = 0
+        while number < self._count:
+            count = together if number + together <= self._count else 1
+            yield self._by_matrices(number, count, origin(number), lane)
+            number += count
+
+    def _by_elements(self, number: int, first: tuple[Any, Any], lane: Any) -> Iterator[tirx.Stmt]:
+        for element in range(self._size):
+            row, column = place_of(self._axes, lane, element)
+            indices = self._indices(first[0] + row, first[1] + column)
+            load = tirx.BufferLoad(self._operand.source, indices)
+            yield tirx.BufferStore(self._elements, load, [number * self._size + element])
+
+    def _comes_by_matrices(self) -> bool:
+        """Tell whether the rows of all matrices are 16 bytes side by side, from such an address on."""
+        buffer = self._operand.source
+        if not is_shared(buffer) or self._bits > _WORD_BITS:
+            return False
+        if self._bits != 16 and not self._follows_k:
+            return False
+        row = _ROW_BITS // self._bits
+        run = neighbours(buffer)
+        *_, last = self._operand.region
+        starts = [last.min, buffer.ty.shape[-1]] if run is None else [last.min, run]
+        if run is None and buffer.ty.strides:
+            starts += list(buffer.ty.strides[:-1])
+        return all(constant(tirx.floormod(start, row)) == 0 for start in starts)
+
+    def _by_matrices(self, number: int, count: int, first: tuple[Any, Any], lane: Any) -> tirx.Stmt:
+        """One `ldmatrix`: the lanes of each group of eight give the addresses of a matrix's rows.
+
+        The matrices follow each other as the registers do: along M (of A) or K (of B) first.
+        """
+        words = count * self._words_of_one
+        matrix = tirx.floormod(tirx.floordiv(lane, _MATRIX_ROWS), words)
+        steps = [_MATRIX_ROWS, _MATRIX_ROWS]
+        steps[self._k_axis] = _ROW_BITS // self._bits
+        place = [tirx.floormod(matrix, 2) * steps[0], tirx.floordiv(matrix, 2) * steps[1]]
+        # The lane's row of the matrix is a row in memory.
+        along = 1 - self._k_axis if self._follows_k else self._k_axis
+        place[along] = place[along] + tirx.floormod(lane, _MATRIX_ROWS)
+        indices = self._indices(first[0] + place[0], first[1] + place[1])
+        address = T.address_of(tirx.BufferLoad(self._operand.source, indices))
+        start = number * self._words_of_one
+        registers = [tirx.BufferLoad(self._words, [start + w]) for w in range(words)]
+        trans = "" if self._follows_k else ".trans"
+        load = T.ptx[f"ldmatrix.sync.aligned.m8n8.x{words}{trans}.shared.b16"]
+        return tirx.Evaluate(load(*registers, address))
+
+    def _indices(self, row: Any, column: Any) -> list[Any]:
+        place = (column, row) if self._transposed else (row, column)
+        return indices_of(self._operand, *place)
+
+
+def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[Any]:
+    """Row and column of an element that a lane holds."""
+    place = []
+    for digits in axes:
+        index: Any = tirx.const(0, "int32")
+        for weight, digit in with_weights(digits):
+            if digit.is_thread:
+                index = index + digit.value_in(lane, LANES) * weight
+            else:
+                index = index + element // digit.stride % digit.extent * weight
+        place.append(index)
+    return place
+
+
+def indices_of(operand: ir.TensorRegion, row: Any, column: Any) -> list[Any]:
+    """The indices of an element of an operand."""
+    *outer, rows, columns = operand.region
+    return [*(r.min for r in outer), rows.min + row, columns.min + column]
