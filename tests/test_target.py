@@ -52,3 +52,31 @@ def test_what_tile_programs_can_not_be_lowered_for():
     assert target_kinds() == ("llvm", "metal", "cuda")
     with pytest.raises(UnknownTarget, match="can't be lowered for 'vulkan'"):
         resolve("vulkan")
+
+
+@pytest.mark.parametrize("written", ["cuda", {"kind": "cuda"}], ids=str)
+def test_cuda_without_an_architecture_is_this_machines_gpu(written, monkeypatch, capfd):
+    monkeypatch.setattr("tvmtile.target.has_gpu", lambda: False)
+    with pytest.raises(UnknownTarget) as caught:
+        resolve(written)
+    assert "no NVIDIA GPU is found here" in caught.value.message
+    assert 'target={"kind": "cuda", "arch": "sm_90a"}' in caught.value.help
+    assert "sm_80" in caught.value.help
+    assert capfd.readouterr().err == ""  # TVM would warn of an architecture of its own choice
+
+
+def test_what_tvm_makes_of_cuda_without_a_gpu_is_said_to_be_that(monkeypatch):
+    monkeypatch.setattr("tvmtile.target.has_gpu", lambda: False)
+    with pytest.raises(UnknownTarget, match="no NVIDIA GPU is found here"):
+        gpu(Target({"kind": "cuda", "arch": "sm_50"}))
+
+
+def test_an_architecture_needs_no_gpu():
+    target = resolve({"kind": "cuda", "arch": "sm_90a"})
+    assert str(target.attrs["arch"]) == "sm_90a"
+    assert gpu(target).shared_memory == 227 * 1024
+
+
+def test_an_architecture_that_is_not_known():
+    with pytest.raises(UnknownTarget, match="limits of the CUDA architecture 'sm_61'"):
+        gpu(resolve({"kind": "cuda", "arch": "sm_61"}))

@@ -34,6 +34,7 @@ from tvm_ffi import register_error
 
 __all__ = [
     "ArgumentError",
+    "CudaCompileError",
     "DataRace",
     "InvalidOperand",
     "InvalidValue",
@@ -235,6 +236,10 @@ class ArgumentError(TileError, ValueError):
 
 class MissingDependency(TileError, ImportError):
     """An optional package that is not installed."""
+
+
+class CudaCompileError(TileError):
+    """CUDA source that NVRTC refuses."""
 
 
 class MetalCompileError(TileError):

@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm.target import Target, codegen
 
+from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import UnknownTarget
 
 __all__ = [
@@ -60,12 +61,15 @@ def resolve(target: Any) -> Target:
     target : str, dict, Target or None
         None, "cpu", "llvm" and "auto" mean the machine this runs on, "metal" and "mps" Apple's GPUs,
         "metal4" those from M5 on, as `{"kind": "metal", "keys": ["metal4", "metal", "gpu"]}` does.
+        "cuda" is this machine's NVIDIA GPU; `{"kind": "cuda", "arch": "sm_90a"}` names one that may be
+        elsewhere, with the letter that gives access to instructions of this one architecture.
         A GPU's target without a host gets this machine as its host.
 
     Raises
     ------
     UnknownTarget
-        If TVM has no such target, or tile programs can't be lowered for it.
+        If TVM has no such target, or tile programs can't be lowered for it, or there is no GPU for
+        "cuda".
     """
     if isinstance(target, str):
         target = _ALIASES.get(target, target)
@@ -93,8 +97,10 @@ def parse(target: Any) -> Target:
     Raises
     ------
     UnknownTarget
-        If TVM does not know it.
+        If TVM does not know it, or it is CUDA without an architecture on a machine without a GPU.
     """
+    if _leaves_architecture_open(target) and not has_gpu():
+        raise _no_gpu()
     try:
         return Target(target)
     except Exception as error:  # TVM raises several kinds
@@ -105,6 +111,22 @@ def parse(target: Any) -> Target:
             help=(f"did you mean {near[0]!r}? " if near else "")
             + f"The targets of tile programs are {', '.join(_SUPPORTED)}",
         ) from error
+
+
+def _leaves_architecture_open(target: Any) -> bool:
+    """Tell whether it is for the NVIDIA GPU that is here, whichever that is."""
+    if isinstance(target, dict):
+        return target.get("kind") == "cuda" and "arch" not in target
+    return bool(target == "cuda")
+
+
+def _no_gpu() -> UnknownTarget:
+    # TVM compiles for sm_50 then, which has no tensor cores, and says so in its log only.
+    return UnknownTarget(
+        "target 'cuda' is the GPU of this machine, and no NVIDIA GPU is found here",
+        help='target={"kind": "cuda", "arch": "sm_90a"} compiles for one that is elsewhere; the '
+        f"architectures are {', '.join(_CUDA_SHARED_KB)}",
+    )
 
 
 @dataclass(frozen=True)
@@ -188,6 +210,8 @@ _CUDA_SHARED_KB = {
     "sm_103": 227,
     "sm_120": 99,
 }
+_ARCH_WITHOUT_GPU = "sm_50"
+"""What TVM makes of `Target("cuda")` where there is no GPU."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
 _METAL = GpuCapability("Metal", 32, 1024, 32 * 1024, lacks=("float64",))
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
@@ -211,6 +235,8 @@ def gpu(target: Target) -> GpuCapability | None:
     if target.kind.name != "cuda":
         return None
     arch = str(target.attrs.get("arch", ""))
+    if arch == _ARCH_WITHOUT_GPU and not has_gpu():
+        raise _no_gpu()
     kilobytes = _CUDA_SHARED_KB.get(arch.rstrip("af"))
     if kilobytes is None:
         raise UnknownTarget(

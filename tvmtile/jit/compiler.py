@@ -22,6 +22,7 @@ from tvmtile.errors import (
 )
 from tvmtile.jit.adapter import Adapter, TvmAdapter
 from tvmtile.jit.backends import METAL_ADAPTERS, backend_for
+from tvmtile.jit.cuda import CudaAdapter, compiling
 from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.kernel import Kernel, name_of
 from tvmtile.jit.metal import build_program
@@ -97,6 +98,10 @@ def _built(
 ) -> tuple[Any, Adapter]:
     """The compiled module, and what calls it."""
     name, params = name_of(func), list(func.params)
+    if target.kind.name == "cuda":
+        with compiling(target) as compilation:
+            module = build(func, target, config)
+        return module, CudaAdapter(module, name, params, compilation)
     if backend not in METAL_ADAPTERS:
         module = build(func, target, config)
         device = "metal" if target.kind.name == "metal" else "cpu"

@@ -12,10 +12,17 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import ArgumentError, MetalCompileError, MetalEmulationError, MissingDependency
+from tvmtile.errors import (
+    ArgumentError,
+    InvalidOperand,
+    MetalCompileError,
+    MetalEmulationError,
+    MissingDependency,
+)
 from tvmtile.extents import linear_in, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, ready, with_integers_in_range
+from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.rewriting import contains, substitute
@@ -245,6 +252,48 @@ class Kernel:
     def show_source(self, kernel_only: bool = True) -> None:
         """Print the code that was generated."""
         sys.stdout.write(self.get_kernel_source(kernel_only) + "\n")
+
+    @property
+    def cubin(self) -> bytes:
+        """The machine code of a CUDA kernel, an ELF file.
+
+        Raises
+        ------
+        InvalidOperand
+            If the kernel is for another target.
+        CudaCompileError
+            If NVRTC refuses the kernel's source.
+        """
+        return self._cuda_adapter("cubin").binary.cubin
+
+    def resources(self) -> tuple[KernelResources, ...]:
+        """What the CUDA kernels of the program take: registers, spills, stack, shared memory.
+
+        They are compiled for that where they have not been; it takes no GPU.
+
+        Returns
+        -------
+        tuple of KernelResources
+            One for each `T.Kernel`, in order.
+
+        Raises
+        ------
+        InvalidOperand
+            If the kernel is for another target.
+        CudaCompileError
+            If NVRTC refuses the kernel's source.
+        """
+        log = self._cuda_adapter("resources()").binary.log
+        return resources_of(log, dict(self.lowering)["tvmtile.LowerTilePrograms"][self.name])
+
+    def _cuda_adapter(self, what: str) -> CudaAdapter:
+        if not isinstance(self.adapter, CudaAdapter):
+            raise InvalidOperand(
+                f"{self.name}: {what} is for CUDA kernels; this one is for "
+                f"{self.target.kind.name!r}",
+                help='compile it for target={"kind": "cuda", "arch": "sm_90a"}',
+            )
+        return self.adapter
 
     @cached_property
     def lowering(self) -> list[tuple[str, ir.IRModule]]:

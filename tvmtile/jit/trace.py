@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import tvm
 from tvm import ir, tirx
 from tvm.target import Target
+
+from tvmtile.jit.cuda import compiling
 
 __all__ = ["lowering_steps"]
 
@@ -40,6 +43,7 @@ def lowering_steps(
     from tvmtile.jit.compiler import build, pass_context
 
     recorder = _Recorder()
-    with pass_context({}, [recorder]):
+    is_cuda = target.kind.name == "cuda"
+    with pass_context({}, [recorder]), compiling(target) if is_cuda else nullcontext():
         build(func, target, config)
     return list(recorder.steps)

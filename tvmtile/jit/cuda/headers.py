@@ -1,0 +1,130 @@
+"""Where NVRTC finds CUDA's headers, and those that it gets from memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from tvmtile.errors import MissingDependency
+
+__all__ = ["PREAMBLE", "headers_in_memory", "include_directories"]
+
+PREAMBLE = """\
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+struct alignas(64) CUtensorMap_st { unsigned long long opaque[16]; };
+typedef struct CUtensorMap_st CUtensorMap;
+"""
+"""What TVM's kernels take from headers that NVRTC does not read: <math.h> and <cuda.h>."""
+
+# Of these two headers TVM's kernels use what is below. CUDA's own take NVRTC a second to read, four
+# fifths of the time that it needs for a GEMM.
+_LIGHT = {
+    "cuda/std/cstdint": """\
+#pragma once
+namespace cuda { namespace std {
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long long uint64_t;
+typedef unsigned long long uintptr_t;
+} }
+""",
+    "cuda/std/type_traits": """\
+#pragma once
+namespace cuda { namespace std {
+template <bool V> struct bool_constant { static constexpr bool value = V; };
+template <class A, class B> struct is_same : bool_constant<false> {};
+template <class A> struct is_same<A, A> : bool_constant<true> {};
+template <class A, class B> constexpr bool is_same_v = is_same<A, B>::value;
+template <class A, class... B> constexpr bool is_one_of = (is_same_v<A, B> || ...);
+template <class A> struct without_cv { using type = A; };
+template <class A> struct without_cv<const A> { using type = A; };
+template <class A> struct without_cv<volatile A> { using type = A; };
+template <class A> struct without_cv<const volatile A> { using type = A; };
+template <class A> using without_cv_t = typename without_cv<A>::type;
+template <class A> constexpr bool is_signed_integer =
+    is_one_of<A, signed char, short, int, long, long long>
+    || (is_same_v<A, char> && char(-1) < char(0));
+template <class A> constexpr bool is_unsigned_integer =
+    is_one_of<A, bool, unsigned char, unsigned short, unsigned int, unsigned long,
+              unsigned long long>
+    || (is_same_v<A, char> && !(char(-1) < char(0)));
+template <class A> struct is_floating_point
+    : bool_constant<is_one_of<without_cv_t<A>, float, double>> {};
+template <class A> struct is_integral
+    : bool_constant<is_signed_integer<without_cv_t<A>> || is_unsigned_integer<without_cv_t<A>>> {};
+template <class A> struct is_signed
+    : bool_constant<is_signed_integer<without_cv_t<A>> || is_floating_point<A>::value> {};
+template <class A> struct is_unsigned : bool_constant<is_unsigned_integer<without_cv_t<A>>> {};
+template <bool V, class A = void> struct enable_if {};
+template <class A> struct enable_if<true, A> { using type = A; };
+template <bool V, class A, class B> struct conditional { using type = A; };
+template <class A, class B> struct conditional<false, A, B> { using type = B; };
+} }
+""",
+}
+
+_LIBRARY = re.compile(
+    r"^\s*#\s*include\s*<((?:cuda|cub|thrust|cooperative_groups)\b[^>.]*)>", re.MULTILINE
+)
+
+
+def headers_in_memory(source: str) -> dict[str, str]:
+    """Headers that stand in for CUDA's own of the same names, while a source is compiled.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++. If it includes more of CUDA's C++ library than TVM's kernels do, it gets all of that
+        library's own headers.
+    """
+    included = set(_LIBRARY.findall(source))
+    return _LIGHT if included <= _LIGHT.keys() else {}
+
+
+@lru_cache(maxsize=1)
+def include_directories() -> tuple[Path, ...]:
+    """The directories with CUDA's headers: those of the extra `cuda`, or of a toolkit.
+
+    Returns
+    -------
+    tuple of Path
+        What `cuda_fp16.h` and `nv/target` are found in; they may come from different wheels.
+
+    Raises
+    ------
+    MissingDependency
+        If no place has both.
+    """
+    for root in _roots():
+        found = tuple(d for d in (root, root / "cccl") if d.is_dir())
+        if all(any((d / name).is_file() for d in found) for name in ("cuda_fp16.h", "nv/target")):
+            return found
+    raise MissingDependency(
+        "compiling for CUDA needs CUDA's headers, which are not installed",
+        help='pip install "tvmtile[cuda]", or set CUDA_PATH to a CUDA toolkit',
+    )
+
+
+def _roots() -> Iterator[Path]:
+    """Where headers may be, most specific first."""
+    named = (os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME"))
+    yield from (Path(path) / "include" for path in named if path)
+    wheels = importlib.util.find_spec("nvidia")
+    for path in (wheels.submodule_search_locations or ()) if wheels is not None else ():
+        yield from sorted(Path(path).glob("cu*/include"), reverse=True)
+    nvcc = shutil.which("nvcc")
+    toolkits = [Path(nvcc).resolve().parent.parent] if nvcc else []
+    for toolkit in (*toolkits, Path("/usr/local/cuda")):
+        yield from (toolkit / "include", *sorted(toolkit.glob("targets/*/include")))

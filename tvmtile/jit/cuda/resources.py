@@ -1,0 +1,146 @@
+"""What a kernel takes of a GPU's multiprocessor: registers, spills, stack and shared memory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import tvm_ffi
+from tvm import tirx
+
+from tvmtile.passes.accesses import kernels_of
+from tvmtile.passes.plan_shared_memory import allocated_bytes
+
+__all__ = ["KernelResources", "resources_of", "resources_of_log"]
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What a thread and a block of a kernel use.
+
+    Attributes
+    ----------
+    name : str
+        The kernel's symbol.
+    registers : int
+        32-bit registers of a thread.
+    spill_stores, spill_loads : int
+        Bytes that a thread moves to and from memory for lack of registers, counted once for each
+        instruction.
+    stack : int
+        Bytes of local memory of a thread: what is spilled, and arrays whose indices are not known.
+    static_shared : int
+        Bytes of shared memory of a block that the kernel declares.
+    dynamic_shared : int
+        Bytes of shared memory of a block that are asked for at the launch.
+    barriers : int
+        Named barriers of a block, of 16.
+    """
+
+    name: str
+    registers: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+    stack: int = 0
+    static_shared: int = 0
+    dynamic_shared: int = 0
+    barriers: int = 0
+
+    @property
+    def spills(self) -> int:
+        """Bytes of instructions that exist for lack of registers only."""
+        return self.spill_stores + self.spill_loads
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block."""
+        return self.static_shared + self.dynamic_shared
+
+
+def resources_of(log: str, lowered: tirx.PrimFunc) -> tuple[KernelResources, ...]:
+    """What each kernel of a program uses.
+
+    Parameters
+    ----------
+    log : str
+        What the compiler said of the kernels.
+    lowered : tvm.tirx.PrimFunc
+        The program after tvmtile's passes; a kernel's dynamic shared memory is one allocation there.
+
+    Returns
+    -------
+    tuple of KernelResources
+        In the order of the program. TVM names its kernels main_kernel, main_kernel_1, ...
+    """
+    used = resources_of_log(log)
+    stem = f"{lowered.attrs['global_symbol']}_kernel"
+    found = []
+    for index, kernel in enumerate(kernels_of(lowered)):
+        name = f"{stem}_{index}" if index else stem
+        if name in used:
+            found.append(replace(used[name], dynamic_shared=_dynamic_shared(kernel)))
+    return tuple(found)
+
+
+def _dynamic_shared(kernel: tirx.For) -> int:
+    sizes: list[int] = []
+
+    def note(node: tirx.AllocBuffer) -> None:
+        if node.buffer.ty.storage_scope == "shared.dyn":
+            sizes.append(allocated_bytes(node.buffer))
+
+    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, note))
+    return sum(sizes)
+
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_BARRIERS = re.compile(r"used (\d+) barriers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def resources_of_log(log: str) -> dict[str, KernelResources]:
+    """Read what `ptxas -v` says of each kernel.
+
+    Parameters
+    ----------
+    log : str
+        What NVRTC or nvcc printed. What functions that were not inlined use counts for the kernel
+        before them.
+
+    Returns
+    -------
+    dict of str to KernelResources
+        By symbol, in the order of the log, without dynamic shared memory.
+    """
+    kernels: dict[str, KernelResources] = {}
+    name = None
+    for line in log.splitlines():
+        if entry := _ENTRY.search(line):
+            name = entry[1]
+            kernels[name] = KernelResources(name)
+        elif name is not None:
+            kernels[name] = _with_line(kernels[name], line)
+    return kernels
+
+
+def _with_line(kernel: KernelResources, line: str) -> KernelResources:
+    """A kernel's resources with what one more line says."""
+    if stack := _STACK.search(line):
+        frame, stores, loads = map(int, stack.groups())
+        return replace(
+            kernel,
+            stack=kernel.stack + frame,
+            spill_stores=kernel.spill_stores + stores,
+            spill_loads=kernel.spill_loads + loads,
+        )
+    if used := _USED.search(line):
+        barriers, shared = _BARRIERS.search(line), _SHARED.search(line)
+        return replace(
+            kernel,
+            registers=int(used[1]),
+            barriers=int(barriers[1]) if barriers else 0,
+            static_shared=int(shared[1]) if shared else 0,
+        )
+    return kernel
