@@ -3,23 +3,9 @@
 import pytest
 import torch
 
-import tvmtile
 import tvmtile.language as T
+from tests.gpu.machine import DEVICE, on_gpu, random
 from tests.metal.programs import assert_close, flash_attention, gemm
-
-pytestmark = pytest.mark.gpu
-
-
-def on_gpu(program):
-    major, minor = torch.cuda.get_device_capability()
-    suffix = "a" if major >= 9 else ""
-    return tvmtile.compile(program, target={"kind": "cuda", "arch": f"sm_{major}{minor}{suffix}"})
-
-
-def random(*shape, dtype):
-    if dtype.startswith("int"):
-        return torch.randint(-8, 8, shape, device="cuda").to(getattr(torch, dtype))
-    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
 
 
 @pytest.mark.parametrize("transposes", [(a, b) for a in (False, True) for b in (False, True)])
@@ -43,7 +29,7 @@ def test_product(dtype, accum, out, precision, transposes, extents, stages):
     kernel = on_gpu(gemm(m, n, k, stages=stages, **options))
     A = random(*((k, m) if transposes[0] else (m, k)), dtype=dtype)
     B = random(*((n, k) if transposes[1] else (k, n)), dtype=dtype)
-    C = torch.empty(m, n, device="cuda", dtype=getattr(torch, out))
+    C = torch.empty(m, n, device=DEVICE, dtype=getattr(torch, out))
     kernel(A, B, C)
     left, right = (A.T if transposes[0] else A), (B.T if transposes[1] else B)
     assert_close(C.cpu(), (left.double() @ right.double()).cpu(), precision or "float32")
@@ -54,7 +40,7 @@ def test_product(dtype, accum, out, precision, transposes, extents, stages):
 def test_policies(policy, threads):
     program = gemm(128, 128, 64, block=(64, 128, 32), threads=threads, policy=policy)
     A, B = random(128, 64, dtype="float16"), random(64, 128, dtype="float16")
-    C = torch.empty(128, 128, device="cuda")
+    C = torch.empty(128, 128, device=DEVICE)
     on_gpu(program)(A, B, C)
     assert_close(C.cpu(), (A.double() @ B.double()).cpu(), "float32")
 
