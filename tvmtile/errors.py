@@ -38,6 +38,7 @@ __all__ = [
     "DataRace",
     "InvalidOperand",
     "InvalidValue",
+    "LayoutConflict",
     "MetalCompileError",
     "MetalEmulationError",
     "MissingDependency",
@@ -224,6 +225,10 @@ class UnknownTarget(TileError, ValueError):
 
 class NoLowering(TileError):
     """No implementation of an operator fits the target and the operands."""
+
+
+class LayoutConflict(TileError):
+    """Fragments that one statement needs lie in different threads."""
 
 
 class OutOfSharedMemory(TileError):

@@ -185,6 +185,10 @@ class GpuCapability:
         Dtypes that it can't compute with.
     has_matmul2d : bool
         Whether it multiplies matrices by Metal 4's `matmul2d`, on units of their own.
+    stages_conflicts : bool
+        Whether a fragment that does not lie where a statement needs it goes through shared memory, with
+        a warning. Metal does so, since kernels come there whose fragments fit the matrix
+        instructions of another GPU; elsewhere it is an error.
     """
 
     name: str
@@ -193,6 +197,7 @@ class GpuCapability:
     shared_memory: int
     lacks: tuple[str, ...] = ()
     has_matmul2d: bool = False
+    stages_conflicts: bool = False
 
 
 # KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -213,7 +218,7 @@ _CUDA_SHARED_KB = {
 _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
-_METAL = GpuCapability("Metal", 32, 1024, 32 * 1024, lacks=("float64",))
+_METAL = GpuCapability("Metal", 32, 1024, 32 * 1024, lacks=("float64",), stages_conflicts=True)
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
 
 

@@ -28,7 +28,7 @@ from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of, constant
 from tvmtile.tileop.registry import LoweringContext, TileOp, demanded_layouts, operator_of
 
-__all__ = ["Conflict", "Inference", "loop_layout"]
+__all__ = ["Conflict", "Inference", "Placed", "loop_layout"]
 
 
 def loop_layout(
@@ -59,19 +59,42 @@ def _preference(item: tuple[NestAccess, FragmentLayout]) -> tuple[int, bool]:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """A fragment's layout, and why it has that one.
+
+    Attributes
+    ----------
+    fragment : Var
+        The fragment.
+    layout : FragmentLayout
+        Where it lies.
+    location : SourceLocation or None
+        The line of the statement that the layout comes from; None where it was chosen freely.
+    """
+
+    fragment: ir.Var
+    layout: FragmentLayout
+    location: SourceLocation | None
+
+
+@dataclass(frozen=True)
 class Conflict:
-    """A nest whose threads can't reach a fragment.
+    """A statement whose threads can't reach a fragment.
 
     Attributes
     ----------
     fragment : Var
         What is in the way: it can be staged through shared memory.
     location : SourceLocation or None
-        The nest's line.
+        The statement's line.
+    uses : tuple of Placed
+        The two uses that don't go together; empty where the statement could not be run by the threads
+        that hold the fragment even if it touched no other one.
     """
 
     fragment: ir.Var
     location: SourceLocation | None
+    uses: tuple[Placed, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +128,7 @@ class Inference:
         self._context = context
         self._fragments = fragments
         self.layouts: dict[ir.Var, FragmentLayout] = {}
+        self._origins: dict[ir.Var, SourceLocation | None] = {}
         self._demanded: set[ir.Var] = set()
         self._accumulators: set[ir.Var] = set()
         self._steps: list[_Step] = []
@@ -169,6 +193,7 @@ class Inference:
             for buffer, layout in demanded.items():
                 if buffer in self._fragments and buffer not in self.layouts:
                     self.layouts[buffer] = layout
+                    self._origins[buffer] = step.location
                     self._demanded.add(buffer)
         for buffer in self._whole - self._demanded:
             self.layouts[buffer] = replicated(_shape(buffer), self._context.threads)
@@ -195,6 +220,7 @@ class Inference:
                     found.setdefault(access.buffer, own)
         new = {buffer: layout for buffer, layout in found.items() if self._is_unknown(buffer)}
         self.layouts.update(new)
+        self._origins.update(dict.fromkeys(new, step.location))
         return bool(new)
 
     def _is_unknown(self, buffer: ir.Var) -> bool:
@@ -203,28 +229,55 @@ class Inference:
     def _conflicts(self) -> list[Conflict]:
         found = []
         for step in self._steps:
-            found += [Conflict(buffer, step.location) for buffer in self._misplaced(step)]
+            found += self._misplaced(step)
             if step.operator is not None and _stages_itself(step.operator):
                 continue
             for nest in step.nests:
                 touched = [a for a in nest.accesses if a.buffer in self.layouts]
                 if not touched or loop_layout(nest, self.layouts.get) is not None:
                     continue
-                least = min(touched, key=self._cost_of_staging)
-                found.append(Conflict(least.buffer, step.location))
+                written = {access.buffer for access in touched if access.writes}
+                least = min(
+                    touched, key=lambda access: self._cost_of_staging(access.buffer, written)
+                )
+                uses = self._apart(nest, touched, least)
+                found.append(Conflict(least.buffer, step.location, uses))
         return found
 
-    def _cost_of_staging(self, access: NestAccess) -> tuple[bool, bool, bool]:
-        """An instruction reads operands from memory as well, but would load and store accumulators."""
-        buffer = access.buffer
-        return buffer in self._accumulators, buffer in self._demanded, access.writes
+    def _apart(
+        self, nest: Nest, touched: list[NestAccess], least: NestAccess
+    ) -> tuple[Placed, ...]:
+        """A fragment and one whose threads can't reach it; none where one alone is too much."""
+        own = {a.buffer: LoopLayout.of_elements(nest, a, self.layouts[a.buffer]) for a in touched}
+        if None in own.values():
+            return ()
+        for access in touched:
+            loop, held = own[access.buffer], self.layouts[least.buffer]
+            if loop is not None and not loop.reaches(nest, least, held):
+                return self._placed(least.buffer), self._placed(access.buffer)
+        return ()
 
-    def _misplaced(self, step: _Step) -> list[ir.Var]:
+    def _placed(self, fragment: ir.Var) -> Placed:
+        return Placed(fragment, self.layouts[fragment], self._origins.get(fragment))
+
+    def _cost_of_staging(self, buffer: ir.Var, written: set[ir.Var]) -> tuple[bool, bool, bool]:
+        """An instruction reads operands from memory as well, but would load and store accumulators."""
+        return buffer in self._accumulators, buffer in self._demanded, buffer in written
+
+    def _misplaced(self, step: _Step) -> list[Conflict]:
         """Operands that do not lie where the instructions of a step demand."""
         if step.operator is None:
             return []
         wanted = demanded_layouts(step.operator, replace(self._context, location=step.location))
-        return [buffer for buffer, layout in wanted.items() if self.layouts.get(buffer) != layout]
+        return [
+            Conflict(
+                buffer,
+                step.location,
+                (self._placed(buffer), Placed(buffer, layout, step.location)),
+            )
+            for buffer, layout in wanted.items()
+            if self.layouts.get(buffer) != layout
+        ]
 
 
 def _stages_itself(op: TileOp) -> bool:

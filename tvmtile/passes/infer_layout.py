@@ -9,13 +9,15 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import warn
+from tvmtile.errors import LayoutConflict, warn
+from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
-from tvmtile.layout.inference import Conflict, Inference
+from tvmtile.layout.inference import Conflict, Inference, Placed
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.rewriting import retyped, substitute
 from tvmtile.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.target import gpu
 from tvmtile.tileop.operands import describe
 from tvmtile.tileop.registry import LoweringContext
 
@@ -28,8 +30,14 @@ def InferLayout(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     The layout maps the element's indices to the number of the thread (`tx`) and of the register
     (`m`); see `tvmtile.layout.inference` for how it is found. Shapes are padded to what the layout
-    has places for. A fragment that a nest needs in other threads than those that hold it is staged:
-    its scope becomes `shared.dyn`, and a warning says so.
+    has places for. A fragment that a statement needs in other threads than those that hold it is
+    staged: its scope becomes `shared.dyn`, and a warning says so. On targets that don't stage it is an
+    error, if it is because of another fragment, or of another use of the same one.
+
+    Raises
+    ------
+    LayoutConflict
+        If two uses of fragments don't go together.
 
     Before
     ------
@@ -62,14 +70,17 @@ def InferLayout(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
     target = target_of(func)
+    capability = gpu(target)
+    stages = capability is None or capability.stages_conflicts
 
     def infer(kernel: tirx.For) -> tirx.For:
-        return _with_layouts(kernel, LoweringContext(target, Analyzer(), launch=Launch(kernel)))
+        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
+        return _with_layouts(kernel, context, stages=stages)
 
     return with_kernels(func, infer)
 
 
-def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
+def _with_layouts(loop: tirx.For, context: LoweringContext, *, stages: bool) -> tirx.For:
     while True:
         fragments = _fragments_of(loop)
         inference = Inference(loop, context, fragments)
@@ -77,7 +88,47 @@ def _with_layouts(loop: tirx.For, context: LoweringContext) -> tirx.For:
         if not conflicts:
             new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
             return substitute(loop, new)
+        between_uses = [conflict for conflict in conflicts if conflict.uses]
+        if between_uses and not stages:
+            raise _error(between_uses[0])
         loop = _staged(loop, conflicts[0])
+
+
+def _error(conflict: Conflict) -> LayoutConflict:
+    first, second = conflict.uses
+    name = first.fragment.name
+    same = first.fragment.same_as(second.fragment)
+    what = (
+        f"{describe(first.fragment)} is needed in two layouts"
+        if same
+        else f"{describe(first.fragment)} and {describe(second.fragment)} lie in different threads, "
+        "and this statement needs the elements of both"
+    )
+    corner = first_difference(first.layout, second.layout)
+    shown = [_described(placed, corner) for placed in conflict.uses]
+    ty = first.fragment.ty
+    shape = tuple(int(extent) for extent in ty.shape)
+    return LayoutConflict(
+        "\n".join([what, *shown]),
+        help=f"stage {name} through shared memory: {name}_shared = T.alloc_shared({shape}, "
+        f'"{ty.dtype}"), T.copy({name}, {name}_shared), and use {name}_shared here',
+        location=conflict.location,
+    )
+
+
+def _described(placed: Placed, corner: tuple[int, int]) -> str:
+    """Where a fragment lies, and since which line."""
+    location = placed.location
+    by = (
+        f"as {location} wants it: {location.text}"
+        if location is not None
+        else "as was free to choose"
+    )
+    picture = drawn(placed.layout, corner).replace("\n", "\n      ")
+    return (
+        f"  {placed.fragment.name} {by}\n"
+        f"      thread:register of the elements from {list(corner)} on\n      {picture}"
+    )
 
 
 def _staged(loop: tirx.For, conflict: Conflict) -> tirx.For:

@@ -1,0 +1,113 @@
+"""InferLayout: what happens where two uses of fragments don't go together."""
+
+import pytest
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import LayoutConflict, TileWarning
+
+CUDA = {"kind": "cuda", "arch": "sm_90a"}
+
+
+def two_products(n=64, *, staged=False):
+    """The sum of two products whose accumulators the warps share out in different ways."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((n, n), "float16"),
+        B: T.Tensor((n, n), "float16"),
+        C: T.Tensor((n, n), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((n, n), "float16")
+            b = T.alloc_shared((n, n), "float16")
+            x = T.alloc_fragment((n, n), "float32")
+            y = T.alloc_fragment((n, n), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, x, clear_accum=True)
+            T.gemm(a, b, y, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)
+            if staged:
+                x_shared = T.alloc_shared((n, n), "float32")
+                T.copy(x, x_shared)
+                for i, j in T.Parallel(n, n):
+                    y[i, j] += x_shared[i, j]
+            else:
+                for i, j in T.Parallel(n, n):
+                    y[i, j] += x[i, j]
+            T.copy(y, C)
+
+    return main
+
+
+def operand_twice():
+    """A fragment that two products want in different layouts."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 64), "float16"),
+        B: T.Tensor((64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_fragment((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            x = T.alloc_fragment((64, 64), "float32")
+            y = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, x, clear_accum=True)
+            T.gemm(b, a, y, clear_accum=True)
+            T.copy(y, C)
+
+    return main
+
+
+def message(program):
+    with pytest.raises(LayoutConflict) as caught:
+        tvmtile.compile(program, target=CUDA)
+    return str(caught.value)
+
+
+def test_fragments_in_different_threads_are_shown_with_both_uses():
+    text = message(two_products())
+    assert "x[64, 64] float32 and y[64, 64] float32 lie in different threads" in text
+    assert "T.gemm(a, b, x, clear_accum=True)" in text
+    assert "T.gemm(a, b, y, clear_accum=True, policy=T.GemmWarpPolicy.FullRow)" in text
+    assert "32:0  32:1  33:0  33:1" in text
+    assert "0:16   0:17   1:16   1:17" in text
+    assert "|  y[i, j] += x[i, j]" in text
+    assert 'x_shared = T.alloc_shared((64, 64), "float32"), T.copy(x, x_shared)' in text
+
+
+def test_what_the_message_advises_works():
+    source = tvmtile.compile(two_products(staged=True), target=CUDA).get_kernel_source()
+    assert "mma.sync" in source
+
+
+def test_a_fragment_that_is_needed_in_two_layouts():
+    text = message(operand_twice())
+    assert "a[64, 64] float16 is needed in two layouts" in text
+    assert "T.gemm(a, b, x, clear_accum=True)" in text
+    assert "T.gemm(b, a, y, clear_accum=True)" in text
+    assert "stage a through shared memory" in text
+
+
+def test_metal_stages_with_a_warning():
+    with pytest.warns(TileWarning, match="kept in shared memory"):
+        tvmtile.compile(two_products(32), target="metal", execution_backend="emulator")
+
+
+def test_indices_that_no_layout_follows_are_staged_everywhere():
+    @T.prim_func
+    def main(A: T.Tensor((32, 64), "float32"), C: T.Tensor((32, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_fragment((32, 64), "float32")
+            c = T.alloc_fragment((32, 64), "float32")
+            T.copy(A, a)
+            for i, j in T.Parallel(32, 64):
+                c[i, j] = a[31 - i, j]
+            T.copy(c, C)
+
+    with pytest.warns(TileWarning, match="kept in shared memory"):
+        tvmtile.compile(main, target=CUDA)
