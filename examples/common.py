@@ -11,7 +11,8 @@ from tvmtile.target import resolve
 # The error is relative to the largest element of the reference, so these hold for any K of a size that
 # one computes with: rounding the result to 11 or 8 bits outweighs what the sum loses in float32.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-
+# The tensor cores of NVIDIA's GPUs read float32 as tf32, which has float16's 11 bits.
+TOLERANCE_OF_TF32 = TOLERANCE[torch.float16]
 
 # A GPU's emulator executes some million instructions a second.
 EMULATED_SIZE = 128
@@ -34,13 +35,23 @@ def parse(doc, argv, **sizes):
             help=f"(default: {default}; at most {EMULATED_SIZE} in an emulator)",
         )
     args = parser.parse_args(argv)
-    args.on_gpu = resolve(args.target).kind.name != "llvm"
-    args.device = "mps" if args.on_gpu and torch.backends.mps.is_available() else "cpu"
+    kind = resolve(args.target).kind.name
+    args.on_gpu = kind != "llvm"
+    args.device = device_of(kind)
     is_emulated = args.on_gpu and args.device == "cpu"
     for name, default in sizes.items():
         if getattr(args, name) is None:
             setattr(args, name, min(default, EMULATED_SIZE) if is_emulated else default)
     return args
+
+
+def device_of(kind):
+    """Where torch's tensors must be for a kind of target."""
+    if kind == "metal" and torch.backends.mps.is_available():
+        return "mps"
+    if kind == "cuda" and torch.cuda.is_available():
+        return "cuda"
+    return "cpu"
 
 
 def tiles(args, **on_gpu):
@@ -52,9 +63,12 @@ def check(result, reference):
     """Stop with an error if `result` is further from a float64 reference than rounding explains."""
     assert reference.dtype == torch.float64, reference.dtype
     assert result.shape == reference.shape, (result.shape, reference.shape)
+    tolerance = TOLERANCE[result.dtype]
+    if result.is_cuda:
+        tolerance = max(tolerance, TOLERANCE_OF_TF32)
+    result = result.cpu()
     largest = reference.abs().max().clamp_min(torch.finfo(torch.float64).tiny)  # all may be 0
     error = ((result.double() - reference).abs().max() / largest).item()
-    tolerance = TOLERANCE[result.dtype]
     print(f"relative error {error:.1e} (at most {tolerance:.0e})")
     if not error <= tolerance:  # NaN is an error too
         raise SystemExit("the result is wrong")
@@ -84,7 +98,7 @@ def check_or_measure(args, kernel, inputs, reference):
     there = [x.to(args.device) for x in inputs]
     if args.check:
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
-        check(kernel(*there).cpu(), reference(*wide))
+        check(kernel(*there), reference(*wide))
         return
     ours, theirs = medians(
         lambda: finished(args, kernel(*there)), lambda: finished(args, reference(*there))
@@ -96,4 +110,6 @@ def finished(args, result):
     """A result that the GPU has computed."""
     if args.device == "mps":
         torch.mps.synchronize()
+    elif args.device == "cuda":
+        torch.cuda.synchronize()
     return result

@@ -49,7 +49,7 @@ def main(argv=None):
     expected = a.double() @ b.double()
     a, b = a.to(args.device), b.to(args.device)
     if args.check:
-        check(kernel(a, b).cpu(), expected)
+        check(kernel(a, b), expected)
         return
 
     print("# The kernel\n")
@@ -59,7 +59,7 @@ def main(argv=None):
     print("\n# What that is lowered to here, before TVM's own passes\n")
     print(abbreviated(body(dict(kernel.lowering)["tvmtile.LowerTilePrograms"].script())))
     print()
-    check(kernel(a, b).cpu(), expected)
+    check(kernel(a, b), expected)
     out = torch.empty(args.m, args.n, device=args.device)
     ours, theirs = medians(
         lambda: finished(args, kernel(a, b, out)),

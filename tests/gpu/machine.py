@@ -1,65 +1,38 @@
-"""The GPU that the tests of this directory run on, and what they do where there is none.
+"""The GPU that the tests of this directory run on.
 
-A test compiles its program, makes tensors on `DEVICE`, calls the kernel and compares. Without a GPU
-the kernel is compiled to machine code of every architecture, and the call skips the rest of the test:
-so all of these kernels are known to compile.
+A test compiles its program with `on_gpu`, makes tensors on `DEVICE`, calls the kernel and compares.
+Where there is no GPU, the call compiles the kernel to machine code for every architecture and skips the
+rest of the test (see conftest.py): so the kernels of these tests compile, on any machine.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import pytest
 import torch
 
 import tvmtile
-from tvmtile.jit.cuda import compile_source
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
-"""One of each generation with tensor cores: Ampere, Ada, Hopper, Blackwell."""
+"""One of each generation with tensor cores for bfloat16: Ampere, Ada, Hopper, Blackwell."""
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 
 
-def on_gpu(program: Any, arch: str = "sm_80", **options: Any) -> Any:
-    """Compile a program for the GPU that is here; where none is, for all architectures.
+def on_gpu(program: Any, arch: str = ARCHITECTURES[0], **options: Any) -> Any:
+    """Compile a program for the GPU that is here, or for an architecture where there is none.
 
     Parameters
     ----------
     program : tvm.tirx.PrimFunc
         A tile program.
     arch : str
-        The first architecture that can run it. Without a GPU it is lowered for this one, and the
-        source compiled for this one and all later ones.
+        The first of `ARCHITECTURES` that has the instructions it needs.
     **options
         As of `tvmtile.compile`.
     """
-    if HAS_GPU:
-        return tvmtile.compile(program, target="cuda", **options)
-    kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch}, **options)
-    for later in ARCHITECTURES[ARCHITECTURES.index(arch) :]:
-        _compiled(kernel.get_kernel_source(), later)
-    return _NotRun(kernel)
-
-
-@cache
-def _compiled(source: str, arch: str) -> None:
-    """Many parameters of tests lead to the same source."""
-    assert compile_source(source, arch).cubin
-
-
-class _NotRun:
-    """A kernel that skips the test when it is called."""
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kernel, name)
-
-    def __call__(self, *args: Any) -> None:
-        pytest.skip("compiled for all architectures; there is no NVIDIA GPU to run it on")
+    target = "cuda" if HAS_GPU else {"kind": "cuda", "arch": arch}
+    return tvmtile.compile(program, target=target, **options)
 
 
 def random(*shape: int, dtype: str) -> torch.Tensor:

@@ -1,0 +1,110 @@
+"""What the machine code of typical kernels uses: no spills, the instructions of the tensor cores."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+import pytest
+
+import tvmtile
+import tvmtile.language as T
+from tests.gpu.machine import ARCHITECTURES
+from tests.metal.programs import flash_attention, gemm
+from tvmtile.jit.cuda import compile_source
+from tvmtile.jit.cuda.resources import resources_of_log
+
+ROWS = T.GemmWarpPolicy.FullRow
+ATTENTION = {"threads": 128, "policy": ROWS, "dtype": "float16"}
+
+
+def softmax(columns, threads=128):
+    @T.prim_func
+    def main(X: T.Tensor((64, columns), "float16"), Y: T.Tensor((64, columns), "float16")):
+        with T.Kernel(64, threads=threads) as bx:
+            x = T.alloc_fragment((1, columns), "float32")
+            largest = T.alloc_fragment((1,), "float32")
+            total = T.alloc_fragment((1,), "float32")
+            T.copy(X[bx, 0], x)
+            T.reduce_max(x, largest, dim=1)
+            for i, j in T.Parallel(1, columns):
+                x[i, j] = T.exp(x[i, j] - largest[i])
+            T.reduce_sum(x, total, dim=1)
+            for i, j in T.Parallel(1, columns):
+                x[i, j] = x[i, j] / total[i]
+            T.copy(x, Y[bx, 0])
+
+    return main
+
+
+WITHOUT_SPILLS = {
+    "gemm float16 128x128x32, 4 warps": lambda: gemm(512, 512, 512, block=(128, 128, 32), stages=3),
+    "gemm float16 128x256x32, 8 warps": lambda: gemm(
+        512, 512, 512, block=(128, 256, 32), stages=3, threads=256
+    ),
+    "gemm float16, both transposed": lambda: gemm(
+        512, 512, 512, block=(128, 128, 32), stages=3, transposes=(True, True)
+    ),
+    "gemm bfloat16, ragged": lambda: gemm(
+        500, 300, 333, block=(128, 128, 32), stages=3, dtypes=("bfloat16", "float32", "bfloat16")
+    ),
+    "gemm tf32": lambda: gemm(
+        512, 512, 512, block=(128, 128, 32), stages=2, dtypes=("float32", "float32", "float32")
+    ),
+    "gemm int8": lambda: gemm(
+        512, 512, 512, block=(128, 128, 64), stages=2, dtypes=("int8", "int32", "int32")
+    ),
+    "attention d 64": lambda: flash_attention(
+        1, 2, 512, 64, True, block_M=64, block_N=64, stages=2, **ATTENTION
+    ),
+    "attention d 128": lambda: flash_attention(
+        1, 2, 512, 128, True, block_M=64, block_N=64, stages=2, **ATTENTION
+    ),
+    "softmax of 8192": lambda: softmax(8192, threads=256),
+}
+
+
+@cache
+def source_of(name):
+    """The CUDA source, the same for all architectures."""
+    target = {"kind": "cuda", "arch": ARCHITECTURES[0]}
+    return tvmtile.compile(WITHOUT_SPILLS[name](), target=target).get_kernel_source()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", WITHOUT_SPILLS)
+def test_registers_suffice(name, arch):
+    (used,) = resources_of_log(compile_source(source_of(name), arch).log).values()
+    assert used.spills == 0, used
+    assert used.stack == 0, f"an array is not in registers: {used}"
+
+
+INSTRUCTIONS = {
+    "gemm float16 128x128x32, 4 warps": [
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+        "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16",
+    ],
+    "gemm bfloat16, ragged": ["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"],
+    "gemm tf32": ["mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"],
+    "gemm int8": ["mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32"],
+    "attention d 64": [
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+    ],
+    "softmax of 8192": [r"__shfl_xor_sync|shfl.sync.bfly"],
+}
+
+
+@pytest.mark.parametrize("name", INSTRUCTIONS)
+def test_instructions_that_must_be_there(name):
+    for instruction in INSTRUCTIONS[name]:
+        assert re.search(instruction, source_of(name)), instruction
+
+
+@pytest.mark.parametrize("name", ["gemm float16 128x128x32, 4 warps", "attention d 128"])
+def test_one_source_serves_all_architectures(name):
+    for arch in ARCHITECTURES[1:]:
+        target = {"kind": "cuda", "arch": arch}
+        kernel = tvmtile.compile(WITHOUT_SPILLS[name](), target=target)
+        assert kernel.get_kernel_source() == source_of(name)

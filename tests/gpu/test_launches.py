@@ -1,0 +1,69 @@
+"""How kernels are launched: on torch's current stream, in a graph, with results made by the call."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile.language as T
+from tests.gpu.machine import DEVICE, on_gpu
+from tvmtile.errors import ArgumentError
+
+pytestmark = pytest.mark.gpu
+
+N = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def increment():
+    @T.prim_func
+    def main(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+        with T.Kernel(N // 1024, threads=128) as bx:
+            for i in T.Parallel(1024):
+                B[bx * 1024 + i] = A[bx * 1024 + i] + 1
+
+    return on_gpu(main, out_idx=-1)
+
+
+def test_a_kernel_follows_torchs_current_stream(increment):
+    slow, x = torch.cuda.Stream(), torch.zeros(N, device=DEVICE)
+    with torch.cuda.stream(slow):
+        torch.cuda._sleep(200_000_000)  # a launch on another stream would overtake this
+        x.fill_(1)
+        y = increment(x)
+        z = increment(y)
+    slow.synchronize()
+    assert torch.all(y == 2)
+    assert torch.all(z == 3)
+
+
+def test_a_kernel_is_captured_in_a_graph(increment):
+    x, y = torch.zeros(N, device=DEVICE), torch.zeros(N, device=DEVICE)
+    increment(x, y)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        increment(x, y)
+    x.fill_(4)
+    assert torch.all(y == 1)
+    graph.replay()
+    assert torch.all(y == 5)
+
+
+def test_results_are_allocated_on_the_device_of_the_inputs(increment):
+    y = increment(torch.ones(N, device=DEVICE))
+    assert y.device.type == "cuda"
+    assert torch.all(y == 2)
+
+
+def test_a_tensor_on_the_cpu_is_refused(increment):
+    with pytest.raises(
+        ArgumentError, match=r"must be a torch tensor on cuda; it is on cpu"
+    ) as caught:
+        increment(torch.ones(N), torch.empty(N, device=DEVICE))
+    assert '.to("cuda")' in caught.value.help
+
+
+def test_resources_are_those_of_the_loaded_kernel(increment):
+    (used,) = increment.resources()
+    assert 0 < used.registers <= 32
+    assert used.spills == 0
