@@ -28,6 +28,7 @@ from tvmtile.passes import (
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
+    DropIdleGroups,
     FlattenShared,
     FragmentToSimdgroup,
     GuardGlobalAccess,
@@ -121,16 +122,19 @@ _CUDA: tuple[Any, ...] = (
     StructureReturns,  # what follows a return of a thread depends on a condition
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
-    InjectPipeline,  # tiles get versions, and copies run ahead
+    InjectPipeline,  # tiles get versions, copies run ahead, in groups that are waited for
     SwizzleShared,  # what threads take at once from shared tiles lies in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
-    DistributeParallel,  # elementwise loops are shared out over the threads
+    DistributeParallel,  # elementwise loops are shared out over the threads, as cp.async where it fits
+    DropIdleGroups,  # copies that can't be asynchronous after all are not waited for
     PlaceFragments,  # fragments become arrays of registers
     PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
     PlanSharedMemory,  # and share it, where they would not fit otherwise
     DeclareInKernel,  # a tensor that has views is one argument of a kernel
+    # Until here tiles are indexed by row and column, also where an address is taken: of 16 contiguous
+    # bytes at most. What changes where elements lie in a tile comes after the barriers.
     InsertBarriers,  # threads wait for each other where they exchange elements
     FlattenShared,  # where an element of a tile lies becomes arithmetic
     PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch

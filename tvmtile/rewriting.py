@@ -44,6 +44,7 @@ class ScopedRewriter:
             [
                 (tirx.For, self._entry(self.visit_for)),
                 (tirx.IfThenElse, self._entry(self.visit_if)),
+                (tirx.AttrStmt, self._entry(self.visit_attribute)),
                 (tirx.Bind, self._entry(self.visit_bind)),
                 (tirx.Evaluate, self._entry(self.visit_evaluate)),
                 (tirx.BufferStore, self._entry(self.visit_store)),
@@ -99,6 +100,9 @@ class ScopedRewriter:
             return
         with self.analyzer.constraint_scope(condition):
             yield
+
+    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+        return self.descend(node)
 
     def visit_bind(self, bind: tirx.Bind) -> Any:
         result = self.descend(bind)

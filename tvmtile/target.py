@@ -189,6 +189,8 @@ class GpuCapability:
         Whether a fragment that does not lie where a statement needs it goes through shared memory, with
         a warning. Metal does so, since kernels come there whose fragments fit the matrix
         instructions of another GPU; elsewhere it is an error.
+    has_async_copies : bool
+        Whether elements move from global to shared memory while threads go on (`cp.async`).
     """
 
     name: str
@@ -198,6 +200,7 @@ class GpuCapability:
     lacks: tuple[str, ...] = ()
     has_matmul2d: bool = False
     stages_conflicts: bool = False
+    has_async_copies: bool = False
 
 
 # KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -248,4 +251,10 @@ def gpu(target: Target) -> GpuCapability | None:
             f"the limits of the CUDA architecture {arch!r} are not known",
             help=f"the architectures are {', '.join(_CUDA_SHARED_KB)}",
         )
-    return GpuCapability(f"CUDA {arch}", 32, 1024, kilobytes * 1024)
+    return GpuCapability(
+        f"CUDA {arch}",
+        32,
+        1024,
+        kilobytes * 1024,
+        has_async_copies=compute_capability(target) >= 80,
+    )

@@ -13,6 +13,7 @@ from tvmtile.passes.check_locals import CheckLocals
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
+from tvmtile.passes.drop_idle_groups import DropIdleGroups
 from tvmtile.passes.flatten_shared import FlattenShared
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
@@ -53,6 +54,7 @@ __all__ = [
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",
+    "DropIdleGroups",
     "FlattenShared",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",

@@ -12,6 +12,8 @@ from tvmtile.layout.fragment import Digit, layout_of, spread, vector_for
 from tvmtile.layout.inference import loop_layout
 from tvmtile.layout.loops import LoopAxis, LoopLayout
 from tvmtile.layout.nests import Nest, is_nest
+from tvmtile.passes.asynchrony import is_late
+from tvmtile.passes.asynchrony.issue import issued
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_private
 from tvmtile.passes.vectorize_accesses import vectorized
@@ -32,8 +34,10 @@ def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     A nest that touches fragments runs where their elements lie. Any other is spread so that
     neighbouring threads access neighbours in memory, 16 bytes each where strides allow. A thread's own
-    iterations become unrolled loops. What a block does once (a store outside of nests that is the
-    same for all threads, an iteration that several threads would repeat) is done by one thread.
+    iterations become unrolled loops. What may arrive later is copied by `cp.async`, where elements
+    are moved as they are and four bytes or more lie side by side. What a block does once (a store
+    outside of nests that is the same for all threads, an iteration that several threads would repeat)
+    is done by one thread.
 
     Before
     ------
@@ -68,6 +72,15 @@ class _Distribute(ScopedRewriter):
         super().__init__()
         self._launch: Launch | None = None
         self._variance: ThreadVariance | None = None
+        self._is_late = False
+
+    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+        if not is_late(node):
+            return super().visit_attribute(node)
+        outer, self._is_late = self._is_late, True
+        body = self.mutate(node.body)
+        self._is_late = outer
+        return body
 
     def visit_for(self, loop: tirx.For) -> Any:
         if is_kernel(loop):
@@ -75,7 +88,8 @@ class _Distribute(ScopedRewriter):
             threads = [thread.loop_var for thread in self._launch.threads]
             self._variance = ThreadVariance(self._launch.body, threads)
         if self._launch is not None and is_nest(loop):
-            return _Iterations(Nest(loop), self._launch, self.analyzer).statement()
+            iterations = _Iterations(Nest(loop), self._launch, self.analyzer, self._is_late)
+            return iterations.statement()
         result = super().visit_for(loop)
         return self._as_vectors(result) if result.kind == tirx.ForKind.VECTORIZED else result
 
@@ -114,10 +128,11 @@ class _Distribute(ScopedRewriter):
 class _Iterations:
     """The iterations of a nest that one thread does."""
 
-    def __init__(self, nest: Nest, launch: Launch, analyzer: Any) -> None:
+    def __init__(self, nest: Nest, launch: Launch, analyzer: Any, is_late: bool) -> None:
         self._nest = nest
         self._launch = launch
         self._analyzer = analyzer
+        self._is_late = is_late
         self._has_fragments = any(is_fragment(a.buffer) for a in nest.accesses)
 
     def statement(self) -> tirx.Stmt:
@@ -199,7 +214,9 @@ class _Iterations:
         lanes = loops[-1] if loops and not _mentioned(conditions, loops[-1][0]) else None
         if lanes is not None:
             loops = loops[:-1]
-            body = vectorized(lanes[0], lanes[1].extent, body, self._analyzer)
+            body = self._moved(lanes[0], lanes[1].extent, body)
+        elif self._is_late:
+            body = self._moved(tirx.Var("lane", "int32"), 1, body)
         body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
         unrolled = self._has_fragments or count <= _MOST_UNROLLED
@@ -207,6 +224,13 @@ class _Iterations:
         for variable, digit in reversed(loops):
             body = for_loop(variable, digit.extent, body, kind)
         return body
+
+    def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
+        """The neighbours that a thread moves: asynchronously, if that is asked for and possible."""
+        copies = issued(variable, extent, body, self._analyzer) if self._is_late else None
+        if copies is not None:
+            return copies
+        return body if extent == 1 else vectorized(variable, extent, body, self._analyzer)
 
     def _flat(self) -> tirx.Stmt:
         """Extents that are known at run time only: every thread takes each n-th iteration."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -11,6 +12,7 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile.errors import VerifyError
+from tvmtile.passes.asynchrony import commit, late, wait
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
 from tvmtile.passes.pipelining import (
     PIPELINE_ANNOTATIONS,
@@ -21,6 +23,7 @@ from tvmtile.passes.pipelining import (
     Unit,
     Versions,
     body_of,
+    late_units,
     plan_of,
     versions_of,
 )
@@ -31,6 +34,7 @@ from tvmtile.rewriting import (
     with_children,
     with_fresh_variables,
 )
+from tvmtile.target import gpu
 from tvmtile.tileop.operands import buffer_of, constant
 from tvmtile.tileop.registry import operator_of
 
@@ -98,10 +102,13 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return with_kernels(func, _inject)
+    target = func.attrs.get("target") if func.attrs is not None else None
+    capability = gpu(target) if target is not None else None
+    may_be_late = capability is not None and capability.has_async_copies
+    return with_kernels(func, lambda kernel: _inject(kernel, may_be_late=may_be_late))
 
 
-def _inject(kernel: tirx.For) -> tirx.For:
+def _inject(kernel: tirx.For, *, may_be_late: bool) -> tirx.For:
     tiles = KernelTiles(kernel)
     versions = {
         loop.loop_var: _versions_in(loop, plan, tiles) for loop, plan in _planned_loops(kernel)
@@ -109,7 +116,7 @@ def _inject(kernel: tirx.For) -> tirx.For:
     if not versions:
         return kernel
     expanded = _Expander(tiles, versions).rewrite(kernel)
-    return _Stager(KernelTiles(expanded)).rewrite(expanded)
+    return _Stager(KernelTiles(expanded), may_be_late=may_be_late).rewrite(expanded)
 
 
 def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
@@ -261,8 +268,9 @@ def _with_versions(buffer: ir.Var, count: int, allocated: ir.Var) -> ir.Var:
 class _Stager:
     """Rewrites planned loops, outer ones first."""
 
-    def __init__(self, tiles: KernelTiles) -> None:
+    def __init__(self, tiles: KernelTiles, *, may_be_late: bool) -> None:
         self._tiles = tiles
+        self._may_be_late = may_be_late
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
         return tvm_ffi.structural_mutate(kernel, [(tirx.For, self._loop)])
@@ -271,21 +279,50 @@ class _Stager:
         plan = plan_of(loop)
         if plan is None:
             return mutator.default_mutate(loop)
-        staged = _Stages(loop, plan, _body_of(loop, plan, self._tiles)).emit()
-        return mutator.mutate(staged)
+        body = _body_of(loop, plan, self._tiles)
+        are_late = [False] * len(body.units)
+        if self._may_be_late:
+            are_late = late_units(body.units, plan, self._tiles)
+        return mutator.mutate(_Stages(loop, plan, body, are_late).emit())
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Neighbours in the order of a round that do the same iteration."""
+
+    stage: int
+    units: list[Unit]
+    are_late: list[bool]
+
+    @property
+    def is_late(self) -> bool:
+        """Some of its copies may arrive later: the round commits a group of copies after it."""
+        return any(self.are_late)
+
+    @property
+    def written_late(self) -> set[ir.Var]:
+        """The tiles that it copies into."""
+        late_ones = [u for u, is_late in zip(self.units, self.are_late, strict=True) if is_late]
+        return set().union(*(unit.writes for unit in late_ones))
+
+    def uses(self, tiles: set[ir.Var]) -> bool:
+        """Tell whether it touches some of the tiles."""
+        return any(tiles & (unit.reads | unit.writes) for unit in self.units)
 
 
 class _Stages:
-    def __init__(self, loop: tirx.For, plan: Plan, body: Body) -> None:
+    def __init__(self, loop: tirx.For, plan: Plan, body: Body, are_late: Sequence[bool]) -> None:
         self._loop = loop
         self._plan = plan
         self._body = body
         self._var = loop.loop_var
         self._dtype = str(loop.loop_var.ty.dtype)
-        issued = sorted(zip(plan.order, plan.stage, body.units, strict=True), key=lambda x: x[0])
+        issued = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
         self._groups = [
-            (stage, [unit for _, _, unit in members])
-            for stage, members in groupby(issued, key=lambda x: x[1])
+            _Group(stage, [body.units[i] for i in members], [are_late[i] for i in members])
+            for stage, members in (
+                (stage, list(units)) for stage, units in groupby(issued, plan.stage.__getitem__)
+            )
         ]
         self._setup: list[tirx.Stmt] = list(body.declarations)
         self._first = self._once("start", loop.min)
@@ -301,14 +338,10 @@ class _Stages:
 
     def emit(self) -> tirx.Stmt:
         distance = self._plan.distance
-        ahead = [
-            group
-            for number in range(distance)
-            for stage, units in self._groups
-            if stage <= number
-            for group in self._before(number - stage, units)
-        ]
-        steady = [self._within(distance - stage, units) for stage, units in self._groups]
+        ahead = [stmt for number in range(distance) for stmt in self._round_before(number)]
+        steady = self._wait(distance)
+        for group in self._groups:
+            steady += [self._within(distance - group.stage, group), *self._commit(group)]
         annotations = {
             key: self._loop.annotations[key]
             for key in self._loop.annotations.keys()  # noqa: SIM118 - a TVM map
@@ -321,34 +354,74 @@ class _Stages:
             body=seq(steady),
             annotations=annotations,
         )
-        return seq([*self._setup, *ahead, loop])
+        # What the last rounds leave in flight are empty groups, and copies that nothing has used.
+        drain = [wait(0)] if any(group.is_late for group in self._groups) else []
+        return seq([*self._setup, *ahead, loop, *drain])
 
-    def _before(self, iteration: int, units: Sequence[Unit]) -> list[tirx.Stmt]:
+    # Groups of copies --------------------------------------------------------------------------
+    #
+    # Every round commits the same number of groups, also where a group has no copy to do: in the
+    # rounds before the loop, in the last ones, where a condition does not hold. So how many groups
+    # may be in flight at a wait is one number for all rounds. A drain that counts down would need
+    # the last rounds as code of their own, which costs more instructions and registers than an
+    # empty group a round does; with a dynamic count of iterations it would need a branch for each.
+
+    def _commit(self, group: _Group) -> list[tirx.Stmt]:
+        return [commit()] if group.is_late else []
+
+    def _wait(self, number: int) -> list[tirx.Stmt]:
+        """At the start of a round: a wait for what it uses and former rounds have copied.
+
+        It stands before the copies of the round, so that one barrier after it lets other threads see
+        what has arrived and keeps the copies from elements that others still read.
+        """
+        committing = [group for group in self._groups if group.is_late]
+        in_flight = [
+            len(committing) * (user.stage - group.stage) - 1 - position
+            for position, group in enumerate(committing)
+            for user in self._groups
+            if group.stage < user.stage <= number and user.uses(group.written_late)
+        ]
+        return [wait(min(in_flight))] if in_flight else []
+
+    # Rounds ------------------------------------------------------------------------------------
+
+    def _round_before(self, number: int) -> list[tirx.Stmt]:
+        """A round before the loop, with the stages that have an iteration to do."""
+        statements = self._wait(number)
+        for group in self._groups:
+            if group.stage <= number:
+                statements += self._before(number - group.stage, group)
+            statements += self._commit(group)
+        return statements
+
+    def _before(self, iteration: int, group: _Group) -> list[tirx.Stmt]:
         """A group in a round before the loop, where it does one of the first iterations."""
         count = constant(self._count)
         if count is not None and iteration >= count:
             return []
-        group = self._group(units, _folded(self._first + self._number(iteration)))
+        done = self._group(group, _folded(self._first + self._number(iteration)))
         if count is not None:
-            return [group]
-        return [tirx.IfThenElse(self._number(iteration) < self._count, group, None)]
+            return [done]
+        return [tirx.IfThenElse(self._number(iteration) < self._count, done, None)]
 
-    def _within(self, ahead: int, units: Sequence[Unit]) -> tirx.Stmt:
+    def _within(self, ahead: int, group: _Group) -> tirx.Stmt:
         """A group in the loop, where it is some iterations ahead."""
         if ahead == 0:
-            return self._group(units, self._var)
+            return self._group(group, self._var)
         at = self._var + self._number(ahead)
         return tirx.IfThenElse(
-            at < _folded(self._first + self._count), self._group(units, at), None
+            at < _folded(self._first + self._count), self._group(group, at), None
         )
 
-    def _group(self, units: Sequence[Unit], iteration: Any) -> tirx.Stmt:
-        """What a stage does for an iteration, with the names that it needs.
-
-        Asynchronous copies of a stage would be committed here, and waited for.
-        """
-        bindings = self._body.bindings_for([unit.stmt for unit in units])
-        whole = seq([*bindings, *_joined([(unit.conditions, unit.inner) for unit in units])])
+    def _group(self, group: _Group, iteration: Any) -> tirx.Stmt:
+        """What a stage does for an iteration, with the names that it needs."""
+        bindings = self._body.bindings_for([unit.stmt for unit in group.units])
+        statements = [
+            (unit.conditions, late(unit.inner) if is_late else unit.inner)
+            for unit, is_late in zip(group.units, group.are_late, strict=True)
+        ]
+        whole = seq([*bindings, *_joined(statements)])
         return with_fresh_variables(_folded(substitute(whole, {self._var: iteration})))
 
     def _number(self, value: int) -> Any:

@@ -19,10 +19,11 @@ from tvmtile.rewriting import contains, for_loop, seq, substitute
 from tvmtile.scopes import is_fragment, is_shared
 from tvmtile.tileop.operands import constant
 
-__all__ = ["vectorized"]
+__all__ = ["LARGEST", "bytes_of", "first_neighbour", "vectorized"]
 
 _WORD = 4
-_LARGEST = 16
+LARGEST = 16
+"""Bytes that a thread moves at once at most."""
 
 
 def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
@@ -127,44 +128,8 @@ class _Moves:
         return tirx.BufferStore(array, store.value, [self._variable])
 
     def _first(self, buffer: ir.Var, indices: Any) -> list[Any] | None:
-        """The first neighbour's indices, if all lie side by side from an aligned address on.
-
-        Where a row does not consist of whole vectors there is one index, of the buffer as one row.
-        """
-        if is_private(buffer) or is_fragment(buffer):
-            return None
-        size = _bytes(buffer)
-        total = size * self._extent
-        if size == 0 or total < _WORD or total > _LARGEST or total & (total - 1):
-            return None
-        run = neighbours(buffer) if is_shared(buffer) else None
-        if run is not None and run % self._extent:
-            return None
-        candidates = [[_offset(buffer, indices)]] if run is None else []
-        if not buffer.ty.strides:
-            candidates.insert(0, list(indices))
-        for place in candidates:
-            row = buffer.ty.shape[-1] if len(place) > 1 else self._extent
-            has_whole_vectors = constant(tirx.floormod(row, self._extent)) == 0
-            first = self._aligned(place) if has_whole_vectors else None
-            if first is not None:
-                return first
-        return None
-
-    def _aligned(self, place: list[Any]) -> list[Any] | None:
-        """The place of the first neighbour, if the last index counts the neighbours from there on."""
-        zero = {self._variable: tirx.const(0, str(self._variable.ty.dtype))}
-        *outer, last = place
-        analyzer = self._analyzer
-        if any(contains(index, ir.Var, self._variable.same_as) for index in outer):
-            return None
-        first = substitute(last, zero)
-        step = analyzer.simplify(last - first - self._variable)
-        if not (isinstance(step, tirx.IntImm) and int(step) == 0):
-            return None
-        if not analyzer.can_prove_equal(tirx.floormod(first, self._extent), 0):
-            return None
-        return [*outer, analyzer.simplify(first)]
+        """The first neighbour's indices, of the buffer or of the buffer as one row."""
+        return first_neighbour(buffer, indices, self._variable, self._extent, self._analyzer)
 
     def _move(self, target: ir.Var, to: list[Any], source: ir.Var, origin: list[Any]) -> tirx.Stmt:
         target_view, target_indices = self._words(target, to)
@@ -180,7 +145,7 @@ class _Moves:
 
     def _words(self, buffer: ir.Var, place: list[Any]) -> tuple[ir.Var, list[Any]]:
         """A buffer as an array of words, and where in it the neighbours lie."""
-        packed = max(1, _WORD // _bytes(buffer))
+        packed = max(1, _WORD // bytes_of(buffer))
         shape = list(buffer.ty.shape)
         if len(place) != len(shape):
             shape = [math.prod(shape[1:], start=shape[0])]
@@ -201,7 +166,68 @@ class _Moves:
 _START = [tirx.const(0, "int32")]
 
 
-def _bytes(buffer: ir.Var) -> int:
+def first_neighbour(
+    buffer: ir.Var, indices: Any, variable: ir.Var, extent: int, analyzer: Analyzer
+) -> list[Any] | None:
+    """The indices of the first neighbour, if all lie side by side from an aligned address on.
+
+    Parameters
+    ----------
+    buffer : Var
+        What the neighbours lie in.
+    indices : list of Expr
+        Of one of them.
+    variable : Var
+        Counts them, from 0.
+    extent : int
+        How many there are.
+    analyzer : Analyzer
+        Knows the ranges of the variables around.
+
+    Returns
+    -------
+    list of Expr or None
+        Where a row does not consist of whole vectors there is one index, of the buffer as one row.
+    """
+    if is_private(buffer) or is_fragment(buffer):
+        return None
+    size = bytes_of(buffer)
+    total = size * extent
+    if size == 0 or total < _WORD or total > LARGEST or total & (total - 1):
+        return None
+    run = neighbours(buffer) if is_shared(buffer) else None
+    if run is not None and run % extent:
+        return None
+    candidates = [[_offset(buffer, indices)]] if run is None else []
+    if not buffer.ty.strides:
+        candidates.insert(0, list(indices))
+    for place in candidates:
+        row = buffer.ty.shape[-1] if len(place) > 1 else extent
+        has_whole_vectors = constant(tirx.floormod(row, extent)) == 0
+        first = _aligned(place, variable, extent, analyzer) if has_whole_vectors else None
+        if first is not None:
+            return first
+    return None
+
+
+def _aligned(
+    place: list[Any], variable: ir.Var, extent: int, analyzer: Analyzer
+) -> list[Any] | None:
+    """The place of the first neighbour, if the last index counts the neighbours from there on."""
+    zero = {variable: tirx.const(0, str(variable.ty.dtype))}
+    *outer, last = place
+    if any(contains(index, ir.Var, variable.same_as) for index in outer):
+        return None
+    first = substitute(last, zero)
+    step = analyzer.simplify(last - first - variable)
+    if not (isinstance(step, tirx.IntImm) and int(step) == 0):
+        return None
+    if not analyzer.can_prove_equal(tirx.floormod(first, extent), 0):
+        return None
+    return [*outer, analyzer.simplify(first)]
+
+
+def bytes_of(buffer: ir.Var) -> int:
     """Bytes of an element; 0 where elements are no whole bytes."""
     dtype = DataType(str(buffer.ty.dtype))
     return 0 if dtype.bits % 8 or str(dtype) == "bool" else int(dtype.bits) // 8

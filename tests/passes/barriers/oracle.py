@@ -1,15 +1,17 @@
 """What tests of barriers share: an oracle that finds races, and random programs.
 
 The oracle executes a program for all threads between barriers, and remembers for each element of memory
-which threads have touched it since the last barrier.
+which threads have touched it since the last barrier. What is copied asynchronously is touched when it
+is waited for, and by nobody before.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
@@ -22,6 +24,10 @@ DEVICE_BARRIERS = ("tvmtile_threadgroup_barrier", "tvmtile_simdgroup_barrier")
 
 class RaceFound(Exception):
     """Two threads met at an element."""
+
+
+class NotArrived(Exception):
+    """An element was touched while it was copied."""
 
 
 class Oracle:
@@ -40,6 +46,9 @@ class Oracle:
         self.fenced = is_for_metal(func)
         self.ignored = set(ignored)
         self.touched = {}
+        self.groups = {}  # of copies that a thread has committed and not waited for, oldest first
+        self.issued = {}  # by thread: the elements of copies that are not committed
+        self.pending = set()  # the elements of all of these copies
         self.barriers = 0
         self.stores = 0
 
@@ -67,6 +76,8 @@ class Oracle:
             self.barrier(stmt, threads)
         elif isinstance(stmt, tirx.For):
             self.loop(stmt, threads)
+        elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
+            self.call(stmt.value, threads)
         elif isinstance(stmt, tirx.IfThenElse):
             taken = [bool(value(stmt.condition, thread)) for thread in threads]
             self.both(stmt, threads, taken)
@@ -103,6 +114,59 @@ class Oracle:
             else:
                 self.touched[place] = dict.fromkeys(self.touched[place], True)
 
+    # Instructions with addresses, and groups of copies -----------------------------------------------
+
+    def call(self, call, threads):
+        name = call.op.name.removeprefix("tirx.ptx.")
+        if name == "cp_async_wait_group":
+            self.wait(int(call.args[0]), threads)
+        elif name == "cp_async_commit_group":
+            for thread in threads:
+                me = thread["thread"]
+                self.groups.setdefault(me, []).append(self.issued.pop(me, []))
+        elif name.startswith("cp_async"):
+            self.stores += 1
+            for thread in threads:
+                self.issue(call, thread)
+        elif name == "ldmatrix":
+            for thread in threads:
+                first = thread["thread"] // SIMDGROUP * SIMDGROUP
+                for lane in (
+                    first,
+                    first + SIMDGROUP - 1,
+                ):  # any thread of the warp may read the row
+                    for place in self.row(address_in(call), thread, 16):
+                        self.touch_place(place, lane, writes=False)
+
+    def issue(self, call, thread):
+        me = thread["thread"]
+        for place in self.row(call.args[0], thread, int(call.args[2])):
+            self.touch_place(place, me, writes=True, arrives=False)
+            self.issued.setdefault(me, []).append(place)
+            self.pending.add(place)
+
+    def wait(self, in_flight, threads):
+        for thread in threads:
+            me = thread["thread"]
+            groups = self.groups.setdefault(me, [])
+            arrived = groups[: len(groups) - in_flight] if in_flight else groups
+            self.groups[me] = groups[len(arrived) :]
+            self.stores += 1
+            for place in itertools.chain(*arrived):
+                self.pending.discard(place)
+                self.touched.setdefault(place, {})[me, self.stores] = False
+
+    def row(self, address, thread, size):
+        """The elements at an address."""
+        found = []
+        structural_walk(address, (ir.TensorLoad, found.append))
+        buffer, indices = found[0].source, [value(index, thread) for index in found[0].indices]
+        count = size * 8 // int(DataType(str(buffer.ty.dtype)).bits)
+        for number in range(count):
+            yield place_of(buffer, [*indices[:-1], indices[-1] + number])
+
+    # Elements ---------------------------------------------------------------------------------------
+
     def reads(self, expression, thread):
         loads = []
         structural_walk(expression, (ir.TensorLoad, loads.append))
@@ -110,21 +174,37 @@ class Oracle:
             self.touch(load.source, load.indices, thread, writes=False)
 
     def touch(self, buffer, indices, thread, *, writes):
-        if buffer.name in self.ignored:
+        if buffer.name in self.ignored or buffer.ty.storage_scope.startswith("local"):
             return
-        place = (
-            buffer.ty.storage_scope,
-            buffer.name,
-            *(value(index, thread) for index in indices),
-        )
+        *outer, last = indices
+        row = [value(index, thread) for index in outer]
+        count = int(last.lanes) if isinstance(last, tirx.Ramp) else 1
+        first = value(last.base if isinstance(last, tirx.Ramp) else last, thread)
+        for lane in range(count):
+            place = place_of(buffer, [*row, first + lane])
+            self.touch_place(place, thread["thread"], writes=writes)
+
+    def touch_place(self, place, me, *, writes, arrives=True):
+        if place in self.pending:
+            raise NotArrived(f"{place} is touched by {me} before it has arrived")
         uses = self.touched.setdefault(place, {})
-        me = thread["thread"]
         for (other, store), met in uses.items():
             if other == me or not (writes or store) or (writes and store == self.stores):
                 continue
             if not met or me // SIMDGROUP != other // SIMDGROUP:
                 raise RaceFound(f"{place}: threads {other} and {me}")
-        uses[me, self.stores if writes else 0] = False
+        if arrives:
+            uses[me, self.stores if writes else 0] = False
+
+
+def address_in(call):
+    """The address that an instruction is given, among its registers."""
+    return next(argument for argument in call.args if isinstance(argument, ir.Call))
+
+
+def place_of(buffer, indices):
+    """An element of memory."""
+    return (buffer.ty.storage_scope, buffer.name, *indices)
 
 
 def value(expression, environment):
@@ -143,6 +223,7 @@ def value(expression, environment):
         tirx.FloorMod: lambda a, b: a % b,
         tirx.LT: lambda a, b: a < b,
         tirx.EQ: lambda a, b: a == b,
+        tirx.And: lambda a, b: a and b,
         tirx.GE: lambda a, b: a >= b,
         ir.prim.BitwiseXor: lambda a, b: a ^ b,
     }[type(expression)]

@@ -15,7 +15,7 @@ from tvmtile.passes.barriers.effects import Access, Loop
 from tvmtile.passes.barriers.expressions import bits, conjuncts, strides
 from tvmtile.passes.barriers.iterations import Case, Iterations
 from tvmtile.passes.barriers.orders import Meeting
-from tvmtile.passes.barriers.points import Owners, Points, meeting_of, points_of
+from tvmtile.passes.barriers.points import Owners, Points, have_common, meeting_of, points_of
 from tvmtile.passes.barriers.symbolic import NotSeparable, Value, evaluate
 from tvmtile.rewriting import substitute
 
@@ -66,6 +66,18 @@ class Comparison:
         TooMany
             If the threads and iterations are too many to be enumerated.
         """
+        owners, is_exact = self._owners(cases)
+        return (Meeting.NEVER if owners is None else meeting_of(*owners)), is_exact
+
+    def overlap(self, cases: Mapping[Loop, Case]) -> tuple[bool, bool]:
+        """Whether both touch an element, the same thread or others, and whether that is known."""
+        owners, is_exact = self._owners(cases)
+        return owners is not None and have_common(*owners), is_exact
+
+    def _owners(self, cases: Mapping[Loop, Case]) -> tuple[tuple[Owners, Owners] | None, bool]:
+        """Who touches the elements of both sides; None where these certainly differ."""
+        if self._by_axis and self._are_in_different_rows(cases):
+            return None, True
         sides: list[tuple[Points, list[Callable[[], Value]]]] = []
         for side, access in enumerate(self._accesses):
             values, free = self._iterations.values(side, cases)
@@ -73,7 +85,7 @@ class Comparison:
             conditions = [substitute(condition, values) for condition in access.conditions]
             points = self._restricted(points, [*(each.inside for each in free), *conditions])
             if not len(points):
-                return Meeting.NEVER, True
+                return None, True
             sides.append((points, self._coordinates(side, values, points)))
         (points_a, axes_a), (points_b, axes_b) = sides
         keys = [np.zeros(len(points_a), np.int64), np.zeros(len(points_b), np.int64)]
@@ -90,7 +102,7 @@ class Comparison:
                 lowest = numbers_a.min() - numbers_b.max()
                 highest = numbers_a.max() - numbers_b.min()
                 if self._domain.differs(difference, lowest, highest):
-                    return Meeting.NEVER, True
+                    return None, True
                 is_exact = False
                 # Where elements meet, their numbers have the same remainder.
                 factor, difference = self._domain.remainder(difference)
@@ -100,7 +112,36 @@ class Comparison:
             low = min(numbers_a.min(), numbers_b.min())
             span = max(numbers_a.max(), numbers_b.max()) - low + 1
             keys = [keys[0] * span + (numbers_a - low), keys[1] * span + (numbers_b - low)]
-        return meeting_of(Owners.of(keys[0], points_a), Owners.of(keys[1], points_b)), is_exact
+        return (Owners.of(keys[0], points_a), Owners.of(keys[1], points_b)), is_exact
+
+    def _are_in_different_rows(self, cases: Mapping[Loop, Case]) -> bool:
+        """Tell whether indices that are the same for all threads, as those of versions, differ.
+
+        That needs no enumeration of the threads.
+        """
+        indices: list[list[Any]] = []
+        for side, access in enumerate(self._accesses):
+            assert access.indices is not None
+            values, _ = self._iterations.values(side, cases)
+            outer = access.indices[: len(access.indices) - len(access.block)]
+            indices.append([substitute(index, values) for index in outer])
+        for earlier, later in zip(*indices, strict=False):
+            try:
+                a, b = (self._uniform(index) for index in (earlier, later))
+            except NotSeparable:
+                continue
+            difference = self._difference(a.term, b.term)
+            wanted = a.numbers - b.numbers
+            if isinstance(difference, int):
+                differs = difference != wanted
+            else:
+                differs = self._domain.differs(difference, wanted, wanted)
+            if differs:
+                return True
+        return False
+
+    def _uniform(self, index: Any) -> Value:
+        return evaluate(self._domain.simplified(index), {}, self._domain.is_uniform, 0)
 
     def _restricted(self, points: Points, conditions: list[Any]) -> Points:
         for condition in conditions:

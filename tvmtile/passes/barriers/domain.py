@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile.passes.barriers.orders import SIMDGROUP, Meeting
+from tvmtile.passes.barriers.uses import Use
 from tvmtile.passes.kernels import Launch
 
 __all__ = ["Domain"]
@@ -75,13 +76,15 @@ class Domain:
         known = self._analyzer.modular_set(expression)
         return int(known.coeff) or 1, int(known.base)
 
-    def threads(self, *, is_collective: bool) -> tuple[Any, Any, Any]:
+    def threads(self, access: Use) -> tuple[Any, Any, Any]:
         """The threads to enumerate, and the first and last thread that each stands for."""
         threads = np.arange(self._num_threads)
-        if not is_collective:
+        if not access.is_collective:
             return threads, threads, threads
-        leaders = threads[::SIMDGROUP]
-        return leaders, leaders, np.minimum(leaders + SIMDGROUP, self._num_threads) - 1
+        if not access.is_gathered:
+            threads = threads[::SIMDGROUP]
+        leaders = threads // SIMDGROUP * SIMDGROUP
+        return threads, leaders, np.minimum(leaders + SIMDGROUP, self._num_threads) - 1
 
     def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
         """The indices along the axes of a block, of threads by their numbers."""

@@ -11,6 +11,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import SourceLocation
+from tvmtile.passes.barriers.expressions import constant
 from tvmtile.passes.barriers.uses import Use, uses_in
 from tvmtile.rewriting import contains, is_stable, substitute
 from tvmtile.spans import location_of
@@ -42,6 +43,11 @@ class Loop:
     def var(self) -> ir.Var | None:
         """Its variable; None of a `while`."""
         return self.node.loop_var if isinstance(self.node, tirx.For) else None
+
+    @property
+    def trips(self) -> int | None:
+        """How often its body is run, where that is known."""
+        return constant(self.node.extent) if isinstance(self.node, tirx.For) else None
 
     @property
     def step(self) -> Any:
@@ -94,6 +100,13 @@ class Effects:
     ----------
     body : Stmt
         What a thread does: its views of buffers and its bindings are looked up.
+
+    Attributes
+    ----------
+    written : set of Var
+        The buffers of any scope that are written, as the program names them.
+    device_memory : frozenset of Var
+        The device memory that is both read and written.
     """
 
     def __init__(self, body: tirx.Stmt) -> None:
@@ -106,7 +119,9 @@ class Effects:
             [(tirx.DeclBuffer, self._note_view), (tirx.Bind, self._note_value)],
             order="pre",
         )
-        self.device_memory = self._device_memory(body)
+        uses = uses_in(body)
+        self.written = {use.buffer for use in uses if use.writes}
+        self.device_memory = self._device_memory(uses)
 
     def _note_view(self, view: tirx.DeclBuffer) -> None:
         def note(var: ir.Var) -> None:
@@ -124,11 +139,11 @@ class Effects:
             self._values[bind.var] = self._resolved(bind.value)
         self._bound.add(bind.var)
 
-    def _device_memory(self, body: tirx.Stmt) -> frozenset[ir.Var]:
+    def _device_memory(self, uses: list[Use]) -> frozenset[ir.Var]:
         """The device memory that is written, and is also read or updated atomically."""
         written: set[ir.Var] = set()
         used: set[ir.Var] = set()
-        for use in uses_in(body):
+        for use in uses:
             is_plain_write = use.writes and not use.is_atomic
             (written if is_plain_write else used).add(self.root(use.buffer))
         return frozenset(root for root in written & used if root.ty.storage_scope == "global")
@@ -168,6 +183,8 @@ class Effects:
             writes=use.writes,
             is_atomic=use.is_atomic,
             is_collective=use.is_collective,
+            is_gathered=use.is_gathered,
+            is_asynchronous=use.is_asynchronous,
             is_opaque=use.is_opaque,
             conditions=tuple(map(self._resolved, (*conditions, *use.conditions))),
             root=self.root(use.buffer),

@@ -39,6 +39,7 @@ class Footprints:
     def __init__(self, launch: Launch) -> None:
         self._domain = Domain(launch)
         self._known: dict[Any, Meeting] = {}
+        self._overlapping: dict[Any, bool] = {}
         self._apart: dict[tuple[Access, Access], bool] = {}
 
     def meeting(self, earlier: Access, later: Access, orders: Mapping[Loop, Order]) -> Meeting:
@@ -57,6 +58,50 @@ class Footprints:
         if key not in self._known:
             self._known[key] = self._found(earlier, later, dict(known))
         return self._known[key]
+
+    def certainly_overlap(
+        self, earlier: Access, later: Access, orders: Mapping[Loop, Order]
+    ) -> bool:
+        """Tell whether two accesses, of one thread or of two, are known to touch one element.
+
+        Parameters
+        ----------
+        earlier, later, orders
+            As of `meeting`.
+        """
+        if not earlier.root.same_as(later.root) or None in (earlier.indices, later.indices):
+            return False
+        around = {*earlier.loops, *later.loops}
+        known = frozenset((loop, order) for loop, order in orders.items() if loop in around)
+        key = (earlier, later, known)
+        if key not in self._overlapping:
+            iterations = Iterations(earlier, later, dict(known), self._domain)
+            comparison = Comparison(earlier, later, iterations, self._domain)
+            self._overlapping[key] = self._overlap(comparison, iterations, {}, iterations.decisive)
+        return self._overlapping[key]
+
+    def _overlap(
+        self,
+        comparison: Comparison,
+        iterations: Iterations,
+        cases: dict[Loop, Case],
+        loops: list[Loop],
+    ) -> bool:
+        try:
+            is_possible, is_exact = comparison.overlap(cases)
+        except TooMany:
+            return False
+        if is_exact or not is_possible:
+            return is_possible
+        for number, loop in enumerate(loops):
+            for each in iterations.cases_of(loop):
+                return any(
+                    self._overlap(
+                        comparison, iterations, {**cases, loop: case}, loops[number + 1 :]
+                    )
+                    for case in each
+                )
+        return False
 
     def _found(self, earlier: Access, later: Access, orders: dict[Loop, Order]) -> Meeting:
         if not earlier.root.same_as(later.root):

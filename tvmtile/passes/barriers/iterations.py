@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from tvmtile.passes.barriers.domain import Domain
 from tvmtile.passes.barriers.effects import Access, Loop
 from tvmtile.passes.barriers.expressions import constant, mentions, period
-from tvmtile.passes.barriers.orders import Order
+from tvmtile.passes.barriers.orders import Order, Side
 from tvmtile.passes.barriers.points import Free
 from tvmtile.rewriting import substitute
 
@@ -50,9 +50,7 @@ class Iterations:
         self._related = [
             loop
             for loop in earlier.loops
-            if loop in later.loops
-            and loop.is_uniform
-            and orders.get(loop) in (Order.SAME, Order.NEXT, Order.LATER)
+            if loop in later.loops and loop.is_uniform and _side(orders.get(loop)) == Side.BOTH
         ]
 
     @property
@@ -94,11 +92,9 @@ class Iterations:
         else:
             iteration = self._symbol(loop, "iteration", -_UNBOUNDED, 2 * _UNBOUNDED)
         order = self._orders[loop]
-        if order == Order.SAME:
-            return iteration, iteration
-        if order == Order.NEXT:
-            return iteration, iteration + loop.step
-        later = self._symbol(loop, "distance", 1, _UNBOUNDED)
+        if order.is_exact:
+            return iteration, iteration + loop.step * order.distance
+        later = self._symbol(loop, "distance", order.distance, _UNBOUNDED)
         return iteration, iteration + later * loop.step
 
     def cases_of(self, loop: Loop) -> list[list[Case]]:
@@ -137,15 +133,12 @@ class Iterations:
         cases: list[Case] = []
         for remainder in range(number):
             base = whole * number + remainder
-            if order == Order.SAME:
-                cases.append((base, base))
-            elif order == Order.NEXT:
-                cases.append((base, base + 1))
-            else:
-                more = self._symbol(loop, "more", 0, _UNBOUNDED)
-                cases += [
-                    (base, base + (distance + more * number)) for distance in range(1, number + 1)
-                ]
+            if order.is_exact:
+                cases.append((base, base + order.distance))
+                continue
+            more = self._symbol(loop, "more", 0, _UNBOUNDED)
+            least = range(order.distance, order.distance + number)
+            cases += [(base, base + (distance + more * number)) for distance in least]
         return cases
 
     def _alone(self, loop: Loop, side: int, values: dict[ir.Var, Any], free: list[Free]) -> Any:
@@ -153,8 +146,8 @@ class Iterations:
         low = substitute(loop.node.min, values)
         extent = substitute(loop.node.extent, values)
         order = self._orders.get(loop)
-        if loop.is_uniform and side == 1 and order == Order.FIRST:
-            return low
+        if loop.is_uniform and side == 1 and _side(order) == Side.LATER and order is not None:
+            return low + loop.step * order.distance
         if loop.is_uniform and side == 0 and order == Order.LAST and constant(loop.step) == 1:
             return low + (extent - 1)
         most = self._domain.upper_bound(extent)
@@ -172,8 +165,11 @@ class Iterations:
 
 def _pairs(order: Order, extent: int) -> list[tuple[int, int]]:
     """The iterations of a loop that two accesses may be in."""
-    if order == Order.SAME:
-        return [(number, number) for number in range(extent)]
-    if order == Order.NEXT:
-        return [(number, number + 1) for number in range(extent - 1)]
-    return list(itertools.combinations(range(extent), 2))
+    if order.is_exact:
+        return [(number, number + order.distance) for number in range(extent - order.distance)]
+    pairs = itertools.combinations(range(extent), 2)
+    return [(first, second) for first, second in pairs if second - first >= order.distance]
+
+
+def _side(order: Order | None) -> Side | None:
+    return None if order is None else order.side

@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import ClassVar
 
-__all__ = ["SIMDGROUP", "Meeting", "Order"]
+__all__ = ["SIMDGROUP", "Meeting", "Order", "Side"]
 
 SIMDGROUP = 32
 """The threads of a simdgroup, or a warp."""
 
 
-class Order(IntEnum):
+class Side(Enum):
+    """Which of two accesses a loop is around, the earlier or the later one."""
+
+    BOTH = "both"
+    LATER = "later"
+    EARLIER = "earlier"
+
+
+@dataclass(frozen=True)
+class Order:
     """In which iterations of a loop two accesses are, the earlier and the later one.
 
-    `SAME`, `NEXT` and `LATER` are of a loop around both, `FIRST` of one around the later access only,
-    which is in its first iteration, and `LAST` of one around the earlier access only.
+    Attributes
+    ----------
+    side : Side
+        Which of them the loop is around.
+    distance : int
+        The iterations from the earlier access to the later one; of a loop around one of them only,
+        those from its first iteration, or to its last one.
+    is_exact : bool
+        It is that many iterations, not more.
     """
 
-    SAME = 0
-    NEXT = 1
-    LATER = 2
-    FIRST = 3
-    LAST = 4
+    side: Side
+    distance: int
+    is_exact: bool = True
+
+    SAME: ClassVar[Order]
+    NEXT: ClassVar[Order]
+    LATER: ClassVar[Order]
+    FIRST: ClassVar[Order]
+    LAST: ClassVar[Order]
+
+
+Order.SAME = Order(Side.BOTH, 0)
+Order.NEXT = Order(Side.BOTH, 1)
+Order.LATER = Order(Side.BOTH, 1, is_exact=False)
+Order.FIRST = Order(Side.LATER, 0)
+Order.LAST = Order(Side.EARLIER, 0)
 
 
 class Meeting(IntEnum):

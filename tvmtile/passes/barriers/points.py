@@ -14,7 +14,7 @@ from tvmtile.passes.barriers.effects import Access
 from tvmtile.passes.barriers.expressions import lanes
 from tvmtile.passes.barriers.orders import SIMDGROUP, Meeting
 
-__all__ = ["Free", "Owners", "Points", "TooMany", "meeting_of", "points_of"]
+__all__ = ["Free", "Owners", "Points", "TooMany", "have_common", "meeting_of", "points_of"]
 
 _MAX_POINTS = 1 << 21
 
@@ -89,7 +89,7 @@ def points_of(access: Access, free: list[Free], parts: int, domain: Domain) -> P
         If there are more than a few million.
     """
     assert access.indices is not None
-    threads, first, last = domain.threads(is_collective=access.is_collective)
+    threads, first, last = domain.threads(access)
     counts = [len(threads), *(each.most for each in free), max(map(lanes, access.indices)), parts]
     counts += [extent for extent, _ in access.block]
     if math.prod(counts) > _MAX_POINTS:
@@ -119,6 +119,11 @@ class Owners:
             np.minimum.reduceat(points.first[order], starts),
             np.maximum.reduceat(points.last[order], starts),
         )
+
+
+def have_common(earlier: Owners, later: Owners) -> bool:
+    """Tell whether there is an element that both have, whichever threads touch it."""
+    return bool(np.isin(earlier.keys, later.keys, assume_unique=True).any())
 
 
 def meeting_of(earlier: Owners, later: Owners) -> Meeting:

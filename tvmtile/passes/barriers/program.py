@@ -9,19 +9,24 @@ those since the last barrier, each with the iterations, of the loops around, tha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 
+from tvmtile.errors import VerifyError
+from tvmtile.passes.asynchrony import MAX_IN_FLIGHT
 from tvmtile.passes.barriers.effects import Access, Loop
 from tvmtile.passes.barriers.footprint import Footprints
-from tvmtile.passes.barriers.orders import Meeting, Order
+from tvmtile.passes.barriers.orders import Meeting, Order, Side
+from tvmtile.tileop.operands import describe
 
 __all__ = [
+    "Arrival",
     "Barrier",
     "Barriers",
     "Branch",
     "Checker",
+    "Commit",
     "Exit",
     "Item",
     "Iteration",
@@ -79,6 +84,21 @@ class Wait:
 
 
 @dataclass(eq=False)
+class Commit:
+    """The end of a group of asynchronous copies."""
+
+    statement: tirx.Stmt
+
+
+@dataclass(eq=False)
+class Arrival:
+    """A wait for all groups of asynchronous copies of a thread but the latest ones."""
+
+    statement: tirx.Stmt
+    in_flight: int
+
+
+@dataclass(eq=False)
 class Exit:
     """A `break` or a `continue`."""
 
@@ -117,11 +137,12 @@ class Iteration:
     """The loops around it."""
 
 
-Item = Leaf | Wait | Exit | Branch | Iteration
+Item = Leaf | Wait | Commit | Arrival | Exit | Branch | Iteration
 
 Barriers = dict[Slot, Barrier]
 """Where barriers stand."""
 
+_MAX_DISTANCE = MAX_IN_FLIGHT + 1
 _Orders = frozenset[tuple[Loop, Order]]
 
 
@@ -133,6 +154,8 @@ class _Open:
     orders: _Orders
     in_order: Meeting
     """The threads that have met since: none, or those of a simdgroup."""
+    commits: int | None = None
+    """Of what has not arrived yet: how many groups have been committed since it was issued."""
 
 
 _State = frozenset[_Open]
@@ -217,6 +240,10 @@ class Checker:
             return self._accesses(item.accesses, state, loops)
         if isinstance(item, Wait):
             return _after_barrier(state, item.barrier)
+        if isinstance(item, Commit):
+            return frozenset(map(_committed, state))
+        if isinstance(item, Arrival):
+            return frozenset(_arrived(opened, item.in_flight) for opened in state)
         if isinstance(item, Exit):
             broken, continued = self._exits[-1]
             both = (broken | state, continued) if item.is_break else (broken, continued | state)
@@ -237,7 +264,9 @@ class Checker:
             end = self._sequence(item.body, state, inside)
             broken, continued = self._exits.pop()
             end |= continued
-            next_one = frozenset(_in_next_iteration(opened, loop) for opened in end)
+            next_one = frozenset(
+                moved for opened in end for moved in _in_next_iteration(opened, loop)
+            )
             if loop.var is None:  # a `while` evaluates its condition again
                 next_one = self._accesses(item.head, next_one, loops)
             reached |= next_one
@@ -252,20 +281,27 @@ class Checker:
         return after if item.runs else after | before
 
     def _accesses(
-        self, accesses: Iterable[Access], state: _State, loops: tuple[Loop, ...]
+        self, accesses: tuple[Access, ...], state: _State, loops: tuple[Loop, ...]
     ) -> _State:
+        if not accesses:
+            return state
         opened: list[_Open] = []
         orders = frozenset((loop, Order.SAME) for loop in loops)
         for access in accesses:
             for other in state:
                 self._check(other, access)
-            opened.append(_Open(access, orders, Meeting.NEVER))
+            commits = 0 if access.is_asynchronous else None
+            opened.append(_Open(access, orders, Meeting.NEVER, commits))
         return state.union(opened)
 
     def _check(self, earlier: _Open, later: Access) -> None:
         if not _may_race(earlier.access, later):
             return
         if later.is_of_device and not self._of_device:
+            return
+        if earlier.commits is not None:
+            if self._footprints.certainly_overlap(earlier.access, later, dict(earlier.orders)):
+                raise refused_before_arrival(earlier.access, later)
             return
         meeting = self._footprints.meeting(earlier.access, later, dict(earlier.orders))
         if meeting > earlier.in_order:
@@ -283,13 +319,41 @@ def _after_barrier(state: _State, barrier: Barrier) -> _State:
         return barrier.orders_device or not opened.access.is_of_device
 
     unordered = frozenset(opened for opened in state if not is_ordered(opened))
+    unordered |= _pending(state)
     if barrier.meeting == Meeting.IN_BLOCK:
         return unordered
     return unordered.union(
-        _Open(opened.access, opened.orders, barrier.meeting)
-        for opened in state
-        if is_ordered(opened)
+        replace(opened, in_order=barrier.meeting) for opened in state - unordered
     )
+
+
+def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
+    """The error that an access of what an asynchronous copy has not brought yet is."""
+    what = "written" if later.writes else "read"
+    return VerifyError(
+        f"elements of {describe(later.root)} are {what} before the asynchronous copy into them is "
+        "waited for",
+        location=later.location or copy.location,
+        help="this is a defect of tvmtile: please report it with the kernel",
+    )
+
+
+def _pending(state: _State) -> _State:
+    """The asynchronous writes that have not arrived: barriers do not order them."""
+    return frozenset(opened for opened in state if opened.commits is not None)
+
+
+def _committed(opened: _Open) -> _Open:
+    if opened.commits is None:
+        return opened
+    return replace(opened, commits=min(opened.commits + 1, MAX_IN_FLIGHT + 1))
+
+
+def _arrived(opened: _Open, in_flight: int) -> _Open:
+    """After a wait: what it waited for is written now."""
+    if opened.commits is None or opened.commits <= in_flight:
+        return opened
+    return replace(opened, commits=None)
 
 
 def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Order]]:
@@ -302,7 +366,7 @@ def _of(opened: _Open, loop: Loop) -> set[Order]:
 
 def _replaced(opened: _Open, loop: Loop, orders: Iterable[Order]) -> _Open:
     pairs = frozenset([*_others(opened, loop), *((loop, order) for order in orders)])
-    return _Open(opened.access, pairs, opened.in_order)
+    return replace(opened, orders=pairs)
 
 
 def _with(opened: _Open, loop: Loop, order: Order) -> _Open:
@@ -314,13 +378,23 @@ def _without(opened: _Open, loop: Loop) -> _Open:
     return _replaced(opened, loop, [])
 
 
-def _in_next_iteration(opened: _Open, loop: Loop) -> _Open:
+def _in_next_iteration(opened: _Open, loop: Loop) -> Iterator[_Open]:
     orders = _of(opened, loop)
-    if Order.SAME in orders:
-        return _replaced(opened, loop, [Order.NEXT])
-    if Order.NEXT in orders or Order.LATER in orders:
-        return _replaced(opened, loop, [Order.LATER])
-    return _without(opened, loop)
+    exact = next((order for order in orders if order.is_exact), None)
+    if exact is None:
+        yield _replaced(opened, loop, [Order.LATER] if Order.LATER in orders else [])
+        return
+    later = replace(exact, distance=exact.distance + 1)
+    if later.distance == loop.trips:
+        return  # there is no such iteration
+    # What has not arrived yet stays open for several iterations, in which others may be accessed.
+    most = 1 if opened.commits is None else _MAX_DISTANCE
+    if later.side == Side.LATER and opened.commits is None:
+        yield _without(opened, loop)
+    elif later.distance <= most:
+        yield _replaced(opened, loop, [later])
+    else:
+        yield _replaced(opened, loop, [Order.LATER] if later.side == Side.BOTH else [])
 
 
 def _after_loop(opened: _Open, loop: Loop) -> _Open:

@@ -13,13 +13,16 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import DataRace
 from tvmtile.language.debug import ARRIVE_COUNT
+from tvmtile.passes.asynchrony import committed, waited
 from tvmtile.passes.barriers.effects import Access, Effects, Loop, is_threadgroup_memory
 from tvmtile.passes.barriers.footprint import Footprints
 from tvmtile.passes.barriers.orders import Meeting
 from tvmtile.passes.barriers.program import (
+    Arrival,
     Barrier,
     Branch,
     Checker,
+    Commit,
     Exit,
     Item,
     Iteration,
@@ -32,8 +35,7 @@ from tvmtile.passes.barriers.program import (
 from tvmtile.passes.kernels import Launch, flattened, is_barrier, is_loop_exit
 from tvmtile.passes.threads.variance import ThreadVariance, is_private
 from tvmtile.rewriting import contains
-from tvmtile.tileop.operands import buffer_of, describe
-from tvmtile.tileop.registry import operator_of
+from tvmtile.tileop.operands import describe
 
 __all__ = ["Builder", "refuse"]
 
@@ -60,26 +62,11 @@ def _is_foreign(call: ir.Call) -> bool:
     return isinstance(call.op, ir.Op) and call.op.name in _FOREIGN
 
 
-def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
-    """The buffers that a kernel may write and that other blocks may write too, and views of them."""
-    written: set[ir.Var] = set()
+def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:
+    """Of buffers that are written, those that other blocks may write too, and views of them."""
+    written = set(names)
     views: list[tirx.DeclBuffer] = []
-
-    def note_operands(call: ir.Call) -> None:
-        op = operator_of(call)
-        if op is not None:
-            written.update(buffer_of(operand) for operand in op.writes())
-        elif isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of":
-            written.update([buffer_of(call.args[0])])
-
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (tirx.BufferStore, lambda store: written.add(store.buffer)),
-            (ir.Call, note_operands),
-            (tirx.DeclBuffer, views.append),
-        ],
-    )
+    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, views.append))
     for view in views:
         if contains(view.data, ir.Var, written.__contains__) or view.buffer in written:
             tvm_ffi.structural_walk(view.data, (ir.Var, written.add))
@@ -102,7 +89,7 @@ class Builder:
 
     def __init__(self, launch: Launch) -> None:
         self._effects = Effects(launch.body)
-        self._variance = _Uniformity(launch, _written_tensors(launch.body))
+        self._variance = _Uniformity(launch, _written_tensors(launch.body, self._effects.written))
         self._analyzer = Analyzer()
         for loop in launch.blocks:
             self._bind(loop)
@@ -160,6 +147,11 @@ class Builder:
         if is_barrier(stmt):
             meeting = _meeting_at(stmt)
             return Wait(stmt, Barrier(meeting)) if weight and meeting else Leaf(stmt, ())
+        if committed(stmt):
+            return Commit(stmt)
+        in_flight = waited(stmt)
+        if in_flight is not None:
+            return Arrival(stmt, in_flight)
         if is_loop_exit(stmt):
             is_break = stmt.value.op.name == "tirx.break_loop"
             return Exit(stmt, is_break) if weight else Leaf(stmt, ())
@@ -296,8 +288,8 @@ def _accesses_of(item: Item) -> list[Access]:
 
 
 def _has_own_flow(item: Item, *, inside_loop: bool) -> bool:
-    """Tell whether an item holds a barrier, or leaves a loop that is not in it."""
-    if isinstance(item, Wait):
+    """Tell whether an item holds a barrier or a wait, or leaves a loop that is not in it."""
+    if isinstance(item, Wait | Commit | Arrival):
         return True
     if isinstance(item, Exit):
         return not inside_loop

@@ -10,6 +10,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.passes.asynchrony import ISSUES
+from tvmtile.passes.barriers.expressions import bits
 from tvmtile.tileop.operands import buffer_of, origin_of
 from tvmtile.tileop.registry import TileOp, operator_of
 
@@ -33,6 +35,10 @@ class Use:
         How.
     is_collective : bool
         The threads of a simdgroup do it together: any of them may touch any of the elements.
+    is_gathered : bool
+        Each of these threads names some of the elements; otherwise all name the same ones.
+    is_asynchronous : bool
+        What is written arrives at a wait.
     is_opaque : bool
         A function that is called with an address does it.
     conditions : tuple of Expr
@@ -45,32 +51,44 @@ class Use:
     writes: bool
     is_atomic: bool
     is_collective: bool
+    is_gathered: bool
+    is_asynchronous: bool
     is_opaque: bool
     conditions: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class _Function:
-    """What a function does with the addresses that it is given."""
+class _Role:
+    """What a function does with an address that it is given."""
 
-    reads: bool
-    writes: bool
+    reads: bool = False
+    writes: bool = False
     matrix: bool = False
     """An 8x8 matrix, whose rows are as far apart as the fourth argument says, by a simdgroup."""
+    row: bool = False
+    """A row of 16 bytes; the addresses of all threads of a simdgroup are those of a few matrices."""
+    copied: bool = False
+    """As many bytes as the third argument says, asynchronously where it is written."""
+
+    @property
+    def names_elements(self) -> bool:
+        """The address is that of a known number of elements."""
+        return self.matrix or self.row or self.copied
 
 
-_UNKNOWN = _Function(reads=True, writes=True)
+_UNKNOWN = (_Role(reads=True, writes=True),)
+# By function: the role of each argument, the last one that of those after it too.
 _FUNCTIONS = {
-    "tirx.simdgroup_load": _Function(reads=True, writes=False, matrix=True),
-    "tirx.simdgroup_store": _Function(reads=False, writes=True, matrix=True),
-    "tirx.ptx.ldmatrix": _Function(reads=True, writes=False),
-    "tirx.ptx.stmatrix": _Function(reads=False, writes=True),
-    "tirx.ptx.cp_async_ca": _Function(reads=False, writes=True),
-    "tirx.ptx.cp_async_cg": _Function(reads=False, writes=True),
+    "tirx.simdgroup_load": (_Role(reads=True, matrix=True),),
+    "tirx.simdgroup_store": (_Role(writes=True, matrix=True),),
+    "tirx.ptx.ldmatrix": (_Role(reads=True, row=True),),
+    "tirx.ptx.stmatrix": (_Role(writes=True, row=True),),
+    **dict.fromkeys(ISSUES, (_Role(writes=True, copied=True), _Role(reads=True, copied=True))),
 }
 # An address in another form.
 _CONVERSIONS = ("tirx.cuda.cvta_generic_to_shared",)
 _MATRIX_EXTENT = 8
+_ROW = 16  # bytes
 _LAZY = "prim.if_then_else"
 
 
@@ -82,8 +100,8 @@ def uses_in(node: Any) -> list[Use]:
 class _Collector:
     def __init__(self) -> None:
         self._conditions: tuple[Any, ...] = ()
-        self._function = _UNKNOWN
-        self._block: tuple[tuple[int, Any], ...] = ()
+        self._role = _UNKNOWN[0]
+        self._arguments: tuple[Any, ...] = ()  # of the function that an address is handed to
         self._found: list[Use] = []
 
     def collect(self, node: Any) -> list[Use]:
@@ -111,10 +129,12 @@ class _Collector:
             Use(
                 buffer,
                 None if indices is None else tuple(indices),
-                self._block if is_opaque else (),
+                self._block(buffer) if is_opaque else (),
                 writes,
                 is_atomic,
-                is_opaque and self._function.matrix,
+                is_opaque and (self._role.matrix or self._role.row),
+                is_opaque and self._role.row,
+                is_opaque and writes and self._role.copied,
                 is_opaque,
                 self._conditions,
             )
@@ -175,18 +195,26 @@ class _Collector:
 
     # Addresses ---------------------------------------------------------------------------------
 
-    def _function_call(self, call: ir.Call, function: _Function, mutator: Any) -> None:
-        outer = self._function, self._block
-        self._function, self._block = function, ()
-        if function.matrix:
-            rows = (_MATRIX_EXTENT, call.args[3])
-            self._block = (rows, (_MATRIX_EXTENT, tirx.const(1, "int32")))
-        for argument in call.args:
+    def _function_call(self, call: ir.Call, roles: tuple[_Role, ...], mutator: Any) -> None:
+        outer = self._role, self._arguments
+        self._arguments = tuple(call.args)
+        for number, argument in enumerate(call.args):
+            self._role = roles[min(number, len(roles) - 1)]
             if is_buffer_var(argument):
                 self._passed(argument, None)
             else:
                 mutator.mutate(argument)
-        self._function, self._block = outer
+        self._role, self._arguments = outer
+
+    def _block(self, buffer: ir.Var) -> tuple[tuple[int, Any], ...]:
+        """What lies around the element at an address and is accessed with it."""
+        one = tirx.const(1, "int32")
+        if self._role.matrix:
+            return (_MATRIX_EXTENT, self._arguments[3]), (_MATRIX_EXTENT, one)
+        if not self._role.names_elements:
+            return ()
+        size = _ROW if self._role.row else int(self._arguments[2])
+        return ((-(-size * 8 // bits(buffer)), one),)
 
     def _address(self, load: Any, mutator: Any) -> None:
         if not isinstance(load, ir.TensorLoad):
@@ -194,10 +222,10 @@ class _Collector:
             return
         for index in load.indices:
             mutator.mutate(index)
-        self._passed(load.source, load.indices if self._function.matrix else None)
+        self._passed(load.source, load.indices if self._role.names_elements else None)
 
     def _pointer(self, call: ir.Call) -> None:
-        offset = (call.args[2],) if self._function.matrix else None
+        offset = (call.args[2],) if self._role.names_elements else None
 
         def passed(var: ir.Var) -> None:
             if is_buffer_var(var):
@@ -206,7 +234,7 @@ class _Collector:
         tvm_ffi.structural_walk(call.args[1], (ir.Var, passed))
 
     def _passed(self, buffer: ir.Var, indices: Iterable[Any] | None) -> None:
-        if self._function.reads:
+        if self._role.reads:
             self._note(buffer, indices, writes=False, is_opaque=True)
-        if self._function.writes:
+        if self._role.writes:
             self._note(buffer, indices, writes=True, is_opaque=True)

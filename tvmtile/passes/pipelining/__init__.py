@@ -13,6 +13,7 @@ reads must have been written in the same iteration.
 """
 
 from tvmtile.passes.pipelining.body import Body, Obstacle, Unit, body_of
+from tvmtile.passes.pipelining.late import late_units
 from tvmtile.passes.pipelining.plan import (
     PIPELINE_ANNOTATIONS,
     Plan,
@@ -31,6 +32,7 @@ __all__ = [
     "Unit",
     "Versions",
     "body_of",
+    "late_units",
     "plan_of",
     "versions_of",
 ]

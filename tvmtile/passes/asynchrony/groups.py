@@ -1,0 +1,67 @@
+"""Groups of asynchronous copies: how they are marked, committed and waited for."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+__all__ = [
+    "ISSUES",
+    "MAX_IN_FLIGHT",
+    "commit",
+    "committed",
+    "is_late",
+    "late",
+    "wait",
+    "waited",
+]
+
+ISSUES = (
+    "tirx.ptx.cp_async_ca",
+    "tirx.ptx.cp_async_cg",
+    "tirx.ptx.cp_async_ca_src_size",
+    "tirx.ptx.cp_async_cg_src_size",
+)
+"""The instructions that issue a copy; their first operand is the place in shared memory."""
+MAX_IN_FLIGHT = 7
+"""The largest number of groups that TVM's `wait_group` takes."""
+
+_LATE = "tvmtile.late"
+_COMMIT = "tirx.ptx.cp_async_commit_group"
+_WAIT = "tirx.ptx.cp_async_wait_group"
+
+
+def late(stmt: tirx.Stmt) -> tirx.Stmt:
+    """Let what a statement moves from global to shared memory arrive as late as at a wait."""
+    return tirx.AttrStmt(tirx.const(0, "int32"), _LATE, tirx.const(1, "int32"), stmt)
+
+
+def is_late(stmt: tirx.AttrStmt) -> bool:
+    """Tell whether an attribute is that of `late`."""
+    return str(stmt.attr_key) == _LATE
+
+
+def commit() -> tirx.Stmt:
+    """End a group: the copies that the thread has issued since the last one, if any."""
+    return tirx.Evaluate(T.ptx["cp.async.commit_group"]())
+
+
+def wait(in_flight: int) -> tirx.Stmt:
+    """Wait for all groups of the thread but the latest ones."""
+    return tirx.Evaluate(T.ptx["cp.async.wait_group"](min(in_flight, MAX_IN_FLIGHT)))
+
+
+def committed(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement ends a group."""
+    return _name(stmt) == _COMMIT
+
+
+def waited(stmt: tirx.Stmt) -> int | None:
+    """How many groups a statement leaves in flight; None of one that does not wait."""
+    return int(stmt.value.args[0]) if _name(stmt) == _WAIT else None
+
+
+def _name(stmt: tirx.Stmt) -> str:
+    if not isinstance(stmt, tirx.Evaluate) or not isinstance(stmt.value, ir.Call):
+        return ""
+    return str(stmt.value.op.name) if isinstance(stmt.value.op, ir.Op) else ""
