@@ -18,6 +18,7 @@ from tvmtile.tileop import (
     scan,
     transpose,
 )
+from tvmtile.tileop import copy_ldmatrix as _copy_ldmatrix  # noqa: F401
 from tvmtile.tileop import copy_matrices as _copy_matrices  # noqa: F401
 from tvmtile.tileop.gemm import cpu as _gemm_cpu  # noqa: F401 - its lowerings register themselves
 from tvmtile.tileop.gemm import elements as _gemm_elements  # noqa: F401

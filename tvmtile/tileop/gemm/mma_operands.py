@@ -20,13 +20,14 @@ from tvmtile.scopes import is_shared
 from tvmtile.tileop.gemm.partition import LANES, Axis, registers_of
 from tvmtile.tileop.operands import constant, dtype_of
 
-__all__ = ["Operand", "indices_of", "place_of"]
+__all__ = ["MATRICES", "MATRIX_ROWS", "Operand", "has_matrix_rows", "indices_of", "place_of"]
 
 _WORD_BITS = 32
-_MATRIX_ROWS = 8
+MATRIX_ROWS = 8
+"""Rows of a matrix that `ldmatrix` loads."""
 _ROW_BITS = 128
-_MATRICES = 4
-"""Matrices that `ldmatrix` loads at most."""
+MATRICES = 4
+"""Matrices that `ldmatrix` and `stmatrix` move at most."""
 
 
 class Operand:
@@ -105,7 +106,7 @@ class Operand:
             for number in range(self._count):
                 yield from self._by_elements(number, origin(number), lane)
             return
-        together = max(1, _MATRICES // self._words_of_one)
+        together = max(1, MATRICES // self._words_of_one)
         number = 0
         while number < self._count:
             count = together if number + together <= self._count else 1
@@ -121,18 +122,9 @@ class Operand:
 
     def _comes_by_matrices(self) -> bool:
         """Tell whether the rows of all matrices are 16 bytes side by side, from such an address on."""
-        buffer = self._operand.source
-        if not is_shared(buffer) or self._bits > _WORD_BITS:
+        if not is_shared(self._operand.source) or self._bits > _WORD_BITS:
             return False
-        if self._bits != 16 and not self._follows_k:
-            return False
-        row = _ROW_BITS // self._bits
-        run = neighbours(buffer)
-        *_, last = self._operand.region
-        starts = [last.min, buffer.ty.shape[-1]] if run is None else [last.min, run]
-        if run is None and buffer.ty.strides:
-            starts += list(buffer.ty.strides[:-1])
-        return all(constant(tirx.floormod(start, row)) == 0 for start in starts)
+        return (self._bits == 16 or self._follows_k) and has_matrix_rows(self._operand)
 
     def _by_matrices(self, number: int, count: int, first: tuple[Any, Any], lane: Any) -> tirx.Stmt:
         """One `ldmatrix`: the lanes of each group of eight give the addresses of a matrix's rows.
@@ -140,13 +132,13 @@ class Operand:
         The matrices follow each other as the registers do: along M (of A) or K (of B) first.
         """
         words = count * self._words_of_one
-        matrix = tirx.floormod(tirx.floordiv(lane, _MATRIX_ROWS), words)
-        steps = [_MATRIX_ROWS, _MATRIX_ROWS]
+        matrix = tirx.floormod(tirx.floordiv(lane, MATRIX_ROWS), words)
+        steps = [MATRIX_ROWS, MATRIX_ROWS]
         steps[self._k_axis] = _ROW_BITS // self._bits
         place = [tirx.floormod(matrix, 2) * steps[0], tirx.floordiv(matrix, 2) * steps[1]]
         # The lane's row of the matrix is a row in memory.
         along = 1 - self._k_axis if self._follows_k else self._k_axis
-        place[along] = place[along] + tirx.floormod(lane, _MATRIX_ROWS)
+        place[along] = place[along] + tirx.floormod(lane, MATRIX_ROWS)
         indices = self._indices(first[0] + place[0], first[1] + place[1])
         address = T.address_of(tirx.BufferLoad(self._operand.source, indices))
         start = number * self._words_of_one
@@ -158,6 +150,17 @@ class Operand:
     def _indices(self, row: Any, column: Any) -> list[Any]:
         place = (column, row) if self._transposed else (row, column)
         return indices_of(self._operand, *place)
+
+
+def has_matrix_rows(region: ir.TensorRegion) -> bool:
+    """Tell whether rows of a tile in shared memory are pieces of 16 bytes, each at a multiple of 16."""
+    buffer = region.source
+    row = _ROW_BITS // int(DataType(str(buffer.ty.dtype)).bits)
+    run = neighbours(buffer)
+    starts = [region.region[-1].min, buffer.ty.shape[-1] if run is None else run]
+    if run is None and buffer.ty.strides:
+        starts += list(buffer.ty.strides[:-1])
+    return all(constant(tirx.floormod(start, row)) == 0 for start in starts)
 
 
 def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[Any]:

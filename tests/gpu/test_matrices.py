@@ -1,0 +1,83 @@
+"""Copies between shared memory and fragments by `ldmatrix` and `stmatrix`."""
+
+import pytest
+import torch
+
+import tvmtile.language as T
+from tests.gpu.machine import DEVICE, on_gpu, random
+from tests.metal.programs import assert_close
+
+
+def product(m, n, k, *, dtype="float16", out="float16", fragments="A", transposes=(False, False)):
+    """C = A @ B of whole tiles; operands in fragments, and the result through shared memory.
+
+    Parameters
+    ----------
+    fragments : str
+        Which of A and B are copied from shared memory into a fragment.
+    out : str
+        Dtype of the tile that the accumulator is stored in.
+    """
+    transpose_A, transpose_B = transposes
+    shape_A, shape_B = (k, m) if transpose_A else (m, k), (n, k) if transpose_B else (k, n)
+
+    @T.prim_func
+    def main(A: T.Tensor(shape_A, dtype), B: T.Tensor(shape_B, dtype), C: T.Tensor((m, n), out)):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared(shape_A, dtype)
+            b = T.alloc_shared(shape_B, dtype)
+            c = T.alloc_shared((m, n), out)
+            a_fragment = T.alloc_fragment(shape_A, dtype)
+            b_fragment = T.alloc_fragment(shape_B, dtype)
+            acc = T.alloc_fragment((m, n), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.clear(acc)
+            T.copy(a, a_fragment)
+            T.copy(b, b_fragment)
+            left = a_fragment if "A" in fragments else a
+            right = b_fragment if "B" in fragments else b
+            T.gemm(left, right, acc, transpose_A, transpose_B)
+            T.copy(acc, c)
+            T.copy(c, C)
+
+    return main
+
+
+def check(program, m, n, k, dtype, out, transposes):
+    kernel = on_gpu(program, arch="sm_90a")
+    a, b = random(m, k, dtype=dtype), random(k, n, dtype=dtype)
+    transpose_A, transpose_B = transposes
+    c = torch.empty(m, n, dtype=getattr(torch, out), device=DEVICE)
+    kernel(a.T.contiguous() if transpose_A else a, b.T.contiguous() if transpose_B else b, c)
+    assert_close(c, a.double() @ b.double())
+
+
+@pytest.mark.parametrize("transposes", [(a, b) for a in (False, True) for b in (False, True)])
+@pytest.mark.parametrize("fragments", ["A", "B", "AB"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_operands_come_into_fragments(dtype, fragments, transposes):
+    program = product(
+        64, 64, 32, dtype=dtype, out=dtype, fragments=fragments, transposes=transposes
+    )
+    check(program, 64, 64, 32, dtype, dtype, transposes)
+
+
+@pytest.mark.parametrize("extents", [(64, 128, 16), (128, 64, 48), (32, 96, 64), (64, 16, 16)])
+@pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
+def test_accumulators_go_to_shared_memory(out, extents):
+    program = product(*extents, out=out, fragments="")
+    check(program, *extents, "float16", out, (False, False))
+
+
+@pytest.mark.parametrize(
+    ("out", "arch", "is_used"),
+    [("float16", "sm_90a", True), ("float32", "sm_90a", False), ("float16", "sm_80", False)],
+)
+def test_stmatrix_is_used_where_it_is(out, arch, is_used):
+    from tvmtile import compile as compile_program
+
+    kernel = compile_program(
+        product(64, 64, 32, out=out, fragments=""), target={"kind": "cuda", "arch": arch}
+    )
+    assert ("stmatrix.sync.aligned.m8n8.x4" in kernel.get_kernel_source()) == is_used

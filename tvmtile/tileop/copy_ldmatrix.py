@@ -1,0 +1,238 @@
+"""`T.copy` between shared memory and fragments on NVIDIA GPUs: `ldmatrix` and `stmatrix`.
+
+A fragment that a matrix instruction works on consists of 8x8 matrices, of which lane `l` holds the
+elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 in one register, or of column l / 4 where K runs along
+columns. The instructions move up to four such matrices, whose rows are 16 bytes each in shared memory
+(PTX ISA, "ldmatrix", "stmatrix").
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of, with_weights
+from tvmtile.rewriting import seq
+from tvmtile.scopes import is_fragment, is_shared
+from tvmtile.target import compute_capability
+from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.gemm.mma_operands import MATRICES, MATRIX_ROWS, has_matrix_rows, indices_of
+from tvmtile.tileop.gemm.partition import LANES
+from tvmtile.tileop.operands import constant, describe, dtype_of, is_whole
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["load_matrices", "store_matrices"]
+
+_ALONG_ROWS = ((Digit(8, THREAD, 4),), (Digit(4, THREAD, 1), Digit(2, REGISTER, 1)))
+_ALONG_COLUMNS = _ALONG_ROWS[::-1]
+_STMATRIX_SINCE = 90
+
+
+@lowering(Copy, target="cuda", variant="stmatrix", priority=20)
+def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """A fragment into shared memory, converted on the way; every matrix is written once."""
+    if compute_capability(context.target) < _STMATRIX_SINCE:
+        raise Decline(f"stmatrix needs sm_{_STMATRIX_SINCE}")
+    matrices = _Matrices.of(op.src, op.dst, context)
+    if matrices.layout.replicas:
+        raise Decline(f"several threads hold copies of {describe(op.src)}")
+    return matrices.stored()
+
+
+@lowering(Copy, target="cuda", variant="ldmatrix", priority=21)
+def load_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """Shared memory into a fragment, converted in registers."""
+    return _Matrices.of(op.dst, op.src, context).loaded()
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A digit that says which matrix: of the lane's number in an address, or one of a group's."""
+
+    axis: int
+    weight: int
+    extent: int
+
+
+class _Matrices:
+    """The matrices of a fragment that a warp holds, and their places in shared memory."""
+
+    def __init__(
+        self,
+        fragment: ir.TensorRegion,
+        shared: ir.TensorRegion,
+        layout: FragmentLayout,
+        thread: Any,
+    ) -> None:
+        self._fragment = fragment
+        self._shared = shared
+        self.layout = layout
+        self._warp = tirx.floordiv(thread, LANES) * LANES
+        self._lane = tirx.floormod(thread, LANES)
+        self._trans = layout.axes[-1][-1:] == _ALONG_COLUMNS[1]
+        self._group, self._others = self._grouped()
+
+    @classmethod
+    def of(
+        cls, fragment: ir.TensorRegion, shared: ir.TensorRegion, context: LoweringContext
+    ) -> _Matrices:
+        """Check that the instructions can move a tile.
+
+        Raises
+        ------
+        Decline
+            If they can't.
+        """
+        if not is_fragment(fragment.source) or not is_shared(shared.source):
+            raise Decline("it is no copy between a fragment and shared memory")
+        if DataType(dtype_of(shared)).bits != 16:
+            raise Decline(f"{describe(shared)} has no elements of 16 bits")
+        layout = layout_of(fragment.source)
+        if layout is None or not is_whole(fragment) or len(layout.axes) < 2:
+            raise Decline(f"{describe(fragment)} is a part of a fragment, or a vector")
+        if not _consists_of_matrices(layout):
+            raise Decline(f"{describe(fragment)} does not lie as matrix instructions hold it")
+        extents = [constant(r.extent) for r in shared.region[-2:]]
+        if extents != list(layout.shape[-2:]) or not has_matrix_rows(shared):
+            raise Decline(f"rows of {describe(shared)} are no whole pieces of 16 bytes")
+        return cls(fragment, shared, layout, context.thread_index)
+
+    # Which matrices ------------------------------------------------------------------------------
+
+    def _grouped(self) -> tuple[list[_Choice], list[_Choice]]:
+        """The digits of a matrix's number that tell those of one instruction apart, and the others."""
+        group: list[_Choice] = []
+        others: list[_Choice] = []
+        room = MATRICES
+        for axis in (1, 0):
+            for weight, digit in reversed(self._register_digits(axis)):
+                inside = math.gcd(digit.extent, room)
+                room //= inside
+                group.append(_Choice(axis, weight, inside))
+                others.append(_Choice(axis, weight * inside, digit.extent // inside))
+        return [c for c in group if c.extent > 1], [c for c in others if c.extent > 1]
+
+    def _register_digits(self, axis: int) -> list[tuple[int, Digit]]:
+        """The digits that choose a matrix of the warp, with their weights in rows or columns."""
+        innermost = (_ALONG_COLUMNS if self._trans else _ALONG_ROWS)[axis]
+        weighted = with_weights(self.layout.axes[-2:][axis])
+        return [(w, d) for w, d in weighted[: -len(innermost)] if not d.is_thread]
+
+    @property
+    def _per_instruction(self) -> int:
+        return math.prod(choice.extent for choice in self._group)
+
+    def _origins(self) -> Iterator[list[Any]]:
+        """Row and column of the first matrix of each instruction, without the warp's own part."""
+        for values in itertools.product(*(range(choice.extent) for choice in self._others)):
+            yield _at(self._others, values)
+
+    def _in_group(self, number: Any) -> list[Any]:
+        """Row and column of a matrix in its group."""
+        values = []
+        for choice in self._group:
+            values.append(tirx.floormod(number, choice.extent))
+            number = tirx.floordiv(number, choice.extent)
+        return _at(self._group, values)
+
+    def _of_warp(self, axis: int) -> Any:
+        """Where the warp's matrices begin."""
+        place: Any = 0
+        for weight, digit in with_weights(self.layout.axes[-2:][axis]):
+            if digit.is_thread and digit.stride >= LANES:
+                place = place + digit.value_in(self._warp, self.layout.threads) * weight
+        return place
+
+    # Code ----------------------------------------------------------------------------------------
+
+    def stored(self) -> tirx.Stmt:
+        """The statements that store all matrices."""
+        instruction = f"stmatrix.sync.aligned.m8n8.x{self._per_instruction}{self._suffix}"
+        dtype = dtype_of(self._shared)
+
+        def move(words: ir.Var, elements: ir.Var, origin: list[Any]) -> Iterator[tirx.Stmt]:
+            for number, indices in enumerate(self._elements(origin)):
+                value = converted(tirx.BufferLoad(self._fragment.source, indices), dtype)
+                yield tirx.BufferStore(elements, value, [number])
+            yield tirx.Evaluate(T.ptx[instruction](self._address(origin), *self._loads(words)))
+
+        return self._all(move)
+
+    def loaded(self) -> tirx.Stmt:
+        """The statements that load all matrices."""
+        instruction = f"ldmatrix.sync.aligned.m8n8.x{self._per_instruction}{self._suffix}"
+        dtype = dtype_of(self._fragment)
+
+        def move(words: ir.Var, elements: ir.Var, origin: list[Any]) -> Iterator[tirx.Stmt]:
+            yield tirx.Evaluate(T.ptx[instruction](*self._loads(words), self._address(origin)))
+            for number, indices in enumerate(self._elements(origin)):
+                value = converted(tirx.BufferLoad(elements, [number]), dtype)
+                yield tirx.BufferStore(self._fragment.source, value, indices)
+
+        return self._all(move)
+
+    @property
+    def _suffix(self) -> str:
+        return f"{'.trans' if self._trans else ''}.shared.b16"
+
+    def _all(self, move: Any) -> tirx.Stmt:
+        count = self._per_instruction
+        statements: list[tirx.Stmt] = []
+        for origin in self._origins():
+            words = tirx.decl_buffer((count,), "uint32", name="matrices", scope="local")
+            elements = tirx.decl_buffer(
+                (2 * count,), dtype_of(self._shared), name="matrix_elements", scope="local"
+            )
+            statements += [
+                tirx.AllocBuffer(words),
+                tirx.DeclBuffer(elements, data=words.data),
+                *move(words, elements, origin),
+            ]
+        return seq(statements)
+
+    def _loads(self, words: ir.Var) -> list[Any]:
+        return [tirx.BufferLoad(words, [number]) for number in range(self._per_instruction)]
+
+    def _address(self, origin: list[Any]) -> Any:
+        """What the lane gives the instruction: the address of a row of a matrix."""
+        matrix = tirx.floormod(tirx.floordiv(self._lane, MATRIX_ROWS), self._per_instruction)
+        row, column = self._place(origin, self._in_group(matrix))
+        row = row + tirx.floormod(self._lane, MATRIX_ROWS)
+        indices = indices_of(self._shared, row, column)
+        return T.address_of(tirx.BufferLoad(self._shared.source, indices))
+
+    def _elements(self, origin: list[Any]) -> Iterator[list[Any]]:
+        """The indices of the elements that the lane holds, in the order of the registers."""
+        pair, single = tirx.floormod(self._lane, 4) * 2, tirx.floordiv(self._lane, 4)
+        for number in range(self._per_instruction):
+            row, column = self._place(origin, self._in_group(number))
+            for element in range(2):
+                along = (pair + element, single) if self._trans else (single, pair + element)
+                yield indices_of(self._fragment, row + along[0], column + along[1])
+
+    def _place(self, origin: Sequence[Any], within: Sequence[Any]) -> list[Any]:
+        return [self._of_warp(axis) + origin[axis] + within[axis] for axis in range(2)]
+
+
+def _consists_of_matrices(layout: FragmentLayout) -> bool:
+    rows, columns = layout.axes[-2:]
+    for inner_rows, inner_columns in (_ALONG_ROWS, _ALONG_COLUMNS):
+        height, width = len(inner_rows), len(inner_columns)
+        if rows[-height:] == inner_rows and columns[-width:] == inner_columns:
+            rest = (*rows[:-height], *columns[:-width])
+            return all(not d.is_thread or d.stride >= LANES for d in rest)
+    return False
+
+
+def _at(choices: Sequence[_Choice], values: Sequence[Any]) -> list[Any]:
+    place: list[Any] = [0, 0]
+    for choice, value in zip(choices, values, strict=True):
+        place[choice.axis] = place[choice.axis] + value * choice.weight
+    return place
