@@ -1,0 +1,296 @@
+"""What `gpu.py` measures: problems with their inputs, references, contenders and configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from gpu_programs import GROUP
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem.
+
+    Attributes
+    ----------
+    name : str
+        As the table shows it.
+    program : str
+        The tile program, a key of `gpu_programs.PROGRAMS`.
+    arguments : dict
+        The problem's arguments of it.
+    configurations : list of dict
+        The arguments that the fastest is looked for among.
+    inputs : callable
+        Makes the inputs; the last parameter of a kernel is its result.
+    out : callable
+        Makes an empty result of the inputs.
+    reference : callable
+        The result in float64, from the inputs.
+    tolerance : float
+        The largest error, relative to the largest element.
+    work : float
+        Operations or bytes of a call.
+    unit : str
+        "TFLOP/s" or "GB/s".
+    rivals : dict of str to callable
+        Others' functions of the inputs and the result.
+    triton : tuple of (str, list of dict), optional
+        The function of `gpu_triton` and its configurations.
+    triton_arguments : tuple
+        Beside inputs and result.
+    goal : tuple of (str, float), optional
+        How fast tvmtile is to be, relative to which contender.
+    """
+
+    name: str
+    program: str
+    arguments: dict[str, Any]
+    configurations: list[dict[str, Any]]
+    inputs: Callable[[], Tensors]
+    out: Callable[..., torch.Tensor]
+    reference: Callable[..., torch.Tensor]
+    tolerance: float
+    work: float
+    unit: str
+    rivals: dict[str, Callable[..., object]] = field(default_factory=dict)
+    triton: tuple[str, list[dict[str, Any]]] | None = None
+    triton_arguments: tuple[Any, ...] = ()
+    goal: tuple[str, float] | None = None
+
+    def rate(self, milliseconds: float) -> float:
+        """Work a second, in the case's unit."""
+        scale = 1e9 if self.unit == "TFLOP/s" else 1e6
+        return self.work / milliseconds / scale
+
+
+def cases() -> Iterator[Case]:
+    """Every problem, in the order of the table."""
+    for dtype in ("float16", "bfloat16"):
+        for size in (4096, 8192):
+            yield gemm_case(size, size, size, dtype, False)
+    yield gemm_case(4096, 4096, 4096, "float16", True)
+    yield gemm_case(4000, 4104, 4040, "float16", False)
+    for dim in (64, 128):
+        for causal in (False, True):
+            yield attention_case(4, 16, 4096, dim, causal)
+    yield row_case("softmax")
+    yield row_case("rms_norm")
+    yield int4_case(16, 8192, 8192)
+    yield copy_case(1 << 28)
+
+
+def _configurations(names: str, *rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+    keys = names.split()
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
+GEMM = _configurations(
+    "block_M block_N block_K stages threads panel",
+    (128, 128, 32, 3, 128, 8),
+    (128, 128, 32, 4, 128, 8),
+    (128, 128, 64, 3, 128, 8),
+    (128, 256, 32, 3, 256, 8),
+    (128, 256, 64, 3, 256, 8),
+    (256, 128, 32, 3, 256, 8),
+    (256, 128, 64, 3, 256, 8),
+    (256, 128, 32, 4, 256, 8),
+)
+GEMM_TRITON = _configurations(
+    "BM BN BK num_warps num_stages",
+    (128, 256, 64, 8, 3),
+    (128, 256, 64, 8, 4),
+    (128, 128, 64, 4, 4),
+    (256, 128, 64, 8, 3),
+)
+
+
+def _matrix(*shape: int, dtype: str = "float16") -> torch.Tensor:
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+def gemm_case(M: int, N: int, K: int, dtype: str, transpose_B: bool) -> Case:
+    def inputs() -> Tensors:
+        b = _matrix(N, K, dtype=dtype) if transpose_B else _matrix(K, N, dtype=dtype)
+        return _matrix(M, K, dtype=dtype), b
+
+    def right(b: torch.Tensor) -> torch.Tensor:
+        return b.T if transpose_B else b
+
+    return Case(
+        name=f"gemm {dtype} {M} x {N} x {K} {'nt' if transpose_B else 'nn'}",
+        program="gemm",
+        arguments={"M": M, "N": N, "K": K, "dtype": dtype, "transpose_B": transpose_B},
+        configurations=GEMM,
+        inputs=inputs,
+        out=lambda a, b: a.new_empty(M, N),
+        reference=lambda a, b: a.double() @ right(b).double(),
+        tolerance=2e-3 if dtype == "float16" else 1e-2,
+        work=2.0 * M * N * K,
+        unit="TFLOP/s",
+        rivals={"cuBLAS": lambda a, b, c: torch.mm(a, right(b), out=c)},
+        triton=("gemm", GEMM_TRITON),
+        goal=("cuBLAS", 0.6) if (M, dtype, transpose_B) == (4096, "float16", False) else None,
+    )
+
+
+ATTENTION = _configurations(
+    "block_M block_N stages threads",
+    (64, 64, 2, 128),
+    (64, 128, 2, 128),
+    (128, 32, 2, 128),
+    (128, 64, 2, 128),
+    (128, 64, 2, 256),
+    (128, 128, 2, 256),
+    (128, 64, 3, 256),
+)
+ATTENTION_TRITON = _configurations(
+    "BM BN num_warps num_stages",
+    (64, 64, 4, 3),
+    (128, 64, 4, 3),
+    (128, 64, 8, 3),
+    (128, 128, 8, 3),
+    (128, 64, 4, 4),
+)
+
+
+def attention_case(batch: int, heads: int, length: int, dim: int, causal: bool) -> Case:
+    shape = (batch, heads, length, dim)
+    attend = partial(torch.nn.functional.scaled_dot_product_attention, is_causal=causal)
+    return Case(
+        name=f"attention d {dim} {'causal' if causal else 'full'} {batch} x {heads} x {length}",
+        program="attention",
+        arguments={
+            "batch": batch,
+            "heads": heads,
+            "length": length,
+            "dim": dim,
+            "causal": causal,
+        },
+        configurations=ATTENTION,
+        inputs=lambda: tuple(_matrix(*shape) for _ in range(3)),
+        out=lambda q, k, v: torch.empty_like(q),
+        # One head at a time: all scores in float64 would be 8 GB.
+        reference=lambda q, k, v: torch.stack(
+            [attend(*(x[:, head].double() for x in (q, k, v))) for head in range(heads)],
+            dim=1,
+        ),  # fmt: skip
+        tolerance=4e-3,
+        work=4.0 * batch * heads * length * length * dim / (2 if causal else 1),
+        unit="TFLOP/s",
+        rivals={"torch SDPA": lambda q, k, v, out: attend(q, k, v)},
+        triton=("attention", ATTENTION_TRITON),
+        triton_arguments=(causal,),
+        goal=("Triton", 1.0) if dim == 128 and causal else None,
+    )
+
+
+ROWS = _configurations(
+    "block_M threads", (1, 128), (1, 256), (1, 512), (1, 1024), (2, 256), (2, 512)
+)
+ROWS_TRITON = [{"num_warps": 4}, {"num_warps": 8}, {"num_warps": 16}]
+
+
+def row_case(program: str, M: int = 8192, N: int = 8192) -> Case:
+    is_norm = program == "rms_norm"
+    norm = torch.nn.functional.rms_norm
+
+    def reference(x: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+        wide = x.double()
+        return norm(wide, (N,), weight[0].double(), 1e-6) if is_norm else torch.softmax(wide, 1)
+
+    def rival(*tensors: torch.Tensor) -> object:
+        if is_norm:
+            return norm(tensors[0], (N,), tensors[1], 1e-6)
+        return torch.softmax(tensors[0], 1, out=tensors[1])
+
+    return Case(
+        name=f"{program} float16 {M} x {N}",
+        program=program,
+        arguments={"M": M, "N": N},
+        configurations=ROWS,
+        inputs=lambda: (_matrix(M, N), _matrix(N)) if is_norm else (_matrix(M, N),),
+        out=lambda x, *weight: torch.empty_like(x),
+        reference=reference,
+        tolerance=2e-3,
+        work=2.0 * 2 * M * N,
+        unit="GB/s",
+        rivals={
+            "torch": rival,
+            "torch copy": lambda x, *rest: rest[-1].copy_(x),
+        },
+        triton=(program, ROWS_TRITON),
+        goal=("torch copy", 0.85),
+    )
+
+
+INT4 = _configurations(
+    "block_N block_K stages threads",
+    (64, 128, 3, 128),
+    (64, 256, 3, 128),
+    (64, 128, 4, 128),
+    (64, 256, 2, 128),
+    (32, 256, 3, 128),
+    (32, 256, 4, 64),
+    (32, 512, 2, 128),
+    (64, 128, 4, 64),
+)
+
+
+def int4_case(M: int, N: int, K: int) -> Case:
+    def inputs() -> Tensors:
+        packed = torch.randint(256, (N, K // 2), dtype=torch.uint8, device="cuda")
+        scales = torch.rand(N, K // GROUP, device="cuda").half() / 8
+        return _matrix(M, K), packed, scales
+
+    def decoded(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        nibbles = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(1)
+        return (nibbles.to(scales.dtype) - 8) * scales.repeat_interleave(GROUP, dim=1)
+
+    weights = {}  # in float16, for cuBLAS, which reads four times as much
+
+    def cublas(
+        a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, c: torch.Tensor
+    ) -> object:
+        if "w" not in weights:
+            weights["w"] = decoded(packed, scales)
+        return torch.mm(a, weights["w"].T, out=c)
+
+    return Case(
+        name=f"int4 gemm {M} x {N} x {K}",
+        program="int4_gemm",
+        arguments={"M": M, "N": N, "K": K},
+        configurations=INT4,
+        inputs=inputs,
+        out=lambda a, packed, scales: a.new_empty(M, N),
+        reference=lambda a, packed, scales: a.double() @ decoded(packed, scales).double().T,
+        tolerance=2e-3,
+        work=2.0 * M * N * K,
+        unit="TFLOP/s",
+        rivals={"cuBLAS float16": cublas},
+        goal=("cuBLAS float16", 2.0),
+    )
+
+
+def copy_case(size: int) -> Case:
+    return Case(
+        name=f"copy float16 {size >> 20} Mi",
+        program="copy",
+        arguments={"size": size},
+        configurations=_configurations(
+            "block threads", (1024, 128), (2048, 256), (4096, 256), (8192, 256), (4096, 128)
+        ),
+        inputs=lambda: (_matrix(size),),
+        out=torch.empty_like,
+        reference=lambda x: x.double(),
+        tolerance=0.0,
+        work=4.0 * size,
+        unit="GB/s",
+        rivals={"torch copy": lambda x, y: y.copy_(x)},
+    )

@@ -1,0 +1,221 @@
+"""The tile programs that `gpu.py` measures, the same for tvmtile and TileLang.
+
+The two can't be installed side by side; whichever the interpreter has makes the programs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+try:
+    import tilelang.language as T
+except ImportError:
+    import tvmtile.language as T
+
+GROUP = 64  # weights that share a scale
+
+
+def gemm(
+    M: int, N: int, K: int, dtype: str, transpose_B: bool,
+    block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
+) -> Any:  # fmt: skip
+    """C = A @ B in the dtype of A and B, summed in float32; blocks walk in panels of `panel` rows."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), dtype),
+        B: T.Tensor((N, K) if transpose_B else (K, N), dtype),
+        C: T.Tensor((M, N), dtype),
+    ):
+        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            A_shared = T.alloc_shared((block_M, block_K), dtype)
+            B_shared = T.alloc_shared(
+                (block_N, block_K) if transpose_B else (block_K, block_N), dtype
+            )
+            C_local = T.alloc_fragment((block_M, block_N), "float32")
+            T.use_swizzle(panel)
+            T.clear(C_local)
+            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=stages):
+                T.copy(A[by * block_M, k * block_K], A_shared)
+                if transpose_B:
+                    T.copy(B[bx * block_N, k * block_K], B_shared)
+                else:
+                    T.copy(B[k * block_K, bx * block_N], B_shared)
+                T.gemm(A_shared, B_shared, C_local, transpose_B=transpose_B)
+            T.copy(C_local, C[by * block_M, bx * block_N])
+
+    return main
+
+
+def attention(
+    batch: int, heads: int, length: int, dim: int, causal: bool,
+    block_M: int, block_N: int, stages: int, threads: int,
+) -> Any:  # fmt: skip
+    """Flash attention, forward, float16; keys after a block's last query are not visited."""
+    shape = (batch, heads, length, dim)
+    scale = math.log2(math.e) / math.sqrt(dim)
+    rows = T.GemmWarpPolicy.FullRow
+    dtype = "float16"
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor(shape, dtype),
+        K: T.Tensor(shape, dtype),
+        V: T.Tensor(shape, dtype),
+        O: T.Tensor(shape, dtype),
+    ):
+        with T.Kernel(T.ceildiv(length, block_M), heads, batch, threads=threads) as (bx, by, bz):
+            Q_shared = T.alloc_shared((block_M, dim), dtype)
+            K_shared = T.alloc_shared((block_N, dim), dtype)
+            V_shared = T.alloc_shared((block_N, dim), dtype)
+            scores = T.alloc_fragment((block_M, block_N), "float32")
+            weights = T.alloc_fragment((block_M, block_N), dtype)
+            output = T.alloc_fragment((block_M, dim), "float32")
+            largest = T.alloc_fragment((block_M,), "float32")
+            before = T.alloc_fragment((block_M,), "float32")
+            rescale = T.alloc_fragment((block_M,), "float32")
+            step_sum = T.alloc_fragment((block_M,), "float32")
+            total = T.alloc_fragment((block_M,), "float32")
+            T.copy(Q[bz, by, bx * block_M : (bx + 1) * block_M, :], Q_shared)
+            T.fill(output, 0)
+            T.fill(total, 0)
+            T.fill(largest, -T.infinity("float32"))
+            visited = (
+                T.min(T.ceildiv(length, block_N), T.ceildiv((bx + 1) * block_M, block_N))
+                if causal
+                else T.ceildiv(length, block_N)
+            )
+            for k in T.Pipelined(visited, num_stages=stages):
+                T.copy(K[bz, by, k * block_N : (k + 1) * block_N, :], K_shared)
+                if causal:
+                    for i, j in T.Parallel(block_M, block_N):
+                        scores[i, j] = T.if_then_else(
+                            bx * block_M + i >= k * block_N + j, 0, -T.infinity("float32")
+                        )
+                else:
+                    T.clear(scores)
+                T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows)
+                T.copy(V[bz, by, k * block_N : (k + 1) * block_N, :], V_shared)
+                T.copy(largest, before)
+                T.reduce_max(scores, largest, dim=1, clear=False)
+                for i in T.Parallel(block_M):
+                    rescale[i] = T.exp2(before[i] * scale - largest[i] * scale)
+                for i, j in T.Parallel(block_M, dim):
+                    output[i, j] *= rescale[i]
+                for i, j in T.Parallel(block_M, block_N):
+                    scores[i, j] = T.exp2(scores[i, j] * scale - largest[i] * scale)
+                T.copy(scores, weights)
+                T.gemm(weights, V_shared, output, policy=rows)
+                T.reduce_sum(scores, step_sum, dim=1)
+                for i in T.Parallel(block_M):
+                    total[i] = total[i] * rescale[i] + step_sum[i]
+            for i, j in T.Parallel(block_M, dim):
+                output[i, j] /= total[i]
+            T.copy(output, O[bz, by, bx * block_M : (bx + 1) * block_M, :])
+
+    return main
+
+
+def softmax(M: int, N: int, block_M: int, threads: int) -> Any:
+    """Softmax of whole rows, held in registers."""
+    log2e = math.log2(math.e)
+
+    @T.prim_func
+    def main(X: T.Tensor((M, N), "float16"), Y: T.Tensor((M, N), "float16")):
+        with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
+            x = T.alloc_fragment((block_M, N), "float32")
+            largest = T.alloc_fragment((block_M,), "float32")
+            total = T.alloc_fragment((block_M,), "float32")
+            T.copy(X[bx * block_M, 0], x)
+            T.reduce_max(x, largest, dim=1)
+            for i, j in T.Parallel(block_M, N):
+                x[i, j] = T.exp2((x[i, j] - largest[i]) * log2e)
+            T.reduce_sum(x, total, dim=1)
+            for i, j in T.Parallel(block_M, N):
+                x[i, j] /= total[i]
+            T.copy(x, Y[bx * block_M, 0])
+
+    return main
+
+
+def rms_norm(M: int, N: int, block_M: int, threads: int) -> Any:
+    """Rows divided by the root of their mean square, times a weight for each column."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((M, N), "float16"),
+        W: T.Tensor((N,), "float16"),
+        Y: T.Tensor((M, N), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
+            x = T.alloc_fragment((block_M, N), "float32")
+            squares = T.alloc_fragment((block_M, N), "float32")
+            total = T.alloc_fragment((block_M,), "float32")
+            T.copy(X[bx * block_M, 0], x)
+            for i, j in T.Parallel(block_M, N):
+                squares[i, j] = x[i, j] * x[i, j]
+            T.reduce_sum(squares, total, dim=1)
+            for i in T.Parallel(block_M):
+                total[i] = T.rsqrt(total[i] / N + 1e-6)
+            for i, j in T.Parallel(block_M, N):
+                x[i, j] = x[i, j] * total[i] * W[j]
+            T.copy(x, Y[bx * block_M, 0])
+
+    return main
+
+
+def int4_gemm(M: int, N: int, K: int, block_N: int, block_K: int, stages: int, threads: int) -> Any:
+    """C = A @ W.T for float16 A and weights of 4 bits, which become float16 on their way."""
+    block_M = 16
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), "float16"),
+        W: T.Tensor((N, K // 2), "uint8"),
+        scales: T.Tensor((N, K // GROUP), "float16"),
+        C: T.Tensor((M, N), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            A_shared = T.alloc_shared((block_M, block_K), "float16")
+            W_packed = T.alloc_shared((block_N, block_K // 2), "uint8")
+            W_shared = T.alloc_shared((block_N, block_K), "float16")
+            C_local = T.alloc_fragment((block_M, block_N), "float32")
+            T.clear(C_local)
+            for k in T.Pipelined(K // block_K, num_stages=stages):
+                T.copy(A[by * block_M, k * block_K], A_shared)
+                T.copy(W[bx * block_N, k * block_K // 2], W_packed)
+                for i, j in T.Parallel(block_N, block_K):
+                    nibble = (W_packed[i, j // 2] >> (j % 2 * 4)) & 0xF
+                    scale = scales[bx * block_N + i, (k * block_K + j) // GROUP]
+                    W_shared[i, j] = (T.cast(nibble, "float16") - T.cast(8, "float16")) * scale
+                T.gemm(
+                    A_shared, W_shared, C_local, transpose_B=True,
+                    policy=T.GemmWarpPolicy.FullCol,
+                )  # fmt: skip
+            T.copy(C_local, C[by * block_M, bx * block_N])
+
+    return main
+
+
+def copy(size: int, block: int, threads: int) -> Any:
+    """Y = X, through registers."""
+
+    @T.prim_func
+    def main(X: T.Tensor((size,), "float16"), Y: T.Tensor((size,), "float16")):
+        with T.Kernel(size // block, threads=threads) as bx:
+            x = T.alloc_fragment((block,), "float16")
+            T.copy(X[bx * block], x)
+            T.copy(x, Y[bx * block])
+
+    return main
+
+
+PROGRAMS = {
+    "gemm": gemm,
+    "attention": attention,
+    "softmax": softmax,
+    "rms_norm": rms_norm,
+    "int4_gemm": int4_gemm,
+    "copy": copy,
+}
