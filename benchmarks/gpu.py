@@ -31,7 +31,6 @@ from typing import Any
 
 import torch
 import tvm
-
 from gpu_cases import Case, cases
 from gpu_programs import PROGRAMS
 from gpu_timing import measure, relative_error

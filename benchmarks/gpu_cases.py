@@ -180,7 +180,7 @@ def attention_case(batch: int, heads: int, length: int, dim: int, causal: bool) 
         reference=lambda q, k, v: torch.stack(
             [attend(*(x[:, head].double() for x in (q, k, v))) for head in range(heads)],
             dim=1,
-        ),  # fmt: skip
+        ),
         tolerance=4e-3,
         work=4.0 * batch * heads * length * length * dim / (2 if causal else 1),
         unit="TFLOP/s",
