@@ -67,3 +67,10 @@ def test_resources_are_those_of_the_loaded_kernel(increment):
     (used,) = increment.resources()
     assert 0 < used.registers <= 32
     assert used.spills == 0
+
+
+def test_a_profiler_measures_the_gpu_and_not_the_launch(increment):
+    profiler = increment.get_profiler()
+    assert profiler.inputs()[0].device.type == "cuda"
+    # 8 MB take 2 us or more at 4 TB/s; waiting for a launch from Python would take much longer.
+    assert 0.001 < profiler.do_bench(return_mode="median") < 0.05
