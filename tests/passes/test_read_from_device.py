@@ -143,3 +143,28 @@ def test_a_loop_without_copies_has_nothing_to_pipeline(recwarn):
     kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
     assert not recwarn.list
     assert not staged(kernel)
+
+
+def test_a_loop_with_stages_given_by_hand_keeps_its_statements():
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 64), "float16"),
+        B: T.Tensor((64, 32), "float16"),
+        C: T.Tensor((32, 32), "float32"),
+    ):
+        with T.Kernel(1, threads=32):
+            A_shared = T.alloc_shared((32, 32), "float16")
+            B_shared = T.alloc_shared((32, 32), "float16")
+            c = T.alloc_fragment((32, 32), "float32")
+            T.clear(c)
+            for k in T.Pipelined(2, order=[0, 1, 2], stage=[0, 0, 1]):
+                T.copy(A[0, k * 32], A_shared)
+                T.copy(B[k * 32, 0], B_shared)
+                T.gemm(A_shared, B_shared, c)
+            T.copy(c, C)
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    assert staged(kernel) == {"A_shared", "B_shared"}
+    A, B, C = torch.randn(32, 64).half(), torch.randn(64, 32).half(), torch.empty(32, 32)
+    kernel(A, B, C)
+    torch.testing.assert_close(C.double(), A.double() @ B.double(), rtol=1e-4, atol=1e-4)

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.language.loops import STAGES_ANNOTATION
+from tvmtile.language.loops import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.passes.accesses import accesses_of
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
@@ -26,7 +26,7 @@ def ReadFromDevice(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     On unified memory the copy pays where several simdgroups read the tile, or where it is read more
     than once. It is left out where one operator after it, in the same loop, reads the tile, and each
-    element once. `T.copy(..., annotations={"direct": ...})` decides otherwise: True leaves the copy out
+    element once; not in a loop whose statements the user has given stages, one each. `T.copy(..., annotations={"direct": ...})` decides otherwise: True leaves the copy out
     however many simdgroups read the tile, False keeps it.
 
     Before
@@ -75,6 +75,7 @@ class _Direct:
         self._context = context
         self._accesses = accesses_of(kernel)
         self._written = {access.buffer for access in self._accesses if access.writes}
+        self._written_by_plan = _written_in_planned_loops(kernel)
         self._left_out: set[ir.Var] = set()
 
     def apply(self) -> tirx.For:
@@ -133,6 +134,8 @@ class _Direct:
         # Rows and columns of the tile are the last axes of the source too.
         outer = [1] * (len(source.region) - len(shape))
         in_line = [constant(r.extent) for r in source.region] == [*outer, *shape]
+        if tile.source in self._written_by_plan:
+            return None
         if not is_whole(tile) or not in_line or not all(is_stable(r.min) for r in source.region):
             return None
         return source, tile, bool(getattr(op, "direct", None))
@@ -148,6 +151,18 @@ class _Direct:
             if op is not None and any(buffer_of(o).same_as(tile) for o in op.reads()):
                 return number
         return None
+
+
+def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
+    """What loops write whose stages and order the user gives."""
+    written: set[ir.Var] = set()
+
+    def note(loop: tirx.For) -> None:
+        if STAGE_ANNOTATION in loop.annotations:
+            written.update(access.buffer for access in accesses_of(loop.body) if access.writes)
+
+    tvm_ffi.structural_walk(kernel, (tirx.For, note))
+    return written
 
 
 def _reading(

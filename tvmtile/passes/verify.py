@@ -19,6 +19,7 @@ from tvm.tirx.analysis import verify_well_formed
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import VerifyError
 from tvmtile.layout.fragment import layout_of
+from tvmtile.passes.asynchrony import FILLING_ISSUES
 from tvmtile.passes.kernels import is_barrier, is_kernel, is_tile_program, leaves_loop
 from tvmtile.passes.plan_shared_memory import allocated_bytes
 from tvmtile.rewriting import ScopedRewriter, contains
@@ -325,6 +326,9 @@ class _Bounds(ScopedRewriter):
             return node
         if isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else":
             self._visit_cases(*node.args)
+            return node
+        if isinstance(node.op, ir.Op) and node.op.name in FILLING_ISSUES:
+            self.mutate(node.args[0])
             return node
         return self.descend(node)
 

@@ -78,6 +78,14 @@ def test_a_round_of_a_gemm_has_one_barrier_between_the_wait_and_the_next_copy(st
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_what_is_copied_before_a_loop_may_arrive_in_it(stages, steps):
+    func = with_barriers(product(stages, steps))
+    assert executed(func) == steps
+    assert_each_is_needed(func)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
 def test_each_barrier_of_a_gemm_is_needed(stages):
     assert_each_is_needed(with_barriers(product(stages)))
 

@@ -10,6 +10,7 @@ copied is visible after a barrier behind their waits.
 """
 
 from tvmtile.passes.asynchrony.groups import (
+    FILLING_ISSUES,
     ISSUES,
     MAX_IN_FLIGHT,
     commit,
@@ -21,6 +22,7 @@ from tvmtile.passes.asynchrony.groups import (
 )
 
 __all__ = [
+    "FILLING_ISSUES",
     "ISSUES",
     "MAX_IN_FLIGHT",
     "commit",

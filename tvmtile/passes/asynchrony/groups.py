@@ -6,6 +6,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 __all__ = [
+    "FILLING_ISSUES",
     "ISSUES",
     "MAX_IN_FLIGHT",
     "commit",
@@ -16,12 +17,9 @@ __all__ = [
     "waited",
 ]
 
-ISSUES = (
-    "tirx.ptx.cp_async_ca",
-    "tirx.ptx.cp_async_cg",
-    "tirx.ptx.cp_async_ca_src_size",
-    "tirx.ptx.cp_async_cg_src_size",
-)
+FILLING_ISSUES = ("tirx.ptx.cp_async_ca_src_size", "tirx.ptx.cp_async_cg_src_size")
+"""Those that are told how many bytes they read; where that is none, the source may lie anywhere."""
+ISSUES = ("tirx.ptx.cp_async_ca", "tirx.ptx.cp_async_cg", *FILLING_ISSUES)
 """The instructions that issue a copy; their first operand is the place in shared memory."""
 MAX_IN_FLIGHT = 7
 """The largest number of groups that TVM's `wait_group` takes."""

@@ -1,6 +1,7 @@
 """Where the barriers stand: as few as there can be, executed as rarely as there can be.
 
-The loops are looked at from the inside out, since what races within a loop needs a barrier within it.
+The loops are looked at from the inside out, since what races within a loop needs a barrier within it,
+and so does what arrives in it, wherever it was issued.
 Of a barrier at each place of a loop's body all are taken away that are not needed, one after the other
 from each place on and around the loop, and the best of the results are kept: which of them is best for
 the program is decided by what it spares outside, before the loop or after it.
@@ -51,6 +52,7 @@ def place(program: Sequence, checker: Checker) -> Barriers:
     DataRace
         If barriers at all places do not suffice.
     """
+    checker.follow(program)
     _, slots = _choices(program, None, checker)[0]
     barriers: Barriers = dict.fromkeys(slots, Barrier())
 

@@ -185,6 +185,14 @@ class Checker:
         self._barriers: Barriers = {}
         self._of_device = True
         self._exits: list[tuple[_State, _State]] = []
+        self._is_looking = True
+        self._entering: dict[Iteration, _State] = {}
+
+    def follow(self, program: Sequence) -> None:
+        """Find which asynchronous copies are on their way where loops begin: they may arrive inside."""
+        self._is_looking = False
+        self.race(program, (), {})
+        self._is_looking = True
 
     def race(
         self,
@@ -194,7 +202,7 @@ class Checker:
         *,
         of_device: bool = True,
     ) -> Race | None:
-        """Find a race in a part of the program, on its own.
+        """Find a race in a part of the program, on its own but for copies that arrive in it.
 
         Parameters
         ----------
@@ -214,7 +222,8 @@ class Checker:
             if isinstance(part, Sequence):
                 self._sequence(part, _NOTHING, loops)
             else:
-                self._item(part, _NOTHING, loops)
+                on_their_way = self._entering.get(part) if isinstance(part, Iteration) else None
+                self._item(part, on_their_way or _NOTHING, loops)
         except Race as race:
             return race
         return None
@@ -257,6 +266,8 @@ class Checker:
     def _iteration(self, item: Iteration, before: _State, loops: tuple[Loop, ...]) -> _State:
         loop = item.loop
         inside = (*loops, loop)
+        if not self._is_looking:
+            self._entering[item] = self._entering.get(item, _NOTHING) | _pending(before)
         first = frozenset(_with(opened, loop, Order.FIRST) for opened in before)
         state, reached = first, _NOTHING
         while True:
@@ -288,7 +299,7 @@ class Checker:
         opened: list[_Open] = []
         orders = frozenset((loop, Order.SAME) for loop in loops)
         for access in accesses:
-            for other in state:
+            for other in state if self._is_looking else ():
                 self._check(other, access)
             commits = 0 if access.is_asynchronous else None
             opened.append(_Open(access, orders, Meeting.NEVER, commits))

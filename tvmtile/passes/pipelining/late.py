@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.passes.kernels import statements_of
+from tvmtile.passes.kernels import flattened, statements_of
 from tvmtile.passes.pipelining.body import Unit
 from tvmtile.passes.pipelining.plan import Plan
 from tvmtile.passes.pipelining.tiles import KernelTiles
@@ -36,6 +36,9 @@ def late_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bo
 
 
 def _is_move(stmt: tirx.Stmt) -> bool:
+    if isinstance(stmt, tirx.SeqStmt):  # names, and what they are for
+        *names, last = flattened(stmt)
+        return all(isinstance(name, tirx.Bind) for name in names) and _is_move(last)
     if isinstance(stmt, tirx.IfThenElse):
         return all(_is_move(case) for case in statements_of(stmt))
     if isinstance(stmt, tirx.For):
