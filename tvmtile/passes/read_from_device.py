@@ -26,8 +26,9 @@ def ReadFromDevice(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     On unified memory the copy pays where several simdgroups read the tile, or where it is read more
     than once. It is left out where one operator after it, in the same loop, reads the tile, and each
-    element once; not in a loop whose statements the user has given stages, one each. `T.copy(..., annotations={"direct": ...})` decides otherwise: True leaves the copy out
-    however many simdgroups read the tile, False keeps it.
+    element once; not in a loop whose statements the user has given stages, one each.
+    `T.copy(..., annotations={"direct": ...})` decides otherwise: True leaves the copy out however many
+    simdgroups read the tile, False keeps it.
 
     Before
     ------
