@@ -389,7 +389,10 @@ def add_tilelang(results: list[dict[str, Any]], theirs: dict[str, Any], chosen: 
 def report(
     args: argparse.Namespace, results: list[dict[str, Any]], costs: list[dict[str, Any]]
 ) -> None:
-    about = machine(f"python benchmarks/gpu.py {' '.join(sys.argv[1:])}".strip())
+    options = "".join(
+        f" --{name} {value}" for name in ("only", "tilelang") if (value := getattr(args, name))
+    )
+    about = machine(f"python benchmarks/gpu.py{options}")
     about_text = ", ".join(f"{key} {value}" for key, value in about.items())
     tables = [speed_table(results)] if results else []
     text = "\n\n".join([about_text, *tables, table(costs)]) + "\n"
