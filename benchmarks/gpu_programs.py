@@ -121,7 +121,7 @@ def attention(
                     rescale, step_sum, total, bx, by, bz, k, False,
                 )  # fmt: skip
             if causal:
-                for tile in T.serial(T.ceildiv(block_M, block_N)):
+                for tile in T.Pipelined(T.ceildiv(block_M, block_N), num_stages=stages):
                     step(
                         K, V, Q_shared, K_shared, V_shared, scores, weights, output, largest,
                         before, rescale, step_sum, total, bx, by, bz, unmasked + tile, True,
