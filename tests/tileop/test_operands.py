@@ -33,3 +33,22 @@ def test_bounds_of_a_region_may_be_names():
     padded = torch.cat([a, torch.zeros(32, 8)])
     assert torch.equal(b, padded[:128].reshape(4, 32, 8))
     assert torch.equal(c, torch.stack([padded[s : s + 32] for s in starts.tolist()]))
+
+
+SEVERAL_THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+from tvm import tirx
+from tvmtile.tileop.operands import constant
+
+n = tirx.Var("n", "int32")
+value = tirx.if_then_else(tirx.all(n >= 2, n < 8), tirx.if_then_else(n < 9, n - n, n), 0)
+with ThreadPoolExecutor(8) as workers:
+    print(set(workers.map(lambda _: constant(value), range(20000))))
+"""
+
+
+def test_several_threads_simplify_at_the_same_time():
+    # In a process of its own: TVM aborts where threads share an analyzer.
+    command = [sys.executable, "-c", SEVERAL_THREADS]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "{0}\n"), run.stderr

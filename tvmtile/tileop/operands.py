@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,7 +29,15 @@ __all__ = [
     "without_units",
 ]
 
-_ANALYZER = Analyzer()
+
+class _OfThread(threading.local):
+    """An analyzer for each thread: calls of one from several threads corrupt what it knows."""
+
+    def __init__(self) -> None:
+        self.analyzer = Analyzer()
+
+
+_OF_THREAD = _OfThread()
 
 
 def check_operand(operator: str, name: str, value: Any) -> Any:
@@ -139,7 +148,7 @@ def constant(value: Any) -> int | None:
         return value
     if isinstance(value, tirx.IntImm):
         return int(value.value)
-    simplified = _ANALYZER.simplify(value)
+    simplified = _OF_THREAD.analyzer.simplify(value)
     return int(simplified.value) if isinstance(simplified, tirx.IntImm) else None
 
 
@@ -254,4 +263,4 @@ def _slice(r: ir.Range) -> str:
     low, extent = constant(r.min), constant(r.extent)
     if low is not None and extent is not None:
         return f"{low}:{low + extent}"
-    return f"{r.min}:{_ANALYZER.simplify(r.min + r.extent)}"
+    return f"{r.min}:{_OF_THREAD.analyzer.simplify(r.min + r.extent)}"
