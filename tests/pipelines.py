@@ -73,7 +73,7 @@ def _sums(rows: torch.Tensor) -> torch.Tensor:
 
 @case
 def dynamic_trips_and_starts(stages: int) -> Run:
-    bounds = [(0, 0), (0, 1), (0, 2), (0, 6), (1, 4), (3, 6), (5, 6), (4, 2)]
+    bounds = [(1, 6), (0, 0), (0, 1), (0, 2), (0, 6), (1, 4), (3, 6), (5, 6), (4, 2)]
 
     @T.prim_func
     def program(
@@ -116,6 +116,25 @@ def dynamic_length(stages: int) -> Run:
 
     a = numbers(5, 64, dtype="float32")
     return Run(program, (a,), _sums(a.flip(1)))
+
+
+@case
+def a_ragged_vector(stages: int) -> Run:
+    @T.prim_func
+    def program(A: T.Tensor((1237,), "float16"), C: T.Tensor((512,), "float32")):
+        with T.Kernel(1, threads=THREADS):
+            tile = T.alloc_shared((512,), "float16")
+            total = T.alloc_fragment((512,), "float32")
+            T.clear(total)
+            for k in T.Pipelined(T.ceildiv(1237, 512), num_stages=stages):
+                T.copy(A[k * 512], tile)
+                for i in T.Parallel(512):
+                    total[i] = total[i] * 2 + tile[511 - i]
+            T.copy(total, C)
+
+    a = numbers(1237)
+    padded = torch.nn.functional.pad(a, (0, 3 * 512 - 1237)).reshape(3, 512)
+    return Run(program, (a,), _sums(padded.flip(1)))
 
 
 @case

@@ -55,6 +55,11 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     loops of any number of iterations are right. Names of values are bound again for each iteration
     that needs them. A group of statements that do the same iteration stands in one branch.
 
+    Where the target has asynchronous copies, moves from global memory into tiles that only later stages
+    touch are marked as such that may arrive late. Each round commits a group behind the statements of a
+    stage that have such moves, and begins with a wait that leaves in flight what no stage uses yet:
+    `s - 2` groups with `num_stages=s`. Behind the loop nothing is in flight.
+
     Allocations and views in the loop move before it.
 
     Raises

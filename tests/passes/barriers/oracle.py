@@ -34,10 +34,11 @@ class Oracle:
     """Executes the kernel of a function: its stores, loops and branches, on indices alone.
 
     Barriers order threadgroup memory, and device memory too if they say so or the target is none that
-    asks them to say so. The tensors of `ignored` are not looked at.
+    asks them to say so. The tensors of `ignored` are not looked at. What indices and bounds read of the
+    function's parameters is in `arguments`, torch tensors in their order.
     """
 
-    def __init__(self, func, ignored=()):
+    def __init__(self, func, ignored=(), arguments=()):
         kernels = []
         structural_walk(
             func.body, (tirx.For, lambda node: kernels.append(node) if is_kernel(node) else None)
@@ -45,6 +46,14 @@ class Oracle:
         self.launch = Launch(kernels[0])
         self.fenced = is_for_metal(func)
         self.ignored = set(ignored)
+        self.known = {}
+        for param, tensor in zip(func.params, arguments, strict=False):
+            self.known[param] = tensor
+            self.known.update(
+                (extent, size)
+                for extent, size in zip(param.ty.shape, tensor.shape, strict=True)
+                if isinstance(extent, ir.Var)
+            )
         self.touched = {}
         self.groups = {}  # of copies that a thread has committed and not waited for, oldest first
         self.issued = {}  # by thread: the elements of copies that are not committed
@@ -54,7 +63,7 @@ class Oracle:
 
     def run(self):
         environments = [
-            {var: int(value.value) for var, value in indices.items()}
+            {**self.known, **{var: int(value.value) for var, value in indices.items()}}
             for indices in self.launch.all_threads()
         ]
         for environment in environments:
@@ -74,6 +83,9 @@ class Oracle:
                 self.statement(child, threads)
         elif is_any_barrier(stmt):
             self.barrier(stmt, threads)
+        elif isinstance(stmt, tirx.Bind):
+            for thread in threads:
+                thread[stmt.var] = value(stmt.value, thread)
         elif isinstance(stmt, tirx.For):
             self.loop(stmt, threads)
         elif isinstance(stmt, tirx.Evaluate) and isinstance(stmt.value, ir.Call):
@@ -215,6 +227,11 @@ def value(expression, environment):
         return environment[expression]
     if isinstance(expression, tirx.Not):
         return not value(expression.a, environment)
+    if isinstance(expression, tirx.Cast):
+        return value(expression.value, environment)
+    if isinstance(expression, ir.TensorLoad):
+        place = tuple(value(index, environment) for index in expression.indices)
+        return int(environment[expression.source][place])
     operation = {
         tirx.Add: lambda a, b: a + b,
         tirx.Sub: lambda a, b: a - b,
@@ -224,6 +241,12 @@ def value(expression, environment):
         tirx.LT: lambda a, b: a < b,
         tirx.EQ: lambda a, b: a == b,
         tirx.And: lambda a, b: a and b,
+        tirx.Or: lambda a, b: a or b,
+        tirx.LE: lambda a, b: a <= b,
+        tirx.GT: lambda a, b: a > b,
+        tirx.NE: lambda a, b: a != b,
+        tirx.Min: min,
+        tirx.Max: max,
         tirx.GE: lambda a, b: a >= b,
         ir.prim.BitwiseXor: lambda a, b: a ^ b,
     }[type(expression)]
