@@ -20,7 +20,6 @@ from tvmtile.layout.fragment import (
     replicated,
     spread,
 )
-from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW
 
 
@@ -146,8 +145,3 @@ def test_two_ways_to_write_an_index_are_refined(first, second, extents):
 
     pairs = common_refinement(digits(first), digits(second))
     assert extents == (None if pairs is None else [a.extent for a, _ in pairs])
-
-
-def test_a_product_is_no_elementwise_loop_where_matrices_do_it():
-    tile = tirx.decl_buffer((8, 8), "float16", scope="shared")
-    assert Gemm(tile, tile, tile).normalized().as_loops() is None

@@ -59,9 +59,11 @@ class _Lower(ScopedRewriter):
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target
+        self._statement: Any = None
         self.imports: list[str] = []
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        self._statement = node.value
         lowered = self.mutate(node.value)
         return lowered if isinstance(lowered, tirx.Stmt) else tirx.Evaluate(lowered, node.span)
 
@@ -70,5 +72,11 @@ class _Lower(ScopedRewriter):
         op = operator_of(call)
         if op is None or op.is_tile:
             return call
-        context = LoweringContext(self._target, self.analyzer, location_of(call), self.imports)
+        context = LoweringContext(
+            self._target,
+            self.analyzer,
+            location_of(call),
+            self.imports,
+            is_statement=node.same_as(self._statement),
+        )
         return lower(op, context)

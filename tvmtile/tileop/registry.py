@@ -94,6 +94,21 @@ class TileOp:
         """The elementwise loops that the operator stands for; None for one that is none."""
         return None
 
+    def over_neighbours(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> TileOp | None:
+        """An element operator for an iteration of a loop and those after it; None where there is none.
+
+        Parameters
+        ----------
+        variable : Var
+            The loop variable.
+        lanes : int
+            How many iterations.
+        place : sequence of Expr
+            The indices of what the first of them writes; those of the others follow in memory.
+        """
+        del variable, lanes, place
+        return None
+
     def carried_layouts(self, layouts: Mapping[ir.Var, Any]) -> dict[ir.Var, Any]:
         """The layouts that fragments should have, so that others, of known layout, fit them.
 
@@ -245,6 +260,10 @@ class LoweringContext:
         links it into the module, each text once.
     launch : Launch
         The loops of the kernel over blocks and threads.
+    is_statement : bool
+        The operator stands by itself: nobody takes its value.
+    declined : list of (str, str)
+        The implementations that were tried before, and why they do not fit.
     """
 
     target: Target
@@ -252,6 +271,8 @@ class LoweringContext:
     location: SourceLocation | None = None
     imports: list[str] = field(default_factory=list)
     launch: Any = None
+    is_statement: bool = False
+    declined: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def threads(self) -> int:
@@ -350,7 +371,7 @@ def lower(op: TileOp, context: LoweringContext) -> tirx.Stmt:
         If every lowering declines; the message is the table of their reasons.
     """
     kind = context.target.kind.name
-    reasons = []
+    reasons = context.declined = []
     for candidate in _LOWERINGS.get((op.name, kind), []):
         try:
             return candidate.function(op, context)

@@ -182,9 +182,7 @@ class Gemm(TileOp):
         operands = [self.C, self.A, self.B]
         return operands if all(dtype_of(o) in _MATRIX_DTYPES for o in operands) else []
 
-    def as_loops(self) -> tirx.Stmt | None:
-        if self.matrix_operands():
-            return None
+    def as_loops(self) -> tirx.Stmt:
         wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
         total = tirx.decl_buffer((1,), wide, name="total", scope="local")
 

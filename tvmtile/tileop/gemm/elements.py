@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from tvm import tirx
 
+from tvmtile.errors import warn
 from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.operands import describe
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["gemm_elements"]
 
 
-@lowering(Gemm, target=("metal", "cuda"), variant="elements")
+@lowering(Gemm, target="metal", variant="elements")
 def gemm_elements(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """`C[i, j] += A[i, k] * B[k, j]`, the elements shared out over the threads."""
     del context
-    loops = op.as_loops()
-    if loops is None:
+    if op.matrix_operands():
         raise Decline("the matrix unit has these dtypes, so that it should be used")
-    return loops
+    return op.as_loops()
+
+
+@lowering(Gemm, target="cuda", variant="elements")
+def gemm_elements_cuda(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """The same for what no instruction takes; a warning says why, where other extents would do."""
+    if op.matrix_operands():
+        reasons = "; ".join(reason.splitlines()[0] for _, reason in context.declined)
+        warn(
+            f"gemm: {describe(op.C)} is computed element by element, which is slow: {reasons}",
+            context.location,
+        )
+    return op.as_loops()
