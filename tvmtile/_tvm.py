@@ -21,6 +21,7 @@ from tvm.tirx.script.builder.ir import register_script_namespace
 
 __all__ = [
     "OPAQUE",
+    "PURE",
     "IRBuilder",
     "buffer_var",
     "call_packed_returning",
@@ -48,6 +49,7 @@ def call_packed_returning(dtype: str, name: str, *args: Any) -> ir.Expr:
 
 register_op = _ir_ffi.RegisterOp
 OPAQUE = int(CallEffectKind.Opaque.value)
+PURE = int(CallEffectKind.Pure.value)
 
 parser_method = dispatch.register
 """Decorator `(token, node type)`: how TVMScript's parser visits a node under a decorator."""

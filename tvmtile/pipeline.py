@@ -13,7 +13,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
-from tvmtile.codegen.metal_constants import WriteConstants
+from tvmtile.codegen.constants import WriteConstants
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
 from tvmtile.errors import UnknownTarget, hide_internal_frames
@@ -38,12 +38,15 @@ from tvmtile.passes import (
     InterchangeLoopsOnCpu,
     LaunchBlocksOnCpu,
     Legalize,
+    LowerAssertionsOnCuda,
     LowerElementOp,
     LowerMathOnCpu,
     LowerNarrowFloatsOnCpu,
+    LowerNarrowFloatsOnCuda,
     LowerNarrowFloatsOnMetal,
     LowerParallelOnCpu,
     LowerTileOp,
+    LowerWaitsOnCuda,
     OrderBlocks,
     PadSharedRows,
     PlaceFragments,
@@ -140,6 +143,9 @@ _CUDA: tuple[Any, ...] = (
     PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # operators on single elements become instructions
+    LowerNarrowFloatsOnCuda,  # floats of 8 bits become integers that hold their bits
+    LowerWaitsOnCuda,  # barriers of warps, and of some threads, become instructions
+    LowerAssertionsOnCuda,  # assertions print what does not hold, and stop the kernel
 )
 
 LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL, "cuda": _CUDA}

@@ -5,11 +5,9 @@ Metal's functions take float and half. A bfloat16 is computed with in float32, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from tvm import ir
 
-from tvm import ir, tirx
-from tvm.tirx.script import builder as T
+from tvmtile.codegen.float_functions import Rule, calling, register, widened
 
 __all__ = ["FUNCTIONS"]
 
@@ -69,47 +67,15 @@ _NAMES = [
 ]
 _OTHER_NAMES = {"nearbyint": "rint", "round": "rint"}
 _IN_FLOAT32 = {"log1p": "tvmtile_log1p", "hypot": "tvmtile_hypot", "isnan": "tvmtile_isnan"}
-_LEVEL = 11  # above TVM's own rules
 
 
-def _rule(name: str, narrowest: str) -> Callable[[ir.Call], ir.Expr]:
-    """Call a function of Metal that takes floats of a dtype and wider ones."""
-
-    def lowered(call: ir.Call) -> ir.Expr:
-        result = str(call.ty.dtype)
-        operand = str(call.args[0].ty.dtype)
-        if operand in ("float32", narrowest):
-            return T.call_pure_extern(result, name, *call.args)
-        wide = [tirx.Cast("float32", arg) for arg in call.args]
-        if result == "bool":
-            return T.call_pure_extern(result, name, *wide)
-        return tirx.Cast(result, T.call_pure_extern("float32", name, *wide))
-
-    return lowered
-
-
-def _widened(rule: Callable[[ir.Call], ir.Expr]) -> Callable[[ir.Call], ir.Expr]:
-    """A rule of TVM's that bfloat16 is kept from."""
-
-    def lowered(call: ir.Call) -> ir.Expr:
-        if str(call.ty.dtype) != "bfloat16":
-            return rule(call)
-        wide: Any = ir.Call(
-            call.op, [tirx.Cast("float32", arg) for arg in call.args], ret_ty="float32"
-        )
-        return tirx.Cast("bfloat16", rule(wide))
-
-    return lowered
-
-
-def _register() -> None:
-    rules = {name: _rule(name, "float16") for name in _NAMES}
-    rules |= {name: _rule(other, "float16") for name, other in _OTHER_NAMES.items()}
-    rules |= {name: _rule(function, "float32") for name, function in _IN_FLOAT32.items()}
+def _rules() -> dict[str, Rule]:
+    names = {name: name for name in _NAMES} | _OTHER_NAMES
+    rules = {name: calling({"float32": own, "float16": own}) for name, own in names.items()}
+    rules |= {name: calling({"float32": function}) for name, function in _IN_FLOAT32.items()}
     for name in ("erf", "tanh"):
-        rules[name] = _widened(ir.Op.get(f"tirx.{name}").get_attr("metal.FLowerIntrinsic"))
-    for name, rule in rules.items():
-        tirx.register_intrin_lowering(f"tirx.{name}", target="metal", f=rule, level=_LEVEL)
+        rules[name] = widened(ir.Op.get(f"tirx.{name}").get_attr("metal.FLowerIntrinsic"))
+    return rules
 
 
-_register()
+register("metal", _rules())

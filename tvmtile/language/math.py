@@ -10,6 +10,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
+from tvmtile.codegen.float_functions import FAST
 from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 from tvmtile.language.dtypes import DType, as_dtype, cast
 from tvmtile.language.frontend.tracer import as_condition
@@ -362,7 +363,8 @@ def _fast(function: Any) -> Any:
     """A function that may be less exact where the target has a faster one; a CPU has none."""
 
     def fast(x: Any) -> ir.Expr:
-        return function(as_expr(x))
+        call = function(as_expr(x))
+        return ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
 
     fast.__doc__ = f"`{function.__name__}`, less exact where the target has a faster instruction."
     return fast

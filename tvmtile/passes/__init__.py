@@ -23,12 +23,18 @@ from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
+from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
 from tvmtile.passes.lower_element_op import LowerElementOp
 from tvmtile.passes.lower_math import LowerMathOnCpu
-from tvmtile.passes.lower_narrow_floats import LowerNarrowFloatsOnCpu, LowerNarrowFloatsOnMetal
+from tvmtile.passes.lower_narrow_floats import (
+    LowerNarrowFloatsOnCpu,
+    LowerNarrowFloatsOnCuda,
+    LowerNarrowFloatsOnMetal,
+)
 from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
+from tvmtile.passes.lower_waits import LowerWaitsOnCuda
 from tvmtile.passes.order_blocks import OrderBlocks
 from tvmtile.passes.pad_shared_rows import PadSharedRows
 from tvmtile.passes.place_fragments import PlaceFragments
@@ -64,13 +70,16 @@ __all__ = [
     "InterchangeLoopsOnCpu",
     "LaunchBlocksOnCpu",
     "Legalize",
+    "LowerAssertionsOnCuda",
     "LowerElementOp",
     "LowerMathOnCpu",
     "LowerNarrowFloatsOnCpu",
+    "LowerNarrowFloatsOnCuda",
     "LowerNarrowFloatsOnMetal",
     "LowerParallelOnCpu",
     "LowerTileOp",
     "LowerTilePrograms",
+    "LowerWaitsOnCuda",
     "OrderBlocks",
     "PadSharedRows",
     "PlaceFragments",

@@ -1,4 +1,4 @@
-"""LowerNarrowFloatsOnCpu, LowerNarrowFloatsOnMetal: narrow floats become integers with their bits."""
+"""LowerNarrowFloatsOnCpu, ...OnMetal, ...OnCuda: narrow floats become integers with their bits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.codegen import metal_floats
+from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import seq
 from tvmtile.tileop.operands import describe
 
-__all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnMetal"]
+__all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloatsOnMetal"]
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
 _PACKED = ("float4_", "float6_")
@@ -97,8 +97,48 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
         If a tile has elements of less than 8 bits.
     """
     del context
-    dtypes = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
-    return _lowered(func, _Lowering(dtypes, metal_floats.decode, metal_floats.encode))
+    return _lowered(func, _Lowering(_OF_8_BITS, metal_floats.decode, metal_floats.encode))
+
+
+@prim_func_pass("LowerNarrowFloatsOnCuda")
+def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Keep values of floats of 8 bits as their bits, and compute with them in float32.
+
+    TVM's generator knows two of their dtypes, has no arithmetic on them and no vectors of eight. The
+    conversions are functions in the source of the kernel (`tvmtile.codegen.cuda_floats`).
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float8_e5m2")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = A[31 - tx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float8_e5m2")):
+        A_bits = T.decl_buffer((32,), "uint8", data=A.data)
+        B_bits = T.decl_buffer((32,), "uint8", data=B.data)
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B_bits[tx] = A_bits[31 - tx]
+    ```
+
+    Raises
+    ------
+    UnsupportedDtype
+        If a tile has elements of less than 8 bits.
+    """
+    del context
+    return _lowered(func, _Lowering(_OF_8_BITS, cuda.decode, cuda.encode))
+
+
+_OF_8_BITS = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
 
 
 def _lowered(func: tirx.PrimFunc, lowering: _Lowering) -> tirx.PrimFunc:

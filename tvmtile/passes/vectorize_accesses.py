@@ -17,13 +17,16 @@ from tvmtile.layout.shared import has_plain_rows, neighbours
 from tvmtile.passes.threads.variance import is_private
 from tvmtile.rewriting import contains, for_loop, seq, substitute
 from tvmtile.scopes import is_fragment, is_shared
-from tvmtile.tileop.operands import constant
+from tvmtile.tileop.operands import constant, offset_in_memory
+from tvmtile.tileop.registry import operator_of
 
 __all__ = ["LARGEST", "bytes_of", "first_neighbour", "vectorized"]
 
 _WORD = 4
 LARGEST = 16
 """Bytes that a thread moves at once at most."""
+_LANES = 4
+"""Lanes of the widest vector that an element operator has."""
 
 
 def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
@@ -41,6 +44,9 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
         Knows the ranges of the variables around.
     """
     moves = _Moves(variable, extent, analyzer)
+    together = moves.of_operator(body)
+    if together is not None:
+        return together
     for load in _loads_in(body):
         moves.add_load(load)
     store = body if isinstance(body, tirx.BufferStore) else None
@@ -95,6 +101,24 @@ class _Moves:
         array = self._array(load.source)
         self.loaded.append((load, array, first))
         self.before += [tirx.AllocBuffer(array), self._move(array, _START, load.source, first)]
+
+    def of_operator(self, body: tirx.Stmt) -> tirx.Stmt | None:
+        """What an element operator has for neighbours in memory, at most four at once."""
+        op = operator_of(body.value) if isinstance(body, tirx.Evaluate) else None
+        if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
+            return None
+        (written,) = op.writes()
+        first = self._first(written.source, written.indices)
+        if first is None or len(first) != len(written.indices):
+            return None
+        *outer, last = first
+        lanes = min(self._extent, _LANES)
+        vector = op.over_neighbours(self._variable, lanes, [*outer, last + self._variable])
+        if vector is None:
+            return None
+        together = tirx.Evaluate(vector.to_call(body.value.span), body.span)
+        starts = [tirx.const(n, "int32") for n in range(0, self._extent, lanes)]
+        return seq([substitute(together, {self._variable: start}) for start in starts])
 
     def _array(self, buffer: ir.Var) -> ir.Var:
         return tirx.decl_buffer(
@@ -198,7 +222,7 @@ def first_neighbour(
     run = neighbours(buffer) if is_shared(buffer) else None
     if run is not None and run % extent:
         return None
-    candidates = [[_offset(buffer, indices)]] if run is None else []
+    candidates = [[offset_in_memory(buffer, indices)]] if run is None else []
     if not buffer.ty.strides:
         candidates.insert(0, list(indices))
     for place in candidates:
@@ -231,15 +255,3 @@ def bytes_of(buffer: ir.Var) -> int:
     """Bytes of an element; 0 where elements are no whole bytes."""
     dtype = DataType(str(buffer.ty.dtype))
     return 0 if dtype.bits % 8 or str(dtype) == "bool" else int(dtype.bits) // 8
-
-
-def _offset(buffer: ir.Var, indices: Any) -> Any:
-    """The number of elements before one, in memory."""
-    strides = buffer.ty.strides
-    offset: Any = 0
-    for axis, index in enumerate(indices):
-        if strides:
-            offset = offset + index * strides[axis]
-        else:
-            offset = offset * buffer.ty.shape[axis] + index
-    return offset

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.codegen import metal_atomics
+from tvmtile.codegen import cuda_atomics, metal_atomics
+from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, carrier_dtype, supported_dtypes
 from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype
-from tvmtile.rewriting import nest
+from tvmtile.rewriting import nest, seq, substitute
 from tvmtile.tileop.elementwise import (
     converted,
     element,
@@ -294,6 +296,10 @@ def _single(name: str, operand_name: str, operand: Any) -> ir.TensorLoad:
     return tirx.BufferLoad(buffer_of(operand), origin_of(operand))
 
 
+_VECTORS = ("float16", "bfloat16", "float32")
+"""Dtypes of which some GPU adds several elements at once."""
+
+
 def _check_dtype(kind: str, operand: Any) -> None:
     if dtype_of(operand) not in supported_dtypes(kind):
         raise UnsupportedDtype(
@@ -334,6 +340,14 @@ class Atomic(TileOp):
 
     def normalized(self) -> Atomic:
         return self
+
+    def over_neighbours(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> Atomic | None:
+        if self.kind != "add" or dtype_of(self.dst) not in _VECTORS or _lanes(self.dst) > 1:
+            return None
+        values = [substitute(self.value, {variable: variable + lane}) for lane in range(lanes)]
+        *outer, last = place
+        dst = tirx.BufferLoad(self.dst.source, [*outer, ramp(last, lanes)])
+        return replace(self, dst=dst, value=tirx.Shuffle(values, list(range(lanes))))
 
 
 @tile_operator
@@ -408,7 +422,7 @@ class AtomicTile(TileOp):
         return AtomicTile(src, dst, self.kind, self.order)
 
 
-@lowering(AtomicTile, target=("llvm", "metal"), variant="elements")
+@lowering(AtomicTile, target=("llvm", "metal", "cuda"), variant="elements")
 def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     """An atomic update of each element; edges are guarded by GuardGlobalAccess."""
     del context
@@ -427,23 +441,45 @@ def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     return nest([1], lambda _: body([0] * len(op.dst.region)))
 
 
-@lowering(Atomic, target=("llvm", "metal"), variant="instruction")
-def atomic_instruction(op: Atomic, context: LoweringContext) -> ir.Expr:
+@lowering(Atomic, target="cuda", variant="vector", priority=10)
+def atomic_vector(op: Atomic, context: LoweringContext) -> ir.Expr:
+    """Additions of two or four neighbours at once, where nobody asks for what was there before."""
+    lanes, dtype = _lanes(op.dst), dtype_of(op.dst)
+    if lanes not in (2, 4) or op.kind != "add" or dtype not in _VECTORS or not context.is_statement:
+        raise Decline("single elements are updated, or there is no vector of them")
+    is_global = _scope_of(op.dst) == "global"
+    name = cuda_atomics.vector_name_of(dtype, lanes, is_global=is_global, order=op.order)
+    values = [_lane(op.value, lane) for lane in range(lanes)]
+    return function_call("void", name, tirx.address_of(lane_of(op.dst, 0)), *values)
+
+
+@lowering(Atomic, target=("llvm", "metal", "cuda"), variant="instruction")
+def atomic_instruction(op: Atomic, context: LoweringContext) -> Any:
     """An atomic instruction, or a loop around one, for each element.
 
-    See `tvmtile.codegen.llvm_atomics` and `tvmtile.codegen.metal_atomics`.
+    See `tvmtile.codegen.llvm_atomics`, `tvmtile.codegen.metal_atomics` and
+    `tvmtile.codegen.cuda_atomics`.
     """
     lanes = _lanes(op.dst)
     if lanes == 1:
         return _call(op.kind, op.order, op.dst, op.value, context)
     results = []
     for lane in range(lanes):
-        value = tirx.Shuffle([op.value], [lane])
+        value = _lane(op.value, lane)
         results.append(_call(op.kind, op.order, lane_of(op.dst, lane), value, context))
+    if context.is_statement:
+        return seq([tirx.Evaluate(result) for result in results])
     return tirx.Shuffle(results, list(range(lanes)))
 
 
-@lowering(AtomicLoad, target=("llvm", "metal"), variant="instruction")
+def _lane(vector: ir.Expr, lane: int) -> ir.Expr:
+    """One lane of a vector; of one that is made of scalars, the scalar."""
+    if isinstance(vector, tirx.Shuffle) and len(vector.vectors) == _lanes(vector):
+        return vector.vectors[int(vector.indices[lane])]
+    return tirx.Shuffle([vector], [lane])
+
+
+@lowering(AtomicLoad, target=("llvm", "metal", "cuda"), variant="instruction")
 def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr:
     """An atomic load."""
     return _call("load", op.order, op.src, None, context)
@@ -452,8 +488,13 @@ def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr
 def _call(
     kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
 ) -> ir.Expr:
-    if context.target.kind.name == "metal":
-        return _metal_call(kind, order, place, value)
+    by_target = {"llvm": _llvm_call, "metal": _metal_call, "cuda": _cuda_call}
+    return by_target[context.target.kind.name](kind, order, place, value, context)
+
+
+def _llvm_call(
+    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+) -> ir.Expr:
     dtype = dtype_of(place)
     function, text = atomic_function(kind, dtype, order)
     context.imports.append(text)
@@ -464,8 +505,32 @@ def _call(
     return converted(tirx.call_extern(carrier, function, *operands), dtype)
 
 
-def _metal_call(kind: str, order: str, place: ir.TensorLoad, value: Any) -> ir.Expr:
-    dtype, scope = dtype_of(place), str(buffer_of(place).ty.storage_scope)
+def _cuda_call(
+    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+) -> ir.Expr:
+    del context
+    dtype = dtype_of(place)
+    if _scope_of(place) not in _SHARED_BY_THREADS:
+        raise Decline(
+            f"NVIDIA GPUs update global and shared memory atomically, not {_scope_of(place)}"
+        )
+    operands = [] if value is None else [value]
+    name = cuda_atomics.name_of(kind, dtype, order)
+    return function_call(dtype, name, tirx.address_of(place), *operands)
+
+
+_SHARED_BY_THREADS = ("global", "shared", "shared.dyn")
+
+
+def _scope_of(place: ir.TensorLoad) -> str:
+    return str(buffer_of(place).ty.storage_scope)
+
+
+def _metal_call(
+    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+) -> ir.Expr:
+    del context
+    dtype, scope = dtype_of(place), _scope_of(place)
     if not metal_atomics.has_atomic(dtype):
         raise Decline(f"Metal has no atomic operations on {dtype}")
     if scope not in metal_atomics.SPACES:

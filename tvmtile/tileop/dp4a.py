@@ -10,8 +10,15 @@ from tvm import tirx
 
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.operands import buffer_of, check_operand, describe, dtype_of, origin_of
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.operands import (
+    buffer_of,
+    check_operand,
+    describe,
+    dtype_of,
+    offset_in_memory,
+    origin_of,
+)
+from tvmtile.tileop.registry import Decline, LoweringContext, TileOp, emit, lowering, tile_operator
 from tvmtile.tileop.vectors import lane_of, ramp
 
 __all__ = ["Dp4a", "dp4a", "reference"]
@@ -85,9 +92,22 @@ def dp4a_lanes(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
     return tirx.BufferStore(op.C.source, total, op.C.indices)
 
 
-@lowering(Dp4a, target="metal", variant="elements")
+@lowering(Dp4a, target="cuda", variant="instruction", priority=10)
+def dp4a_instruction(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
+    """CUDA's `__dp4a`, where both vectors are words."""
+    for operand in (op.A, op.B):
+        *outer, last = operand.indices
+        first = offset_in_memory(operand.source, [*outer, last.base])
+        if not context.analyzer.can_prove_equal(tirx.floormod(first, _LANES), 0):
+            raise Decline(f"{describe(operand)} need not begin at a multiple of {_LANES} bytes")
+    words = [tirx.reinterpret("int32", operand) for operand in (op.A, op.B)]
+    total = tirx.call_pure_extern("int32", "__dp4a", *words, op.C)
+    return tirx.BufferStore(op.C.source, total, op.C.indices)
+
+
+@lowering(Dp4a, target=("metal", "cuda"), variant="elements")
 def dp4a_elements(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
-    """Four multiplications in int32; Metal has no instruction for it, and A need not be aligned."""
+    """Four multiplications in int32, of vectors that need not be aligned."""
     del context
     total = op.C
     for lane in range(_LANES):

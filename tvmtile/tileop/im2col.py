@@ -169,7 +169,7 @@ class Im2col(TileOp):
         return over_region(self.col, body)
 
 
-@lowering(Im2col, target=("llvm", "metal"), variant="elements")
+@lowering(Im2col, target=("llvm", "metal", "cuda"), variant="elements")
 def im2col_elements(op: Im2col, context: LoweringContext) -> tirx.Stmt:
     """One element after the other; padding and rows beyond the last pixel are zero."""
     del context

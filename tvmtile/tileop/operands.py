@@ -24,6 +24,7 @@ __all__ = [
     "extents_of",
     "is_whole",
     "match_extents",
+    "offset_in_memory",
     "region",
     "same_extents",
     "without_units",
@@ -150,6 +151,18 @@ def constant(value: Any) -> int | None:
         return int(value.value)
     simplified = _OF_THREAD.analyzer.simplify(value)
     return int(simplified.value) if isinstance(simplified, tirx.IntImm) else None
+
+
+def offset_in_memory(buffer: ir.Var, indices: Sequence[Any]) -> Any:
+    """The number of elements before one of a buffer, in memory."""
+    strides = buffer.ty.strides
+    offset: Any = 0
+    for axis, index in enumerate(indices):
+        if strides:
+            offset = offset + index * strides[axis]
+        else:
+            offset = offset * buffer.ty.shape[axis] + index
+    return offset
 
 
 def is_whole(operand: ir.TensorRegion) -> bool:

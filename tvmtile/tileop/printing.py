@@ -12,7 +12,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.codegen.metal import LOG
+from tvmtile.codegen import cuda, metal
 from tvmtile.rewriting import nest, seq
 from tvmtile.tileop.combine import accumulator_dtype, is_integer
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
@@ -43,7 +43,8 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     One line begins with the block's index: `[block 0, 1] msg: acc[2, 2] float16 = ...`. On a CPU the
     text goes to Python's `sys.stdout` at once; the order between blocks is not fixed. On Metal it goes
     to the log of kernels (`os_log`, of Metal 3.2; a program has to switch it on, and torch does not),
-    each element of a tile as a line of its own; the emulator writes the log to standard output.
+    each element of a tile as a line of its own; the emulator writes the log to standard output. On
+    CUDA such lines go to the standard output of the process when the GPU is waited for.
     """
     from tvmtile.language.kernel import current_kernel
     from tvmtile.language.math import as_expr
@@ -155,47 +156,78 @@ def print_tile_packed(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
     return seq([tirx.AllocBuffer(shown), over_region(op.src, body), tirx.Evaluate(call)])
 
 
-@lowering(Print, target="metal", variant="log")
+@lowering(Print, target=("metal", "cuda"), variant="log")
 def print_log(op: Print, context: LoweringContext) -> tirx.Stmt:
-    """Write a line to the log of kernels."""
-    del context
+    """Write a line to the log of kernels, or to the host's standard output."""
+    log = _LOGS[context.target.kind.name]
     block = (op.block_x, op.block_y, op.block_z)
-    return _logged(op.msg, block, op.label, [], op.value if op.label else None)
+    return log.line(op.msg, block, op.label, [], op.value if op.label else None)
 
 
-@lowering(PrintTile, target="metal", variant="log")
+@lowering(PrintTile, target=("metal", "cuda"), variant="log")
 def print_tile_log(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
     """Each thread writes a line for every element that it has."""
-    del context
+    log = _LOGS[context.target.kind.name]
     block = (op.block_x, op.block_y, op.block_z)
 
     def body(offsets: list[Any]) -> tirx.Stmt:
         indices = element(op.src, offsets)
         load = tirx.BufferLoad(op.src.source, indices)
-        return _logged(op.msg, block, op.src.source.name, indices, load)
+        return log.line(op.msg, block, op.src.source.name, indices, load)
 
     if moving_axes(op.src):
         return over_region(op.src, body)
     return nest([1], lambda _: body([0] * len(op.src.region)))
 
 
-_FORMATS = {"float32": "%.9g", "int32": "%d", "uint32": "%u", "int64": "%ld", "uint64": "%lu"}
+@dataclass(frozen=True)
+class _Log:
+    """A function that takes a format and values, as C's printf does.
+
+    Attributes
+    ----------
+    function : str
+        Its name.
+    formats : dict of str to str
+        How a value of each dtype that it takes is written.
+    end : str
+        What ends a line.
+    """
+
+    function: str
+    formats: dict[str, str]
+    end: str = ""
+
+    def line(
+        self, msg: str, block: Sequence[Any], label: str, indices: Sequence[Any], value: Any
+    ) -> tirx.Stmt:
+        """Write a line: the block's index, the message, and the value if there is one."""
+        axes = [axis for axis in block if constant(axis) != -1]
+        places = f"{label}[{', '.join(['%d'] * len(indices))}]" if indices else _escaped(label)
+        shown: list[Any] = [*axes, *indices]
+        text = f"{places} = " if value is not None else ""
+        if value is not None:
+            dtype = self._dtype(str(value.ty.dtype))
+            text += self.formats[dtype]
+            shown.append(converted(value, dtype))
+        line = ": ".join(part for part in (_escaped(msg), text) if part)
+        template = f"[block {', '.join(['%d'] * len(axes))}] {line}{self.end}"
+        return tirx.Evaluate(
+            tirx.call_extern("void", self.function, ir.StringImm(template), *shown)
+        )
+
+    def _dtype(self, dtype: str) -> str:
+        """The dtype in which a value is handed to the function."""
+        return dtype if dtype in self.formats else _logged_dtype(dtype)
 
 
-def _logged(
-    msg: str, block: Sequence[Any], label: str, indices: Sequence[Any], value: Any
-) -> tirx.Stmt:
-    axes = [axis for axis in block if constant(axis) != -1]
-    places = f"{label}[{', '.join(['%d'] * len(indices))}]" if indices else _escaped(label)
-    shown: list[Any] = [*axes, *indices]
-    text = f"{places} = " if value is not None else ""
-    if value is not None:
-        dtype = _logged_dtype(str(value.ty.dtype))
-        text += _FORMATS[dtype]
-        shown.append(converted(value, dtype))
-    line = ": ".join(part for part in (_escaped(msg), text) if part)
-    template = f"[block {', '.join(['%d'] * len(axes))}] {line}"
-    return tirx.Evaluate(tirx.call_extern("void", LOG, ir.StringImm(template), *shown))
+_SHORT = {"float32": "%.9g", "int32": "%d", "uint32": "%u"}
+_LOGS = {
+    "metal": _Log(metal.LOG, {**_SHORT, "int64": "%ld", "uint64": "%lu"}),
+    "cuda": _Log(
+        cuda.LOG, {**_SHORT, "float64": "%.17g", "int64": "%lld", "uint64": "%llu"}, end="\\n"
+    ),
+}
 
 
 def _logged_dtype(dtype: str) -> str:
@@ -207,7 +239,7 @@ def _logged_dtype(dtype: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text as it stands in a format of Metal's."""
+    """A text as it stands in a format of C."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return text.replace("%", "%%")
 

@@ -117,14 +117,14 @@ def _matrices(operand: Any) -> list[Any]:
     return extents
 
 
-@lowering(Transpose, target=("llvm", "metal"), variant="elements")
+@lowering(Transpose, target=("llvm", "metal", "cuda"), variant="elements")
 def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     """One element after the other, along the rows of `dst`."""
     del context
     return op.as_loops()
 
 
-@lowering(Transpose, target="metal", variant="through memory", priority=10)
+@lowering(Transpose, target=("metal", "cuda"), variant="through memory", priority=10)
 def transpose_through_memory(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     """Between fragments whose elements lie in different threads: by way of shared memory."""
     del context

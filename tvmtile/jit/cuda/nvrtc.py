@@ -90,7 +90,10 @@ def _options(arch: str) -> list[str]:
         f"--gpu-architecture={arch}",
         "-default-device",
         "--device-int128",
-        "--use_fast_math",
+        # Functions such as sin stay exact: --use_fast_math would take approximations for them.
+        "--ftz=true",
+        "--prec-div=false",
+        "--prec-sqrt=false",
         "--disable-warnings",
         *(f"-I{directory}" for directory in include_directories()),
         # The headers of narrow floats use these without including what defines them.

@@ -1,8 +1,10 @@
-"""What TVM's generator of Metal does not print as it is meant, in another form.
+"""What TVM's generators for GPUs do not print as it is meant, in another form.
 
-It prints seven digits of a float, where nine tell all float32 values apart, gives bfloat16 the suffix
-of half, which has another range, and -2147483648 as the negative of a number that is no int. Metal's
-`select`, `max` and `min` take no bfloat: they get the float32 values.
+That of Metal prints seven digits of a float, where nine tell all float32 values apart, gives bfloat16
+the suffix of half, which has another range, and -2147483648 as the negative of a number that is no
+int. Metal's `select`, `max` and `min` take no bfloat: they get the float32 values.
+
+That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name.
 """
 
 from __future__ import annotations
@@ -22,22 +24,14 @@ _LOWEST_INT = -(2**31)
 def _write_constants(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
     del mod, context
     target = func.attrs.get("target") if func.attrs is not None else None
-    if target is None or target.kind.name != "metal":
-        return func
-    rules = [
-        (tirx.FloatImm, _float),
-        (tirx.IntImm, _integer),
-        ((tirx.Max, tirx.Min), _extreme),
-        (tirx.Select, _select),
-        (ir.Call, _reinterpreted),
-    ]
-    return func.with_body(tvm_ffi.structural_map(func.body, rules))
+    rules = None if target is None else _RULES.get(target.kind.name)
+    return func if rules is None else func.with_body(tvm_ffi.structural_map(func.body, rules))
 
 
 WriteConstants = tirx.transform.prim_func_pass(
     _write_constants, opt_level=0, name="tvmtile.WriteConstants"
 )
-"""The pass over kernels for Metal, the last one before its generator."""
+"""The pass over kernels for GPUs, the last one before their generators."""
 
 
 def _float(number: tirx.FloatImm) -> Any:
@@ -96,3 +90,22 @@ def _integer(number: tirx.IntImm) -> Any:
     if str(number.ty.dtype) == "int32" and int(number.value) == _LOWEST_INT:
         return tirx.reinterpret("int32", tirx.const(2**31, "uint32"))
     return number
+
+
+def _finite(number: tirx.FloatImm) -> Any:
+    dtype, value = str(number.ty.dtype), float(number.value)
+    if dtype not in ("float16", "bfloat16") or math.isfinite(value):
+        return number
+    return tirx.Cast(dtype, tirx.FloatImm("float32", value))
+
+
+_RULES: dict[str, list[Any]] = {
+    "metal": [
+        (tirx.FloatImm, _float),
+        (tirx.IntImm, _integer),
+        ((tirx.Max, tirx.Min), _extreme),
+        (tirx.Select, _select),
+        (ir.Call, _reinterpreted),
+    ],
+    "cuda": [(tirx.FloatImm, _finite)],
+}

@@ -1,0 +1,93 @@
+"""Functions of ours in the CUDA source of a kernel: what TVM has neither a name nor an instruction for.
+
+A kernel calls them by name through an intrinsic of ours. TVM's generator asks what it stands for, and
+puts the text of each function into the source once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import ir
+from tvm.backend.cuda.codegen.registry import CODEGEN_REGISTRY
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
+from tvmtile.codegen import cuda_atomics, cuda_floats, cuda_math
+
+__all__ = ["ASSERT_FAIL", "LOG", "decode", "encode", "function_call"]
+
+ASSERT_FAIL = "tvmtile_assert_fail"
+"""Stops all kernels with an error: takes a message, a file and a line."""
+LOG = "printf"
+"""CUDA's function that writes a line to the standard output of the host."""
+
+_INTRINSIC = "tvmtile.cuda_function"
+_PURE_INTRINSIC = "tvmtile.cuda_value"
+
+# NVRTC has only the function that the driver looks for, the toolkit's headers only the one of C.
+_FUNCTIONS = {
+    ASSERT_FAIL: """\
+__device__ __noinline__ void tvmtile_assert_fail(const char* message, const char* file, int line) {
+#ifdef __CUDACC_RTC__
+  __assertfail(message, file, line, "kernel", 1);
+#else
+  __assert_fail(message, file, line, "kernel");
+#endif
+}
+""",
+}
+
+
+def function_call(dtype: str, name: str, *args: Any) -> ir.Call:
+    """The call of one of our functions.
+
+    Parameters
+    ----------
+    dtype : str
+        Of its value; `void` where it has none.
+    name : str
+        Which one; also the names of `cuda_atomics` and `cuda_floats`.
+    *args : Expr
+        Its arguments.
+    """
+    return ir.Call(_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
+
+
+def decode(dtype: str, code: Any) -> Any:
+    """The float32 value of the code, a uint8, of a float of 8 bits."""
+    return _value("float32", cuda_floats.name_of("decode", dtype), code)
+
+
+def encode(dtype: str, value: Any) -> Any:
+    """The code, a uint8, of the float of 8 bits that is nearest to a float32."""
+    return _value("uint8", cuda_floats.name_of("encode", dtype), value)
+
+
+def _value(dtype: str, name: str, *args: Any) -> ir.Call:
+    return ir.Call(_PURE_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
+
+
+def _generated(args: Sequence[Any]) -> tuple[ir.Call, list[str]]:
+    """What TVM's generator asks for: the call with the text of the function, and TVM's tags."""
+    name, *operands = args
+    return T.cuda.func_call(name.value, *operands, source_code=_definition(name.value)), []
+
+
+def _definition(name: str) -> str:
+    if name in _FUNCTIONS:
+        return _FUNCTIONS[name]
+    return cuda_floats.definition(name) or cuda_atomics.definition(name)
+
+
+def _register(name: str, effect: int) -> None:
+    register_op(name, "A function of tvmtile's in the CUDA source, by its name.")
+    register_op_attr(name, "TCallEffectKind", effect)
+    register_op_attr(name, "TScriptPrinterName", name.replace("tvmtile", "tile"))
+    CODEGEN_REGISTRY[name] = _generated
+
+
+_register(_INTRINSIC, OPAQUE)
+_register(_PURE_INTRINSIC, PURE)
+cuda_math.register_rules()

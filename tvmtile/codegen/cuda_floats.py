@@ -1,0 +1,59 @@
+"""The floats of 8 bits on NVIDIA GPUs: functions in CUDA C++ that decode and encode them.
+
+The two of them that CUDA's headers know are converted by these, which use instructions where there are
+such. The others are converted as on Metal: the functions are those of `tvmtile.codegen.metal_floats`,
+in the words of CUDA.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from tvmtile.codegen import metal_floats
+
+__all__ = ["definition", "name_of"]
+
+_NAME = re.compile(r"tvmtile_(decode|encode)_(float8_\w+)")
+_INTERPRETATIONS = {"float8_e4m3fn": "__NV_E4M3", "float8_e5m2": "__NV_E5M2"}
+_DECODE = """\
+#include <cuda_fp8.h>
+__device__ __forceinline__ float {name}(unsigned char code) {{
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, {kind})));
+}}
+"""
+_ENCODE = """\
+#include <cuda_fp8.h>
+__device__ __forceinline__ unsigned char {name}(float value) {{
+  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, {kind});
+}}
+"""
+_IN_CUDA = {
+    "inline ": "__device__ __forceinline__ ",
+    "as_type<float>": "__uint_as_float",
+    "as_type<uint>": "__float_as_uint",
+    "uint": "unsigned int",
+    "uchar": "unsigned char",
+}
+
+
+def name_of(way: str, dtype: str) -> str:
+    """The name of the function that converts from a dtype (`decode`) or to it (`encode`)."""
+    return f"tvmtile_{way}_{dtype}"
+
+
+@cache
+def definition(name: str) -> str | None:
+    """The text of the function of a name; None for a name of anything else."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    way, dtype = match.groups()
+    kind = _INTERPRETATIONS.get(dtype)
+    if kind is not None:
+        return (_DECODE if way == "decode" else _ENCODE).format(name=name, kind=kind)
+    text = metal_floats.definition(name)
+    if text is None:
+        return None
+    words = re.compile(r"inline |as_type<\w+>|\b(?:uint|uchar)\b")
+    return words.sub(lambda word: _IN_CUDA[word.group()], text)

@@ -1,0 +1,71 @@
+"""Functions of floats on NVIDIA GPUs: rules for what TVM has no name for, or none for every dtype.
+
+CUDA has functions of float32 and float64. Narrower floats are computed with in float32, and rounded
+once. Where a kernel asks for a fast function, CUDA's approximation takes the place of the exact one.
+"""
+
+from __future__ import annotations
+
+from tvm import ir
+from tvm.tirx.script import builder as T
+
+from tvmtile.codegen.float_functions import FAST, Rule, calling, register
+
+__all__ = ["register_rules"]
+
+_NAMES = (
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "ceil",
+    "copysign",
+    "cos",
+    "cosh",
+    "erf",
+    "exp",
+    "exp10",
+    "exp2",
+    "fabs",
+    "floor",
+    "fmod",
+    "hypot",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "nextafter",
+    "pow",
+    "rsqrt",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "tanh",
+    "trunc",
+)
+_OTHER_NAMES = {"nearbyint": "rint", "round": "rint"}
+_APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "pow", "sin", "tan")
+
+
+def _or_fast(name: str, exact: Rule) -> Rule:
+    """The approximation of a function where a call of float32 asks for it."""
+
+    def lowered(call: ir.Call) -> ir.Expr:
+        is_fast = call.attrs is not None and FAST in call.attrs.keys()  # noqa: SIM118
+        if not is_fast or str(call.ty.dtype) != "float32":
+            return exact(call)
+        return T.call_pure_extern("float32", f"__{name}f", *call.args)
+
+    return lowered
+
+
+def register_rules() -> None:
+    """Let TVM lower the functions with the rules of this module."""
+    names = {name: name for name in _NAMES} | _OTHER_NAMES
+    rules = {name: calling({"float32": f"{own}f", "float64": own}) for name, own in names.items()}
+    rules |= {name: _or_fast(name, rules[name]) for name in _APPROXIMATIONS}
+    register("cuda", rules)

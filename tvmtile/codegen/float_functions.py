@@ -1,0 +1,61 @@
+"""Functions of floats on a GPU: which function of its language computes which of TVM's intrinsics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+__all__ = ["FAST", "LEVEL", "Rule", "calling", "register", "widened"]
+
+Rule: TypeAlias = Callable[[ir.Call], ir.Expr]
+"""Makes an expression of the call of an intrinsic."""
+FAST = "tvmtile.fast"
+"""Attribute of the call of a function that need not be exact."""
+LEVEL = 11
+"""Of our rules: above TVM's own."""
+
+
+def calling(names: Mapping[str, str]) -> Rule:
+    """Call the function for the dtype of the operands; of other floats, that of float32.
+
+    Parameters
+    ----------
+    names : mapping of str to str
+        The function's name for each dtype that it takes, float32 among them. Narrower floats are
+        computed with in float32, and rounded once.
+    """
+
+    def lowered(call: ir.Call) -> ir.Expr:
+        result = str(call.ty.dtype)
+        operand = str(call.args[0].ty.dtype)
+        if operand in names:
+            return T.call_pure_extern(result, names[operand], *call.args)
+        wide = [tirx.Cast("float32", arg) for arg in call.args]
+        if result == "bool":
+            return T.call_pure_extern(result, names["float32"], *wide)
+        return tirx.Cast(result, T.call_pure_extern("float32", names["float32"], *wide))
+
+    return lowered
+
+
+def widened(rule: Rule) -> Rule:
+    """A rule that bfloat16 is kept from."""
+
+    def lowered(call: ir.Call) -> ir.Expr:
+        if str(call.ty.dtype) != "bfloat16":
+            return rule(call)
+        wide: Any = ir.Call(
+            call.op, [tirx.Cast("float32", arg) for arg in call.args], ret_ty="float32"
+        )
+        return tirx.Cast("bfloat16", rule(wide))
+
+    return lowered
+
+
+def register(target: str, rules: Mapping[str, Rule]) -> None:
+    """Let TVM lower intrinsics, by name, with rules of ours."""
+    for name, rule in rules.items():
+        tirx.register_intrin_lowering(f"tirx.{name}", target=target, f=rule, level=LEVEL)
