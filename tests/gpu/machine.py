@@ -7,11 +7,13 @@ rest of the test (see conftest.py): so the kernels of these tests compile, on an
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 
 import tvmtile
+from tvmtile.errors import TileWarning
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
 """One of each generation with tensor cores for bfloat16: Ampere, Ada, Hopper, Blackwell."""
@@ -33,6 +35,45 @@ def on_gpu(program: Any, arch: str = ARCHITECTURES[0], **options: Any) -> Any:
     """
     target = "cuda" if HAS_GPU else {"kind": "cuda", "arch": arch}
     return tvmtile.compile(program, target=target, **options)
+
+
+class _ByWayOfGpu:
+    """A kernel that takes tensors of the CPU: they are copied to the GPU, and what it leaves back."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def __call__(self, *args: Any) -> Any:
+        moved = [_moved(arg) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        result = self._kernel(*moved)
+        for arg, there in zip(args, moved, strict=True):
+            if isinstance(arg, torch.Tensor):
+                arg.copy_(there)
+        return result.cpu() if isinstance(result, torch.Tensor) else result
+
+
+def _moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on `DEVICE` with the same strides."""
+    there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE)
+    return there.copy_(tensor)
+
+
+def by_way_of_gpu(program: Any, **options: Any) -> Any:
+    """As `on_gpu`; the kernel takes tensors of the CPU.
+
+    What no instruction multiplies is right as well, only slower, so nothing warns of it.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "gemm: .* element by element", TileWarning)
+        return _ByWayOfGpu(on_gpu(program, **options))
+
+
+def precision_of_products(dtype: str, compiled: Any) -> str:
+    """The narrowest dtype that a product of a dtype goes through: tf32 has the mantissa of float16."""
+    return "float16" if dtype == "float32" and compiled is by_way_of_gpu else dtype
 
 
 def random(*shape: int, dtype: str) -> torch.Tensor:

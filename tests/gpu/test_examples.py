@@ -10,10 +10,8 @@ import torch
 from tests.examples.test_examples import METAL_SIZES, load  # noqa: F401 - a fixture
 from tests.gpu.machine import ARCHITECTURES, HAS_GPU
 
-WITHOUT_ATOMICS = METAL_SIZES.keys() - {"gemm_splitk"}
 
-
-@pytest.mark.parametrize("name", sorted(WITHOUT_ATOMICS))
+@pytest.mark.parametrize("name", sorted(METAL_SIZES))
 def test_example_agrees_with_its_float64_reference(name, load, capsys):  # noqa: F811
     torch.manual_seed(0)
     target = "cuda" if HAS_GPU else json.dumps({"kind": "cuda", "arch": ARCHITECTURES[0]})

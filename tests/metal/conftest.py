@@ -1,4 +1,7 @@
-"""What the tests of whole programs on Metal share: they run on the emulator, on any machine."""
+"""What the tests of whole programs on Metal share: they run on the emulator, on any machine.
+
+Those that take the fixture `compiled` run on an NVIDIA GPU too, where there is one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import shutil
 
 import pytest
 import torch
+
+from tests.gpu.machine import by_way_of_gpu
+from tests.metal.programs import emulated
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -17,3 +23,9 @@ def _compiler():
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(params=["metal", pytest.param("cuda", marks=pytest.mark.gpu)])
+def compiled(request):
+    """Compile a program for a GPU; its kernel takes tensors of the CPU."""
+    return {"metal": emulated, "cuda": by_way_of_gpu}[request.param]

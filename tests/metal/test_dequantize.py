@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, emulated, random
+from tests.gpu.machine import precision_of_products
+from tests.metal.programs import assert_close, random
 
 GROUP = 32
 
@@ -57,11 +58,12 @@ def dequant_gemm(M, N, K, dtype, stages, in_registers):
     ("M", "N", "K", "dtype"),
     [(32, 64, 64, "float16"), (33, 40, 96, "bfloat16"), (1, 7, 32, "float32")],
 )
-def test_int4_weights(M, N, K, dtype, stages, in_registers):
+def test_int4_weights(compiled, M, N, K, dtype, stages, in_registers):
     a, scales = random(M, K, dtype=dtype), random(N, K // GROUP, dtype=dtype)
     packed = torch.randint(256, (N, K // 2), dtype=torch.uint8)
     c = torch.empty(M, N, dtype=a.dtype)
-    emulated(dequant_gemm(M, N, K, dtype, stages, in_registers))(a, packed, scales, c)
+    compiled(dequant_gemm(M, N, K, dtype, stages, in_registers))(a, packed, scales, c)
     nibbles = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(1)
     weights = (nibbles.to(scales.dtype) - 8) * scales.repeat_interleave(GROUP, dim=1)
-    assert_close(c, a.double() @ weights.double().T)
+    precision = precision_of_products(dtype, compiled)
+    assert_close(c, a.double() @ weights.double().T, precision)

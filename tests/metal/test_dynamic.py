@@ -6,15 +6,15 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, emulated, gemm, operands, random
+from tests.metal.programs import assert_close, gemm, operands, random
 
 
 @pytest.mark.parametrize("stages", [0, 2])
 @pytest.mark.parametrize("transposes", [(False, False), (False, True), (True, False)])
-def test_gemm_of_any_M(transposes, stages):
+def test_gemm_of_any_M(compiled, transposes, stages):
     N, K = 40, 48
     program = gemm(T.dynamic("M"), N, K, block=(32, 32, 16), transposes=transposes, stages=stages)
-    kernel = emulated(program)
+    kernel = compiled(program)
     for M in (1, 32, 50):
         a, b, product = operands(M, N, K, transposes=transposes)
         c = torch.empty(M, N)
@@ -22,9 +22,9 @@ def test_gemm_of_any_M(transposes, stages):
         assert_close(c, product)
 
 
-def test_gemm_of_any_extents():
+def test_gemm_of_any_extents(compiled):
     program = gemm(T.dynamic("M"), T.dynamic("N"), T.dynamic("K"), block=(32, 32, 16), stages=2)
-    kernel = emulated(program)
+    kernel = compiled(program)
     for M, N, K in [(1, 1, 1), (32, 64, 16), (33, 31, 50), (64, 8, 3)]:
         a, b, product = operands(M, N, K)
         c = torch.empty(M, N)
@@ -32,7 +32,7 @@ def test_gemm_of_any_extents():
         assert_close(c, product)
 
 
-def test_softmax_of_any_number_of_rows():
+def test_softmax_of_any_number_of_rows(compiled):
     M = T.dynamic("M")
 
     @T.prim_func
@@ -50,7 +50,7 @@ def test_softmax_of_any_number_of_rows():
                 x[i, j] /= row_sum[i]
             T.copy(x, C[bx * 4, 0])
 
-    kernel = emulated(main)
+    kernel = compiled(main)
     for rows in (1, 8, 11):
         a = random(rows, 96, dtype="float16")
         c = torch.empty_like(a)
@@ -58,7 +58,7 @@ def test_softmax_of_any_number_of_rows():
         assert_close(c, torch.softmax(a.double(), 1))
 
 
-def test_a_length_that_is_a_value_of_another_tensor():
+def test_a_length_that_is_a_value_of_another_tensor(compiled):
     """Rows end where `lengths` says; what lies behind keeps its value."""
 
     @T.prim_func
@@ -74,5 +74,5 @@ def test_a_length_that_is_a_value_of_another_tensor():
 
     a, c = random(5, 64), torch.zeros(5, 64)
     lengths = torch.tensor([0, 1, 31, 33, 64], dtype=torch.int32)
-    emulated(main)(a, lengths, c)
+    compiled(main)(a, lengths, c)
     assert torch.equal(c, torch.where(torch.arange(64) < lengths[:, None], a * 2, 0))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, emulated, gemm, operands, random
+from tests.metal.programs import assert_close, gemm, operands, random
 
 EPILOGUES = {
     "above 5": (lambda x: T.if_then_else(x > 5, x, 0), lambda x: torch.where(x > 5, x, 0)),
@@ -25,18 +25,18 @@ EPILOGUES = {
 
 @pytest.mark.parametrize("out_dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_elementwise(name, out_dtype):
+def test_elementwise(compiled, name, out_dtype):
     epilogue, reference = EPILOGUES[name]
     program = gemm(70, 41, 40, dtypes=("float16", "float32", out_dtype), epilogue=epilogue)
     a, b, product = operands(70, 41, 40)
     c = torch.empty(70, 41, dtype=getattr(torch, out_dtype))
-    emulated(program)(a, b, c)
+    compiled(program)(a, b, c)
     assert_close(c, reference(product))
 
 
 @pytest.mark.parametrize("policy", ["Square", "FullRow", "FullCol"])
 @pytest.mark.parametrize(("M", "N", "out_dtype"), [(64, 64, "float16"), (61, 59, "float32")])
-def test_bias_relu_and_residual(M, N, out_dtype, policy):
+def test_bias_relu_and_residual(compiled, M, N, out_dtype, policy):
     K = 32
 
     @T.prim_func
@@ -66,12 +66,12 @@ def test_bias_relu_and_residual(M, N, out_dtype, policy):
     a, b, product = operands(M, N, K)
     bias, row_bias, residual = random(N), random(M, dtype="float16"), random(M, N, dtype=out_dtype)
     c = torch.empty_like(residual)
-    emulated(main)(a, b, bias, row_bias, residual, c)
+    compiled(main)(a, b, bias, row_bias, residual, c)
     expected = torch.relu(product + bias + row_bias.double()[:, None]) + residual
     assert_close(c, expected)
 
 
-def test_scalars_of_the_call():
+def test_scalars_of_the_call(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((32, 32), "float16"),
@@ -90,11 +90,11 @@ def test_scalars_of_the_call():
     a, b, product = operands(32, 32, 32)
     c = random(32, 32)
     expected = product * 0.75 + c.double() * -2.5
-    emulated(main)(a, b, c, 0.75, -2.5)
+    compiled(main)(a, b, c, 0.75, -2.5)
     assert_close(c, expected)
 
 
-def test_scale_of_a_row_that_is_computed_from_the_product():
+def test_scale_of_a_row_that_is_computed_from_the_product(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((64, 32), "float16"),
@@ -117,13 +117,13 @@ def test_scale_of_a_row_that_is_computed_from_the_product():
 
     a, b, product = operands(64, 64, 32)
     c, largest = torch.empty(64, 64), torch.empty(64)
-    emulated(main)(a, b, c, largest)
+    compiled(main)(a, b, c, largest)
     absmax = product.abs().amax(1)
     assert_close(largest, absmax)
     assert_close(c, product / absmax[:, None] - product.sum(0))
 
 
-def test_two_outputs_of_different_dtypes():
+def test_two_outputs_of_different_dtypes(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((32, 32), "float16"),
@@ -146,7 +146,7 @@ def test_two_outputs_of_different_dtypes():
     a, b, product = operands(32, 32, 32)
     c, d = torch.empty(32, 32, dtype=torch.bfloat16), torch.empty(32, 32)
     mask = torch.empty(32, 32, dtype=torch.uint8)
-    emulated(main)(a, b, c, d, mask)
+    compiled(main)(a, b, c, d, mask)
     assert_close(c, product)
     assert_close(d, product.T)
     assert_close(mask, (product > 0).long())

@@ -261,7 +261,7 @@ def test_a_scale_that_is_read_by_one_index():
     check(body, lambda a, b: a * b[0] + b[3], [(8, 32), (4,)], (8, 32))
 
 
-def test_fragments_of_different_dtypes_and_layouts():
+def test_fragments_of_different_dtypes_and_layouts(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((16, 64), "float16"),
@@ -279,12 +279,12 @@ def test_fragments_of_different_dtypes_and_layouts():
             T.copy(c, C)
 
     a, b, c = random(16, 64, dtype="float16"), random(16, 64, dtype="int8"), torch.empty(16, 64)
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert_close(c, a.double() * b.double())
 
 
 @pytest.mark.parametrize("length", [1, 31, 64, 100, 129])
-def test_loops_of_dynamic_extents(length):
+def test_loops_of_dynamic_extents(compiled, length):
     n = T.dynamic("n")
 
     @T.prim_func
@@ -294,11 +294,11 @@ def test_loops_of_dynamic_extents(length):
                 C[bx * 64 + i, j] = A[bx * 64 + i] * j
 
     a, c = random(length), torch.empty(length, 3)
-    emulated(main)(a, c)
+    compiled(main)(a, c)
     assert_close(c, a.double()[:, None] * torch.arange(3.0, dtype=torch.float64))
 
 
-def test_a_causal_mask_in_a_vectorised_loop():
+def test_a_causal_mask_in_a_vectorised_loop(compiled):
     @T.prim_func
     def main(A: T.Tensor((70, 70), "float16"), C: T.Tensor((70, 70), "float16")):
         with T.Kernel(T.ceildiv(70, 32), T.ceildiv(70, 32), threads=64) as (bx, by):
@@ -311,13 +311,13 @@ def test_a_causal_mask_in_a_vectorised_loop():
 
     a = random(70, 70, dtype="float16")
     c = torch.empty_like(a)
-    emulated(main)(a, c)
+    compiled(main)(a, c)
     assert torch.equal(c, torch.where(torch.ones(70, 70).tril() > 0, a, -1))
 
 
 @pytest.mark.parametrize("stride", [33, 34, 36, 40])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
-def test_rows_whose_stride_is_no_multiple_of_a_vector(stride, dtype):
+def test_rows_whose_stride_is_no_multiple_of_a_vector(compiled, stride, dtype):
     @T.prim_func
     def main(
         A: T.StridedTensor((20, 32), (stride, 1), dtype),
@@ -331,12 +331,12 @@ def test_rows_whose_stride_is_no_multiple_of_a_vector(stride, dtype):
 
     a = random(20, stride, dtype=dtype)
     c = torch.full_like(a, 5)
-    emulated(main)(a[:, :32], c[:, :32])
+    compiled(main)(a[:, :32], c[:, :32])
     assert torch.equal(c[:, :32], a[:, :32] + a.flip(0)[:, :32])
     assert (c[:, 32:] == 5).all()
 
 
-def test_two_kernels_of_one_name_and_different_bodies():
+def test_two_kernels_of_one_name_and_different_bodies(compiled):
     def add(value):
         @T.prim_func
         def main(A: T.Tensor((40,), "float32")):
@@ -344,7 +344,7 @@ def test_two_kernels_of_one_name_and_different_bodies():
                 for i in T.Parallel(40):
                     A[i] = A[i] * 2 + value
 
-        return emulated(main)
+        return compiled(main)
 
     a = torch.zeros(40)
     one, ten = add(1), add(10)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, emulated, operands, random
+from tests.metal.programs import assert_close, operands, random
 
 PLACES = {"device": None, "shared": T.alloc_shared, "fragment": T.alloc_fragment}
 
@@ -24,7 +24,7 @@ def placed(place, tensor, shape, dtype):
 @pytest.mark.parametrize("transposes", [(False, False), (True, True)])
 @pytest.mark.parametrize("B_place", PLACES)
 @pytest.mark.parametrize("A_place", PLACES)
-def test_places_of_operands(A_place, B_place, transposes):
+def test_places_of_operands(compiled, A_place, B_place, transposes):
     M, N, K = 32, 48, 24
     transpose_A, transpose_B = transposes
     A_shape, B_shape = (K, M) if transpose_A else (M, K), (N, K) if transpose_B else (K, N)
@@ -45,13 +45,13 @@ def test_places_of_operands(A_place, B_place, transposes):
 
     a, b, product = operands(M, N, K, transposes=transposes)
     c = torch.empty(M, N)
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert_close(c, product)
 
 
 @pytest.mark.parametrize("clear_accum", [False, True])
 @pytest.mark.parametrize("place", PLACES)
-def test_places_of_the_accumulator(place, clear_accum):
+def test_places_of_the_accumulator(compiled, place, clear_accum):
     @T.prim_func
     def main(
         A: T.Tensor((32, 16), "float16"),
@@ -67,12 +67,12 @@ def test_places_of_the_accumulator(place, clear_accum):
     a, b, product = operands(32, 32, 16)
     c = random(32, 32)
     expected = product if clear_accum else product + c.double()
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert_close(c, expected)
 
 
 @pytest.mark.parametrize("policy", ["Square", "FullRow", "FullCol"])
-def test_chained(policy):
+def test_chained(compiled, policy):
     """The first product is an operand of the second, without going through memory of the user's."""
 
     @T.prim_func
@@ -98,11 +98,11 @@ def test_chained(policy):
     a, b, product = operands(32, 64, 32)
     d = random(64, 16, dtype="float16")
     c = torch.empty(32, 16)
-    emulated(main)(a, b, d, c)
+    compiled(main)(a, b, d, c)
     assert_close(c, torch.relu(product).half().double() @ d.double(), "float16")
 
 
-def test_several_products_into_one_accumulator():
+def test_several_products_into_one_accumulator(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((32, 64), "float16"),
@@ -123,11 +123,11 @@ def test_several_products_into_one_accumulator():
 
     a, b, product = operands(32, 32, 64)
     c = torch.empty(32, 32)
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert_close(c, product + product.T)
 
 
-def test_operands_that_are_swapped_scaled_and_offset_by_a_tile():
+def test_operands_that_are_swapped_scaled_and_offset_by_a_tile(compiled):
     """C = (2 B)[:, 32:] @ (A + 1)[32:, :], the roles of the parameters exchanged."""
 
     @T.prim_func
@@ -152,14 +152,14 @@ def test_operands_that_are_swapped_scaled_and_offset_by_a_tile():
 
     a, b = random(64, 48, dtype="float16"), random(40, 64, dtype="float16")
     c = torch.empty(40, 48)
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     shifted = (a[32:] + 1).double()
     assert_close(c, 2 * b[:, 32:].double() @ shifted)
 
 
 @pytest.mark.parametrize("padding", [1, 2, 8])
 @pytest.mark.parametrize("transpose_B", [False, True])
-def test_tiles_with_padded_rows(padding, transpose_B):
+def test_tiles_with_padded_rows(compiled, padding, transpose_B):
     """The stride of the rows in memory is not their length, nor a multiple of 4."""
     rows, columns = (32, 64) if transpose_B else (64, 32)
 
@@ -182,13 +182,13 @@ def test_tiles_with_padded_rows(padding, transpose_B):
 
     a, b, product = operands(32, 32, 64, transposes=(False, transpose_B))
     c = torch.empty(32, 32)
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert_close(c, product)
 
 
 @pytest.mark.parametrize("accum_dtype", ["int32", "float32"])
 @pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "int8")])
-def test_integers(dtypes, accum_dtype):
+def test_integers(compiled, dtypes, accum_dtype):
     A_dtype, B_dtype = dtypes
 
     @T.prim_func
@@ -210,13 +210,13 @@ def test_integers(dtypes, accum_dtype):
 
     a, b = random(33, 40, dtype=A_dtype), random(40, 20, dtype=B_dtype)
     c = torch.empty(33, 20, dtype=getattr(torch, accum_dtype))
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     expected = a.long() @ b.long()
     assert_close(c, expected.double() if accum_dtype == "float32" else expected)
 
 
 @pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float32", "float16")])
-def test_operands_of_different_dtypes(dtypes):
+def test_operands_of_different_dtypes(compiled, dtypes):
     A_dtype, B_dtype = dtypes
 
     @T.prim_func
@@ -233,11 +233,11 @@ def test_operands_of_different_dtypes(dtypes):
 
     a, b = random(32, 32, dtype=A_dtype), random(32, 32, dtype=B_dtype)
     c = torch.empty(32, 32)
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert_close(c, a.double() @ b.double())
 
 
-def test_batches_in_one_tensor():
+def test_batches_in_one_tensor(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((3, 32, 2, 24), "float16"),
@@ -254,5 +254,5 @@ def test_batches_in_one_tensor():
 
     a, b = random(3, 32, 2, 24, dtype="float16"), random(3, 2, 24, 40, dtype="float16")
     c = torch.empty(3, 2, 32, 40)
-    emulated(main)(a, b, c)
+    compiled(main)(a, b, c)
     assert_close(c, torch.einsum("bmhk,bhkn->bhmn", a.double(), b.double()))

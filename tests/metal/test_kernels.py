@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, emulated, operands, random
+from tests.metal.programs import assert_close, operands, random
 
 
-def test_rotary_embedding_of_neighbouring_pairs():
+def test_rotary_embedding_of_neighbouring_pairs(compiled):
     S, D = 40, 64
 
     @T.prim_func
@@ -30,12 +30,12 @@ def test_rotary_embedding_of_neighbouring_pairs():
 
     x, cos, sin = random(S, D, dtype="float16"), random(S, D // 2), random(S, D // 2)
     y = torch.empty_like(x)
-    emulated(main)(x, cos, sin, y)
+    compiled(main)(x, cos, sin, y)
     even, odd = x.double()[:, ::2], x.double()[:, 1::2]
     assert_close(y, torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(1))
 
 
-def test_gated_linear_unit_of_two_products():
+def test_gated_linear_unit_of_two_products(compiled):
     M, N, K = 48, 32, 64
 
     @T.prim_func
@@ -65,12 +65,12 @@ def test_gated_linear_unit_of_two_products():
 
     a, gate, up = (random(rows, K, dtype="float16") for rows in (M, N, N))
     c = torch.empty(M, N, dtype=torch.float16)
-    emulated(main)(a, gate, up, c)
+    compiled(main)(a, gate, up, c)
     gates, ups = (a.double() @ weight.double().T for weight in (gate, up))
     assert_close(c, ups * torch.nn.functional.silu(gates))
 
 
-def test_matrix_times_vector():
+def test_matrix_times_vector(compiled):
     M, N = 70, 300
 
     @T.prim_func
@@ -92,11 +92,11 @@ def test_matrix_times_vector():
             T.copy(sums, y[bx * 8])
 
     a, x, y = random(M, N, dtype="float16"), random(N, dtype="float16"), torch.empty(M)
-    emulated(main)(a, x, y)
+    compiled(main)(a, x, y)
     assert_close(y, a.double() @ x.double())
 
 
-def test_products_of_blocks_with_scales_of_their_own():
+def test_products_of_blocks_with_scales_of_their_own(compiled):
     M, N, K, block_K = 32, 32, 128, 32
 
     @T.prim_func
@@ -127,11 +127,11 @@ def test_products_of_blocks_with_scales_of_their_own():
 
     a, b, _ = operands(M, N, K)
     scales, c = random(M, K // block_K), torch.empty(M, N)
-    emulated(main)(a, b, scales, c)
+    compiled(main)(a, b, scales, c)
     assert_close(c, (a.double() * scales.double().repeat_interleave(block_K, 1)) @ b.double())
 
 
-def test_largest_elements_one_after_the_other():
+def test_largest_elements_one_after_the_other(compiled):
     M, N, count = 5, 64, 3
 
     @T.prim_func
@@ -160,13 +160,13 @@ def test_largest_elements_one_after_the_other():
 
     a = random(M, N)
     values, places = torch.empty(M, count), torch.empty(M, count, dtype=torch.int32)
-    emulated(main)(a, values, places)
+    compiled(main)(a, values, places)
     expected = a.topk(count, 1)
     assert torch.equal(values, expected.values)
     assert torch.equal(places.long(), expected.indices)
 
 
-def test_linear_attention_with_a_state_in_registers():
+def test_linear_attention_with_a_state_in_registers(compiled):
     S, D, chunk = 64, 32, 16
 
     @T.prim_func
@@ -203,11 +203,11 @@ def test_linear_attention_with_a_state_in_registers():
 
     q, k, v = (random(S, D, dtype="float16") / 4 for _ in range(3))
     output = torch.empty(S, D)
-    emulated(main)(q, k, v, output)
+    compiled(main)(q, k, v, output)
     assert_close(output, (q.double() @ k.double().T).tril() @ v.double(), "float16")
 
 
-def test_rows_that_a_table_names_are_gathered_and_scattered():
+def test_rows_that_a_table_names_are_gathered_and_scattered(compiled):
     @T.prim_func
     def main(
         X: T.Tensor((40, 64), "float16"),
@@ -227,13 +227,13 @@ def test_rows_that_a_table_names_are_gathered_and_scattered():
 
     x, w = random(40, 64, dtype="float16"), random(64, 32, dtype="float16")
     rows, c = torch.randperm(40)[:24].int(), torch.zeros(40, 32)
-    emulated(main)(x, rows, w, c)
+    compiled(main)(x, rows, w, c)
     expected = torch.zeros(40, 32, dtype=torch.float64)
     expected[rows.long()] = x[rows.long()].double() @ w.double()
     assert_close(c, expected)
 
 
-def test_a_stencil_that_is_applied_twice():
+def test_a_stencil_that_is_applied_twice(compiled):
     @T.prim_func
     def main(X: T.Tensor((34, 66), "float32"), C: T.Tensor((32, 64), "float32")):
         with T.Kernel(1, threads=128):
@@ -249,7 +249,7 @@ def test_a_stencil_that_is_applied_twice():
             T.copy(new, C)
 
     x, c = random(34, 66), torch.empty(32, 64)
-    emulated(main)(x, c)
+    compiled(main)(x, c)
     grid = x.double()
     for _ in range(2):
         across = grid[1:-1, :-2] + grid[1:-1, 2:]
@@ -257,7 +257,7 @@ def test_a_stencil_that_is_applied_twice():
     assert_close(c, grid[1:-1, 1:-1])
 
 
-def test_a_branch_that_all_threads_take_alike():
+def test_a_branch_that_all_threads_take_alike(compiled):
     """Barriers inside of it are for the blocks that take it."""
 
     @T.prim_func
@@ -277,7 +277,7 @@ def test_a_branch_that_all_threads_take_alike():
             T.copy(x, C[bx * 32, 0])
 
     a, c = random(64, 32), torch.empty(64, 32)
-    emulated(main)(a, c, 1)
+    compiled(main)(a, c, 1)
     first, second = a.double().split(32)
     first = first + first.flip(0)
     assert_close(c, torch.cat([first - first.sum(1, keepdim=True), second]))

@@ -9,10 +9,6 @@ import tvmtile
 import tvmtile.language as T
 
 
-def on_metal(program):
-    return tvmtile.compile(program, target="metal", execution_backend="emulator")
-
-
 @pytest.mark.parametrize(
     "dtype",
     [
@@ -28,7 +24,7 @@ def on_metal(program):
         "uint8",
     ],
 )
-def test_tiles_of_a_dtype(dtype):
+def test_tiles_of_a_dtype(compiled, dtype):
     """Copied through shared memory and registers, compared and converted; the rows are ragged."""
 
     @T.prim_func
@@ -49,7 +45,7 @@ def test_tiles_of_a_dtype(dtype):
     kind = getattr(torch, dtype)
     a = torch.randint(0, 2 if dtype == "bool" else 100, (40, 64)).to(kind)
     c, d = torch.zeros(40, 64, dtype=kind), torch.zeros(40, 64)
-    kernel = on_metal(main)
+    kernel = compiled(main)
     kernel(a, c, d)
     assert torch.equal(c.double(), torch.where(a.double() == 0, 1.0, a.double()))
     assert torch.equal(d, a.float())
@@ -57,7 +53,7 @@ def test_tiles_of_a_dtype(dtype):
         assert "uint4" in kernel.get_kernel_source()  # 16 bytes are moved at once
 
 
-def test_views_of_shared_and_global_memory():
+def test_views_of_shared_and_global_memory(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((64,), "float32"),
@@ -74,12 +70,12 @@ def test_views_of_shared_and_global_memory():
                 C[i * 2 + j // 8, j % 8] += rows[i, j]
 
     a, c, bits = torch.randn(64), torch.zeros(8, 8), torch.zeros(64, dtype=torch.int32)
-    on_metal(main)(a, c, bits)
+    compiled(main)(a, c, bits)
     assert torch.equal(c, 2 * a.view(8, 8))
     assert torch.equal(bits, a.view(torch.int32))
 
 
-def test_persistent_blocks_and_scalars():
+def test_persistent_blocks_and_scalars(compiled):
     @T.prim_func
     def main(
         A: T.Tensor((7, 64), "float32"),
@@ -93,11 +89,11 @@ def test_persistent_blocks_and_scalars():
                     C[i, j] = A[i, j] * alpha + n
 
     a, c = torch.randn(7, 64), torch.zeros(7, 64)
-    on_metal(main)(a, c, -3, 0.7)
+    compiled(main)(a, c, -3, 0.7)
     torch.testing.assert_close(c, a * 0.7 - 3)
 
 
-def test_loops_of_a_thread():
+def test_loops_of_a_thread(compiled):
     """unroll, vectorized, serial with break and continue, while, and threads that end early."""
 
     @T.prim_func
@@ -125,7 +121,7 @@ def test_loops_of_a_thread():
             C[tx] = total
 
     a, results = torch.randint(-20, 100, (32, 16), dtype=torch.int32), []
-    for compile_program in (on_metal, tvmtile.compile):
+    for compile_program in (compiled, tvmtile.compile):
         out = torch.full((32,), -1, dtype=torch.int32)
         compile_program(main)(a, out)
         results.append(out.tolist())
@@ -133,7 +129,7 @@ def test_loops_of_a_thread():
     assert results[0][30:] == [-1, -1]
 
 
-def test_two_kernels_of_an_extent_known_at_run_time():
+def test_two_kernels_of_an_extent_known_at_run_time(compiled):
     n = T.dynamic("n")
 
     @T.prim_func
@@ -149,7 +145,7 @@ def test_two_kernels_of_an_extent_known_at_run_time():
             T.reduce_sum(tile, total, dim=0)
             T.copy(total, C)
 
-    kernel = on_metal(main)
+    kernel = compiled(main)
     for extent in (1, 100):
         a, b, c = torch.randn(extent), torch.zeros(extent), torch.zeros(1)
         kernel(a, b, c)
@@ -157,7 +153,7 @@ def test_two_kernels_of_an_extent_known_at_run_time():
         torch.testing.assert_close(c[0], 2 * a.sum())
 
 
-def test_functions_of_metal_by_name():
+def test_functions_of_metal_by_name(compiled):
     @T.prim_func
     def main(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
         with T.Kernel(1, threads=32):
@@ -165,11 +161,11 @@ def test_functions_of_metal_by_name():
                 C[i] = T.call_extern("float32", "fma", A[i], 2.0, 1.0)
 
     a, c = torch.randn(64), torch.zeros(64)
-    on_metal(main)(a, c)
+    compiled(main)(a, c)
     torch.testing.assert_close(c, 2 * a + 1)
 
 
-def test_lanes_and_votes():
+def test_lanes_and_votes(compiled):
     """Places, shuffles, reductions of a warp, votes of a warp and of the block."""
 
     @T.prim_func
@@ -188,7 +184,7 @@ def test_lanes_and_votes():
             C[8, tx] = T.syncthreads_or(value == 1000)
 
     a, c = torch.randint(-100, 100, (64,), dtype=torch.int32), torch.zeros(9, 64, dtype=torch.int32)
-    on_metal(main)(a, c)
+    compiled(main)(a, c)
     lanes, warps = torch.arange(64) % 32, a.reshape(2, 32)
 
     def everywhere(of_warp):
@@ -213,7 +209,7 @@ def test_lanes_and_votes():
         assert [got[n] for n in places] == [wanted[n] for n in places], row
 
 
-def test_shuffles_in_groups_and_at_their_edges():
+def test_shuffles_in_groups_and_at_their_edges(compiled):
     """As on the CPU: Metal itself shuffles whole simdgroups, by lanes that exist."""
 
     @T.prim_func
@@ -231,7 +227,7 @@ def test_shuffles_in_groups_and_at_their_edges():
             C[7, tx] = T.shfl_sync(value, tx % 8 + 1, 8)
 
     a, results = torch.randint(-100, 100, (64,), dtype=torch.int32), []
-    for compile_program in (on_metal, tvmtile.compile):
+    for compile_program in (compiled, tvmtile.compile):
         out = torch.zeros(8, 64, dtype=torch.int32)
         compile_program(main)(a, out)
         results.append(out)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, emulated, random
+from tests.metal.programs import assert_close, random
 
 # Rows of a block, its threads, columns: of one simdgroup or several, which divide them or not.
 SHAPES = [(8, 128, 256), (1, 128, 1000), (4, 64, 100), (16, 256, 64), (3, 96, 257), (2, 32, 7)]
@@ -33,11 +33,11 @@ def softmax(M, N, block_M, threads, dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(("block_M", "threads", "N"), SHAPES)
-def test_softmax(block_M, threads, N, dtype):
+def test_softmax(compiled, block_M, threads, N, dtype):
     M = block_M + 2
     a = random(M, N, dtype=dtype)
     c = torch.empty_like(a)
-    emulated(softmax(M, N, block_M, threads, dtype))(a, c)
+    compiled(softmax(M, N, block_M, threads, dtype))(a, c)
     assert_close(c, torch.softmax(a.double(), 1))
 
 
@@ -71,17 +71,17 @@ def layer_norm(M, N, block_M, threads):
 
 
 @pytest.mark.parametrize(("block_M", "threads", "N"), SHAPES)
-def test_layer_norm(block_M, threads, N):
+def test_layer_norm(compiled, block_M, threads, N):
     M = 2 * block_M + 1
     a, weight, bias = random(M, N, dtype="float16"), random(N), random(N)
     c = torch.empty_like(a)
-    emulated(layer_norm(M, N, block_M, threads))(a, weight, bias, c)
+    compiled(layer_norm(M, N, block_M, threads))(a, weight, bias, c)
     expected = torch.layer_norm(a.double(), (N,), weight.double(), bias.double())
     assert_close(c, expected)
 
 
 @pytest.mark.parametrize(("block_M", "threads", "N"), SHAPES)
-def test_rms_norm_through_shared_memory(block_M, threads, N):
+def test_rms_norm_through_shared_memory(compiled, block_M, threads, N):
     M = 2 * block_M
 
     @T.prim_func
@@ -104,13 +104,13 @@ def test_rms_norm_through_shared_memory(block_M, threads, N):
 
     a = random(M, N)
     c = torch.empty_like(a)
-    emulated(main)(a, c)
+    compiled(main)(a, c)
     wide = a.double()
     assert_close(c, wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + 1e-6))
 
 
 @pytest.mark.parametrize("threads", [32, 256])
-def test_largest_of_rows_that_are_all_negative(threads):
+def test_largest_of_rows_that_are_all_negative(compiled, threads):
     """A row over several simdgroups must not meet a zero of a thread that has no element."""
 
     @T.prim_func
@@ -133,7 +133,7 @@ def test_largest_of_rows_that_are_all_negative(threads):
 
     a = -1 - torch.rand(3, 300)
     largest, smallest = torch.empty(3), torch.empty(3)
-    emulated(main)(a, largest, smallest)
+    compiled(main)(a, largest, smallest)
     assert torch.equal(largest, a.amax(1))
     assert torch.equal(smallest, -a.amax(1))
 
@@ -149,7 +149,7 @@ REDUCTIONS = {
 
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize("kind", REDUCTIONS)
-def test_reductions_of_three_axes(kind, dim):
+def test_reductions_of_three_axes(compiled, kind, dim):
     shape = (5, 6, 20)
     left = [extent for axis, extent in enumerate(shape) if axis != dim]
     reduce = getattr(T, f"reduce_{kind}")
@@ -164,12 +164,12 @@ def test_reductions_of_three_axes(kind, dim):
             T.copy(result, C)
 
     a, c = random(*shape), torch.empty(left)
-    emulated(main)(a, c)
+    compiled(main)(a, c)
     assert_close(c, REDUCTIONS[kind](a.double(), dim))
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "int8"])
-def test_sums_of_integers(dtype):
+def test_sums_of_integers(compiled, dtype):
     @T.prim_func
     def main(A: T.Tensor((9, 130), dtype), C: T.Tensor((9,), "int32")):
         with T.Kernel(1, threads=128):
@@ -180,13 +180,13 @@ def test_sums_of_integers(dtype):
             T.copy(result, C)
 
     a, c = random(9, 130, dtype=dtype), torch.empty(9, dtype=torch.int32)
-    emulated(main)(a, c)
+    compiled(main)(a, c)
     assert_close(c, a.long().sum(1))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize(("M", "N", "dim"), [(4, 128, 1), (3, 100, 1), (128, 4, 0), (33, 7, 0)])
-def test_cumulative_sum(M, N, dim, reverse):
+def test_cumulative_sum(compiled, M, N, dim, reverse):
     @T.prim_func
     def main(A: T.Tensor((M, N), "float32"), C: T.Tensor((M, N), "float32")):
         with T.Kernel(1, threads=128):
@@ -197,7 +197,7 @@ def test_cumulative_sum(M, N, dim, reverse):
             T.copy(sums, C)
 
     a, c = random(M, N), torch.empty(M, N)
-    emulated(main)(a, c)
+    compiled(main)(a, c)
     wide = a.double().flip(dim) if reverse else a.double()
     expected = wide.cumsum(dim)
     assert_close(c, expected.flip(dim) if reverse else expected)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, emulated, operands
+from tests.metal.programs import assert_close, operands
 
 
 def splitk(M, N, K, splits, whole_tile):
@@ -44,15 +44,15 @@ def splitk(M, N, K, splits, whole_tile):
 @pytest.mark.parametrize(
     ("M", "N", "K", "splits"), [(32, 32, 128, 4), (50, 37, 100, 3), (8, 8, 64, 1)]
 )
-def test_parts_are_added(M, N, K, splits, whole_tile):
+def test_parts_are_added(compiled, M, N, K, splits, whole_tile):
     a, b, product = operands(M, N, K)
     c = torch.ones(M, N)
-    emulated(splitk(M, N, K, splits, whole_tile))(a, b, c)
+    compiled(splitk(M, N, K, splits, whole_tile))(a, b, c)
     assert_close(c, product + 1)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint32", "float32"])
-def test_a_histogram(dtype):
+def test_a_histogram(compiled, dtype):
     @T.prim_func
     def main(keys: T.Tensor((300,), "int32"), counts: T.Tensor((7,), dtype)):
         with T.Kernel(3, threads=32) as bx:
@@ -61,5 +61,5 @@ def test_a_histogram(dtype):
 
     keys = torch.randint(0, 7, (300,), dtype=torch.int32)
     counts = torch.zeros(7, dtype=getattr(torch, dtype))
-    emulated(main)(keys, counts)
+    compiled(main)(keys, counts)
     assert torch.equal(counts.long(), torch.bincount(keys, minlength=7))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tvmtile
+from tests.gpu.machine import by_way_of_gpu
 
 
 class Tensors:
@@ -41,14 +42,16 @@ def tensors():
     return Tensors(seed=0)
 
 
-@pytest.fixture(params=["llvm", "metal"])
+@pytest.fixture(params=["llvm", "metal", pytest.param("cuda", marks=pytest.mark.gpu)])
 def compiled(request):
-    """Compile a program for the CPU, or for Metal, where the emulator runs it and looks for races.
+    """Compile a program for the CPU, an NVIDIA GPU, or Metal, where the emulator looks for races too.
 
-    Cases with a dtype that Metal lacks are the CPU's only.
+    Cases with a dtype that Metal lacks are left out there.
     """
     if request.param == "llvm":
         return tvmtile.compile
+    if request.param == "cuda":
+        return by_way_of_gpu
     if "float64" in request.node.callspec.params.values():
         pytest.skip("Metal has no float64")
     return partial(tvmtile.compile, target="metal", execution_backend="emulator")

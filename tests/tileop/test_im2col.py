@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import tvmtile.language as T
+from tests.gpu.machine import precision_of_products
+from tests.metal.programs import assert_close
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.tileop.im2col import reference
 
@@ -68,7 +70,7 @@ def test_convolution(tensors, compiled):
     expected = torch.nn.functional.conv2d(
         data.double().permute(0, 3, 1, 2), weight.double().permute(3, 2, 0, 1), padding=1
     )
-    torch.testing.assert_close(out.double(), expected.permute(0, 2, 3, 1), rtol=1e-4, atol=1e-4)
+    assert_close(out, expected.permute(0, 2, 3, 1), precision_of_products("float32", compiled))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,426 @@
+"""Operators and functions of single elements on an NVIDIA GPU, and what they are compiled to."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tests.codegen.test_metal_numbers import FLOAT8, FUNCTIONS
+from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
+
+ROOT = Path(__file__).parents[2]
+EXACT = {
+    "acos": (T.acos, torch.acos),
+    "asinh": (T.asinh, torch.asinh),
+    "atanh": (T.atanh, torch.atanh),
+    "ceil": (T.ceil, torch.ceil),
+    "cos": (T.cos, torch.cos),
+    "cosh": (T.cosh, torch.cosh),
+    "exp": (T.exp, torch.exp),
+    "exp2": (T.exp2, torch.exp2),
+    "floor": (T.floor, torch.floor),
+    "log": (T.log, torch.log),
+    "log10": (T.log10, torch.log10),
+    "log2": (T.log2, torch.log2),
+    "round": (T.round, torch.round),
+    "sin": (T.sin, torch.sin),
+    "sinh": (T.sinh, torch.sinh),
+    "sqrt": (T.sqrt, torch.sqrt),
+    "trunc": (T.trunc, torch.trunc),
+}
+FAST = {
+    "cos": (T.__dict__["__cos"], torch.cos),
+    "exp": (T.__dict__["__exp"], torch.exp),
+    "log": (T.__dict__["__log"], torch.log),
+    "sin": (T.__dict__["__sin"], torch.sin),
+}
+
+
+def source(program, arch="sm_80"):
+    return tvmtile.compile(program, target={"kind": "cuda", "arch": arch}).get_kernel_source()
+
+
+# Functions ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_functions(dtype):
+    """One kernel computes them all."""
+    functions = {**FUNCTIONS, **EXACT}
+    names = [n for n in functions if not (dtype == "bfloat16" and n == "exp10")]
+
+    @T.prim_func
+    def main(A: T.Tensor((64,), dtype), C: T.Tensor((len(names), 64), dtype)):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                for row, name in enumerate(names):
+                    C[row, i] = functions[name][0](A[i] + 1 if name == "acosh" else A[i])
+
+    kind = getattr(torch, dtype)
+    a, c = (torch.arange(1, 65) / 66).to(kind), torch.zeros(len(names), 64, dtype=kind)
+    by_way_of_gpu(main)(a, c)
+    tolerance = {"float64": 1e-13, "float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
+    for row, name in enumerate(names):
+        x = (a + 1).double() - 1 if name == "acosh" else a.double()
+        expected = functions[name][1](x)
+        torch.testing.assert_close(
+            c[row].double(), expected, rtol=tolerance, atol=tolerance, msg=name
+        )
+
+
+def test_functions_are_exact_far_from_zero_and_fast_ones_are_instructions():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), C: T.Tensor((3, 64), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                C[0, i] = T.sin(A[i])
+                C[1, i] = T.cos(A[i])
+                C[2, i] = T.tan(A[i])
+
+    assert re.search(r"(?<!_)sinf\(", source(main))
+    a, c = torch.linspace(-1e5, 1e5, 64), torch.zeros(3, 64)
+    by_way_of_gpu(main)(a, c)
+    x = a.double()
+    expected = torch.stack([torch.sin(x), torch.cos(x), torch.tan(x)])
+    torch.testing.assert_close(c.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_fast_functions(name):
+    function, exact = FAST[name]
+
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                C[i] = function(A[i])
+
+    assert f"__{name}f(" in source(main)
+    a, c = torch.linspace(0.1, 3, 64), torch.zeros(64)
+    by_way_of_gpu(main)(a, c)
+    torch.testing.assert_close(c.double(), exact(a.double()), rtol=1e-5, atol=1e-5)
+
+
+def test_functions_of_two_values_and_special_ones():
+    @T.prim_func
+    def main(
+        A: T.Tensor((32,), "float32"),
+        B: T.Tensor((32,), "float32"),
+        C: T.Tensor((6, 32), "float32"),
+    ):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(32):
+                C[0, i] = T.atan2(A[i], B[i])
+                C[1, i] = T.hypot(A[i], B[i])
+                C[2, i] = T.copysign(A[i], B[i])
+                C[3, i] = T.pow(T.abs(A[i]), B[i])
+                C[4, i] = T.fmod(A[i], B[i])
+                C[5, i] = T.if_then_else(T.isnan(B[i]), 1.0, 0.0)
+
+    a, b, c = torch.randn(32), torch.randn(32), torch.zeros(6, 32)
+    b[0] = math.nan
+    by_way_of_gpu(main)(a, b, c)
+    x, y = a.double(), b.double()
+    expected = [
+        torch.atan2(x, y),
+        torch.hypot(x, y),
+        torch.copysign(x, y),
+        x.abs() ** y,
+        torch.fmod(x, y),
+        y.isnan().double(),
+    ]
+    torch.testing.assert_close(
+        c.double(), torch.stack(expected), rtol=1e-5, atol=2e-6, equal_nan=True
+    )
+
+
+# Floats of 8 bits --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_floats_of_8_bits(dtype):
+    """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""
+    count = 2048
+
+    @T.prim_func
+    def main(
+        codes: T.Tensor((256,), dtype),
+        decoded: T.Tensor((256,), "float32"),
+        values: T.Tensor((count,), "float32"),
+        encoded: T.Tensor((count,), dtype),
+    ):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_shared((256,), dtype)
+            T.copy(codes, tile)
+            T.copy(tile, decoded)
+            T.copy(values, encoded)
+
+    kind = getattr(torch, dtype)
+    codes = torch.arange(256, dtype=torch.uint8).view(kind)
+    exact = codes.float()
+    near = torch.cat(
+        [exact, exact * (1 + 2**-9), (exact + exact.roll(1)) / 2, torch.randn(count - 768)]
+    )
+    results = []
+    for compile_program in (tvmtile.compile, by_way_of_gpu):
+        decoded, encoded = torch.zeros(256), torch.zeros(count, dtype=torch.uint8).view(kind)
+        compile_program(main)(codes, decoded, near, encoded)
+        torch.testing.assert_close(decoded, exact, rtol=0, atol=0, equal_nan=True)
+        results.append(encoded)
+    # There are several codes of NaN.
+    expected, got = results
+    is_number = ~expected.float().isnan()
+    assert torch.equal(got.float().isnan(), ~is_number)
+    assert torch.equal(got.view(torch.uint8)[is_number], expected.view(torch.uint8)[is_number])
+
+
+def test_arithmetic_of_floats_of_8_bits():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float8_e4m3fn"), C: T.Tensor((64,), "float8_e4m3fn")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                C[i] = T.max(A[i] * A[i] + A[i], A[63 - i])
+
+    a = torch.randn(64).to(torch.float8_e4m3fn)
+    results = []
+    for compile_program in (tvmtile.compile, by_way_of_gpu):
+        c = torch.zeros(64).to(torch.float8_e4m3fn)
+        compile_program(main)(a, c)
+        results.append(c.float())
+    assert torch.equal(*results)
+
+
+# Atomic operations -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_neighbours_are_added_at_once_where_the_address_allows(dtype, offset):
+    """Also where the first of them lies between two vectors."""
+
+    @T.prim_func
+    def main(A: T.Tensor((4, 128), dtype), C: T.Tensor((140,), dtype), D: T.Tensor((140,), dtype)):
+        with T.Kernel(4, threads=32) as bx:
+            tx = T.get_thread_binding()
+            T.atomic_addx4(C[tx * 4 + offset], A[bx, tx * 4])
+            T.atomic_addx2(D[tx * 4 + offset], A[bx, tx * 4])
+
+    pair = {"float16": "__half2", "bfloat16": "__nv_bfloat162", "float32": "float4"}[dtype]
+    assert f"atomicAdd(({pair}*)" in source(main)
+    kind = getattr(torch, dtype)
+    a = torch.randint(-8, 8, (4, 128)).to(kind)
+    c, d = torch.zeros(140, dtype=kind), torch.zeros(140, dtype=kind)
+    by_way_of_gpu(main)(a, c, d)
+    sums = a.double().sum(0)
+    expected = torch.zeros(2, 140, dtype=torch.float64)
+    expected[0, offset : offset + 128] = sums
+    for lane in (0, 1):
+        expected[1, offset + lane : offset + lane + 128 : 4] = sums[lane::4]
+    assert torch.equal(torch.stack([c, d]).double(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("extents", [(64, 64), (50, 40)])
+def test_a_tile_is_added_by_vectors(dtype, extents):
+    """From the registers of a product's accumulator, and from shared memory; edges are kept out."""
+    M, N = extents
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float32"), C: T.Tensor((M, N), dtype)):
+        with T.Kernel(3, threads=128):
+            own = T.alloc_fragment((64, 64), "float32")
+            shared = T.alloc_shared((64, 64), "float32")
+            T.copy(A, own)
+            T.copy(A, shared)
+            T.atomic_add(C[0, 0], own)
+            T.atomic_add(C[0, 0], shared)
+
+    assert ("_global_relaxed" in source(main)) == (extents == (64, 64))
+    a, c = torch.randint(-8, 8, (64, 64)).float(), torch.zeros(M, N, dtype=getattr(torch, dtype))
+    by_way_of_gpu(main)(a, c)
+    assert torch.equal(c.float(), 6 * a[:M, :N])
+
+
+def test_a_former_value_of_a_vector():
+    @T.prim_func
+    def main(C: T.Tensor((4,), "float32"), D: T.Tensor((4,), "float32")):
+        with T.Kernel(1, threads=32):
+            if T.get_thread_binding() == 0:
+                value = T.alloc_local((4,), "float32")
+                for i in T.serial(4):
+                    value[i] = i + 1
+                D[0:4] = T.atomic_addx4(C[0], value[0], return_prev=True)
+
+    c, d = torch.arange(4.0), torch.zeros(4)
+    by_way_of_gpu(main)(c, d)
+    assert torch.equal(c, torch.arange(4.0) * 2 + 1)
+    assert torch.equal(d, torch.arange(4.0))
+
+
+@pytest.mark.parametrize("order", ["relaxed", "acq_rel", "seq_cst"])
+def test_a_message_between_blocks(order):
+    """The last block to come sees what all others have written: counted by an atomic operation."""
+    blocks = 64
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((blocks,), "int32"), count: T.Tensor((1,), "int32"), C: T.Tensor((1,), "int32")
+    ):
+        with T.Kernel(blocks, threads=32) as bx:
+            if T.get_thread_binding() == 0:
+                A[bx] = bx + 1
+                before = T.atomic_add(count[0], 1, memory_order=order, return_prev=True)
+                if before == blocks - 1:
+                    total = T.alloc_var("int32", 0)
+                    for i in T.serial(blocks):
+                        total += T.atomic_load(A[i], memory_order="relaxed")
+                    C[0] = total
+
+    fences = source(main).count("__threadfence();")
+    assert (fences > 0) == (order != "relaxed")
+    a, count, c = (torch.zeros(n, dtype=torch.int32) for n in (blocks, 1, 1))
+    by_way_of_gpu(main)(a, count, c)
+    if order != "relaxed":
+        assert c.item() == blocks * (blocks + 1) // 2
+
+
+# Barriers ----------------------------------------------------------------------------------------
+
+
+def test_barriers_of_a_warp_and_of_some_threads():
+    @T.prim_func
+    def main(A: T.Tensor((128,), "int32"), C: T.Tensor((128,), "int32")):
+        with T.Kernel(1, threads=128):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((128,), "int32")
+            shared[tx] = A[tx]
+            T.sync_warp()
+            C[tx] = shared[tx ^ 1]
+            if tx < 64:
+                T.sync_threads(3, 64)
+                C[tx] += A[63 - tx] * 2
+
+    text = source(main)
+    assert "__syncwarp" in text
+    assert "bar.sync" in text
+    a, c = torch.randint(0, 100, (128,), dtype=torch.int32), torch.zeros(128, dtype=torch.int32)
+    by_way_of_gpu(main)(a, c)
+    expected = a[torch.arange(128) ^ 1]
+    expected[:64] += 2 * a[:64].flip(0)
+    assert torch.equal(c, expected)
+
+
+# Printing and assertions -------------------------------------------------------------------------
+
+
+@T.prim_func
+def printing(A: T.Tensor((2, 3), "float16"), n: T.int64):
+    with T.Kernel(2, threads=32) as bx:
+        tile = T.alloc_shared((3,), "float16")
+        T.copy(A[bx, 0:3], tile)
+        T.print(tile, msg="row")
+        T.print(n, msg="100%")
+
+
+@T.prim_func
+def asserting(A: T.Tensor((8,), "int32")):
+    with T.Kernel(1, threads=32):
+        tx = T.get_thread_binding()
+        if tx < 8:
+            T.device_assert(A[tx] > 0, 'all of "A" is positive')
+            A[tx] = A[tx] + 1
+
+
+def test_print_and_assert_are_calls_of_cuda():
+    text = source(printing)
+    assert r'printf("[block %d] row: tile[%d] = %.9g\n"' in text
+    assert r'printf("[block %d] 100%%: n = %lld\n"' in text
+    assert r'tvmtile_assert_fail("all of \"A\" is positive", "' in source(asserting)
+    if not HAS_GPU:
+        with pytest.raises(pytest.skip.Exception):
+            on_gpu(printing)(torch.zeros(2, 3), 1)
+        with pytest.raises(pytest.skip.Exception):
+            on_gpu(asserting)(torch.zeros(8))
+
+
+def _in_a_process(statement):
+    """What runs a kernel on the GPU may leave its context unusable."""
+    code = f"import torch; from tests.gpu.test_elements import *; {statement}"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+
+@pytest.mark.gpu
+def test_lines_are_printed():
+    result = _in_a_process(
+        "on_gpu(printing)(torch.arange(6.).reshape(2, 3).half().cuda(), 2**40);"
+        "torch.cuda.synchronize()"
+    )
+    assert result.returncode == 0, result.stderr
+    lines = sorted(result.stdout.splitlines())
+    values = [f"[block {b}] row: tile[{i}] = {3 * b + i}" for b in (0, 1) for i in range(3)]
+    assert lines == sorted([*values, *(f"[block {b}] 100%: n = {2**40}" for b in (0, 1))])
+
+
+@pytest.mark.gpu
+def test_a_kernel_stops_where_an_assertion_fails():
+    good = _in_a_process(
+        "a = torch.ones(8, dtype=torch.int32).cuda(); on_gpu(asserting)(a); print(a.tolist())"
+    )
+    assert good.stdout.strip() == str([2] * 8), good.stderr
+    bad = _in_a_process(
+        "a = torch.arange(8, dtype=torch.int32).cuda(); on_gpu(asserting)(a); print(a.tolist())"
+    )
+    assert bad.returncode != 0
+    assert 'thread: [0,0,0] Assertion `all of "A" is positive` failed' in bad.stderr + bad.stdout
+
+
+# The order of blocks -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["row", "column"])
+@pytest.mark.parametrize("grid", [(7, 5), (8, 8), (1, 3)])
+def test_every_block_has_work_of_its_own_in_any_order(order, grid):
+    M, N = grid
+
+    @T.prim_func
+    def main(C: T.Tensor((M, N), "int32")):
+        with T.Kernel(N, M, threads=32) as (bx, by):
+            T.use_swizzle(3, order=order)
+            if T.get_thread_binding() == 0:
+                T.atomic_add(C[by, bx], by * N + bx + 1)
+
+    c = torch.zeros(M, N, dtype=torch.int32)
+    by_way_of_gpu(main)(c)
+    assert torch.equal(c, torch.arange(1, M * N + 1, dtype=torch.int32).reshape(M, N))
+
+
+def test_infinities_and_constants():
+    values = [16777217.0 - 1, 0.1, 1.0000001, -math.inf, 1e-30, 3.4028234663852886e38]
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((6,), "float32"), B: T.Tensor((2,), "bfloat16"), C: T.Tensor((1,), "float16")
+    ):
+        with T.Kernel(1, threads=32):
+            for place, value in enumerate(values):
+                A[place] = T.float32(value)
+            B[0] = T.bfloat16(1e30)
+            B[1] = T.bfloat16(-math.inf)
+            C[0] = T.float16(math.inf)
+
+    a, b = torch.zeros(6), torch.zeros(2, dtype=torch.bfloat16)
+    c = torch.zeros(1, dtype=torch.float16)
+    by_way_of_gpu(main)(a, b, c)
+    assert c.item() == math.inf
+    assert a.tolist() == torch.tensor(values).tolist()
+    assert b.tolist() == torch.tensor([1e30, -math.inf], dtype=torch.bfloat16).tolist()
