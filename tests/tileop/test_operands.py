@@ -44,7 +44,8 @@ from tvm import tirx
 from tvmtile.tileop.operands import constant
 
 n = tirx.Var("n", "int32")
-value = tirx.if_then_else(tirx.all(n >= 2, n < 8), tirx.if_then_else(n < 9, 5, n), 5)
+five = tirx.const(5, "int32")
+value = tirx.Select(tirx.all(n >= 2, n < 8), tirx.Select(n < 9, five, n), five)
 with ThreadPoolExecutor(8) as workers:
     print(set(workers.map(lambda _: constant(value), range(20000))))
 """
