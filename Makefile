@@ -37,10 +37,10 @@ test: venv ## the tests, without the slow ones (PYTEST_ARGS='-k copy' narrows th
 	@$(PYTEST) $(PYTEST_ARGS)
 
 test-all: venv ## the tests, with the slow ones
-	@$(PYTEST) -m '' $(PYTEST_ARGS)
+	@$(PYTEST) -m '' --all-architectures $(PYTEST_ARGS)
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels
-	@$(PYTEST) --maxprocesses 4 tests/gpu $(PYTEST_ARGS)
+	@$(PYTEST) --maxprocesses 4 --all-architectures tests/gpu tests/cuda $(PYTEST_ARGS)
 
 lint: venv ## ruff check, ruff format --check, mypy
 	@$(BIN)/ruff check .

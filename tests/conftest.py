@@ -11,6 +11,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
     )
+    parser.addoption(
+        "--all-architectures",
+        action="store_true",
+        help="compile the kernels of tests/gpu for every architecture where there is no GPU, not two",
+    )
 
 
 @pytest.fixture(autouse=True)
