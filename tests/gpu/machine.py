@@ -1,8 +1,9 @@
 """The GPU that the tests of this directory run on.
 
 A test compiles its program with `on_gpu`, makes tensors on `DEVICE`, calls the kernel and compares.
-Where there is no GPU, the call compiles the kernel to machine code, with `--all-architectures` for every
-architecture, and skips the rest of the test (see conftest.py): so these kernels compile, on any machine.
+Where there is no GPU, the call compiles the kernel to machine code and skips the rest of the test (see
+conftest.py): so these kernels compile, on any machine. With `--all-architectures` they are compiled for
+every architecture, not two.
 """
 
 from __future__ import annotations
