@@ -148,7 +148,8 @@ class Inference:
             op = operator_of(node.value)
             if op is None or not op.is_tile:
                 return mutator.default_mutate(node)
-            by_instructions = demanded_layouts(op, self._context)
+            context = replace(self._context, location=location_of(node.value))
+            by_instructions = demanded_layouts(op, context)
             statement = None if by_instructions else op.as_loops()
             nests = tuple(nests_in(statement)) if statement is not None else ()
             self._steps.append(_Step(op, nests, location_of(node.value)))
