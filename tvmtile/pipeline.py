@@ -40,6 +40,7 @@ from tvmtile.passes import (
     Legalize,
     LowerAssertionsOnCuda,
     LowerElementOp,
+    LowerIntegerCastsOnCuda,
     LowerMathOnCpu,
     LowerNarrowFloatsOnCpu,
     LowerNarrowFloatsOnCuda,
@@ -143,6 +144,7 @@ _CUDA: tuple[Any, ...] = (
     PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # operators on single elements become instructions
+    LowerIntegerCastsOnCuda,  # small integers become 16-bit floats by their bits
     LowerNarrowFloatsOnCuda,  # floats of 8 bits become integers that hold their bits
     LowerWaitsOnCuda,  # barriers of warps, and of some threads, become instructions
     LowerAssertionsOnCuda,  # assertions print what does not hold, and stop the kernel

@@ -193,3 +193,50 @@ def test_vectors_of_the_user_have_any_dtype_and_any_number_of_lanes(dtype, lanes
     C = torch.empty_like(A)
     kernel(A, C)
     assert torch.equal(A.flip(1), C)
+
+
+@pytest.mark.parametrize("per_byte", [2, 4])
+def test_packed_values_are_loaded_as_words_and_stored_as_vectors(per_byte):
+    """Values with names, and loads that several iterations share: how weights are unpacked."""
+    bits = 8 // per_byte
+    rows, columns = 16, 128
+
+    @T.prim_func
+    def main(
+        W: T.Tensor((rows, columns // per_byte), "uint8"),
+        scales: T.Tensor((rows, columns // 32), "float16"),
+        C: T.Tensor((rows, columns), "float16"),
+    ):
+        with T.Kernel(1, threads=64):
+            packed = T.alloc_shared((rows, columns // per_byte), "uint8")
+            T.copy(W, packed)
+            for i, j in T.Parallel(rows, columns):
+                value = (packed[i, j // per_byte] >> (j % per_byte * bits)) & ((1 << bits) - 1)
+                scale = scales[i, j // 32]
+                C[i, j] = T.cast(value, "float16") * scale
+
+    kernel = emulated(main)
+    source = kernel.get_kernel_source()
+    assert ("uchar packed_vector[4]" in source) == (per_byte == 2)  # the least is a word
+    assert "(device uint4*)" in source
+    W = torch.randint(256, (rows, columns // per_byte), dtype=torch.uint8)
+    scales = torch.rand(rows, columns // 32).half()
+    C = torch.empty(rows, columns, dtype=torch.float16)
+    kernel(W, scales, C)
+    shifts = torch.arange(per_byte) * bits
+    values = ((W[..., None].int() >> shifts) & ((1 << bits) - 1)).flatten(1)
+    assert torch.equal(C, (values.half() * scales.repeat_interleave(32, 1)))
+
+
+def test_every_third_pair_is_loaded_by_itself():
+    """Two iterations share a load, and the loads are no neighbours."""
+
+    @T.prim_func
+    def main(A: T.Tensor((16, 96), "float32"), C: T.Tensor((16, 64), "float32")):
+        with T.Kernel(1, threads=64):
+            for i, j in T.Parallel(16, 64):
+                C[i, j] = A[i, j // 2 * 3]
+
+    A, C = torch.randn(16, 96), torch.empty(16, 64)
+    emulated(main)(A, C)
+    assert torch.equal(C, A[:, ::3].repeat_interleave(2, 1))

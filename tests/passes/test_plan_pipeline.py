@@ -362,3 +362,28 @@ def test_a_loop_runs_as_it_is_where_a_block_has_memory_for_one_version_only():
     with pytest.warns(TileWarning, match="has 1 stages in place of 2"):
         kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
     assert "threadgroup float4 tile[2048]" in kernel.get_kernel_source()
+
+
+def test_a_nest_that_needs_what_is_copied_is_a_consumer(pipelines):
+    """Weights are dequantised with scales from global memory: only their copy runs ahead."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((6, 32), "float32"),
+        scales: T.Tensor((6,), "float32"),
+        C: T.Tensor((6, 32), "float32"),
+    ):
+        with T.Kernel(1, threads=32):
+            packed = T.alloc_shared((32,), "float32")
+            weights = T.alloc_shared((32,), "float32")
+            for k in T.Pipelined(6, num_stages=2):
+                T.copy(A[k, :], packed)
+                for i in T.Parallel(32):
+                    weights[i] = packed[i] * scales[k]
+                T.copy(weights, C[k, :])
+
+    assert '"tvmtile.stage": [0, 1, 1]' in pipelines.planned(program).script()
+    a, scales = floats(6, 32), floats(6)
+    np.testing.assert_array_equal(
+        pipelines.check(program, a, scales, zeros(6, 32))[-1], a * scales[:, None]
+    )

@@ -25,6 +25,7 @@ from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
 from tvmtile.passes.lower_element_op import LowerElementOp
+from tvmtile.passes.lower_integer_casts import LowerIntegerCastsOnCuda
 from tvmtile.passes.lower_math import LowerMathOnCpu
 from tvmtile.passes.lower_narrow_floats import (
     LowerNarrowFloatsOnCpu,
@@ -72,6 +73,7 @@ __all__ = [
     "Legalize",
     "LowerAssertionsOnCuda",
     "LowerElementOp",
+    "LowerIntegerCastsOnCuda",
     "LowerMathOnCpu",
     "LowerNarrowFloatsOnCpu",
     "LowerNarrowFloatsOnCuda",

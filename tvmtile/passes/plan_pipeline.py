@@ -26,6 +26,7 @@ from tvmtile.passes.pipelining import (
 )
 from tvmtile.passes.plan_shared_memory import allocated_bytes
 from tvmtile.rewriting import seq, with_children
+from tvmtile.scopes import is_shared
 from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["PlanPipeline"]
@@ -261,9 +262,26 @@ class _Producers:
         return reasons[0] if reasons else "nothing copies from global memory into a shared tile"
 
     def _is_copy(self, index: int) -> bool:
-        return self._may_run_ahead(index) and any(
-            is_buffer_var(var) and var.ty.storage_scope == "global"
-            for var in self._units[index].reads
+        return (
+            self._may_run_ahead(index)
+            and not self._computes(index)
+            and any(
+                is_buffer_var(var) and var.ty.storage_scope == "global"
+                for var in self._units[index].reads
+            )
+        )
+
+    def _computes(self, index: int) -> bool:
+        """Tell whether a unit is a nest that needs what the iteration has copied.
+
+        Weights that are dequantised with scales from global memory are such; that the copy runs ahead
+        is worth more than that the nest does.
+        """
+        unit = self._units[index]
+        others = [other for number, other in enumerate(self._units) if number != index]
+        return isinstance(unit.inner, tirx.For) and any(
+            is_buffer_var(var) and is_shared(var) and any(var in other.writes for other in others)
+            for var in unit.reads
         )
 
     def _may_run_ahead(self, index: int) -> bool:

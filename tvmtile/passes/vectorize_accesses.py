@@ -7,6 +7,7 @@ lanes, and none of bfloat16. What is computed with them is computed element by e
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
@@ -14,6 +15,7 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile.layout.shared import has_plain_rows, neighbours
+from tvmtile.passes.kernels import flattened
 from tvmtile.passes.threads.variance import is_private
 from tvmtile.rewriting import contains, for_loop, seq, substitute
 from tvmtile.scopes import is_fragment, is_shared
@@ -49,16 +51,21 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
         return together
     for load in _loads_in(body):
         moves.add_load(load)
-    store = body if isinstance(body, tirx.BufferStore) else None
-    if store is not None and isinstance(store.value, ir.TensorLoad) and len(moves.loaded) == 1:
-        direct = moves.direct(store)
+    if isinstance(body, tirx.BufferStore) and len(moves.loaded) == 1:
+        direct = moves.direct(body)
         if direct is not None:
             return direct
-    body = moves.with_loads_replaced(body)
-    if isinstance(body, tirx.BufferStore):
-        body = moves.with_store_replaced(body)
-    loop = for_loop(variable, extent, body, tirx.ForKind.UNROLLED)
+    *names, last = flattened(moves.with_loads_replaced(body))
+    if isinstance(last, tirx.BufferStore) and _is_stored_once(body):
+        last = moves.with_store_replaced(last)
+    loop = for_loop(variable, extent, seq([*names, last]), tirx.ForKind.UNROLLED)
     return seq([*moves.before, loop, *moves.after])
+
+
+def _is_stored_once(body: tirx.Stmt) -> bool:
+    """Tell whether an iteration is one store, after names of values that it needs."""
+    *names, last = flattened(body)
+    return isinstance(last, tirx.BufferStore) and all(isinstance(x, tirx.Bind) for x in names)
 
 
 def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
@@ -66,7 +73,7 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
 
     What a later statement loads may be what an earlier one has stored.
     """
-    if not isinstance(body, tirx.BufferStore):
+    if not _is_stored_once(body):
         return []
     found: list[ir.TensorLoad] = []
 
@@ -78,8 +85,31 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
         found.append(node)
         return mutator.default_mutate(node)
 
-    tvm_ffi.structural_mutate(body.value, [(ir.Call, call), (ir.TensorLoad, load)])
+    for stmt in flattened(body):
+        tvm_ffi.structural_mutate(stmt.value, [(ir.Call, call), (ir.TensorLoad, load)])
     return found
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Neighbours that are loaded at once.
+
+    Attributes
+    ----------
+    load : TensorLoad
+        One of them, in an iteration.
+    array : Var
+        What they are loaded into.
+    first : list of Expr
+        The place of the first.
+    repeats : int
+        How many iterations in a row load the same one.
+    """
+
+    load: ir.TensorLoad
+    array: ir.Var
+    first: list[Any]
+    repeats: int
 
 
 class _Moves:
@@ -89,18 +119,25 @@ class _Moves:
         self._variable = variable
         self._extent = extent
         self._analyzer = analyzer
-        self.loaded: list[tuple[ir.TensorLoad, ir.Var, list[Any]]] = []
+        self.loaded: list[_Loaded] = []
         self.before: list[tirx.Stmt] = []
         self.after: list[tirx.Stmt] = []
 
     def add_load(self, load: ir.TensorLoad) -> None:
         """Load the neighbours at once, if they are neighbours in memory."""
-        first = self._first(load.source, load.indices)
-        if first is None or any(tvm_ffi.structural_equal(load, seen) for seen, _, _ in self.loaded):
+        if any(tvm_ffi.structural_equal(load, seen.load) for seen in self.loaded):
             return
-        array = self._array(load.source)
-        self.loaded.append((load, array, first))
-        self.before += [tirx.AllocBuffer(array), self._move(array, _START, load.source, first)]
+        repeats, first = 1, self._first(load.source, load.indices)
+        while first is None and repeats < self._extent and self._extent % (2 * repeats) == 0:
+            repeats *= 2
+            first = self._first_of_repeated(load, repeats)
+        if first is None:
+            return
+        count = self._extent // repeats
+        array = self._array(load.source, count)
+        self.loaded.append(_Loaded(load, array, first, repeats))
+        move = self._move(array, _START, load.source, first, count)
+        self.before += [tirx.AllocBuffer(array), move]
 
     def of_operator(self, body: tirx.Stmt) -> tirx.Stmt | None:
         """What an element operator has for neighbours in memory, at most four at once."""
@@ -120,24 +157,38 @@ class _Moves:
         starts = [tirx.const(n, "int32") for n in range(0, self._extent, lanes)]
         return seq([substitute(together, {self._variable: start}) for start in starts])
 
-    def _array(self, buffer: ir.Var) -> ir.Var:
+    def _first_of_repeated(self, load: ir.TensorLoad, repeats: int) -> list[Any] | None:
+        """The first of neighbours each of which some iterations in a row load, as `x[i // 2]`."""
+        count = self._extent // repeats
+        dtype = str(self._variable.ty.dtype)
+        group, within = tirx.Var("group", dtype), tirx.Var("within", dtype)
+        self._analyzer.bind(group, ir.Range(0, count))
+        self._analyzer.bind(within, ir.Range(0, repeats))
+        split = {self._variable: group * repeats + within}
+        indices = [self._analyzer.simplify(substitute(index, split)) for index in load.indices]
+        if any(contains(index, ir.Var, within.same_as) for index in indices):
+            return None
+        return first_neighbour(load.source, indices, group, count, self._analyzer)
+
+    def _array(self, buffer: ir.Var, count: int) -> ir.Var:
         return tirx.decl_buffer(
-            (self._extent,), str(buffer.ty.dtype), name=f"{buffer.name}_vector", scope="local"
+            (count,), str(buffer.ty.dtype), name=f"{buffer.name}_vector", scope="local"
         )
 
     def direct(self, store: tirx.BufferStore) -> tirx.Stmt | None:
         """A move from memory to memory, where the store is nothing else."""
-        load, _, first = self.loaded[0]
+        (loaded,) = self.loaded
         target = self._first(store.buffer, store.indices)
-        if target is None or not load.same_as(store.value):
+        if target is None or not loaded.load.same_as(store.value) or loaded.repeats > 1:
             return None
-        return self._move(store.buffer, target, load.source, first)
+        return self._move(store.buffer, target, loaded.load.source, loaded.first, self._extent)
 
     def with_loads_replaced(self, body: tirx.Stmt) -> tirx.Stmt:
         def replace(node: ir.TensorLoad, mutator: Any) -> Any:
-            for load, array, _ in self.loaded:
-                if tvm_ffi.structural_equal(node, load):
-                    return tirx.BufferLoad(array, [self._variable])
+            for loaded in self.loaded:
+                if tvm_ffi.structural_equal(node, loaded.load):
+                    number = tirx.floordiv(self._variable, loaded.repeats)
+                    return tirx.BufferLoad(loaded.array, [number])
             return mutator.default_mutate(node)
 
         return tvm_ffi.structural_mutate(body, [(ir.TensorLoad, replace)])
@@ -146,18 +197,20 @@ class _Moves:
         first = self._first(store.buffer, store.indices)
         if first is None:
             return store
-        array = self._array(store.buffer)
+        array = self._array(store.buffer, self._extent)
         self.before.append(tirx.AllocBuffer(array))
-        self.after.append(self._move(store.buffer, first, array, _START))
+        self.after.append(self._move(store.buffer, first, array, _START, self._extent))
         return tirx.BufferStore(array, store.value, [self._variable])
 
     def _first(self, buffer: ir.Var, indices: Any) -> list[Any] | None:
         """The first neighbour's indices, of the buffer or of the buffer as one row."""
         return first_neighbour(buffer, indices, self._variable, self._extent, self._analyzer)
 
-    def _move(self, target: ir.Var, to: list[Any], source: ir.Var, origin: list[Any]) -> tirx.Stmt:
-        target_view, target_indices = self._words(target, to)
-        source_view, source_indices = self._words(source, origin)
+    def _move(
+        self, target: ir.Var, to: list[Any], source: ir.Var, origin: list[Any], count: int
+    ) -> tirx.Stmt:
+        target_view, target_indices = self._words(target, to, count)
+        source_view, source_indices = self._words(source, origin, count)
         load = tirx.BufferLoad(source_view, source_indices)
         return seq(
             [
@@ -167,7 +220,7 @@ class _Moves:
             ]
         )
 
-    def _words(self, buffer: ir.Var, place: list[Any]) -> tuple[ir.Var, list[Any]]:
+    def _words(self, buffer: ir.Var, place: list[Any], count: int) -> tuple[ir.Var, list[Any]]:
         """A buffer as an array of words, and where in it the neighbours lie."""
         packed = max(1, _WORD // bytes_of(buffer))
         shape = list(buffer.ty.shape)
@@ -182,7 +235,7 @@ class _Moves:
             layout=buffer.ty.layout.pack(packed) if not has_plain_rows(buffer) else "default",
         )
         first = self._analyzer.simplify(tirx.floordiv(last, packed))
-        lanes = self._extent // packed
+        lanes = count // packed
         one = tirx.const(1, str(first.ty.dtype))
         return view, [*outer, tirx.Ramp(first, one, lanes) if lanes > 1 else first]
 
