@@ -18,6 +18,7 @@ from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
 from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
+    AllocateInLoops,
     BindExtents,
     CheckAccumulators,
     CheckAssertions,
@@ -104,6 +105,7 @@ _METAL: tuple[Any, ...] = (
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, and copies run ahead
+    AllocateInLoops,  # and what an iteration has for itself may share memory with other tiles of it
     PadSharedRows,  # rows of tiles for matrix units begin in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
@@ -127,6 +129,7 @@ _CUDA: tuple[Any, ...] = (
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, copies run ahead, in groups that are waited for
+    AllocateInLoops,  # and what an iteration has for itself may share memory with other tiles of it
     SwizzleShared,  # what threads take at once from shared tiles lies in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions

@@ -137,3 +137,49 @@ def test_smaller_tiles_lie_side_by_side_in_the_memory_of_a_larger_one():
     kernel(A, C)
     first, second = A.flip(1)
     torch.testing.assert_close(C, torch.cat([first, first - second * 2]).flip(0))
+
+
+def rewritten_in_a_loop(reads_the_last=False, size=HALF * 3 // 2):
+    """Two tiles that do not fit together, each written anew in each iteration."""
+
+    @T.prim_func
+    def main(A: T.Tensor((4, 2, size), "float32"), C: T.Tensor((4, 2, size), "float32")):
+        with T.Kernel(1, threads=128):
+            keys = T.alloc_shared((size,), "float32")
+            values = T.alloc_shared((size,), "float32")
+            if reads_the_last:
+                T.clear(values)
+            for k in T.serial(4):
+                T.copy(A[k, 0, :], keys)
+                for i in T.Parallel(size):
+                    C[k, 0, i] = keys[size - 1 - i]
+                if reads_the_last:
+                    T.copy(values, C[k, 1, :])
+                T.copy(A[k, 1, :], values)
+                if not reads_the_last:
+                    for i in T.Parallel(size):
+                        C[k, 1, i] = values[size - 1 - i]
+
+    return main
+
+
+def test_tiles_that_an_iteration_writes_anew_share_memory():
+    kernel = tvmtile.compile(rewritten_in_a_loop(), target="metal", execution_backend="emulator")
+    A, C = torch.randn(4, 2, HALF * 3 // 2), torch.empty(4, 2, HALF * 3 // 2)
+    kernel(A, C)
+    torch.testing.assert_close(C, A.flip(2))
+
+
+def test_tiles_of_an_iteration_share_memory_on_cuda():
+    program = rewritten_in_a_loop(size=16384)  # 64 KB each, of 99
+    kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_89"})
+    body = kernel.get_kernel_source()
+    body = body[body.index("for (int k ") :]
+    # The tiles are filled and read, one after the other, by all threads.
+    assert body.count("__syncthreads()") == 4
+
+
+def test_a_tile_that_keeps_its_value_for_the_next_iteration_shares_none():
+    program = rewritten_in_a_loop(reads_the_last=True)
+    with pytest.raises(OutOfSharedMemory, match="the shared tiles need 48 KB at once"):
+        tvmtile.compile(program, target="metal", execution_backend="emulator")

@@ -3,6 +3,7 @@
 `LowerTilePrograms(target)` is all of them as one pass; their order is in `tvmtile.pipeline`.
 """
 
+from tvmtile.passes.allocate_in_loops import AllocateInLoops
 from tvmtile.passes.bind_extents import BindExtents
 from tvmtile.passes.check_accumulators import CheckAccumulators
 from tvmtile.passes.check_assertions import CheckAssertions
@@ -51,6 +52,7 @@ from tvmtile.passes.swizzle_shared import SwizzleShared
 from tvmtile.passes.verify import Verifier, Verify
 
 __all__ = [
+    "AllocateInLoops",
     "BindExtents",
     "CheckAccumulators",
     "CheckAssertions",
