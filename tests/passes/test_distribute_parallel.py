@@ -240,3 +240,36 @@ def test_every_third_pair_is_loaded_by_itself():
     A, C = torch.randn(16, 96), torch.empty(16, 64)
     emulated(main)(A, C)
     assert torch.equal(C, A[:, ::3].repeat_interleave(2, 1))
+
+
+def test_names_of_places_are_known_before_the_loads_that_use_them():
+    @T.prim_func
+    def main(A: T.Tensor((24, 96), "float32"), C: T.Tensor((24, 96), "float32")):
+        with T.Kernel(2, threads=64) as bx:
+            for i, j in T.Parallel(12, 96):
+                row = bx * 12 + i
+                value = A[row, j]
+                C[row, j] = value / (1.0 + T.abs(value))
+
+    kernel = emulated(main)
+    assert "(device float4*)" in kernel.get_kernel_source()
+    A, C = torch.randn(24, 96), torch.empty(24, 96)
+    kernel(A, C)
+    torch.testing.assert_close(C, A / (1 + A.abs()))
+
+
+def test_a_place_that_is_loaded_is_known_before_what_lies_there():
+    @T.prim_func
+    def main(
+        order: T.Tensor((128,), "int32"),
+        A: T.Tensor((128,), "float32"),
+        C: T.Tensor((128,), "float32"),
+    ):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(128):
+                place = order[i]
+                C[i] = A[place]
+
+    order, A, C = torch.randperm(128).int(), torch.randn(128), torch.empty(128)
+    emulated(main)(order, A, C)
+    assert torch.equal(C, A[order.long()])

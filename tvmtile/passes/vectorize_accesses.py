@@ -49,6 +49,7 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
     together = moves.of_operator(body)
     if together is not None:
         return together
+    body = _with_places_inlined(body)
     for load in _loads_in(body):
         moves.add_load(load)
     if isinstance(body, tirx.BufferStore) and len(moves.loaded) == 1:
@@ -62,6 +63,24 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
     return seq([*moves.before, loop, *moves.after])
 
 
+def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
+    """An iteration without names of integers that are computed from others: they stand in indices."""
+    values: dict[ir.Var, Any] = {}
+    rest: list[tirx.Stmt] = []
+    for stmt in flattened(body):
+        written = substitute(stmt, values)
+        if isinstance(written, tirx.Bind) and _is_place(written.value):
+            values[stmt.var] = written.value
+        else:
+            rest.append(written)
+    return seq(rest)
+
+
+def _is_place(value: Any) -> bool:
+    is_integer = str(value.ty.dtype).startswith("int")
+    return is_integer and not contains(value, (ir.TensorLoad, ir.Call), lambda _: True)
+
+
 def _is_stored_once(body: tirx.Stmt) -> bool:
     """Tell whether an iteration is one store, after names of values that it needs."""
     *names, last = flattened(body)
@@ -69,9 +88,10 @@ def _is_stored_once(body: tirx.Stmt) -> bool:
 
 
 def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
-    """The loads that every iteration does; none where the body is more than one store.
+    """The loads that every iteration does, at places that are known before it.
 
-    What a later statement loads may be what an earlier one has stored.
+    None where the body is more than one store: what a later statement loads may be what an earlier
+    one has stored.
     """
     if not _is_stored_once(body):
         return []
@@ -85,9 +105,16 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
         found.append(node)
         return mutator.default_mutate(node)
 
+    names: set[ir.Var] = set()
     for stmt in flattened(body):
         tvm_ffi.structural_mutate(stmt.value, [(ir.Call, call), (ir.TensorLoad, load)])
-    return found
+        if isinstance(stmt, tirx.Bind):
+            names.add(stmt.var)
+    return [
+        node
+        for node in found
+        if not any(contains(index, ir.Var, names.__contains__) for index in node.indices)
+    ]
 
 
 @dataclass(frozen=True)
