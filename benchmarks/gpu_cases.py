@@ -100,7 +100,8 @@ GEMM = _configurations(
     (128, 256, 64, 3, 256, 8),
     (256, 128, 32, 3, 256, 8),
     (256, 128, 64, 3, 256, 8),
-    (256, 128, 32, 4, 256, 8),
+    (256, 128, 128, 2, 256, 8),
+    (128, 256, 128, 2, 256, 8),
 )
 GEMM_TRITON = _configurations(
     "BM BN BK num_warps num_stages",
@@ -232,36 +233,36 @@ def row_case(program: str, M: int = 8192, N: int = 8192) -> Case:
 
 INT4 = _configurations(
     "block_N block_K stages threads",
-    (64, 128, 3, 128),
-    (64, 128, 4, 128),
-    (64, 256, 3, 128),
-    (64, 256, 4, 128),
-    (64, 256, 3, 256),
-    (32, 256, 3, 128),
-    (32, 256, 4, 128),
-    (32, 256, 4, 64),
+    (32, 512, 2, 128),
     (32, 512, 3, 128),
-    (64, 128, 4, 64),
+    (32, 1024, 2, 128),
+    (64, 256, 4, 128),
+    (64, 512, 3, 128),
+    (64, 512, 3, 256),
+    (64, 1024, 2, 256),
+    (64, 1024, 3, 256),
 )
 
 
 def int4_case(M: int, N: int, K: int) -> Case:
     def inputs() -> Tensors:
-        packed = torch.randint(256, (N, K // 2), dtype=torch.uint8, device="cuda")
+        words = torch.randint(1 << 32, (N, K // 8), dtype=torch.int64, device="cuda")
         scales = torch.rand(N, K // GROUP, device="cuda").half() / 8
-        return _matrix(M, K), packed, scales
+        return _matrix(M, K), words.to(torch.uint32), scales
 
-    def decoded(packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-        nibbles = torch.stack([packed & 0xF, packed >> 4], dim=-1).flatten(1)
+    def decoded(words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        """Neighbours 2 i and 2 i + 1 are in the bits from 4 i and from 16 + 4 i on."""
+        firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28], device=words.device)
+        nibbles = ((words.to(torch.int64)[..., None] >> firsts) & 0xF).flatten(1)
         return (nibbles.to(scales.dtype) - 8) * scales.repeat_interleave(GROUP, dim=1)
 
     weights = {}  # in float16, for cuBLAS, which reads four times as much
 
     def cublas(
-        a: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, c: torch.Tensor
+        a: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, c: torch.Tensor
     ) -> object:
         if "w" not in weights:
-            weights["w"] = decoded(packed, scales)
+            weights["w"] = decoded(words, scales)
         return torch.mm(a, weights["w"].T, out=c)
 
     return Case(
@@ -270,8 +271,8 @@ def int4_case(M: int, N: int, K: int) -> Case:
         arguments={"M": M, "N": N, "K": K},
         configurations=INT4,
         inputs=inputs,
-        out=lambda a, packed, scales: a.new_empty(M, N),
-        reference=lambda a, packed, scales: a.double() @ decoded(packed, scales).double().T,
+        out=lambda a, words, scales: a.new_empty(M, N),
+        reference=lambda a, words, scales: a.double() @ decoded(words, scales).double().T,
         tolerance=2e-3,
         work=2.0 * M * N * K,
         unit="TFLOP/s",

@@ -12,6 +12,7 @@ try:
     import tilelang.language as T
 except ImportError:
     import tvmtile.language as T
+from tvmtile.layout import make_swizzled_layout
 
 GROUP = 64  # weights that share a scale
 
@@ -181,32 +182,53 @@ def rms_norm(M: int, N: int, block_M: int, threads: int) -> Any:
     return main
 
 
+# Two nibbles become the last bits of two float16 from 1024 on, in one instruction. The asm keeps the
+# compiler from doing each half by itself.
+TO_HALVES = """\
+__device__ __forceinline__ unsigned int to_halves(unsigned int nibbles) {
+  unsigned int halves;
+  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(halves) : "r"(nibbles));
+  return halves;
+}
+"""
+
+
 def int4_gemm(M: int, N: int, K: int, block_N: int, block_K: int, stages: int, threads: int) -> Any:
-    """C = A @ W.T for float16 A and weights of 4 bits, which become float16 on their way."""
+    """C = A @ W.T for float16 A and weights of 4 bits, which become float16 in registers.
+
+    A word of W holds eight neighbours along K: elements 2 i and 2 i + 1 in its bits from 4 i and from
+    16 + 4 i on, so that a shift and `to_halves` give two neighbours.
+    """
     block_M = 16
 
     @T.prim_func
     def main(
         A: T.Tensor((M, K), "float16"),
-        W: T.Tensor((N, K // 2), "uint8"),
+        W: T.Tensor((N, K // 8), "uint32"),
         scales: T.Tensor((N, K // GROUP), "float16"),
         C: T.Tensor((M, N), "float16"),
     ):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            T.import_source(TO_HALVES)
             A_shared = T.alloc_shared((block_M, block_K), "float16")
-            W_packed = T.alloc_shared((block_N, block_K // 2), "uint8")
-            W_shared = T.alloc_shared((block_N, block_K), "float16")
+            W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
+            scales_shared = T.alloc_shared((block_N, block_K // GROUP), "float16")
+            W_local = T.alloc_fragment((block_N, block_K), "float16")
             C_local = T.alloc_fragment((block_M, block_N), "float32")
+            T.annotate_layout({W_shared: make_swizzled_layout(W_shared)})
             T.clear(C_local)
             for k in T.Pipelined(K // block_K, num_stages=stages):
                 T.copy(A[by * block_M, k * block_K], A_shared)
-                T.copy(W[bx * block_N, k * block_K // 2], W_packed)
+                T.copy(W[bx * block_N, k * block_K // 8], W_shared)
+                T.copy(scales[bx * block_N, k * block_K // GROUP], scales_shared)
                 for i, j in T.Parallel(block_N, block_K):
-                    nibble = (W_packed[i, j // 2] >> (j % 2 * 4)) & 0xF
-                    scale = scales[bx * block_N + i, (k * block_K + j) // GROUP]
-                    W_shared[i, j] = (T.cast(nibble, "float16") - T.cast(8, "float16")) * scale
+                    word = W_shared[i, j // 8] >> T.cast(j % 8 // 2 * 4, "uint32")
+                    pair = T.call_pure_extern("uint32", "to_halves", word)
+                    half = T.cast(pair >> T.cast(j % 2 * 16, "uint32"), "uint16")
+                    weight = T.reinterpret(half, "float16") - T.float16(1024 + 8)
+                    W_local[i, j] = weight * scales_shared[i, j // GROUP]
                 T.gemm(
-                    A_shared, W_shared, C_local, transpose_B=True,
+                    A_shared, W_local, C_local, transpose_B=True,
                     policy=T.GemmWarpPolicy.FullCol,
                 )  # fmt: skip
             T.copy(C_local, C[by * block_M, bx * block_N])

@@ -25,6 +25,7 @@ OPERATORS = (
     "finalize_reducer",
     "gemm",
     "im2col",
+    "import_source",
     "print",
     "print_tile",
     "quantifier",

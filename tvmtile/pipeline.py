@@ -20,6 +20,7 @@ from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.passes import (
     AllocateInLoops,
     BindExtents,
+    CallImportedFunctions,
     CheckAccumulators,
     CheckAssertions,
     CheckBounds,
@@ -146,6 +147,7 @@ _CUDA: tuple[Any, ...] = (
     FlattenShared,  # where an element of a tile lies becomes arithmetic
     PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
+    CallImportedFunctions,  # functions of the user's come with their text
     LowerElementOp,  # operators on single elements become instructions
     LowerIntegerCastsOnCuda,  # small integers become 16-bit floats by their bits
     LowerNarrowFloatsOnCuda,  # floats of 8 bits become integers that hold their bits

@@ -15,6 +15,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.codegen.test_metal_numbers import FLOAT8, FUNCTIONS
 from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
+from tests.tileop.test_import_source import program as imported_functions
 
 ROOT = Path(__file__).parents[2]
 EXACT = {
@@ -424,3 +425,9 @@ def test_infinities_and_constants():
     assert c.item() == math.inf
     assert a.tolist() == torch.tensor(values).tolist()
     assert b.tolist() == torch.tensor([1e30, -math.inf], dtype=torch.bfloat16).tolist()
+
+
+def test_functions_of_the_users():
+    a, c = torch.randn(128), torch.empty(128)
+    by_way_of_gpu(imported_functions())(a, c)
+    torch.testing.assert_close(c, 2 * a + 1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmtile.tileop.hints import annotate_layout, use_swizzle
+from tvmtile.tileop.import_source import import_source
 
 __all__ = [
     "annotate_compile_flags",
@@ -17,6 +18,7 @@ __all__ = [
     "annotate_producer_reg_dealloc",
     "annotate_restrict_buffers",
     "disable_warp_group_reg_alloc",
+    "import_source",
     "no_set_max_nreg",
     "pdl_sync",
     "pdl_trigger",

@@ -5,6 +5,7 @@
 
 from tvmtile.passes.allocate_in_loops import AllocateInLoops
 from tvmtile.passes.bind_extents import BindExtents
+from tvmtile.passes.call_imported_functions import CallImportedFunctions
 from tvmtile.passes.check_accumulators import CheckAccumulators
 from tvmtile.passes.check_assertions import CheckAssertions
 from tvmtile.passes.check_bounds import CheckBounds
@@ -54,6 +55,7 @@ from tvmtile.passes.verify import Verifier, Verify
 __all__ = [
     "AllocateInLoops",
     "BindExtents",
+    "CallImportedFunctions",
     "CheckAccumulators",
     "CheckAssertions",
     "CheckBounds",

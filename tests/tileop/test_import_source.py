@@ -1,0 +1,49 @@
+"""T.import_source: functions of the user's in CUDA C++."""
+
+import pytest
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import NoLowering
+
+FUNCTIONS = """\
+__device__ __forceinline__ float twice(float x) { return x + x; }
+__device__ __forceinline__ void add_one(float* x) { *x = twice(0.5f) + *x; }
+"""
+
+
+def program(source=FUNCTIONS):
+    @T.prim_func
+    def main(A: T.Tensor((128,), "float32"), C: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=128):
+            T.import_source(source)
+            for i in T.Parallel(128):
+                C[i] = T.call_pure_extern("float32", "twice", A[i])
+            for i in T.Parallel(128):
+                T.call_extern("void", "add_one", T.address_of(C[i]))
+
+    return main
+
+
+def test_the_text_stands_before_the_kernel_once():
+    kernel = tvmtile.compile(program(), target={"kind": "cuda", "arch": "sm_90a"})
+    source = kernel.get_kernel_source()
+    assert source.count("float twice(float x)") == 1
+    assert source.index("float twice(float x)") < source.index("__global__")
+    assert kernel.cubin  # it compiles
+
+
+def test_no_source_brings_nothing():
+    @T.prim_func
+    def main(A: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=128):
+            T.import_source(None)
+            for i in T.Parallel(128):
+                A[i] = 1.0
+
+    assert "import_source" not in main.script()
+
+
+def test_other_targets_can_not_compile_it():
+    with pytest.raises(NoLowering, match="import_source"):
+        tvmtile.compile(program(), target="llvm")

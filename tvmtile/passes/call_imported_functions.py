@@ -1,0 +1,102 @@
+"""CallImportedFunctions: calls of the user's functions bring their text with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.tileop.import_source import ImportSource
+from tvmtile.tileop.registry import operator_of
+
+__all__ = ["CallImportedFunctions"]
+
+_CALLS = ("tirx.call_extern", "tirx.call_pure_extern")
+
+
+@prim_func_pass("CallImportedFunctions")
+def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Let calls of functions that `T.import_source` defines be such as put it into the CUDA source.
+
+    The first call of a function of each text brings the text, the others an empty one.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                T.Call(
+                    "tvmtile.import_source",
+                    [],
+                    attrs={"source": "__device__ float twice(float x) { return x + x; }"},
+                    ret_ty="void",
+                )
+                A[tx] = T.call_pure_extern("float32", "twice", A[tx])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                T.Call(
+                    "tvmtile.import_source",
+                    [],
+                    attrs={"source": "__device__ float twice(float x) { return x + x; }"},
+                    ret_ty="void",
+                )
+                A[tx] = T.cuda.func_call(
+                    "twice",
+                    A[tx],
+                    source_code="__device__ float twice(float x) { return x + x; }",
+                    return_type="float32",
+                )
+    ```
+    """
+    del context
+    sources = list(_sources(func.body))
+    if not sources:
+        return func
+    bringing: dict[str, str] = {}
+
+    def text_for(name: str) -> str | None:
+        if name not in bringing:
+            source = next((s for s in sources if re.search(rf"\b{re.escape(name)}\s*\(", s)), None)
+            if source is None:
+                return None
+            bringing[name] = "" if source in bringing.values() else source
+        return bringing[name]
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        result = mutator.default_mutate(node)
+        if not isinstance(result.op, ir.Op) or result.op.name not in _CALLS:
+            return result
+        name, *args = result.args
+        text = text_for(str(name.value))
+        if text is None:
+            return result
+        dtype = str(result.ty.dtype) if hasattr(result.ty, "dtype") else "void"
+        return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(ir.Call, call)]))
+
+
+def _sources(body: tirx.Stmt) -> Iterator[str]:
+    found: list[str] = []
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if isinstance(op, ImportSource) and op.source not in found:
+            found.append(op.source)
+
+    tvm_ffi.structural_walk(body, (ir.Call, note))
+    return iter(found)

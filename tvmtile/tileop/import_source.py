@@ -1,0 +1,57 @@
+"""`T.import_source`: functions in CUDA C++ that a kernel calls with `T.call_extern`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+
+__all__ = ["ImportSource", "import_source"]
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class ImportSource(TileOp):
+    """Put a text before the kernel."""
+
+    name = "import_source"
+    options = ("source",)
+    is_tile = False
+
+    source: str = ""
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def normalized(self) -> ImportSource:
+        return self
+
+
+def import_source(source: str | None = None) -> None:
+    """Bring functions in CUDA C++ that the kernel calls by `T.call_extern` or `T.call_pure_extern`.
+
+    Parameters
+    ----------
+    source : str, optional
+        Definitions of `__device__` functions; None brings nothing.
+
+    Notes
+    -----
+    The kernel can be compiled for CUDA only. What a function does to memory is not known to the
+    compiler: a call counts as a use of the whole tiles that it gets the address of.
+    """
+    if source is not None:
+        emit(ImportSource(source))
+
+
+@lowering(ImportSource, target="cuda", variant="none")
+def _(op: ImportSource, context: LoweringContext) -> tirx.Stmt:
+    """CallImportedFunctions has put the text where it is needed."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
