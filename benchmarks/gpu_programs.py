@@ -184,11 +184,13 @@ def rms_norm(M: int, N: int, block_M: int, threads: int) -> Any:
 
 # Two nibbles become the last bits of two float16 from 1024 on, in one instruction. The asm keeps the
 # compiler from doing each half by itself.
-TO_HALVES = """\
-__device__ __forceinline__ unsigned int to_halves(unsigned int nibbles) {
-  unsigned int halves;
-  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(halves) : "r"(nibbles));
-  return halves;
+DEQUANTISED = """\
+__device__ __forceinline__ unsigned int dequantised(unsigned int nibbles, half scale) {
+  unsigned int pair;
+  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(pair) : "r"(nibbles));
+  half2 weights = __hsub2(*(half2*)&pair, __half2half2(__ushort_as_half(0x6408)));
+  weights = __hmul2(weights, __half2half2(scale));
+  return *(unsigned int*)&weights;
 }
 """
 
@@ -197,7 +199,7 @@ def int4_gemm(M: int, N: int, K: int, block_N: int, block_K: int, stages: int, t
     """C = A @ W.T for float16 A and weights of 4 bits, which become float16 in registers.
 
     A word of W holds eight neighbours along K: elements 2 i and 2 i + 1 in its bits from 4 i and from
-    16 + 4 i on, so that a shift and `to_halves` give two neighbours.
+    16 + 4 i on, so that a shift and `dequantised` give two neighbours.
     """
     block_M = 16
 
@@ -209,7 +211,7 @@ def int4_gemm(M: int, N: int, K: int, block_N: int, block_K: int, stages: int, t
         C: T.Tensor((M, N), "float16"),
     ):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
-            T.import_source(TO_HALVES)
+            T.import_source(DEQUANTISED)
             A_shared = T.alloc_shared((block_M, block_K), "float16")
             W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
             scales_shared = T.alloc_shared((block_N, block_K // GROUP), "float16")
@@ -223,10 +225,10 @@ def int4_gemm(M: int, N: int, K: int, block_N: int, block_K: int, stages: int, t
                 T.copy(scales[bx * block_N, k * block_K // GROUP], scales_shared)
                 for i, j in T.Parallel(block_N, block_K):
                     word = W_shared[i, j // 8] >> T.cast(j % 8 // 2 * 4, "uint32")
-                    pair = T.call_pure_extern("uint32", "to_halves", word)
+                    scale = scales_shared[i, j // GROUP]
+                    pair = T.call_pure_extern("uint32", "dequantised", word, scale)
                     half = T.cast(pair >> T.cast(j % 2 * 16, "uint32"), "uint16")
-                    weight = T.reinterpret(half, "float16") - T.float16(1024 + 8)
-                    W_local[i, j] = weight * scales_shared[i, j // GROUP]
+                    W_local[i, j] = T.reinterpret(half, "float16")
                 T.gemm(
                     A_shared, W_local, C_local, transpose_B=True,
                     policy=T.GemmWarpPolicy.FullCol,

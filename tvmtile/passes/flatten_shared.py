@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.layout.shared import has_plain_rows, span
+from tvmtile.layout.shared import has_plain_rows, neighbours, span
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
 from tvmtile.rewriting import retyped
 from tvmtile.scopes import is_shared
@@ -50,7 +50,11 @@ def FlattenShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             for tx in T.thread_binding(64, thread="threadIdx.x"):
                 tile = T.alloc_buffer((2048,), "float16", scope="shared")
                 for i in range(32):
-                    tile[i * 64 + T.bitwise_xor(tx, T.shift_left(T.bitwise_and(i, 7), 3))] = A[i, tx]
+                    tile[
+                        i * 64
+                        + T.bitwise_xor(tx - tx % 8, T.shift_left(T.bitwise_and(i, 7), 3))
+                        + tx % 8
+                    ] = A[i, tx]
     ```
     """
     del context
@@ -103,6 +107,11 @@ class _Flattener:
         """The place of an element, or of neighbours, which lie side by side as a vector does."""
         *outer, last = indices
         vector = last if isinstance(last, tirx.Ramp) else None
-        first = [*outer, last if vector is None else vector.base]
-        place = self._analyzer.simplify(tile.ty.layout.apply(*first, shape=tile.ty.shape)["m"])
+        first = last if vector is None else vector.base
+        # Neighbours differ in what is added last, so that nvcc sees that they can be accessed at once.
+        run = neighbours(tile) or 1
+        within = self._analyzer.simplify(tirx.floormod(first, run))
+        start = self._analyzer.simplify(first - within)
+        place = tile.ty.layout.apply(*outer, start, shape=tile.ty.shape)["m"]
+        place = self._analyzer.simplify(place) + within
         return place if vector is None else tirx.Ramp(place, vector.stride, vector.lanes)
