@@ -60,6 +60,7 @@ from tvmtile.passes import (
     PlanSharedMemory,
     ReadFromDevice,
     RollLoopsWithExits,
+    RunSingleIterations,
     SerializeThreads,
     SplitReducers,
     StructureReturns,
@@ -121,6 +122,7 @@ _METAL: tuple[Any, ...] = (
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
     LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
+    RunSingleIterations,  # what a loop does once is done without the loop
 )
 
 _CUDA: tuple[Any, ...] = (
@@ -153,6 +155,7 @@ _CUDA: tuple[Any, ...] = (
     LowerNarrowFloatsOnCuda,  # floats of 8 bits become integers that hold their bits
     LowerWaitsOnCuda,  # barriers of warps, and of some threads, become instructions
     LowerAssertionsOnCuda,  # assertions print what does not hold, and stop the kernel
+    RunSingleIterations,  # what a loop does once is done without the loop
 )
 
 LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL, "cuda": _CUDA}

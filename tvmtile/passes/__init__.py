@@ -46,6 +46,7 @@ from tvmtile.passes.plan_pipeline import PlanPipeline
 from tvmtile.passes.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.read_from_device import ReadFromDevice
 from tvmtile.passes.roll_loops import RollLoopsWithExits
+from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.structure_returns import StructureReturns
@@ -96,6 +97,7 @@ __all__ = [
     "PlanSharedMemory",
     "ReadFromDevice",
     "RollLoopsWithExits",
+    "RunSingleIterations",
     "SerializeThreads",
     "SplitReducers",
     "StructureReturns",
