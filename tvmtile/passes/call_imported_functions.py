@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import tvm_ffi
@@ -11,7 +10,6 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.passes.kernels import prim_func_pass
-from tvmtile.tileop.import_source import ImportSource
 from tvmtile.tileop.registry import operator_of
 
 __all__ = ["CallImportedFunctions"]
@@ -63,7 +61,7 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    sources = list(_sources(func.body))
+    sources = _sources(func.body)
     if not sources:
         return func
     bringing: dict[str, str] = {}
@@ -90,13 +88,14 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(ir.Call, call)]))
 
 
-def _sources(body: tirx.Stmt) -> Iterator[str]:
-    found: list[str] = []
+def _sources(body: tirx.Stmt) -> list[str]:
+    found: dict[str, None] = {}
 
     def note(call: ir.Call) -> None:
         op = operator_of(call)
-        if isinstance(op, ImportSource) and op.source not in found:
-            found.append(op.source)
+        source = None if op is None else op.imported_source()
+        if source is not None:
+            found[source] = None
 
     tvm_ffi.structural_walk(body, (ir.Call, note))
-    return iter(found)
+    return list(found)

@@ -32,6 +32,9 @@ class ImportSource(TileOp):
     def normalized(self) -> ImportSource:
         return self
 
+    def imported_source(self) -> str:
+        return self.source
+
 
 def import_source(source: str | None = None) -> None:
     """Bring functions in CUDA C++ that the kernel calls by `T.call_extern` or `T.call_pure_extern`.

@@ -78,6 +78,10 @@ class TileOp:
         """The buffers whose layout the operator gives, with what the user wrote."""
         return {}
 
+    def imported_source(self) -> str | None:
+        """Source text of the target's language that stands before the kernel."""
+        return None
+
     def matrix_operands(self) -> list[Any]:
         """The operands that a matrix unit holds in its registers."""
         return []
