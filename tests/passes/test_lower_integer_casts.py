@@ -80,3 +80,17 @@ def test_every_value_is_exact(name, named):
 def test_larger_ranges_are_left_alone(name):
     before, after = converted(TOO_LARGE[name])
     tvm.ir.assert_structural_equal(before, after)
+
+
+def test_addresses_stay_as_they_are():
+    import tvmtile.language as TL
+
+    @TL.prim_func
+    def main(table: TL.Tensor((4,), "int64"), B: TL.Tensor((4, 32), "float16")):
+        with TL.Kernel(4, threads=32) as bx:
+            row = TL.make_tensor(table[bx], (32,), "int32")
+            for i in TL.Parallel(32):
+                B[bx, i] = row[i]
+
+    mod = ir.IRModule({"main": main})
+    tvm.ir.assert_structural_equal(LowerIntegerCastsOnCuda(mod), mod)

@@ -98,5 +98,7 @@ _SMALL = 1 << max(_MANTISSA_BITS.values())
 
 
 def _is_scalar_integer(value: Any) -> bool:
+    if not ir.is_prim_expr(value):  # an address
+        return False
     dtype = DataType(str(value.ty.dtype))
     return str(dtype).startswith(("int", "uint")) and dtype.lanes == 1

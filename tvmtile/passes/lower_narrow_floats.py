@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen import cuda, metal_floats
@@ -20,7 +21,8 @@ __all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloa
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
 _PACKED = ("float4_", "float6_")
-_MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of")
+_BYTE_OFFSET = "tirx.ptr_byte_offset"
+_MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of", _BYTE_OFFSET)
 _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -315,6 +317,10 @@ class _Lowering:
         return computed if result is None else self._encode(result, computed)
 
     def _moved_call(self, call: ir.Call, name: str, mutator: Any) -> Any:
+        if name == _BYTE_OFFSET:
+            start, offset, element = call.args
+            storage = NARROW_FLOATS[str(element.ty.dtype)].storage
+            return T.ptr_byte_offset(mutator.mutate(start), mutator.mutate(offset), storage)
         args = [mutator.mutate(arg) for arg in call.args]
         if name == "tirx.address_of":
             return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)

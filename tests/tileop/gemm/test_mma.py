@@ -119,8 +119,9 @@ def test_an_architecture_without_the_instruction_multiplies_element_by_element()
     assert "mma.sync" not in text
 
 
-def test_tiles_that_need_more_memory_than_a_kernel_may_declare_ask_for_it():
-    text = source(product(block=(128, 128, 128)))
+@pytest.mark.parametrize(("dtype", "stages"), [("float16", 0), ("float8_e4m3fn", 2)])
+def test_tiles_that_need_more_memory_than_a_kernel_may_declare_ask_for_it(dtype, stages):
+    text = source(product(dtype, block=(128, 128, 128), stages=stages))
     assert "extern __shared__" in text
 
 
