@@ -398,6 +398,39 @@ def the_last_tile_after_the_loop(stages: int) -> Run:
 
 
 @case
+def rows_of_a_group_found_at_run_time(stages: int) -> Run:
+    """The rows that are copied are named by variables that are stored again and again."""
+    sizes, starts = (20, 40, 36), (0, 20, 60)
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((96, 64), "float16"),
+        B: T.Tensor((3, 64, TILE), "float16"),
+        first: T.Tensor((3,), "int32"),
+        C: T.Tensor((3, TILE, TILE), "float32"),
+    ):
+        with T.Kernel(3, threads=THREADS) as bx:
+            A_s = T.alloc_shared((TILE, 16), "float16")
+            B_s = T.alloc_shared((16, TILE), "float16")
+            total = T.alloc_fragment((TILE, TILE), "float32")
+            group = T.alloc_var("int32", 0)
+            for i in T.serial(3):
+                group = T.if_then_else(bx >= i, i, group)
+            row = first[group]
+            T.clear(total)
+            for k in T.Pipelined(4, num_stages=stages):
+                T.copy(A[row : row + TILE, k * 16 : (k + 1) * 16], A_s)
+                T.copy(B[group, k * 16 : (k + 1) * 16, 0:TILE], B_s)
+                T.gemm(A_s, B_s, total)
+            T.copy(total, C[bx, 0, 0])
+
+    a, b = numbers(sum(sizes), 64), numbers(3, 64, TILE)
+    first = torch.tensor(starts, dtype=torch.int32)
+    rows = [torch.nn.functional.pad(a, (0, 0, 0, TILE))[start : start + TILE] for start in starts]
+    return Run(program, (a, b, first), (torch.stack(rows).double() @ b.double()).float())
+
+
+@case
 def a_sum_that_the_next_copy_needs(stages: int) -> Run:
     """It can't be pipelined: what is copied depends on what was computed."""
 

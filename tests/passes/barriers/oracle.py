@@ -93,6 +93,9 @@ class Oracle:
         elif isinstance(stmt, tirx.IfThenElse):
             taken = [bool(value(stmt.condition, thread)) for thread in threads]
             self.both(stmt, threads, taken)
+        elif isinstance(stmt, tirx.BufferStore) and is_variable(stmt.buffer):
+            for thread in threads:
+                thread[stmt.buffer] = {(0,): value(stmt.value, thread)}
         elif isinstance(stmt, tirx.BufferStore):
             self.stores += 1
             for thread in threads:
@@ -209,6 +212,12 @@ class Oracle:
             uses[me, self.stores if writes else 0] = False
 
 
+def is_variable(buffer):
+    """Whether every thread has one integer of its own there."""
+    is_one = [int(extent) for extent in buffer.ty.shape] == [1]
+    return is_one and buffer.ty.storage_scope.startswith("local") and buffer.ty.dtype == "int32"
+
+
 def address_in(call):
     """The address that an instruction is given, among its registers."""
     return next(argument for argument in call.args if isinstance(argument, ir.Call))
@@ -232,6 +241,9 @@ def value(expression, environment):
     if isinstance(expression, ir.TensorLoad):
         place = tuple(value(index, environment) for index in expression.indices)
         return int(environment[expression.source][place])
+    if isinstance(expression, ir.Call) and expression.op.name == "prim.if_then_else":
+        condition, yes, no = expression.args
+        return value(yes if value(condition, environment) else no, environment)
     operation = {
         tirx.Add: lambda a, b: a + b,
         tirx.Sub: lambda a, b: a - b,

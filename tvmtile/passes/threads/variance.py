@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tvm_ffi
@@ -131,7 +131,8 @@ class ThreadVariance:
                 self._mark_private(buffer_of(operand), differs)
         elif has_effect(call) and not self._in_parallel:
             # Every thread makes the call, and may write what it is given.
-            tvm_ffi.structural_walk(call, (ir.Var, lambda var: self._mark_private(var, True)))
+            for given in _given(call):
+                self._mark_private(given, True)
 
     def _mark(self, var: ir.Var, differs: bool) -> None:
         if differs:
@@ -140,3 +141,16 @@ class ThreadVariance:
     def _mark_private(self, buffer: ir.Var, differs: bool) -> None:
         if is_buffer_var(buffer) and is_private(buffer):
             self._mark(self.root(buffer), differs)
+
+
+def _given(argument: Any) -> Iterator[ir.Var]:
+    """The buffers whose elements or addresses a call gets; what only an index reads is none of them."""
+    if isinstance(argument, ir.Call):
+        for each in argument.args:
+            yield from _given(each)
+    elif isinstance(argument, ir.TensorLoad):
+        yield argument.source
+    elif not ir.is_prim_expr(argument):
+        found: list[ir.Var] = []
+        tvm_ffi.structural_walk(argument, (ir.Var, found.append))
+        yield from found
