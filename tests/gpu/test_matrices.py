@@ -81,3 +81,77 @@ def test_stmatrix_is_used_where_it_is(out, arch, is_used):
         product(64, 64, 32, out=out, fragments=""), target={"kind": "cuda", "arch": arch}
     )
     assert ("stmatrix.sync.aligned.m8n8.x4" in kernel.get_kernel_source()) == is_used
+
+
+def test_an_operand_is_scaled_by_a_vector_that_depends_on_one_element():
+    """What all threads hold does not decide which of them compute with it."""
+    n = 64
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((n, n), "float16"),
+        S: T.Tensor((n,), "float32"),
+        B: T.Tensor((n, n), "float16"),
+        C: T.Tensor((n, n), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            x = T.alloc_shared((n, n), "float16")
+            b = T.alloc_shared((n, n), "float16")
+            rows = T.alloc_fragment((n, n), "float16")
+            columns = T.alloc_fragment((n, n), "float16")
+            last = T.alloc_fragment((1,), "float32")
+            given = T.alloc_fragment((n,), "float32")
+            scale = T.alloc_fragment((n,), "float32")
+            acc = T.alloc_fragment((n, n), "float32")
+            T.copy(X, x)
+            T.copy(B, b)
+            T.copy(S, given)
+            last[0] = S[n - 1]
+            for j in T.Parallel(n):
+                scale[j] = last[0] - given[j]
+            T.copy(x, rows)
+            for i, j in T.Parallel(n, n):
+                columns[i, j] = rows[j, i] * scale[j]
+            T.gemm(columns, b, acc, clear_accum=True)
+            T.copy(acc, C)
+
+    x, b = random(n, n, dtype="float16"), random(n, n, dtype="float16")
+    s = random(n, dtype="float32")
+    c = torch.empty(n, n, device=DEVICE)
+    on_gpu(main)(x, s, b, c)
+    scaled = (x.double().T * (s[-1] - s)).half()
+    assert_close(c, scaled.double() @ b.double(), "float16")
+
+
+def test_squares_of_an_operand_are_summed_a_few_columns_at_a_time():
+    m, n, k = 32, 32, 64
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((m, k), "float32"),
+        B: T.Tensor((n, k), "float32"),
+        C: T.Tensor((m, n), "float32"),
+        S: T.Tensor((m,), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            b = T.alloc_shared((n, k), "float32")
+            x = T.alloc_fragment((m, k), "float32")
+            part = T.alloc_fragment((m, 4), "float32")
+            sums = T.alloc_fragment((m,), "float32")
+            acc = T.alloc_fragment((m, n), "float32")
+            T.copy(B, b)
+            T.copy(X, x)
+            T.clear(part)
+            for step in T.serial(k // 4):
+                for i, j in T.Parallel(m, 4):
+                    part[i, j] += x[i, step * 4 + j] * x[i, step * 4 + j]
+            T.gemm(x, b, acc, transpose_B=True, clear_accum=True)
+            T.reduce_sum(part, sums)
+            T.copy(sums, S)
+            T.copy(acc, C)
+
+    x, b = random(m, k, dtype="float32"), random(n, k, dtype="float32")
+    c, s = torch.empty(m, n, device=DEVICE), torch.empty(m, device=DEVICE)
+    on_gpu(main)(x, b, c, s)
+    assert_close(c, x.double() @ b.double().T, "float16")
+    assert_close(s, (x.double() ** 2).sum(1), "float32")

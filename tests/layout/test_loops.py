@@ -5,7 +5,14 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
-from tvmtile.layout.fragment import Digit, FragmentLayout, replicated, spread
+from tvmtile.layout.fragment import (
+    REGISTER,
+    THREAD,
+    Digit,
+    FragmentLayout,
+    replicated,
+    spread,
+)
 from tvmtile.layout.inference import loop_layout
 from tvmtile.layout.loops import LoopAxis, LoopLayout
 from tvmtile.layout.nests import Nest, is_nest
@@ -218,3 +225,28 @@ def test_names_in_indices_stand_for_their_values():
     layout = LoopLayout(THREADS, {nest.variables[0]: LoopAxis((Digit(64, "tx", 1),))})
     own = layout.of_fragment(nest, read, (64,))
     assert own == FragmentLayout(THREADS, ((Digit(32, "tx", 2), Digit(2, "m", 1)),))
+
+
+@T.prim_func
+def in_steps(x: T.Buffer((8, 64), "float32"), y: T.Buffer((8, 4), "float32"), step: T.int32):
+    for i in T.parallel(8):
+        for j in T.parallel(4):
+            y[i, j] += x[i, step * 4 + j]
+
+
+def test_a_loop_that_counts_in_steps_of_its_extent_has_the_digits_of_a_step():
+    columns = Digit(16, REGISTER, 1), Digit(4, THREAD, 1)
+    x = FragmentLayout(32, ((Digit(8, THREAD, 4),), columns))
+    y = FragmentLayout(32, ((Digit(8, THREAD, 4),), (Digit(4, THREAD, 1),)))
+    assert followed(in_steps, ("x", x), "y") == y
+    layouts = {"x": x, "y": y}
+    assert loop_layout(nest_of(in_steps), lambda buffer: layouts[buffer.name]) is not None
+
+
+def test_a_loop_whose_steps_lie_in_different_threads_counts_the_whole_row():
+    columns = Digit(16, THREAD, 1), Digit(4, REGISTER, 1)
+    x = FragmentLayout(16, ((Digit(8, REGISTER, 4),), columns))
+    nest = nest_of(in_steps)
+    loops = LoopLayout.of_elements(nest, access(nest, "x"), x)
+    assert loops is not None
+    assert loops.axes[nest.variables[1]].size == 64

@@ -211,7 +211,7 @@ class Inference:
             found.update(step.operator.carried_layouts(self.layouts))
         for nest in step.nests:
             unknown = [a for a in nest.accesses if self._is_unknown(a.buffer)]
-            if not unknown:
+            if not unknown or not any(map(self._tells, nest.accesses)):
                 continue
             layout = loop_layout(nest, self.layouts.get)
             if layout is None:
@@ -224,6 +224,13 @@ class Inference:
         self.layouts.update(new)
         self._origins.update(dict.fromkeys(new, step.location))
         return bool(new)
+
+    def _tells(self, access: NestAccess) -> bool:
+        """Whether an access says which thread runs an iteration: any may read what all threads hold."""
+        layout = self.layouts.get(access.buffer)
+        return layout is not None and (
+            access.writes or any(digit.is_thread for digits in layout.axes for digit in digits)
+        )
 
     def _is_unknown(self, buffer: ir.Var) -> bool:
         return buffer in self._fragments and buffer not in self.layouts

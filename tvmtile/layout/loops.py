@@ -82,12 +82,14 @@ class LoopLayout:
             index_map = IndexMap.of(index, nest)
             if index_map is None:
                 return None
-            if index_map.is_whole_variable:
+            # A displaced loop has the digits of its place alone where it counts in steps of its extent.
+            in_place = index_map.is_whole_variable and _is_zero(index_map.base)
+            taken = None if in_place else index_map.digits_of_parts(digits)
+            if taken is None and index_map.is_whole_variable:
                 part = index_map.parts[0]
                 parts[part.variable].append((1, digits))
                 bases[part.variable] = index_map.base
                 continue
-            taken = index_map.digits_of_parts(digits)
             if taken is None:
                 return None
             for part, own in zip(index_map.parts, taken, strict=True):
