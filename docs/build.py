@@ -4,7 +4,8 @@
 
 The reference is written to `docs/_build/reference.md`. The page is checked in; its generated part is
 rewritten in place, and a test fails where it is out of date. The README gets the tables of the last
-`python benchmarks/cpu.py --write benchmarks/results/cpu`, if there was one.
+`python benchmarks/cpu.py --write benchmarks/results/cpu`, and of
+`python benchmarks/gpu.py --write benchmarks/h200/gpu` on a GPU, if there were any.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ ROOT = DOCS.parent
 PAGE = DOCS / "gemm_through_the_passes.md"
 REFERENCE = DOCS / "_build" / "reference.md"
 README = ROOT / "README.md"
-BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.md"
+BENCHMARKS = {
+    "benchmarks": ROOT / "benchmarks" / "results" / "cpu.md",
+    "gpu": ROOT / "benchmarks" / "h200" / "gpu.md",
+}
 
 # Where a module's names stand. What is in no topic comes after them.
 TOPICS = {
@@ -269,6 +273,14 @@ def filled(page: str, generated: dict[str, str]) -> str:
     )
 
 
+def benchmark_tables() -> dict[str, str]:
+    """The tables that the README shows: on a GPU without the costs and the configurations."""
+    tables = {name: file.read_text() for name, file in BENCHMARKS.items()}
+    speeds = tables["gpu"].split("\n\n")[:2]
+    tables["gpu"] = re.sub(r" [^|]* \|$", "", "\n\n".join(speeds), flags=re.MULTILINE)
+    return tables
+
+
 def _lowered(program: Any, show: Callable[[Any], str]) -> list[tuple[str, str, str]]:
     """Each pass by name, with the program before and after it."""
     from tvm import ir
@@ -319,8 +331,8 @@ def main() -> None:
     REFERENCE.parent.mkdir(exist_ok=True)
     REFERENCE.write_text(reference())
     PAGE.write_text(gemm_page(PAGE.read_text()))
-    if BENCHMARKS.exists():
-        README.write_text(filled(README.read_text(), {"benchmarks": BENCHMARKS.read_text()}))
+    if all(file.exists() for file in BENCHMARKS.values()):
+        README.write_text(filled(README.read_text(), benchmark_tables()))
     print(f"wrote {REFERENCE.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}")
 
 

@@ -69,9 +69,15 @@ def test_the_gemm_page_shows_what_the_passes_do_today(request):
 
 def test_the_tables_of_the_benchmark_have_a_place_in_the_readme():
     readme = build.README.read_text()
-    with_table = build.filled(readme, {"benchmarks": "| case | ratio |\n"})
-    assert with_table.count("| case | ratio |") == 1
-    assert build.filled(with_table, {"benchmarks": "| other |"}).count("| case | ratio |") == 0
+    with_table = build.filled(readme, dict.fromkeys(build.BENCHMARKS, "| case | ratio |\n"))
+    assert with_table.count("| case | ratio |") == len(build.BENCHMARKS)
+    without = build.filled(with_table, dict.fromkeys(build.BENCHMARKS, "| other |"))
+    assert without.count("| case | ratio |") == 0
+
+
+def test_the_readme_shows_the_figures_of_the_benchmarks():
+    readme = build.README.read_text()
+    assert build.filled(readme, build.benchmark_tables()) == readme, "make docs"
 
 
 def test_the_reference_has_every_name_of_the_language(reference):
