@@ -68,28 +68,26 @@ def attention(
         step_sum, total, bx, by, bz, k, masked,
     ):  # fmt: skip
         T.copy(K[bz, by, k * block_N : (k + 1) * block_N, :], K_shared)
+        T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows, clear_accum=True)
+        T.copy(V[bz, by, k * block_N : (k + 1) * block_N, :], V_shared)
         if masked:
             for i, j in T.Parallel(block_M, block_N):
                 scores[i, j] = T.if_then_else(
-                    bx * block_M + i >= k * block_N + j, 0, -T.infinity("float32")
+                    bx * block_M + i >= k * block_N + j, scores[i, j], -T.infinity("float32")
                 )
-        else:
-            T.clear(scores)
-        T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows)
-        T.copy(V[bz, by, k * block_N : (k + 1) * block_N, :], V_shared)
         T.copy(largest, before)
         T.reduce_max(scores, largest, dim=1, clear=False)
         for i in T.Parallel(block_M):
             rescale[i] = T.exp2(before[i] * scale - largest[i] * scale)
-        for i, j in T.Parallel(block_M, dim):
-            output[i, j] *= rescale[i]
         for i, j in T.Parallel(block_M, block_N):
             scores[i, j] = T.exp2(scores[i, j] * scale - largest[i] * scale)
         T.copy(scores, weights)
-        T.gemm(weights, V_shared, output, policy=rows)
         T.reduce_sum(scores, step_sum, dim=1)
         for i in T.Parallel(block_M):
             total[i] = total[i] * rescale[i] + step_sum[i]
+        for i, j in T.Parallel(block_M, dim):
+            output[i, j] *= rescale[i]
+        T.gemm(weights, V_shared, output, policy=rows)
 
     @T.prim_func
     def main(
@@ -98,7 +96,10 @@ def attention(
         V: T.Tensor(shape, dtype),
         O: T.Tensor(shape, dtype),
     ):
-        with T.Kernel(T.ceildiv(length, block_M), heads, batch, threads=threads) as (bx, by, bz):
+        blocks = T.ceildiv(length, block_M)
+        with T.Kernel(blocks, heads, batch, threads=threads) as (started, by, bz):
+            # Those that visit most keys begin first, so that no block is left over at the end.
+            bx = blocks - 1 - started if causal else started
             Q_shared = T.alloc_shared((block_M, dim), dtype)
             K_shared = T.alloc_shared((block_N, dim), dtype)
             V_shared = T.alloc_shared((block_N, dim), dtype)
