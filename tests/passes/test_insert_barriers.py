@@ -94,6 +94,38 @@ def test_the_number_of_steps_may_be_a_scalar():
     assert len(barriers_in(with_pass(main))) == 1
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_an_even_number_of_steps_ends_in_the_last_of_two_versions(is_named):
+    """So the first one is free after the loop, also where the number has a name."""
+
+    @T.prim_func
+    def written_out(A: T.Buffer((8, 64), "float32"), C: T.Buffer((9, 64), "float32")):
+        for bx in T.thread_binding(4, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((2, 64), "float32", scope="shared")
+                for k in range((bx + 1) * 64 // 32):
+                    S[k % 2, tx] = A[k, tx]
+                    C[k, tx] = S[k % 2, 63 - tx]
+                S[0, tx] = A[0, tx]
+                C[8, tx] = S[0, 63 - tx]
+
+    @T.prim_func
+    def named(A: T.Buffer((8, 64), "float32"), C: T.Buffer((9, 64), "float32")):
+        for bx in T.thread_binding(4, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((2, 64), "float32", scope="shared")
+                steps: T.let[T.int32] = (bx + 1) * 64 // 32
+                for k in range(steps):
+                    S[k % 2, tx] = A[k, tx]
+                    C[k, tx] = S[k % 2, 63 - tx]
+                S[0, tx] = A[0, tx]
+                C[8, tx] = S[0, 63 - tx]
+
+    func = with_pass(named if is_named else written_out)
+    assert len(barriers_in(func)) == 2
+    assert_each_is_needed(func)
+
+
 def test_what_needs_no_barrier_gets_none():
     @T.prim_func
     def own_elements(A: T.Buffer((256,), "float32"), C: T.Buffer((256,), "float32")):

@@ -34,10 +34,15 @@ class Loop:
         The statement.
     is_uniform : bool
         All threads go through it equally often, and together.
+    low, extent : Expr or None
+        The first value of its variable and the number of its iterations, without names that are bound
+        to values which never change; None of a `while`.
     """
 
     node: Any
     is_uniform: bool
+    low: Any = None
+    extent: Any = None
 
     @property
     def var(self) -> ir.Var | None:
@@ -47,7 +52,7 @@ class Loop:
     @property
     def trips(self) -> int | None:
         """How often its body is run, where that is known."""
-        return constant(self.node.extent) if isinstance(self.node, tirx.For) else None
+        return None if self.extent is None else constant(self.extent)
 
     @property
     def step(self) -> Any:
@@ -87,7 +92,7 @@ class Access(Use):
         used = [*(self.indices or ()), *self.conditions]
         for loop in self.loops:
             if loop.var is not None:
-                used += [loop.node.min, loop.node.extent]
+                used += [loop.low, loop.extent]
         return used
 
 
@@ -151,6 +156,12 @@ class Effects:
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at."""
         return self._roots.get(buffer, buffer)
+
+    def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
+        """A loop, as the accesses in it know it."""
+        if isinstance(node, tirx.While):
+            return Loop(node, is_uniform)
+        return Loop(node, is_uniform, self._resolved(node.min), self._resolved(node.extent))
 
     def of(self, node: Any, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> list[Access]:
         """The accesses of an expression, or of a statement that holds no others, in their order."""

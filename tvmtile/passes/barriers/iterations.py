@@ -86,7 +86,7 @@ class Iterations:
     def _any_case(self, loop: Loop) -> Case:
         """The values of a loop's variable in both accesses, as far as its order tells."""
         assert loop.var is not None
-        low, extent = constant(loop.node.min), constant(loop.node.extent)
+        low, extent = constant(loop.low), constant(loop.extent)
         if low is not None and extent is not None and constant(loop.step) == 1:
             iteration = self._symbol(loop, "iteration", low, max(extent, 1))
         else:
@@ -111,7 +111,7 @@ class Iterations:
     def _each(self, loop: Loop, order: Order) -> list[Case]:
         """A case for each iteration, or pair of them."""
         assert loop.var is not None
-        low, extent, step = map(constant, (loop.node.min, loop.node.extent, loop.step))
+        low, extent, step = map(constant, (loop.low, loop.extent, loop.step))
         if low is None or extent is None or step is None or extent > _MAX_CASES:
             return []
         pairs = _pairs(order, extent)
@@ -143,8 +143,8 @@ class Iterations:
 
     def _alone(self, loop: Loop, side: int, values: dict[ir.Var, Any], free: list[Free]) -> Any:
         """The value of the variable of a loop whose iterations are those of one access only."""
-        low = substitute(loop.node.min, values)
-        extent = substitute(loop.node.extent, values)
+        low = substitute(loop.low, values)
+        extent = substitute(loop.extent, values)
         order = self._orders.get(loop)
         if loop.is_uniform and side == 1 and _side(order) == Side.LATER and order is not None:
             return low + loop.step * order.distance

@@ -189,10 +189,10 @@ class Builder:
         weight: float | None,
     ) -> Item:
         is_uniform = weight is not None and not self._variance.is_divergent(stmt)
-        loop = Loop(stmt, is_uniform)
+        loop = self._effects.loop(stmt, is_uniform)
         runs = False
         if isinstance(stmt, tirx.For):
-            runs = bool(self._analyzer.can_prove(stmt.extent >= 1))
+            runs = bool(self._analyzer.can_prove(loop.extent >= 1))
             self._bind(stmt)
             bounds = [stmt.min, stmt.extent]
             if stmt.kind in (tirx.ForKind.VECTORIZED, tirx.ForKind.PARALLEL):
