@@ -45,6 +45,45 @@ def test_policies(policy, threads):
     assert_close(C.cpu(), (A.double() @ B.double()).cpu(), "float32")
 
 
+@pytest.mark.parametrize("threads", [96, 128, 256])
+@pytest.mark.parametrize("block", [(16, 16, 32), (16, 24, 32), (32, 8, 16)])
+def test_more_warps_than_a_tile_has_work_for(block, threads):
+    program = gemm(64, 48, 64, block=block, threads=threads, stages=2)
+    A, B = random(64, 64, dtype="float16"), random(64, 48, dtype="float16")
+    C = torch.empty(64, 48, device=DEVICE)
+    on_gpu(program)(A, B, C)
+    assert_close(C.cpu(), (A.double() @ B.double()).cpu(), "float32")
+
+
+def test_rows_of_a_product_that_warps_repeat_are_summed_once():
+    @T.prim_func
+    def main(
+        A: T.Tensor((16, 32), "float16"),
+        B: T.Tensor((32, 16), "float16"),
+        sums: T.Tensor((16,), "float32"),
+        total: T.Tensor((1,), "float32"),
+    ):
+        with T.Kernel(1, threads=256):
+            a = T.alloc_shared((16, 32), "float16")
+            b = T.alloc_shared((32, 16), "float16")
+            acc = T.alloc_fragment((16, 16), "float32")
+            rows = T.alloc_fragment((16,), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, acc, clear_accum=True)
+            T.reduce_sum(acc, rows, dim=1)
+            T.copy(rows, sums)
+            for i, j in T.Parallel(16, 16):
+                T.atomic_add(total[0], acc[i, j])
+
+    a, b = random(16, 32, dtype="float16"), random(32, 16, dtype="float16")
+    sums, total = torch.empty(16, device=DEVICE), torch.zeros(1, device=DEVICE)
+    on_gpu(main)(a, b, sums, total)
+    expected = (a.double() @ b.double()).sum(1)
+    assert_close(sums.cpu(), expected.cpu(), "float32")
+    assert_close(total.cpu(), expected.sum().reshape(1).cpu(), "float32")
+
+
 @pytest.mark.parametrize(("rows", "columns", "block"), [(64, 1024, 4), (33, 100, 8), (5, 4096, 1)])
 def test_softmax(rows, columns, block):
     @T.prim_func

@@ -17,7 +17,6 @@ SM_80 = {"kind": "cuda", "arch": "sm_80"}
     [
         ((32, 48, 24), 128, "K = 24 is not a multiple of 16"),
         ((24, 32, 32), 128, r"\[24, 32\] does not consist of 16x8 matrices"),
-        ((16, 16, 32), 128, r"4 warps \(128 threads\) can't share an accumulator of \[16, 16\]"),
     ],
 )
 def test_a_warning_says_why(block, threads, reason):

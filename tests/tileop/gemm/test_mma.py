@@ -3,13 +3,16 @@
 import itertools
 import shutil
 import subprocess
+import warnings
 
 import pytest
 from tvm import tirx
 from tvm.sym import Analyzer
 
 import tvmtile
+import tvmtile.language as T
 from tests.metal.programs import gemm
+from tvmtile.errors import TileWarning
 from tvmtile.tileop.gemm.mma import ATOMS
 from tvmtile.tileop.gemm.mma_operands import place_of
 
@@ -123,6 +126,31 @@ def test_an_architecture_without_the_instruction_multiplies_element_by_element()
 def test_tiles_that_need_more_memory_than_a_kernel_may_declare_ask_for_it(dtype, stages):
     text = source(product(dtype, block=(128, 128, 128), stages=stages))
     assert "extern __shared__" in text
+
+
+@pytest.mark.parametrize("threads", [96, 128, 256])
+def test_warps_that_are_too_many_for_a_tile_repeat_what_others_do(threads):
+    program = gemm(32, 32, 32, block=(16, 16, 32), threads=threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "mma.sync" in source(program)
+
+
+def test_no_warp_repeats_a_product_that_is_added_in_memory():
+    """Each of them would add it."""
+
+    @T.prim_func
+    def main(A: T.Tensor((16, 16), "float16"), C: T.Tensor((16, 16), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((16, 16), "float16")
+            c = T.alloc_shared((16, 16), "float32")
+            T.copy(A, a)
+            T.clear(c)
+            T.gemm(a, a, c)
+            T.copy(c, C)
+
+    with pytest.warns(TileWarning, match="4 warps .* can't share"):
+        assert "mma.sync" not in source(main)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")

@@ -64,3 +64,18 @@ def test_what_simdgroups_cannot_share_is_refused_with_what_they_can():
     with pytest.raises(InvalidOperand, match="3 simdgroups .96 threads. can't share") as error:
         partition(32, 32, 3, Square)
     assert "threads=64 or 128 or 256 or 512" in error.value.help
+
+
+@pytest.mark.parametrize(
+    ("extents", "groups", "expected"),
+    [
+        ((16, 16), 4, Partition(2, 2, 1, 1)),
+        ((8, 16), 4, Partition(1, 2, 1, 1)),
+        ((8, 8), 8, Partition(1, 1, 1, 1)),
+        ((32, 32), 3, Partition(1, 1, 4, 4)),
+        ((24, 16), 6, Partition(3, 2, 1, 1)),
+        ((24, 16), 12, Partition(3, 2, 1, 1)),
+    ],
+)
+def test_groups_that_are_too_many_repeat_what_others_do(extents, groups, expected):
+    assert share_out(*extents, groups, Square, (8, 8), "warps", repeats=True) == expected

@@ -170,9 +170,11 @@ _INTO = {
 
 def _share(op: Gemm, atom: Atom, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
-    warps = context.threads // LANES
+    # What is repeated may be held by several threads, but in memory it would be added twice.
+    repeats = is_fragment(buffer_of(op.C))
+    warps, size = context.threads // LANES, (atom.m, atom.n)
     try:
-        return partition(m, n, warps, op.policy, (atom.m, atom.n), "warps")
+        return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)
     except InvalidOperand as error:
         raise Decline(str(error)) from error
 
@@ -219,7 +221,8 @@ class _Product:
         warp = tirx.floordiv(context.thread_index, LANES)
         self._lane = tirx.floormod(context.thread_index, LANES)
         # Where the warp's share of the accumulator begins.
-        self._row = tirx.floordiv(warp, share.columns) * (share.row_matrices * atom.m)
+        row = tirx.floormod(tirx.floordiv(warp, share.columns), share.rows)
+        self._row = row * (share.row_matrices * atom.m)
         self._column = tirx.floormod(warp, share.columns) * (share.column_matrices * atom.n)
         self._sums = tirx.decl_buffer(
             (share.row_matrices * share.column_matrices * registers_of(atom.c),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -105,7 +106,14 @@ def _counted(digits: Axis, stride: int) -> Axis:
 
 
 def partition(
-    m: int, n: int, groups: int, policy: int, matrix: tuple[int, int], noun: str
+    m: int,
+    n: int,
+    groups: int,
+    policy: int,
+    matrix: tuple[int, int],
+    noun: str,
+    *,
+    repeats: bool = False,
 ) -> Partition:
     """Share an accumulator of [m, n] out over groups of threads.
 
@@ -122,6 +130,9 @@ def partition(
         Rows and columns of the accumulator of one instruction.
     noun : str
         What a group is called in messages: "simdgroups", "warps".
+    repeats : bool
+        Where the groups are too many to share the matrices evenly, the first of them do, as many as
+        can, and the others repeat what these do.
 
     Raises
     ------
@@ -138,6 +149,8 @@ def partition(
         )
     rows, columns = m // height, n // width
     ways = _ways(rows, columns, groups)
+    if repeats and groups > 0:
+        ways = next(filter(None, (_ways(rows, columns, n) for n in _divisors(groups))))
     if not ways:
         threads = [count * LANES for count in range(1, 33) if _ways(rows, columns, count)]
         raise InvalidOperand(
@@ -162,6 +175,11 @@ def _ways(rows: int, columns: int, groups: int) -> list[Partition]:
         for along in range(1, groups + 1)
         if groups % along == 0 and rows % along == 0 and columns % (groups // along) == 0
     ]
+
+
+def _divisors(number: int) -> Iterator[int]:
+    """The largest first."""
+    return (n for n in range(number, 0, -1) if number % n == 0)
 
 
 def _up(extent: int, step: int) -> int:
