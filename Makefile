@@ -40,7 +40,8 @@ test-all: venv ## the tests, with the slow ones
 	@$(PYTEST) -m '' --all-architectures $(PYTEST_ARGS)
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels
-	@$(PYTEST) --maxprocesses 4 --all-architectures tests/gpu tests/cuda $(PYTEST_ARGS)
+	@$(PYTEST) --maxprocesses 4 --all-architectures -k 'gpu or cuda' \
+	  tests/gpu tests/cuda tests/tileop tests/metal $(PYTEST_ARGS)
 
 lint: venv ## ruff check, ruff format --check, mypy
 	@$(BIN)/ruff check .
