@@ -1,5 +1,7 @@
 """InferLayout: what happens where two uses of fragments don't go together."""
 
+import warnings
+
 import pytest
 
 import tvmtile
@@ -111,3 +113,27 @@ def test_indices_that_no_layout_follows_are_staged_everywhere():
 
     with pytest.warns(TileWarning, match="kept in shared memory"):
         tvmtile.compile(main, target=CUDA)
+
+
+def test_an_axis_that_a_serial_loop_counts_is_in_registers():
+    """As parts of a sum that are put together one by one: every thread has all parts of its columns."""
+
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32"), C: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=128):
+            parts = T.alloc_fragment((8, 128), "float32")
+            largest = T.alloc_fragment((128,), "float32")
+            total = T.alloc_fragment((128,), "float32")
+            for k, j in T.Parallel(8, 128):
+                parts[k, j] = A[k] * j
+            T.reduce_max(parts, largest, dim=0)
+            T.clear(total)
+            for k in T.serial(8):
+                for j in T.Parallel(128):
+                    total[j] += T.exp2(parts[k, j] - largest[j])
+            T.copy(total, C)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        source = tvmtile.compile(main, target=CUDA).get_kernel_source()
+    assert "__shared__" not in source

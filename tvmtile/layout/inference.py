@@ -20,7 +20,16 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import SourceLocation
-from tvmtile.layout.fragment import FragmentLayout, replicated, spread, widest_vector
+from tvmtile.layout.fragment import (
+    REGISTER,
+    Digit,
+    FragmentLayout,
+    compact_registers,
+    replicated,
+    spread,
+    widest_vector,
+)
+from tvmtile.layout.index_map import mentions
 from tvmtile.layout.loops import LoopLayout
 from tvmtile.layout.nests import Nest, NestAccess, is_nest, nests_in
 from tvmtile.scopes import is_fragment
@@ -181,8 +190,40 @@ class Inference:
             if not rest:
                 return self._conflicts()
             largest = max(rest, key=lambda fragment: math.prod(_shape(fragment)))
-            vector = widest_vector(int(DataType(str(largest.ty.dtype)).bits))
-            self.layouts[largest] = spread(_shape(largest), self._context.threads, vector)
+            self.layouts[largest] = self._spread(largest)
+
+    def _spread(self, fragment: ir.Var) -> FragmentLayout:
+        """A fragment shared out freely, along the axes that threads count.
+
+        An axis whose index is the same for all iterations of a nest, as the variable of a serial loop
+        is, has to be in registers: the threads that run the nest need its element, whichever it is.
+        """
+        shape, threads = _shape(fragment), self._context.threads
+        vector = widest_vector(int(DataType(str(fragment.ty.dtype)).bits))
+        counted = self._counted_axes(fragment)
+        extents = tuple(e if n in counted else 1 for n, e in enumerate(shape))
+        layout = spread(extents, threads, vector)
+        axes = (
+            digits if number in counted else (Digit(shape[number], REGISTER, 1),)
+            for number, digits in enumerate(layout.axes)
+        )
+        whole = tuple(tuple(digit for digit in digits if digit.extent > 1) for digits in axes)
+        return compact_registers(FragmentLayout(threads, whole))
+
+    def _counted_axes(self, fragment: ir.Var) -> set[int]:
+        """The axes that every nest counts along; all of them where a nest counts along none."""
+        every = set(range(len(fragment.ty.shape)))
+        counted = every
+        for nest in (nest for step in self._steps for nest in step.nests):
+            for access in nest.accesses:
+                if not access.buffer.same_as(fragment):
+                    continue
+                counted = counted & {
+                    number
+                    for number, index in enumerate(access.indices)
+                    if any(mentions(index, variable) for variable in nest.variables)
+                }
+        return counted or every
 
     def _fix(self) -> None:
         for step in self._steps:
