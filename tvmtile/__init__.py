@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from tvmtile._version import __version__
 
 if TYPE_CHECKING:
+    from tvm import DataType
+
     from tvmtile.jit import JITKernel, Kernel, compile, jit, par_compile  # noqa: A004 - TileLang calls it so too
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
 
 __all__ = [
+    "DataType",
     "JITKernel",
     "Kernel",
     "PassConfigKey",
@@ -31,6 +34,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "DataType": "language.dtypes",
     "JITKernel": "jit",
     "Kernel": "jit",
     "PassConfigKey": "transform",

@@ -90,3 +90,12 @@ def test_an_unknown_dtype_offers_the_nearest_one():
     with pytest.raises(UnsupportedDtype, match="there is no dtype 'flaot16'") as info:
         as_dtype("flaot16")
     assert info.value.help == "did you mean 'float16'?"
+
+
+def test_dtypes_are_taken_apart_by_tvms_class():
+    from tvmtile import DataType
+
+    assert [(DataType(d).bits, DataType(d).lanes) for d in (T.float16, "int8x4")] == [
+        (16, 1),
+        (8, 4),
+    ]
