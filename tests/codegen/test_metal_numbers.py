@@ -105,9 +105,11 @@ def test_functions_of_two_values():
     torch.testing.assert_close(c.double(), torch.stack(expected), rtol=5e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("dtype", FLOAT8)
-def test_floats_of_8_bits(dtype):
-    """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""
+def conversions_of_8_bits(dtype):
+    """A program that decodes and encodes floats of 8 bits, all codes, and floats near to them.
+
+    Among the floats are codes, what is half-way between codes, and others.
+    """
     count = 2048
 
     @T.prim_func
@@ -123,19 +125,29 @@ def test_floats_of_8_bits(dtype):
             T.copy(tile, decoded)
             T.copy(values, encoded)
 
-    kind = getattr(torch, dtype)
-    codes = torch.arange(256, dtype=torch.uint8).view(kind)
+    codes = torch.arange(256, dtype=torch.uint8).view(getattr(torch, dtype))
     exact = codes.float()
     near = torch.cat(
         [exact, exact * (1 + 2**-9), (exact + exact.roll(1)) / 2, torch.randn(count - 768)]
     )
-    results = []
-    for compile_program in (on_metal, tvmtile.compile):
-        decoded, encoded = torch.zeros(256), torch.zeros(count, dtype=torch.uint8).view(kind)
-        compile_program(main)(codes, decoded, near, encoded)
-        torch.testing.assert_close(decoded, exact, rtol=0, atol=0, equal_nan=True)
-        results.append(encoded.view(torch.uint8))
-    assert torch.equal(*results)
+    return main, codes, near
+
+
+def converted(kernel, codes, near):
+    """What a kernel of `conversions_of_8_bits` encodes; all codes decode bit by bit."""
+    decoded = torch.zeros(256)
+    encoded = torch.zeros(len(near), dtype=torch.uint8).view(codes.dtype)
+    kernel(codes, decoded, near, encoded)
+    torch.testing.assert_close(decoded, codes.float(), rtol=0, atol=0, equal_nan=True)
+    return encoded
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_floats_of_8_bits(dtype):
+    """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""
+    program, codes, near = conversions_of_8_bits(dtype)
+    got, expected = (converted(c(program), codes, near) for c in (on_metal, tvmtile.compile))
+    assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
 
 
 def test_bits_of_a_narrow_integer_that_was_computed_are_those_of_its_dtype():

@@ -13,7 +13,12 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tests.codegen.test_metal_numbers import FLOAT8, FUNCTIONS
+from tests.codegen.test_metal_numbers import (
+    FLOAT8,
+    FUNCTIONS,
+    conversions_of_8_bits,
+    converted,
+)
 from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
 from tests.tileop.test_import_source import program as imported_functions
 
@@ -149,35 +154,9 @@ def test_functions_of_two_values_and_special_ones():
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_floats_of_8_bits(dtype):
     """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""
-    count = 2048
-
-    @T.prim_func
-    def main(
-        codes: T.Tensor((256,), dtype),
-        decoded: T.Tensor((256,), "float32"),
-        values: T.Tensor((count,), "float32"),
-        encoded: T.Tensor((count,), dtype),
-    ):
-        with T.Kernel(1, threads=64):
-            tile = T.alloc_shared((256,), dtype)
-            T.copy(codes, tile)
-            T.copy(tile, decoded)
-            T.copy(values, encoded)
-
-    kind = getattr(torch, dtype)
-    codes = torch.arange(256, dtype=torch.uint8).view(kind)
-    exact = codes.float()
-    near = torch.cat(
-        [exact, exact * (1 + 2**-9), (exact + exact.roll(1)) / 2, torch.randn(count - 768)]
-    )
-    results = []
-    for compile_program in (tvmtile.compile, by_way_of_gpu):
-        decoded, encoded = torch.zeros(256), torch.zeros(count, dtype=torch.uint8).view(kind)
-        compile_program(main)(codes, decoded, near, encoded)
-        torch.testing.assert_close(decoded, exact, rtol=0, atol=0, equal_nan=True)
-        results.append(encoded)
+    program, codes, near = conversions_of_8_bits(dtype)
+    expected, got = (converted(c(program), codes, near) for c in (tvmtile.compile, by_way_of_gpu))
     # There are several codes of NaN.
-    expected, got = results
     is_number = ~expected.float().isnan()
     assert torch.equal(got.float().isnan(), ~is_number)
     assert torch.equal(got.view(torch.uint8)[is_number], expected.view(torch.uint8)[is_number])

@@ -9,45 +9,11 @@ from __future__ import annotations
 from tvm import ir
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen.float_functions import FAST, Rule, calling, register
+from tvmtile.codegen.float_functions import FAST, NAMES, OTHER_NAMES, Rule, calling, register
 
 __all__ = ["register_rules"]
 
-_NAMES = (
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "ceil",
-    "copysign",
-    "cos",
-    "cosh",
-    "erf",
-    "exp",
-    "exp10",
-    "exp2",
-    "fabs",
-    "floor",
-    "fmod",
-    "hypot",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "nextafter",
-    "pow",
-    "rsqrt",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-    "trunc",
-)
-_OTHER_NAMES = {"nearbyint": "rint", "round": "rint"}
+_OWN_NAMES = ("erf", "hypot", "log1p", "rsqrt", "tanh")
 _APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "pow", "sin", "tan")
 
 
@@ -65,7 +31,7 @@ def _or_fast(name: str, exact: Rule) -> Rule:
 
 def register_rules() -> None:
     """Let TVM lower the functions with the rules of this module."""
-    names = {name: name for name in _NAMES} | _OTHER_NAMES
+    names = {name: name for name in (*NAMES, *_OWN_NAMES)} | OTHER_NAMES
     rules = {name: calling({"float32": f"{own}f", "float64": own}) for name, own in names.items()}
     rules |= {name: _or_fast(name, rules[name]) for name in _APPROXIMATIONS}
     register("cuda", rules)

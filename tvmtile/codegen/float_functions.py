@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-__all__ = ["FAST", "LEVEL", "Rule", "calling", "register", "widened"]
+__all__ = ["FAST", "LEVEL", "NAMES", "OTHER_NAMES", "Rule", "calling", "register", "widened"]
 
 Rule: TypeAlias = Callable[[ir.Call], ir.Expr]
 """Makes an expression of the call of an intrinsic."""
@@ -16,6 +16,39 @@ FAST = "tvmtile.fast"
 """Attribute of the call of a function that need not be exact."""
 LEVEL = 11
 """Of our rules: above TVM's own."""
+
+NAMES = (
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "ceil",
+    "copysign",
+    "cos",
+    "cosh",
+    "exp",
+    "exp10",
+    "exp2",
+    "fabs",
+    "floor",
+    "fmod",
+    "log",
+    "log10",
+    "log2",
+    "nextafter",
+    "pow",
+    "sin",
+    "sinh",
+    "sqrt",
+    "tan",
+    "trunc",
+)
+"""The functions that Metal and CUDA have under the names of TVM's intrinsics."""
+OTHER_NAMES = {"nearbyint": "rint", "round": "rint"}
+"""Those that both have under another name."""
 
 
 def calling(names: Mapping[str, str]) -> Rule:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm import ir
 
-from tvmtile.codegen.float_functions import Rule, calling, register, widened
+from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, register, widened
 
 __all__ = ["FUNCTIONS"]
 
@@ -36,41 +36,11 @@ inline bool tvmtile_isnan(float x) {
 }
 """MSL functions by name."""
 
-_NAMES = [
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "ceil",
-    "copysign",
-    "cos",
-    "cosh",
-    "exp",
-    "exp10",
-    "exp2",
-    "fabs",
-    "floor",
-    "fmod",
-    "log",
-    "log10",
-    "log2",
-    "nextafter",
-    "pow",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "trunc",
-]
-_OTHER_NAMES = {"nearbyint": "rint", "round": "rint"}
 _IN_FLOAT32 = {"log1p": "tvmtile_log1p", "hypot": "tvmtile_hypot", "isnan": "tvmtile_isnan"}
 
 
 def _rules() -> dict[str, Rule]:
-    names = {name: name for name in _NAMES} | _OTHER_NAMES
+    names = {name: name for name in NAMES} | OTHER_NAMES
     rules = {name: calling({"float32": own, "float16": own}) for name, own in names.items()}
     rules |= {name: calling({"float32": function}) for name, function in _IN_FLOAT32.items()}
     for name in ("erf", "tanh"):
