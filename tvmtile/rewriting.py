@@ -17,6 +17,7 @@ __all__ = [
     "ScopedRewriter",
     "contains",
     "for_loop",
+    "is_foreign",
     "is_stable",
     "nest",
     "retyped",
@@ -51,8 +52,13 @@ class ScopedRewriter:
                 (tirx.AllocBuffer, self._entry(self.visit_alloc)),
                 (ir.TensorLoad, self._entry(self.visit_load)),
                 (ir.Call, self._entry(self.visit_call)),
+                *((types, self._entry(visit)) for types, visit in self.others()),
             ],
         )
+
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        """Further types of nodes, and what visits them."""
+        return []
 
     def _entry(self, visit: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
         def callback(node: Any, mutator: Any) -> Any:
@@ -136,6 +142,14 @@ def _may_change(node: Any) -> bool:
     if isinstance(node, ir.TensorLoad) or not isinstance(node.op, ir.Op):
         return True
     return int(node.op.get_attr("TCallEffectKind")) > int(CallEffectKind.Pure.value)
+
+
+def is_foreign(call: ir.Call) -> bool:
+    """Tell whether a call is that of a function, by name, that is in no module of TVM's."""
+    return isinstance(call.op, ir.Op) and call.op.name in _FOREIGN
+
+
+_FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 
 def contains(node: Any, types: type | tuple[type, ...], test: Callable[[Any], bool]) -> bool:

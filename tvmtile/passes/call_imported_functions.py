@@ -10,11 +10,10 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.rewriting import is_foreign
 from tvmtile.tileop.registry import operator_of
 
 __all__ = ["CallImportedFunctions"]
-
-_CALLS = ("tirx.call_extern", "tirx.call_pure_extern")
 
 
 @prim_func_pass("CallImportedFunctions")
@@ -76,7 +75,7 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     def call(node: ir.Call, mutator: Any) -> Any:
         result = mutator.default_mutate(node)
-        if not isinstance(result.op, ir.Op) or result.op.name not in _CALLS:
+        if not is_foreign(result):
             return result
         name, *args = result.args
         text = text_for(str(name.value))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.layout.shared import has_plain_rows, neighbours, span
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
-from tvmtile.rewriting import retyped
+from tvmtile.rewriting import ScopedRewriter, retyped
 from tvmtile.scopes import is_shared
 
 __all__ = ["FlattenShared"]
@@ -61,25 +59,13 @@ def FlattenShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return with_kernels(func, lambda kernel: _Flattener().rewrite(kernel))
 
 
-class _Flattener:
+class _Flattener(ScopedRewriter):
     def __init__(self) -> None:
+        super().__init__()
         self._flat: dict[ir.Var, ir.Var] = {}
-        self._analyzer = Analyzer()
 
-    def rewrite(self, kernel: tirx.For) -> tirx.For:
-        return tvm_ffi.structural_mutate(
-            kernel,
-            [
-                (tirx.For, self._loop),
-                (tirx.BufferStore, self._store),
-                (ir.TensorLoad, self._load),
-                (ir.Var, lambda var, _: self._array(var)),
-            ],
-        )
-
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
-        self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-        return mutator.default_mutate(loop)
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [(ir.Var, self._array)]
 
     def _array(self, var: ir.Var) -> ir.Var:
         """The array that a tile becomes; anything else stays what it is."""
@@ -89,15 +75,15 @@ class _Flattener:
             self._flat[var] = retyped(var, shape=(span(var),))
         return self._flat[var]
 
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
-        indices = [mutator.mutate(index) for index in store.indices]
-        value, array = mutator.mutate(store.value), self._array(store.buffer)
+    def visit_store(self, store: tirx.BufferStore) -> Any:
+        indices = [self.mutate(index) for index in store.indices]
+        value, array = self.mutate(store.value), self._array(store.buffer)
         if not array.same_as(store.buffer):
             indices = [self._place(store.buffer, indices)]
         return tirx.BufferStore(array, value, indices, span=store.span)
 
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
-        indices = [mutator.mutate(index) for index in load.indices]
+    def visit_load(self, load: ir.TensorLoad) -> Any:
+        indices = [self.mutate(index) for index in load.indices]
         array = self._array(load.source)
         if not array.same_as(load.source):
             indices = [self._place(load.source, indices)]
@@ -110,8 +96,8 @@ class _Flattener:
         first = last if vector is None else vector.base
         # Neighbours differ in what is added last, so that nvcc sees that they can be accessed at once.
         run = neighbours(tile) or 1
-        within = self._analyzer.simplify(tirx.floormod(first, run))
-        start = self._analyzer.simplify(first - within)
+        within = self.analyzer.simplify(tirx.floormod(first, run))
+        start = self.analyzer.simplify(first - within)
         place = tile.ty.layout.apply(*outer, start, shape=tile.ty.shape)["m"]
-        place = self._analyzer.simplify(place) + within
+        place = self.analyzer.simplify(place) + within
         return place if vector is None else tirx.Ramp(place, vector.stride, vector.lanes)

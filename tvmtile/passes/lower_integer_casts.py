@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
-from tvm.sym import Analyzer
 
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
+from tvmtile.rewriting import ScopedRewriter, is_stable
 
 __all__ = ["LowerIntegerCastsOnCuda"]
 
@@ -52,43 +52,34 @@ def LowerIntegerCastsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return with_kernels(func, lambda kernel: _Converter().rewrite(kernel))
 
 
-class _Converter:
-    def __init__(self) -> None:
-        self._analyzer = Analyzer()
+class _Converter(ScopedRewriter):
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [(tirx.Cast, self.visit_cast)]
 
-    def rewrite(self, kernel: tirx.For) -> tirx.For:
-        return tvm_ffi.structural_mutate(
-            kernel, [(tirx.For, self._loop), (tirx.Bind, self._bind), (tirx.Cast, self._cast)]
-        )
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        # What is read from memory may change, but the value of a name does not leave its range.
+        if _is_scalar_integer(bind.value) and not is_stable(bind.value):
+            bound = self.analyzer.const_int_bound(bind.value)
+            extent = bound.max_value - bound.min_value + 1
+            if extent <= _SMALL:
+                low, size = (tirx.const(n, "int64") for n in (bound.min_value, extent))
+                values = ir.Range.from_min_extent(low, size)
+                self.analyzer.bind(bind.var, values, allow_override=True)
+        return super().visit_bind(bind)
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
-        self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-        return mutator.default_mutate(loop)
-
-    def _bind(self, bind: tirx.Bind, mutator: Any) -> Any:
-        if _is_scalar_integer(bind.value):
-            bound = self._analyzer.const_int_bound(bind.value)
-            values = ir.Range.from_min_extent(
-                tirx.const(bound.min_value, "int64"),
-                tirx.const(bound.max_value - bound.min_value + 1, "int64"),
-            )
-            if bound.max_value - bound.min_value < _SMALL:
-                self._analyzer.bind(bind.var, values)
-        return mutator.default_mutate(bind)
-
-    def _cast(self, cast: tirx.Cast, mutator: Any) -> Any:
-        value = mutator.mutate(cast.value)
+    def visit_cast(self, cast: tirx.Cast) -> Any:
+        value = self.mutate(cast.value)
         dtype = str(cast.ty.dtype)
         if dtype not in _MANTISSA_BITS or not _is_scalar_integer(cast.value):
             return tirx.Cast(dtype, value)
         bits = _MANTISSA_BITS[dtype]
-        bound = self._analyzer.const_int_bound(cast.value)
+        bound = self.analyzer.const_int_bound(cast.value)
         lowest = min(0, bound.min_value)
         if bound.max_value - lowest >= 1 << bits or lowest < -(1 << bits):
             return tirx.Cast(dtype, value)
         offset = value
         if lowest:
-            offset = self._analyzer.simplify(tirx.Cast("int32", value) - lowest)
+            offset = self.analyzer.simplify(tirx.Cast("int32", value) - lowest)
         one = (_EXPONENT_OF_ONE[dtype] + bits) << bits
         held = tirx.Cast("uint16", offset) | tirx.const(one, "uint16")
         return tirx.reinterpret(dtype, held) - tirx.const(float((1 << bits) - lowest), dtype)

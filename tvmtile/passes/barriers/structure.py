@@ -34,13 +34,12 @@ from tvmtile.passes.barriers.program import (
 )
 from tvmtile.passes.kernels import Launch, flattened, is_barrier, is_loop_exit
 from tvmtile.passes.threads.variance import ThreadVariance, is_private
-from tvmtile.rewriting import contains
+from tvmtile.rewriting import contains, is_foreign
 from tvmtile.tileop.operands import describe
 
 __all__ = ["Builder", "refuse"]
 
 _BRANCH_WEIGHT = 0.6  # so that a barrier beside a branch is better than one in each of its cases
-_FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 
 class _Uniformity(ThreadVariance):
@@ -54,12 +53,8 @@ class _Uniformity(ThreadVariance):
         return (
             super().differs(expression)
             or contains(expression, ir.TensorLoad, lambda load: load.source in self._written)
-            or contains(expression, ir.Call, _is_foreign)
+            or contains(expression, ir.Call, is_foreign)
         )
-
-
-def _is_foreign(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name in _FOREIGN
 
 
 def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:
