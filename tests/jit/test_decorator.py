@@ -66,6 +66,19 @@ def test_a_function_around_a_prim_func_is_lazy_at_once():
     assert a.abs().max() == 0
 
 
+def test_a_prim_func_is_compiled_at_once():
+    @tvmtile.jit(out_idx=-1)
+    @T.prim_func
+    def double(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
+        with T.Kernel(1) as _:
+            for i in T.Parallel(8):
+                B[i] = A[i] * 2
+
+    assert isinstance(double, tvmtile.Kernel)
+    a = torch.randn(8)
+    torch.testing.assert_close(double(a), a * 2)
+
+
 def test_a_kernel_in_a_macro_is_eager():
     @tvmtile.jit
     def copy(A: T.Tensor((4, 8), "float32"), B: T.Tensor((4, 8), "float32")):

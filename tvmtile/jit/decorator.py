@@ -42,10 +42,11 @@ def jit(
 
     Parameters
     ----------
-    func : callable
+    func : callable or tvm.tirx.PrimFunc
         In the lazy style, a function of Python values that returns a `T.prim_func`; calling it returns
         the compiled `Kernel`. In the eager style, the kernel itself, with tensors described in its
-        body; calling it runs the kernel and returns what it returns.
+        body; calling it runs the kernel and returns what it returns. A `T.prim_func` has nothing left
+        to specialise: it is compiled at once.
     out_idx : int or sequence of int, optional
         Parameters that are results, in the lazy style.
     target : str, dict or Target, optional
@@ -60,8 +61,9 @@ def jit(
 
     Returns
     -------
-    JitFunction
-        Callable; `.compile(...)` only compiles, `.get_tir(...)` returns the tile program.
+    JitFunction or Kernel
+        Callable; `.compile(...)` only compiles, `.get_tir(...)` returns the tile program. For a
+        `T.prim_func`, its `Kernel`.
     """
     options = {
         "target": target,
@@ -70,7 +72,9 @@ def jit(
     }
     names = dict(sys._getframe(1).f_locals if scope is None else scope)
 
-    def decorate(function: Callable[..., Any]) -> JitFunction:
+    def decorate(function: Callable[..., Any]) -> JitFunction | Kernel:
+        if isinstance(function, tirx.PrimFunc):
+            return compile_program(function, out_idx=out_idx, **options)
         return JitFunction(function, names, out_idx, options)
 
     return decorate if func is None else decorate(func)
