@@ -63,6 +63,7 @@ from tvmtile.passes import (
     RollLoopsWithExits,
     RunSingleIterations,
     SerializeThreads,
+    SerializeVectors,
     SplitReducers,
     StructureExits,
     SwizzleShared,
@@ -88,6 +89,7 @@ _CPU: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    SerializeVectors,  # nor are those vectors whose elements depend on each other
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
@@ -105,6 +107,7 @@ _METAL: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReadFromDevice,  # tiles that are read once are not staged
     SplitReducers,  # every thread has totals of its own until they are put together
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
@@ -133,6 +136,7 @@ _CUDA: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    SerializeVectors,  # nor are those vectors whose elements depend on each other
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, copies run ahead, in groups that are waited for

@@ -49,6 +49,7 @@ from tvmtile.passes.read_from_device import ReadFromDevice
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
+from tvmtile.passes.serialize_vectors import SerializeVectors
 from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.structure_exits import StructureExits
 from tvmtile.passes.swizzle_shared import SwizzleShared
@@ -101,6 +102,7 @@ __all__ = [
     "RollLoopsWithExits",
     "RunSingleIterations",
     "SerializeThreads",
+    "SerializeVectors",
     "SplitReducers",
     "StructureExits",
     "SwizzleShared",
