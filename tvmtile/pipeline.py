@@ -69,6 +69,7 @@ from tvmtile.passes import (
     SplitReducers,
     StructureExits,
     SwizzleShared,
+    WidenIndices,
 )
 from tvmtile.passes.kernels import is_tile_program
 from tvmtile.target import gpu, host_target, parse
@@ -100,6 +101,7 @@ _CPU: tuple[Any, ...] = (
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
+    WidenIndices,  # elements of large tensors are numbered in 64 bits
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
@@ -133,6 +135,7 @@ _METAL: tuple[Any, ...] = (
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
     LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
     RunSingleIterations,  # what a loop does once is done without the loop
+    WidenIndices,  # elements of large tensors are numbered in 64 bits
 )
 
 _CUDA: tuple[Any, ...] = (
@@ -169,6 +172,7 @@ _CUDA: tuple[Any, ...] = (
     LowerWaitsOnCuda,  # barriers of warps, and of some threads, become instructions
     LowerAssertionsOnCuda,  # assertions print what does not hold, and stop the kernel
     RunSingleIterations,  # what a loop does once is done without the loop
+    WidenIndices,  # elements of large tensors are numbered in 64 bits
 )
 
 LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL, "cuda": _CUDA}

@@ -55,6 +55,7 @@ from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.structure_exits import StructureExits
 from tvmtile.passes.swizzle_shared import SwizzleShared
 from tvmtile.passes.verify import Verifier, Verify
+from tvmtile.passes.widen_indices import WidenIndices
 
 __all__ = [
     "AllocateInLoops",
@@ -110,4 +111,5 @@ __all__ = [
     "SwizzleShared",
     "Verifier",
     "Verify",
+    "WidenIndices",
 ]

@@ -6,7 +6,6 @@ lanes, and none of bfloat16. What is computed with them is computed element by e
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile.index_width import count_of, is_large, widened
 from tvmtile.layout.shared import has_plain_rows, neighbours
 from tvmtile.passes.kernels import flattened
 from tvmtile.passes.threads.variance import is_private
@@ -252,7 +252,8 @@ class _Moves:
         packed = max(1, _WORD // bytes_of(buffer))
         shape = list(buffer.ty.shape)
         if len(place) != len(shape):
-            shape = [math.prod(shape[1:], start=shape[0])]
+            shape = [count_of(shape)]
+            place = [widened(place[0])] if is_large(buffer) else place
         *outer, last = place
         view = tirx.decl_buffer(
             [*shape[:-1], tirx.ceildiv(shape[-1], packed)],
