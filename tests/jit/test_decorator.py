@@ -84,11 +84,40 @@ def test_a_kernel_in_a_macro_is_eager():
     def copy(A: T.Tensor((4, 8), "float32"), B: T.Tensor((4, 8), "float32")):
         copy_all(A, B)
 
+    assert copy.mode == "eager"
+    a, b = torch.randn(4, 8), torch.zeros(4, 8)
+    assert copy(a, b) is None
+    torch.testing.assert_close(b, a)
+
+
+def test_a_kernel_in_a_helper_is_eager():
+    def helper(a, b):
+        copy_all(a, b)
+
+    @tvmtile.jit
+    def copy(A: T.Tensor((4, 8), "float32"), B: T.Tensor((4, 8), "float32")):
+        helper(A, B)
+
     assert copy.mode == "auto"
     a, b = torch.randn(4, 8), torch.zeros(4, 8)
     assert copy(a, b) is None
     assert copy.mode == "eager"
     torch.testing.assert_close(b, a)
+
+
+def test_a_function_is_called_once_for_a_specialisation():
+    calls = []
+
+    @tvmtile.jit
+    def factory(n):
+        calls.append(n)
+        return scaled(n, 2.0)
+
+    assert factory.mode == "auto"
+    for n in (8, 8, 16):
+        assert factory(n).params[0].shape == [n]
+    assert factory.mode == "lazy"
+    assert calls == [8, 16]
 
 
 def test_a_result_made_in_a_macro():

@@ -7,6 +7,7 @@ import functools
 import inspect
 import sys
 import textwrap
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from tvmtile.errors import (
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import par_compile
 from tvmtile.jit.kernel import Kernel
+from tvmtile.language.frontend.entry import Macro
 
 __all__ = ["JitFunction", "jit"]
 
@@ -105,6 +107,7 @@ class JitFunction:
         self._signature = inspect.signature(func)
         self._scope = scope
         self._descriptions: dict[Any, Any] = {}
+        self._returned: Any = None
         if self._style == _EAGER:
             self._refuse_out_idx()
 
@@ -125,9 +128,12 @@ class JitFunction:
         return self._style == _EAGER
 
     def _style_when_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The kernel may be in a macro or a helper that the function calls."""
+        """The kernel may be in a helper that the function calls.
+
+        What the function returned is kept for `_program`, so that it is not called again.
+        """
         try:
-            self.func(*args, **kwargs)
+            self._returned = self.func(*args, **kwargs)
         except NestingError:  # a statement of a kernel, outside one
             self._refuse_out_idx()
             return _EAGER
@@ -196,7 +202,9 @@ class JitFunction:
 
     def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
         self._bind(self._signature.bind, args, kwargs)
-        program = self.func(*args, **kwargs)
+        program, self._returned = self._returned, None
+        if program is None:
+            program = self.func(*args, **kwargs)
         if not isinstance(program, tirx.PrimFunc):
             raise SyntaxNotSupported(
                 f"{self.func.__name__} returned a {type(program).__name__}, not a kernel",
@@ -294,7 +302,10 @@ def _key(values: Any) -> Any:
 
 
 def _written_style(func: Callable[..., Any]) -> str | None:
-    """The style that the source shows: eager with statements of a kernel, lazy around a T.prim_func."""
+    """The style that the source shows.
+
+    Eager with statements of a kernel or calls of macros, lazy around a T.prim_func.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
     except (OSError, TypeError):
@@ -307,11 +318,29 @@ def _written_style(func: Callable[..., Any]) -> str | None:
             return _LAZY
         if isinstance(node, ast.Call) and _name(node) in ("Kernel", "const"):
             return _EAGER
+        if isinstance(node, ast.Call) and isinstance(_value_of(node.func, func), Macro):
+            return _EAGER
         if isinstance(node, ast.AnnAssign) and _name(node.target) in parameters and not node.value:
             return _EAGER
         if not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
             pending.extend(ast.iter_child_nodes(node))
     return None
+
+
+def _value_of(name: ast.expr, func: Callable[..., Any]) -> Any:
+    """What a name of a function refers to, or an attribute of a module; None where it isn't known."""
+    if isinstance(name, ast.Attribute):
+        module = _value_of(name.value, func)
+        return getattr(module, name.attr, None) if isinstance(module, types.ModuleType) else None
+    if not isinstance(name, ast.Name) or not isinstance(func, types.FunctionType):
+        return None
+    if name.id in func.__code__.co_freevars:
+        cell = (func.__closure__ or ())[func.__code__.co_freevars.index(name.id)]
+        try:
+            return cell.cell_contents
+        except ValueError:  # it has no value yet
+            return None
+    return func.__globals__.get(name.id)
 
 
 def _name(node: ast.expr) -> str:
