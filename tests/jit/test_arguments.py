@@ -109,6 +109,40 @@ def test_numpy_scalars_are_numbers(scale):
     assert b.tolist() == [2.5, 2.5, 2.5, 1, 1, 1]
 
 
+@pytest.mark.parametrize("number", [np.int64(2**31), np.uint32(2**31), 2**31])
+def test_a_number_that_does_not_fit_is_an_error(scale, number):
+    with pytest.raises(ArgumentError, match=f"n is an int32; {number} does not fit"):
+        scale(zeros(3, 8), number, 0.5, zeros(6))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: (zeros(3, 8), np.int64(2), np.float32(0.5), zeros(6)),
+        lambda: (zeros(0, 8), 2, 0.5, zeros(0)),
+        lambda: (np.zeros((3, 8), np.float32), 2, 0.5, np.zeros(6, np.float32)),
+    ],
+)
+def test_a_program_that_fails_has_run_once(scale, monkeypatch, given):
+    calls = []
+
+    def failing(*args):
+        calls.append(args)
+        raise RuntimeError("after the kernel has begun")
+
+    monkeypatch.setattr(scale, "_launch", failing)
+    monkeypatch.setattr(scale, "_call", scale._launch_or_dispatch)
+    with pytest.raises(RuntimeError, match="after the kernel has begun"):
+        scale(*given())
+    assert len(calls) == 1
+
+
+def test_a_bool_of_numpy_is_a_number(scale):
+    b = zeros(6)
+    scale(torch.ones(3, 8), np.bool_(True), np.array(0.5), b)
+    assert b.tolist() == [1.5, 1.5, 1.5, 1, 1, 1]
+
+
 def test_declared_strides(strided):
     a, b = torch.randn(4, 16)[:, :8], torch.randn(4, 12)[:, :8]
     c = zeros(4, 12)[:, :8]

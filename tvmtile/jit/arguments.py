@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from tvm import ir, tirx
-from tvm_ffi import from_dlpack
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
@@ -17,36 +17,36 @@ from tvmtile.tileop.operands import constant
 __all__ = ["explain", "is_pointer", "ready", "with_addresses", "with_integers_in_range"]
 
 
-def ready(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def ready(args: Sequence[Any], params: Sequence[ir.Var]) -> tuple[Any, ...] | None:
     """The arguments as TVM takes them, or None where nothing needs converting.
 
-    A numpy array is passed through DLPack; a torch tensor that requires a gradient is detached. Both
-    keep their memory. A torch tensor without elements gets the strides that TVM computes for it.
+    Only what TVM certainly refuses is converted, so that a call with it as it is ran nothing: an array
+    of numpy without dimensions, or its bool, given for a number; and a torch tensor without elements
+    whose strides are not those that TVM computes for it.
+
+    Parameters
+    ----------
+    args : sequence
+        One for each parameter.
+    params : sequence of Var
+        The parameters.
     """
-    converted = tuple(_ready(arg) for arg in args)
+    converted = tuple(map(_ready, args, params))
     if all(new is old for new, old in zip(converted, args, strict=True)):
         return None
     return converted
 
 
-def _ready(arg: Any) -> Any:
+def _ready(arg: Any, param: ir.Var) -> Any:
     module = type(arg).__module__.partition(".")[0]
-    if module == "numpy":
-        return _from_numpy(arg) if getattr(arg, "ndim", 0) else arg.item()
-    if module != "torch" or not hasattr(arg, "numel"):
-        return arg
-    if arg.requires_grad:
-        arg = arg.detach()
-    if arg.numel() == 0:
-        return arg.as_strided(arg.shape, _row_major(arg.shape))
+    if module == "numpy" and ir.is_prim_expr(param):
+        is_refused = type(arg).__name__ in ("bool", "bool_", "ndarray") and arg.ndim == 0
+        return arg.item() if is_refused else arg
+    if module == "torch" and is_buffer_var(param) and not param.ty.strides:
+        strides = _row_major(arg.shape)
+        if arg.numel() == 0 and list(arg.stride()) != strides:
+            return arg.as_strided(arg.shape, strides)
     return arg
-
-
-def _from_numpy(array: Any) -> Any:
-    try:
-        return from_dlpack(array)
-    except BufferError:  # DLPack can't say that memory is read-only; `explain` does
-        return array
 
 
 def _row_major(shape: Sequence[int]) -> list[int]:
@@ -124,7 +124,7 @@ def with_integers_in_range(
     def call(*args: Any) -> Any:
         for index, (lowest, highest) in limits.items():
             value = args[index] if index < len(args) else None
-            if isinstance(value, int) and not lowest <= value <= highest:
+            if isinstance(value, int | Integral) and not lowest <= int(value) <= highest:
                 raise OverflowError(value)
         return function(*args)
 
@@ -183,14 +183,14 @@ def _scalar_problem(param: ir.Var, arg: Any) -> _Problem | None:
     if is_pointer(param):
         return None
     dtype = str(param.ty.dtype)
-    if not isinstance(arg, bool | int | float):
+    if not isinstance(arg, Real):
         return f"is {_a(dtype)}; it got {_a(type(arg).__name__)}", "pass a Python number"
     if "int" not in dtype:
         return None
-    if isinstance(arg, float):
+    if not isinstance(arg, Integral):
         return f"is {_a(dtype)}; it got the float {arg!r}", "pass an int"
     lowest, highest = _limits(dtype)
-    if not lowest <= arg <= highest:
+    if not lowest <= int(arg) <= highest:
         return f"is {_a(dtype)}; {arg} does not fit", f"it holds {lowest} to {highest}"
     return None
 

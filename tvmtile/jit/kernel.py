@@ -21,10 +21,11 @@ from tvmtile.errors import (
 )
 from tvmtile.extents import linear_in, variables_of
 from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import explain, ready, with_integers_in_range
+from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.threads import prepare_thread_pool
+from tvmtile.passes.accesses import accesses_of
 from tvmtile.rewriting import contains, substitute
 from tvmtile.tileop.operands import constant
 
@@ -80,7 +81,8 @@ class Kernel:
         self._config = dict(config)
         self.adapter = adapter
         self.name = name_of(prim_func)
-        self._call = with_integers_in_range(adapter.call, list(prim_func.params))
+        self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
+        self._call: Callable[..., None] = self._launch_or_dispatch
         self._input_count = len(prim_func.params) - len(out_idx)
         prepare_thread_pool()
 
@@ -117,7 +119,7 @@ class Kernel:
         except _PROGRAM_FAILURES:
             raise
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
-            problem = self._retry(given, args, error)
+            problem = self._call_converted(given, args, error)
         else:
             return self._results(args)
         if problem is None:
@@ -162,7 +164,9 @@ class Kernel:
         kind = type(first).__module__.partition(".")[0]
         torch = sys.modules.get("torch")
         if torch is not None and (first is None or isinstance(first, torch.Tensor)):
-            device = self.adapter.device if first is None else first.device
+            if first is not None:
+                return lambda shape, dtype: first.new_empty(shape, dtype=getattr(torch, dtype))
+            device = self.adapter.device
             return lambda shape, dtype: torch.empty(
                 shape, dtype=getattr(torch, dtype), device=device
             )
@@ -172,10 +176,29 @@ class Kernel:
 
         return np.empty
 
-    def _retry(
+    def _launch_or_dispatch(self, *args: Any) -> None:
+        """The first calls: torch's tensors are called for what they are once there is torch."""
+        if "torch" not in sys.modules:
+            self._launch(*args)
+            return
+        from tvmtile.jit.torch_calls import as_torch_operator
+
+        params = list(self.prim_func.params)
+        tensors = [i for i, p in enumerate(params) if is_buffer_var(p) or is_pointer(p)]
+        written = [i for i in tensors if params[i] in self._written]
+        self._call = as_torch_operator(self._launch, self.name, tensors, written)
+        self._call(*args)
+
+    @cached_property
+    def _written(self) -> set[ir.Var]:
+        return {access.buffer for access in accesses_of(self.prim_func.body) if access.writes}
+
+    def _call_converted(
         self, given: tuple[Any, ...], args: tuple[Any, ...], error: Exception
     ) -> Exception | None:
-        """Convert arguments that TVM can't take as they are, or say which one does not fit.
+        """Call with arguments converted that TVM has refused, or say which one does not fit.
+
+        Where TVM refuses an argument, nothing has run: no kernel runs twice.
 
         Parameters
         ----------
@@ -190,9 +213,10 @@ class Kernel:
             What to raise; None where the converted arguments were accepted.
         """
         prepared = None
-        if len(args) == len(self.prim_func.params):
+        params = list(self.prim_func.params)
+        if len(args) == len(params):
             complete = self._with_memory_for_none(args)
-            prepared = ready(complete) or (None if complete is args else complete)
+            prepared = ready(complete, params) or (None if complete is args else complete)
         if prepared is not None:
             try:
                 self._call(*prepared)
@@ -200,7 +224,6 @@ class Kernel:
                 error = second
             else:
                 return None
-        params = list(self.prim_func.params)
         return explain(self.name, params, self.out_idx, given, self.adapter.device) or error
 
     def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,0 +1,237 @@
+"""What torch expects of an operator, kept by kernels: versions, gradients, signs, traces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.autograd.forward_ad as fw
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import ArgumentError
+
+NO_GRADIENT = "product: a kernel has no gradient of its own"
+NO_TRANSFORM = "product: vmap, grad and other transforms of torch.func can't look into a kernel"
+
+
+@T.prim_func
+def product(
+    A: T.Tensor((8,), "float32"),
+    B: T.Tensor((8,), "float32"),
+    C: T.Tensor((8,), "float32"),
+):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(8):
+            C[i] = A[i] * B[i]
+
+
+def compiled(backend, **options):
+    if backend == "emulator":
+        options |= {"target": "metal", "execution_backend": "emulator"}
+    return tvmtile.compile(product, **options)
+
+
+@pytest.fixture(scope="module", params=["llvm", "emulator"])
+def kernel(request):
+    """All tensors are given."""
+    return compiled(request.param)
+
+
+@pytest.fixture(scope="module", params=["llvm", "emulator"])
+def function(request):
+    """The result is allocated."""
+    return compiled(request.param, out_idx=-1)
+
+
+@pytest.fixture
+def a():
+    return torch.randn(8)
+
+
+@pytest.fixture
+def b():
+    return torch.randn(8)
+
+
+@pytest.fixture(params=["in place", "result"])
+def call(request):
+    """A function of two tensors that calls a kernel in either way."""
+    if request.param == "result":
+        return compiled("llvm", out_idx=-1)
+    kernel = compiled("llvm")
+
+    def call(a, b):
+        c = torch.empty(8)
+        kernel(a, b, c)
+        return c
+
+    return call
+
+
+def test_what_is_written_counts_as_modified(kernel, a, b):
+    c = torch.zeros(8)
+    kernel(a, b, c)
+    assert (a._version, b._version, c._version) == (0, 0, 1)
+    weight = torch.ones(8, requires_grad=True)
+    result = weight * c  # keeps c for the backward
+    kernel(a, b, c)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_a_result_computed_from_a_parameter_has_no_gradient(function, a, b):
+    weight = torch.nn.Parameter(a)
+    result = function(weight, b)  # the line of the call
+    torch.testing.assert_close(result, a * b)
+    with pytest.raises(ArgumentError) as caught:
+        (result + 1).sum().backward()
+    assert caught.value.message == NO_GRADIENT
+    assert caught.value.help == (
+        "call it under torch.no_grad(), or in the forward of a torch.autograd.Function whose backward "
+        "says what the gradient is"
+    )
+    assert caught.value.location.text.endswith("# the line of the call")
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(8, 16)])
+def test_nor_has_what_is_written_in_place(kernel, a, b, part):
+    weight, base = torch.nn.Parameter(a), torch.zeros(8 if part == slice(None) else 16)
+    kernel(weight, b, base[part])
+    history = base.grad_fn
+    torch.testing.assert_close(base[part], a * b)
+    with pytest.raises(ArgumentError, match=NO_GRADIENT):
+        base.sum().backward()
+    if part == slice(None):
+        return
+    with torch.no_grad():
+        kernel(weight, b, base[part])
+    assert base.grad_fn is history
+
+
+def test_the_history_does_not_grow_with_the_number_of_calls(kernel, a, b):
+    weight, c = torch.nn.Parameter(a), torch.zeros(8)
+    kernel(weight, b, c)
+    history = c.grad_fn
+    for _ in range(3):
+        kernel(weight, b, c)
+    assert c.grad_fn is history
+    assert c._version == 5  # torch counts the first one, which also gave it a history, twice
+
+
+def test_a_gradient_that_is_written_by_hand(function, a, b):
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            ctx.save_for_backward(a, b)
+            return function(a, b)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            a, b = ctx.saved_tensors
+            gradient = gradient.contiguous()
+            return function(gradient, b), function(gradient, a)
+
+    weight = torch.nn.Parameter(a)
+    Product.apply(weight, b).sum().backward()
+    torch.testing.assert_close(weight.grad, b)
+
+
+def test_parameters_without_gradients(function, kernel, a, b):
+    weight = torch.nn.Parameter(a.clone())
+    with torch.no_grad():
+        result = function(weight, b)
+        kernel(a, b, weight)  # as an optimizer does
+    assert result.grad_fn is None
+    torch.testing.assert_close(weight.detach(), a * b)
+    with torch.inference_mode():
+        torch.testing.assert_close(function(a + 1, b), (a + 1) * b)
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(0, 8)])
+def test_a_parameter_is_not_written_while_gradients_are_recorded(kernel, a, b, part):
+    weight = torch.nn.Parameter(torch.zeros(8))
+    with pytest.raises(ArgumentError) as caught:
+        kernel(a, b, weight if part == slice(None) else weight[part])
+    assert caught.value.message == (
+        "product writes a tensor that requires a gradient and is a leaf of the graph"
+    )
+    assert weight.eq(0).all()
+
+
+def test_a_tensor_that_stands_for_the_negative_of_its_memory(kernel, function, a, b):
+    imaginary = torch.complex(b, a).conj().imag
+    assert imaginary.is_neg()
+    negative = torch._neg_view(a)
+    torch.testing.assert_close(function(negative, b), -a * b)
+    c = torch.zeros(8)
+    kernel(negative, b, torch._neg_view(c))
+    torch.testing.assert_close(c, a * b)
+    c = np.zeros(8, np.float32)
+    kernel(negative, b.numpy(), c)
+    np.testing.assert_allclose(c, (-a * b).numpy())
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_a_graph_of_fx_has_the_kernel(call, a, b, mode):
+    graph = make_fx(lambda a, b: call(a, b) + 1, tracing_mode=mode)(a, b)
+    assert "torch.ops.tvmtile.product_" in graph.code
+    torch.testing.assert_close(graph(b, b), b * b + 1)
+
+
+def test_a_trace_of_torchscript_has_the_kernel(call, a, b):
+    trace = torch.jit.trace(lambda a, b: call(a, b) + 1, (a, b))
+    assert "ops.tvmtile.product_" in trace.code
+    torch.testing.assert_close(trace(b, b), b * b + 1)
+
+
+def test_an_exported_module_has_the_kernel(call, a, b):
+    class Module(torch.nn.Module):
+        def forward(self, a, b):
+            return call(a, b) + 1
+
+    exported = torch.export.export(Module(), (a, b), strict=False)
+    torch.testing.assert_close(exported.module()(b, b), b * b + 1)
+
+
+def test_fake_tensors_give_fake_results(function):
+    mode = FakeTensorMode()
+    fake = mode.from_tensor(torch.zeros(8))
+    result = function(fake, fake)
+    assert type(result) is type(fake)
+    assert result.shape == (8,)
+    with mode:
+        assert function(torch.empty(8), torch.empty(8)).shape == (8,)
+
+
+def test_a_call_in_compiled_code(call, a, b):
+    result = torch.compile(lambda a, b: call(a, b) + 1, backend="eager")(a, b)
+    torch.testing.assert_close(result, a * b + 1)
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, a, b: torch.vmap(f)(a.expand(3, 8), b.expand(3, 8)),
+        lambda f, a, b: torch.func.grad(lambda a: f(a, b).sum())(a),
+        lambda f, a, b: torch.func.functionalize(f)(a, b),
+    ],
+    ids=["vmap", "grad", "functionalize"],
+)
+def test_transforms_of_functions_say_what_to_do(call, a, b, transform):
+    with pytest.raises(ArgumentError) as caught:
+        transform(call, a, b)
+    assert caught.value.message == NO_TRANSFORM
+    assert "torch.autograd.Function" in caught.value.help
+
+
+def test_a_tangent_is_not_lost(function, a, b):
+    with fw.dual_level():
+        torch.testing.assert_close(function(a, b), a * b)
+        with pytest.raises(ArgumentError, match=NO_GRADIENT):
+            function(fw.make_dual(a, b), b)
+    with pytest.raises(ArgumentError, match=NO_GRADIENT):
+        torch.func.jvp(function, (a, b), (b, a))
