@@ -32,11 +32,16 @@ OPERATORS = (
     "reduce",
     "reducer_init",
     "reducer_update",
+    "rounded",
+    "rounded_cast",
     "scan",
     "transpose",
     "use_swizzle",
 )
 """Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
+
+_PURE = ("rounded", "rounded_cast")
+"""Those that only compute a value."""
 
 
 class ScriptNamespace:
@@ -72,11 +77,12 @@ def register() -> None:
     from tvm.tirx.compilation_pipeline import register_tir_pipeline
     from tvm_ffi import register_global_func
 
-    from tvmtile._tvm import OPAQUE, register_op, register_op_attr, register_script_namespace
+    from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr, register_script_namespace
 
     for name in OPERATORS:
         register_op(f"tvmtile.{name}", f"Tile operator {name}.")
-        register_op_attr(f"tvmtile.{name}", "TCallEffectKind", OPAQUE)
+        effect = PURE if name in _PURE else OPAQUE
+        register_op_attr(f"tvmtile.{name}", "TCallEffectKind", effect)
         register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tile.{name}")
     register_script_namespace("tile", ScriptNamespace())
     register_tir_pipeline(PIPELINE_NAME, _pipeline)

@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
 from tvmtile.codegen import cuda_atomics, cuda_floats, cuda_math
 
-__all__ = ["ASSERT_FAIL", "LOG", "decode", "encode", "function_call"]
+__all__ = ["ASSERT_FAIL", "LOG", "decode", "encode", "function_call", "value"]
 
 ASSERT_FAIL = "tvmtile_assert_fail"
 """Stops all kernels with an error: takes a message, a file and a line."""
@@ -57,15 +57,16 @@ def function_call(dtype: str, name: str, *args: Any) -> ir.Call:
 
 def decode(dtype: str, code: Any) -> Any:
     """The float32 value of the code, a uint8, of a float of 8 bits."""
-    return _value("float32", cuda_floats.name_of("decode", dtype), code)
+    return value("float32", cuda_floats.name_of("decode", dtype), code)
 
 
-def encode(dtype: str, value: Any) -> Any:
+def encode(dtype: str, number: Any) -> Any:
     """The code, a uint8, of the float of 8 bits that is nearest to a float32."""
-    return _value("uint8", cuda_floats.name_of("encode", dtype), value)
+    return value("uint8", cuda_floats.name_of("encode", dtype), number)
 
 
-def _value(dtype: str, name: str, *args: Any) -> ir.Call:
+def value(dtype: str, name: str, *args: Any) -> ir.Call:
+    """The call of one of our functions that only computes a value; see `function_call`."""
     return ir.Call(_PURE_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
 
 

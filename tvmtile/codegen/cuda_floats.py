@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from tvmtile.codegen import metal_floats
+from tvmtile.codegen import metal_floats, rounded_floats
 
 __all__ = ["definition", "name_of"]
 
@@ -34,6 +34,7 @@ _IN_CUDA = {
     "as_type<uint>": "__float_as_uint",
     "uint": "unsigned int",
     "uchar": "unsigned char",
+    "ushort": "unsigned short",
 }
 
 
@@ -46,14 +47,11 @@ def name_of(way: str, dtype: str) -> str:
 def definition(name: str) -> str | None:
     """The text of the function of a name; None for a name of anything else."""
     match = _NAME.fullmatch(name)
-    if match is None:
-        return None
-    way, dtype = match.groups()
-    kind = _INTERPRETATIONS.get(dtype)
-    if kind is not None:
-        return (_DECODE if way == "decode" else _ENCODE).format(name=name, kind=kind)
-    text = metal_floats.definition(name)
+    if match is not None and match[2] in _INTERPRETATIONS:
+        kind = _INTERPRETATIONS[match[2]]
+        return (_DECODE if match[1] == "decode" else _ENCODE).format(name=name, kind=kind)
+    text = metal_floats.definition(name) or rounded_floats.definition(name)
     if text is None:
         return None
-    words = re.compile(r"inline |as_type<\w+>|\b(?:uint|uchar)\b")
+    words = re.compile(r"inline |as_type<\w+>|\b(?:uint|uchar|ushort)\b")
     return words.sub(lambda word: _IN_CUDA[word.group()], text)

@@ -12,7 +12,14 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen import metal_atomics, metal_barriers, metal_floats, metal_math
+from tvmtile.codegen import (
+    metal_atomics,
+    metal_barriers,
+    metal_floats,
+    metal_math,
+    metal_rounding,
+    rounded_floats,
+)
 
 __all__ = [
     "ELEMENTS_PER_LANE",
@@ -98,7 +105,8 @@ def with_functions(source: str) -> str:
     if f"{LOG}(" in source and _LOGGING not in source:
         source = source.replace(_MARK, _LOGGING + _MARK)
     called = dict.fromkeys(re.findall(r"\b(tvmtile_\w+)\(", source))
-    needed = [text for name in called if (text := _definition(name)) and text not in source]
+    texts = dict.fromkeys(_definition(name) for name in called)
+    needed = [text for text in texts if text and text not in source]
     if not needed:
         return source
     head, mark, rest = source.partition(_MARK)
@@ -108,8 +116,12 @@ def with_functions(source: str) -> str:
 
 
 def _definition(name: str) -> str | None:
-    others = (metal_atomics.definition, metal_barriers.definition, metal_floats.definition)
-    return FUNCTIONS.get(name) or next(filter(None, (find(name) for find in others)), None)
+    return FUNCTIONS.get(name) or next(
+        filter(None, (home.definition(name) for home in _HOMES)), None
+    )
+
+
+_HOMES = (metal_atomics, metal_barriers, metal_floats, metal_rounding, rounded_floats)
 
 
 def _shuffle_xor(call: ir.Call) -> ir.Expr:

@@ -19,11 +19,14 @@ from tvmtile.language.frontend import macro, prim_func
 from tvmtile.language.kernel import *
 from tvmtile.language.loops import *
 from tvmtile.language.math import *
+from tvmtile.language.pairs import *
 from tvmtile.language.pointers import *
+from tvmtile.language.rounding import *
 from tvmtile.language.tensor import *
 from tvmtile.language.variables import Ref, let
 from tvmtile.language.views import *
 from tvmtile.language.warps import *
+from tvmtile.language.words import *
 from tvmtile.layout import Fragment, Layout
 from tvmtile.tileop.atomic import (
     atomic_add,

@@ -16,6 +16,7 @@ from tvmtile.tileop import (
     quantifier,
     reduce,
     reducer,
+    rounded,
     scan,
     transpose,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "quantifier",
     "reduce",
     "reducer",
+    "rounded",
     "scan",
     "transpose",
 ]

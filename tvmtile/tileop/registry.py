@@ -36,6 +36,7 @@ __all__ = [
     "lower",
     "lowering",
     "operator_of",
+    "python_value",
     "tile_operator",
 ]
 
@@ -180,11 +181,12 @@ class TileOp:
         if call.attrs is not None:
             # TVM's DictAttrs iterates over its keys through `keys()` only.
             keys = call.attrs.keys()
-            values.update({key: _python_value(call.attrs[key]) for key in keys})
+            values.update({key: python_value(call.attrs[key]) for key in keys})
         return cls(**values)
 
 
-def _python_value(value: Any) -> Any:
+def python_value(value: Any) -> Any:
+    """An attribute of a call as a number of Python's, where it is a constant of TVM's."""
     if isinstance(value, tirx.IntImm):
         return bool(value.value) if value.ty.dtype == "bool" else int(value.value)
     return value

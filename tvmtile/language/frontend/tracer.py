@@ -303,10 +303,10 @@ class Tracer:
         return serial(*bounds)
 
     def break_loop(self) -> bool:
-        return self._leave_iteration("break", tirx.break_loop(current_span()))
+        return self._leave_iteration("break", tirx.break_loop())
 
     def continue_loop(self) -> bool:
-        return self._leave_iteration("continue", tirx.continue_loop(current_span()))
+        return self._leave_iteration("continue", tirx.continue_loop())
 
     def _leave_iteration(self, keyword: str, exit_call: ir.Call) -> bool:
         loop = self.loops[-1]
@@ -403,6 +403,8 @@ class Tracer:
             return value
         if not ir.is_prim_expr(value):
             return value
+        if isinstance(value, tirx.Ramp):
+            return value  # of what an index is made must be seen where a tensor is indexed with it
         if not self.in_kernel and not _reads_memory(value):
             return value  # the host's arithmetic on dimensions needs no variable of its own
         variable = T.Bind(value)

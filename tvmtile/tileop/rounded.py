@@ -1,0 +1,189 @@
+"""Arithmetic and conversions with a chosen rounding: `T.ieee_add`, `T.cast(value, dtype, round=)`, ...
+
+Each is an operator on elements without side effects, and part of an expression. The result is the
+exact one, rounded once, bit by bit the same on every target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.codegen import cuda, metal_rounding, rounded_floats
+from tvmtile.codegen.llvm_rounding import rounding_function
+from tvmtile.errors import UnsupportedDtype
+from tvmtile.spans import current_span
+from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    TileOp,
+    lowering,
+    python_value,
+    tile_operator,
+)
+
+__all__ = ["APPROXIMATE", "OPERANDS", "ROUNDINGS", "Rounded", "RoundedCast"]
+
+OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "fma": 3, "sqrt": 1, "rcp": 1, "rsqrt": 1}
+"""The operations and how many operands they take."""
+ROUNDINGS = ("rn", "rz", "ru", "rd")
+"""To nearest, ties to even; to zero; up; down."""
+APPROXIMATE = "approximate"
+"""A rounding that may be less exact where the target has a faster instruction."""
+_NUMBERS = {"rz": 0, "rn": 1, "ru": 2, "rd": 3}
+
+
+class _Pure(TileOp):
+    """An operator whose arguments are values, of which there need not be the same number each time."""
+
+    is_tile = False
+    operands: tuple[Any, ...]
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def normalized(self) -> TileOp:
+        return self
+
+    def to_call(self, span: Any = None) -> ir.Call:
+        attrs = {name: getattr(self, name) for name in self.options}
+        return ir.Call(
+            f"tvmtile.{self.name}",
+            list(self.operands),
+            attrs=attrs,
+            span=span or current_span(),
+            ret_ty=self.result_dtype(),
+        )
+
+    @classmethod
+    def from_call(cls, call: ir.Call) -> TileOp:
+        values = {key: python_value(call.attrs[key]) for key in cls.options}
+        return cls(tuple(call.args), **values)  # type: ignore[call-arg]
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Rounded(_Pure):
+    """A function of one to three float32 or float64 scalars."""
+
+    name = "rounded"
+    options = ("operation", "rounding")
+
+    operands: tuple[Any, ...]
+    operation: str = "add"
+    rounding: str = "rn"
+
+    @property
+    def dtype(self) -> str:
+        """Of the operands and the result."""
+        return str(self.operands[0].ty.dtype)
+
+    def result_dtype(self) -> str:
+        return self.dtype
+
+    def check(self) -> None:
+        if self.dtype not in ("float32", "float64"):
+            raise UnsupportedDtype(
+                f"{self.operation} with a rounding takes float32 and float64, not {self.dtype}",
+                help="cast the operands",
+            )
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class RoundedCast(_Pure):
+    """A float32 scalar as a narrower float; random bits follow it for a stochastic rounding."""
+
+    name = "rounded_cast"
+    options = ("dtype", "rounding", "saturate")
+
+    operands: tuple[Any, ...]
+    dtype: str = "float16"
+    rounding: str = "rn"
+    saturate: bool = True
+
+    def result_dtype(self) -> str:
+        return self.dtype
+
+
+@lowering(Rounded, target="llvm", variant="mode")
+def rounded_by_mode(op: Rounded, context: LoweringContext) -> ir.Expr:
+    """The processor's rounding mode is set around a directed rounding."""
+
+    def call(operation: str, dtype: str, *operands: Any) -> ir.Expr:
+        rounding = "rn" if op.rounding == APPROXIMATE else op.rounding
+        name, text = rounding_function(operation, dtype, rounding)
+        context.imports.append(text)
+        return tirx.call_pure_extern(dtype, name, *operands)
+
+    if op.operation == "rcp":
+        return call("div", op.dtype, tirx.const(1, op.dtype), *op.operands)
+    if op.operation != "rsqrt":
+        return call(op.operation, op.dtype, *op.operands)
+    # The error of two roundings to float64 leaves the rounding to float32 as it is.
+    root = call("sqrt", "float64", converted(op.operands[0], "float64"))
+    return converted(call("div", "float64", tirx.const(1, "float64"), root), op.dtype)
+
+
+@lowering(Rounded, target="cuda", variant="intrinsic")
+def rounded_by_intrinsic(op: Rounded, context: LoweringContext) -> ir.Expr:
+    """CUDA has a function for each operation and rounding."""
+    del context
+    x, dtype = op.operands[0], op.dtype
+    if op.rounding == APPROXIMATE:
+        one = tirx.const(1, dtype)
+        fast = dtype == "float32"
+        return tirx.call_pure_extern(dtype, "__fdividef", one, x) if fast else one / x
+    if op.operation == "rsqrt" and dtype == "float64":
+        root = tirx.call_pure_extern(dtype, "__dsqrt_rn", x)
+        return tirx.call_pure_extern(dtype, "__drcp_rn", root)
+    prefix = {"float32": "f", "float64": "d"}[dtype]
+    name = _FMA[dtype] if op.operation == "fma" else prefix + op.operation
+    return tirx.call_pure_extern(dtype, f"__{name}_{op.rounding}", *op.operands)
+
+
+_FMA = {"float32": "fmaf", "float64": "fma"}
+
+
+@lowering(Rounded, target="metal", variant="integers")
+def rounded_by_integers(op: Rounded, context: LoweringContext) -> ir.Expr:
+    """See `tvmtile.codegen.metal_rounding`."""
+    del context
+    if op.dtype != "float32":
+        raise Decline(f"Metal has no {op.dtype}")
+    one = tirx.const(1, op.dtype)
+    if op.rounding == APPROXIMATE:
+        return one / op.operands[0]
+    operation, operands = op.operation, list(op.operands)
+    if operation == "rcp":
+        operation, operands = "div", [one, *operands]
+    number = tirx.const(_NUMBERS[op.rounding], "int32")
+    name = metal_rounding.name_of(operation)
+    return tirx.call_pure_extern(op.dtype, name, *operands, number)
+
+
+@lowering(RoundedCast, target="llvm", variant="bits")
+def cast_by_bits(op: RoundedCast, context: LoweringContext) -> ir.Expr:
+    """See `tvmtile.codegen.rounded_floats`."""
+    del context
+    value, *random = op.operands
+    code = rounded_floats.encode(op.dtype, value, op.rounding, op.saturate, *random)
+    return tirx.reinterpret(op.dtype, code)
+
+
+@lowering(RoundedCast, target=("metal", "cuda"), variant="function")
+def cast_by_function(op: RoundedCast, context: LoweringContext) -> ir.Expr:
+    """The same arithmetic as a function in the language of the GPU."""
+    name = rounded_floats.name_of(op.dtype, op.rounding, op.saturate)
+    storage = rounded_floats.FORMATS[op.dtype].storage
+    if context.target.kind.name == "metal":
+        code = tirx.call_pure_extern(storage, name, *op.operands)
+    else:
+        code = cuda.value(storage, name, *op.operands)
+    return tirx.reinterpret(op.dtype, code)
