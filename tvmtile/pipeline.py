@@ -13,7 +13,6 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
-from tvmtile.codegen.comparisons import ShowComparisons
 from tvmtile.codegen.constants import WriteConstants
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
@@ -28,7 +27,6 @@ from tvmtile.passes import (
     CheckFragments,
     CheckLaunch,
     CheckLocals,
-    CheckLoopExits,
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
@@ -40,7 +38,6 @@ from tvmtile.passes import (
     InjectPipeline,
     InsertBarriers,
     InterchangeLoopsOnCpu,
-    KeepComparisons,
     LaunchBlocksOnCpu,
     Legalize,
     LowerAssertionsOnCuda,
@@ -65,9 +62,8 @@ from tvmtile.passes import (
     RollLoopsWithExits,
     RunSingleIterations,
     SerializeThreads,
-    SerializeVectors,
     SplitReducers,
-    StructureExits,
+    StructureReturns,
     SwizzleShared,
     WidenIndices,
 )
@@ -79,7 +75,6 @@ __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 CHECKS: tuple[Any, ...] = (
     CheckAssertions,  # a kernel stops with an error only where the target can stop it
     CheckLaunch,  # threads and shared memory are what a block of the target has
-    CheckLoopExits,  # a loop is left where its iterations have an order
     CheckLocals,  # what a thread has for itself is not spread over the threads
     CheckFragments,  # what the threads share is not visited by a serial loop
     CheckBounds,  # no loop runs over the end of a tile
@@ -89,15 +84,13 @@ CHECKS: tuple[Any, ...] = (
 
 _CPU: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
-    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
-    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
-    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
-    SerializeVectors,  # nor are those vectors whose elements depend on each other
+    StructureReturns,  # what follows a return of a thread depends on a condition
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     LowerElementOp,  # atomics and others on single elements become instructions and calls
+    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
@@ -109,11 +102,8 @@ _CPU: tuple[Any, ...] = (
 
 _METAL: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
-    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
-    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
-    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
-    SerializeVectors,  # nor are those vectors whose elements depend on each other
+    StructureReturns,  # what follows a return of a thread depends on a condition
     ReadFromDevice,  # tiles that are read once are not staged
     SplitReducers,  # every thread has totals of its own until they are put together
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
@@ -140,11 +130,8 @@ _METAL: tuple[Any, ...] = (
 
 _CUDA: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
-    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
-    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
-    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
-    SerializeVectors,  # nor are those vectors whose elements depend on each other
+    StructureReturns,  # what follows a return of a thread depends on a condition
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, copies run ahead, in groups that are waited for
@@ -285,12 +272,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
 
     def finalize_on_device() -> Any:
         return ir.transform.Sequential(
-            [
-                finalize_device(),
-                tirx.transform.FP8StorageLegalize(),
-                ShowComparisons,
-                WriteConstants,
-            ]
+            [finalize_device(), tirx.transform.FP8StorageLegalize(), WriteConstants]
         )
 
     @tvm.transform.module_pass(opt_level=0, name="tvmtile.pipeline")

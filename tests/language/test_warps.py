@@ -225,3 +225,75 @@ def test_a_predicate_is_no_float():
 def test_groups_of_a_shuffle_are_powers_of_two():
     with pytest.raises(InvalidOperand, match="a shuffle over groups of 12 threads"):
         T.shfl_xor(T.int32(1), 1, 12)
+
+
+def check(program, outputs):
+    """Run a program that only writes; Metal's threads come in whole warps."""
+    for options in TARGETS if outputs.shape[-1] % 32 == 0 else TARGETS[:1]:
+        out = np.empty_like(outputs)
+        tvmtile.compile(program, **options)(out)
+        np.testing.assert_array_equal(out, outputs)
+
+
+TARGETS = (
+    {"target": "llvm"},
+    {"target": "metal", "execution_backend": "emulator"},
+)
+
+
+@pytest.mark.parametrize("threads", [32, 48, 96])
+def test_matches_and_active_lanes(threads):
+    @T.prim_func
+    def program(A: T.Tensor((4, threads), "uint32")):
+        with T.Kernel(1, threads=threads):
+            tx = T.get_thread_binding()
+            A[0, tx] = T.match_any_sync(tx % 5)
+            A[1, tx] = T.match_all_sync(tx // 32)
+            A[2, tx] = T.match_all_sync(T.cast(tx, "float32"), 0xFFFF)
+            A[3, tx] = T.cast(T.activemask(), "uint32")
+
+    expected = np.zeros((4, threads), np.uint32)
+    for lane in range(threads):
+        warp = range(lane // 32 * 32, min(lane // 32 * 32 + 32, threads))
+        expected[0, lane] = sum(1 << (i % 32) for i in warp if i % 5 == lane % 5)
+        expected[1, lane] = 0xFFFFFFFF
+        expected[3, lane] = sum(1 << (i % 32) for i in warp)
+    check(program, expected)
+    assert threads % 32 or tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_90a"}).cubin
+
+
+def test_places_of_bits():
+    masks = [0, 1, 0x80000000, 0xFFFFFFFF, 0b10110000]
+    questions = [(0, 1), (0, 3), (4, 1), (5, -1), (31, -2), (4, 0), (6, 0), (31, 2)]
+
+    def place(mask, base, offset):
+        if offset == 0:
+            return base if mask >> base & 1 else 0xFFFFFFFF
+        order = range(base, 32) if offset > 0 else range(base, -1, -1)
+        found = [i for i in order if mask >> i & 1]
+        return found[abs(offset) - 1] if len(found) >= abs(offset) else 0xFFFFFFFF
+
+    @T.prim_func
+    def places(
+        M: T.Tensor((len(masks),), "uint32"),
+        Q: T.Tensor((len(questions), 2), "int32"),
+        A: T.Tensor((len(masks), 32), "uint32"),
+        F: T.Tensor((len(masks), 2), "int32"),
+    ):
+        with T.Kernel(len(masks), threads=32) as m:
+            tx = T.get_thread_binding()
+            if tx < len(questions):
+                A[m, tx] = T.__fns(M[m], Q[tx, 0], Q[tx, 1])
+            if tx == 0:
+                F[m, 0] = T.__ffs(M[m])
+                F[m, 1] = T.__ffs(T.cast(M[m], "int64") << 20)
+
+    m, q = np.array(masks, np.uint32), np.array(questions, np.int32)
+    for options in TARGETS:
+        a, f = np.zeros((len(masks), 32), np.uint32), np.zeros((len(masks), 2), np.int32)
+        tvmtile.compile(places, **options)(m, q, a, f)
+        lowest = [(x & -x).bit_length() for x in masks]
+        assert f.tolist() == [[x, x and x + 20] for x in lowest]
+        wanted = [[place(x, *question) for question in questions] for x in masks]
+        assert a[:, : len(questions)].tolist() == wanted
+    assert tvmtile.compile(places, target={"kind": "cuda", "arch": "sm_90a"}).cubin

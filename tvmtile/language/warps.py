@@ -20,6 +20,9 @@ from tvmtile.spans import current_span
 
 __all__ = [
     "WARP_SIZE",
+    "__ffs",
+    "__fns",
+    "activemask",
     "all_sync",
     "any_sync",
     "ballot",
@@ -28,6 +31,8 @@ __all__ = [
     "get_warp_group_idx",
     "get_warp_idx",
     "get_warp_idx_sync",
+    "match_all_sync",
+    "match_any_sync",
     "shfl_down",
     "shfl_sync",
     "shfl_up",
@@ -267,6 +272,111 @@ def all_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:
     """1 if the predicate holds in every lane of `mask`, else 0, in all threads of the warp."""
     wanted = tirx.Cast("uint64", _lanes(mask))
     return tirx.Cast("int32", ballot_sync(predicate, mask) == wanted)
+
+
+def activemask() -> Any:
+    """The lanes that the warp has threads for, as the bits of a `uint64`.
+
+    Threads that wait elsewhere, in a branch that others have not taken, count too.
+    """
+    x, y, z = get_thread_extents()
+    present = x * y * z - WARP_SIZE * get_warp_idx()
+    absent = tirx.Cast("uint32", tirx.max(WARP_SIZE - present, 0))
+    return tirx.Cast("uint64", tirx.shift_right(tirx.const(_ALL_LANES, "uint32"), absent))
+
+
+def match_any_sync(value: Any, mask: Any = _ALL_LANES) -> Any:
+    """The lanes of `mask` whose value has the same bits as that of the thread, as a `uint32`.
+
+    Parameters
+    ----------
+    value : Expr
+        What each thread gives.
+    mask : int or Expr
+        The lanes that take part.
+    """
+    own = T.Bind(_bits(value))
+    peers = T.alloc_buffer((1,), "uint32", scope="local")
+    found = tirx.BufferLoad(peers, [0])
+    T.buffer_store(peers, tirx.const(0, "uint32"), [0])
+    with T.serial(0, WARP_SIZE) as lane:
+        bit = tirx.shift_left(tirx.const(1, "uint32"), tirx.Cast("uint32", lane))
+        same = shfl_sync(own, lane) == own
+        with_lane = tirx.bitwise_or(found, tirx.Select(same, bit, tirx.const(0, "uint32")))
+        T.buffer_store(peers, with_lane, [0])
+    present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), _lanes(mask))
+    return T.Bind(tirx.bitwise_and(found, present))
+
+
+def match_all_sync(value: Any, mask: Any = _ALL_LANES) -> Any:
+    """`mask` if all its lanes have the same bits, else 0, as a `uint32`; see `match_any_sync`."""
+    present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), _lanes(mask))
+    agree = match_any_sync(value, mask) == present
+    return T.Bind(tirx.Select(agree, _lanes(mask), tirx.const(0, "uint32")))
+
+
+def _bits(value: Any) -> Any:
+    """The bits of a value: NaN is equal to itself, and 0 differs from -0."""
+    expression = as_expr(value)
+    dtype = str(expression.ty.dtype)
+    if "float" not in dtype:
+        return tirx.Cast("int32", expression) if dtype == "bool" else expression
+    return tirx.reinterpret(f"uint{expression.ty.dtype.bits}", expression)
+
+
+# Bits --------------------------------------------------------------------------------------------
+
+
+def __ffs(value: Any) -> Any:
+    """The place of the lowest bit of an integer that is set, from 1, as an `int32`; 0 where none is."""
+    expression = as_expr(value)
+    dtype = str(expression.ty.dtype)
+    if "int" not in dtype:
+        raise UnsupportedDtype(
+            f"T.__ffs takes an integer, not {dtype}", help="cast the value first"
+        )
+    word = "uint64" if expression.ty.dtype.bits == 64 else "uint32"
+    bits = tirx.Cast(word, expression)
+    one, zero = tirx.const(1, word), tirx.const(0, word)
+    below = tirx.bitwise_and(
+        tirx.bitwise_not(bits), bits - one
+    )  # ones below the lowest bit that is set
+    place = tirx.popcount(below) + one
+    return tirx.Cast("int32", tirx.Select(bits == zero, zero, place))
+
+
+def __fns(mask: Any, base: Any, offset: Any) -> Any:
+    """The place of a bit of a `uint32` that is set, counted from another place; 0xFFFFFFFF without one.
+
+    Parameters
+    ----------
+    mask : Expr
+        The bits.
+    base : int or Expr
+        The place, from 0, to count from.
+    offset : int or Expr
+        Which bit that is set: the first from `base` upwards is 1, downwards -1; 0 asks for the bit at
+        `base` itself.
+    """
+    bits = T.Bind(tirx.Cast("uint32", as_expr(mask)))
+    place, left = (T.alloc_buffer((1,), "int32", scope="local") for _ in range(2))
+    start, count = tirx.Cast("int32", as_expr(base)), tirx.Cast("int32", as_expr(offset))
+    none, at, rest = (
+        tirx.const(-1, "int32"),
+        tirx.BufferLoad(place, [0]),
+        tirx.BufferLoad(left, [0]),
+    )
+    T.buffer_store(place, none, [0])
+    T.buffer_store(left, tirx.max(tirx.abs(count), 1), [0])
+    with T.serial(0, WARP_SIZE) as step:
+        here = tirx.Select(count < 0, start - step, start + step)
+        in_word = tirx.all(here >= 0, here < WARP_SIZE, tirx.any(count != 0, step == 0))
+        shift = tirx.Cast("uint32", tirx.min(tirx.max(here, 0), WARP_SIZE - 1))
+        bit = tirx.bitwise_and(tirx.shift_right(bits, shift), tirx.const(1, "uint32"))
+        found = tirx.Select(in_word, tirx.Cast("int32", bit), 0)
+        T.buffer_store(left, rest - found, [0])
+        T.buffer_store(place, tirx.Select(tirx.all(found == 1, rest == 0, at < 0), here, at), [0])
+    return T.Bind(tirx.Cast("uint32", at))
 
 
 def syncthreads_count(predicate: Any) -> Any:

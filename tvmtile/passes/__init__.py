@@ -12,7 +12,6 @@ from tvmtile.passes.check_bounds import CheckBounds
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
-from tvmtile.passes.check_loop_exits import CheckLoopExits
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
@@ -24,7 +23,6 @@ from tvmtile.passes.infer_layout import InferLayout
 from tvmtile.passes.inject_pipeline import InjectPipeline
 from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
-from tvmtile.passes.keep_comparisons import KeepComparisons
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
@@ -50,9 +48,8 @@ from tvmtile.passes.read_from_device import ReadFromDevice
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
-from tvmtile.passes.serialize_vectors import SerializeVectors
 from tvmtile.passes.split_reducers import SplitReducers
-from tvmtile.passes.structure_exits import StructureExits
+from tvmtile.passes.structure_returns import StructureReturns
 from tvmtile.passes.swizzle_shared import SwizzleShared
 from tvmtile.passes.verify import Verifier, Verify
 from tvmtile.passes.widen_indices import WidenIndices
@@ -67,7 +64,6 @@ __all__ = [
     "CheckFragments",
     "CheckLaunch",
     "CheckLocals",
-    "CheckLoopExits",
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",
@@ -79,7 +75,6 @@ __all__ = [
     "InjectPipeline",
     "InsertBarriers",
     "InterchangeLoopsOnCpu",
-    "KeepComparisons",
     "LaunchBlocksOnCpu",
     "Legalize",
     "LowerAssertionsOnCuda",
@@ -105,9 +100,8 @@ __all__ = [
     "RollLoopsWithExits",
     "RunSingleIterations",
     "SerializeThreads",
-    "SerializeVectors",
     "SplitReducers",
-    "StructureExits",
+    "StructureReturns",
     "SwizzleShared",
     "Verifier",
     "Verify",
