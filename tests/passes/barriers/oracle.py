@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 
+import numpy as np
 import pytest
 from tvm import DataType, ir, tirx
 from tvm.target import Target
@@ -237,7 +238,7 @@ def value(expression, environment):
     if isinstance(expression, tirx.Not):
         return not value(expression.a, environment)
     if isinstance(expression, tirx.Cast):
-        return value(expression.value, environment)
+        return held(expression.ty.dtype, value(expression.value, environment))
     if isinstance(expression, ir.TensorLoad):
         place = tuple(value(index, environment) for index in expression.indices)
         return int(environment[expression.source][place])
@@ -261,8 +262,17 @@ def value(expression, environment):
         tirx.Max: max,
         tirx.GE: lambda a, b: a >= b,
         ir.prim.BitwiseXor: lambda a, b: a ^ b,
+        ir.prim.BitwiseAnd: lambda a, b: a & b,
+        ir.prim.LShift: lambda a, b: a << b,
+        ir.prim.RShift: lambda a, b: a >> b,
     }[type(expression)]
-    return operation(value(expression.a, environment), value(expression.b, environment))
+    result = operation(value(expression.a, environment), value(expression.b, environment))
+    return held(expression.ty.dtype, result)
+
+
+def held(dtype, number):
+    """A number as a register of integers holds it."""
+    return number if dtype == "bool" else int(np.array(number).astype(str(dtype)))
 
 
 # Barriers -------------------------------------------------------------------------------------------
@@ -409,9 +419,11 @@ class Programs:
             [tirx.const(0, "int32"), tirx.const(1, "int32"), *loops, *loops]
         )
         shift = self.random.choice([0, 0, 1])
-        column = self.random.choice(
-            [tx % 8, tx % 8, 7 - tx % 8, (tx + 1) % 8, (tx % 4) * 2, tx % 8 ^ 1, *loops]
-        )
+        wrapped = tirx.Cast("int32", tirx.Cast("uint8", tx * 36)) // 4
+        hashed = tirx.Cast("uint32", tx) * tirx.const(2654435761, "uint32")
+        columns = [tx % 8, tx % 8, 7 - tx % 8, (tx + 1) % 8, (tx % 4) * 2, tx % 8 ^ 1, *loops]
+        columns += [wrapped, tirx.Cast("int32", hashed >> tirx.const(29, "uint32"))]
+        column = self.random.choice(columns)
         return [(version + shift) % 2, column % 8]
 
     def loop(self, loops, depth):

@@ -16,7 +16,7 @@ from tvmtile.passes.barriers.expressions import bits, conjuncts, strides
 from tvmtile.passes.barriers.iterations import Case, Iterations
 from tvmtile.passes.barriers.orders import Meeting
 from tvmtile.passes.barriers.points import Owners, Points, have_common, meeting_of, points_of
-from tvmtile.passes.barriers.symbolic import NotSeparable, Value, evaluate
+from tvmtile.passes.barriers.symbolic import NotSeparable, Value, evaluate, may_wrap
 from tvmtile.rewriting import substitute
 
 __all__ = ["Comparison"]
@@ -141,7 +141,7 @@ class Comparison:
         return False
 
     def _uniform(self, index: Any) -> Value:
-        return evaluate(self._domain.simplified(index), {}, self._domain.is_uniform, 0)
+        return evaluate(self._simplified(index), {}, self._domain.is_uniform, 0)
 
     def _restricted(self, points: Points, conditions: list[Any]) -> Points:
         for condition in conditions:
@@ -156,8 +156,11 @@ class Comparison:
         return points
 
     def _evaluated(self, expression: Any, points: Points) -> Value:
-        simple = self._domain.simplified(expression)
+        simple = self._simplified(expression)
         return evaluate(simple, points.values, self._domain.is_uniform, points.lanes)
+
+    def _simplified(self, expression: Any) -> Any:
+        return expression if may_wrap(expression) else self._domain.simplified(expression)
 
     def _difference(self, a: Any, b: Any) -> Any:
         """The later term minus the earlier one; a number where it is constant."""
