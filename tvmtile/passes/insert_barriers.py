@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal_barriers import device_barrier
+from tvmtile.passes.asynchrony import commit, wait
 from tvmtile.passes.barriers.orders import Meeting
 from tvmtile.passes.barriers.placement import place
 from tvmtile.passes.barriers.program import (
@@ -42,6 +43,9 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     of different elements, or atomic ones need none. Among the places where all threads of a block come
     together those are chosen that are executed least often; where only threads of the same simdgroup
     meet, it is a barrier of the simdgroup. The barriers of the user count.
+
+    What may touch elements of an asynchronous copy in flight, where indices or conditions do not tell,
+    waits for the copy: in front of its barrier all copies of the thread arrive.
 
     That holds for threadgroup memory, and for a tensor that the kernel both reads and writes. Between
     accesses of a tensor a barrier is left out where not all threads of the block come: the user orders
@@ -93,8 +97,6 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 def _with_barriers(kernel: tirx.For, *, is_for_metal: bool) -> tirx.For:
     launch = Launch(kernel)
-    if launch.num_threads == 1:
-        return kernel
     builder = Builder(launch)
     program = builder.sequence(launch.body)
     barriers = place(program, builder.checker)
@@ -127,10 +129,14 @@ class _Emitter:
         statements: list[tirx.Stmt] = []
         for slot, item in itertools.zip_longest(sequence.slots, sequence.items):
             if slot in self._barriers:
-                statements.append(self._barrier(self._barriers[slot]))
+                statements += self._awaited(self._barriers[slot])
             if item is not None:
                 statements.append(self._statement(item))
         return seq(statements)
+
+    def _awaited(self, barrier: Barrier) -> list[tirx.Stmt]:
+        arrival = [commit(), wait(0)] if barrier.waits_for_copies else []
+        return [*arrival, self._barrier(barrier)]
 
     def _barrier(self, barrier: Barrier) -> tirx.Stmt:
         if self._fenced and barrier.orders_device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tvm import ir, tirx
 from tvm.script import tirx as T
 from tvm.target import Target
@@ -263,3 +264,162 @@ def test_a_read_before_the_wait_is_an_error():
 
     with pytest.raises(VerifyError, match="S\\[64, 8\\] float16 are read before"):
         with_pass(main)
+
+
+# Where it is not known which elements are in flight --------------------------------------------------
+
+
+def waits_in(func):
+    return [stmt for stmt in statements_in(func) if waited(stmt) is not None]
+
+
+def statements_in(func):
+    found = []
+    structural_walk(func.body, (tirx.Evaluate, found.append))
+    return found
+
+
+@T.prim_func
+def read_by_an_index_of_data(
+    A: T.Buffer((64, 8), "float16"), B: T.Buffer((64,), "int32"), C: T.Buffer((64,), "float16")
+):
+    for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(64, "threadIdx.x"):
+            S = T.alloc_buffer((64, 8), "float16", scope="shared")
+            T.ptx["cp.async.cg.shared.global"](T.address_of(S[tx, 0]), T.address_of(A[tx, 0]), 16)
+            T.ptx["cp.async.commit_group"]()
+            C[tx] = S[B[tx], 0]
+
+
+@T.prim_func
+def read_through_a_shifted_view(A: T.Buffer((64, 8), "float16"), C: T.Buffer((64,), "float16")):
+    for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(64, "threadIdx.x"):
+            S = T.alloc_buffer((128, 8), "float16", scope="shared")
+            V = T.decl_buffer(
+                (64, 8), "float16", scope="shared", data=T.address_of(S[64, 0]), elem_offset=0
+            )
+            T.ptx["cp.async.cg.shared.global"](T.address_of(S[tx, 0]), T.address_of(A[tx, 0]), 16)
+            T.ptx["cp.async.commit_group"]()
+            C[tx] = V[tx, 0]
+
+
+@T.prim_func
+def read_where_data_says_so(
+    A: T.Buffer((64, 8), "float16"), B: T.Buffer((1,), "int32"), C: T.Buffer((64,), "float16")
+):
+    for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(64, "threadIdx.x"):
+            S = T.alloc_buffer((64, 8), "float16", scope="shared")
+            T.ptx["cp.async.cg.shared.global"](T.address_of(S[tx, 0]), T.address_of(A[tx, 0]), 16)
+            T.ptx["cp.async.commit_group"]()
+            if B[0] > 0:
+                C[tx] = S[tx, 0]
+
+
+@pytest.mark.parametrize(
+    "program", [read_by_an_index_of_data, read_through_a_shifted_view, read_where_data_says_so]
+)
+def test_what_may_be_in_flight_is_waited_for(program):
+    """In front of the barrier, which other threads' copies need too."""
+    func = with_pass(program)
+    assert len(waits_in(func)) == len(barriers_in(func)) == 1
+    statements = statements_in(func)
+    wait = statements.index(waits_in(func)[0])
+    assert waited(statements[wait]) == 0
+    assert committed(statements[wait - 1])
+    assert is_barrier(statements[wait + 1])
+
+
+def test_the_oracle_sees_what_arrives_at_an_inserted_wait():
+    places = torch.arange(64, dtype=torch.int32).flip(0)
+    arguments = (torch.zeros(64, 8), places, torch.zeros(64))
+    with pytest.raises(NotArrived):
+        Oracle(read_by_an_index_of_data, arguments=arguments).run()
+    Oracle(with_pass(read_by_an_index_of_data), arguments=arguments).run()
+
+
+def test_a_wait_is_inserted_only_where_elements_are_not_known():
+    @T.prim_func
+    def main(
+        A: T.Buffer((64, 8), "float16"), B: T.Buffer((64,), "int32"), C: T.Buffer((64,), "float16")
+    ):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((2, 64, 8), "float16", scope="shared")
+                for k in range(8):
+                    T.ptx["cp.async.cg.shared.global"](
+                        T.address_of(S[k % 2, tx, 0]), T.address_of(A[tx, 0]), 16
+                    )
+                    T.ptx["cp.async.commit_group"]()
+                    T.ptx["cp.async.wait_group"](1)
+                    C[tx] = S[(k + 1) % 2, B[tx], 0]
+                T.ptx["cp.async.wait_group"](0)
+
+    func = with_pass(main)
+    assert [waited(stmt) for stmt in waits_in(func)] == [1, 0]
+
+
+def in_pieces(count):
+    """Some threads copy two pieces each, in a loop; of more than two some are copied twice."""
+
+    @T.prim_func
+    def main(A: T.Buffer((64, 4), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64, 4), "float32", scope="shared")
+                for i in range(2):
+                    if i * 32 + tx // 2 < 40:
+                        for piece in range(count):
+                            T.ptx["cp.async.ca.shared.global"](
+                                T.address_of(S[i * 32 + tx // 2, tx % 2 * 2 + piece % 2]),
+                                T.address_of(A[i * 32 + tx // 2, tx % 2 * 2 + piece % 2]),
+                                4,
+                            )
+                T.ptx["cp.async.commit_group"]()
+                T.ptx["cp.async.wait_group"](0)
+                C[tx] = S[63 - tx, 0]
+
+    return main
+
+
+def test_a_thread_takes_the_iterations_of_a_divergent_loop_in_their_order():
+    """So what it copies in one iteration is not copied again in the next one."""
+    func = with_pass(in_pieces(2))
+    assert executed(func) == 1
+    assert_each_is_needed(func)
+    with pytest.raises(VerifyError, match="written before the asynchronous copy into them"):
+        with_pass(in_pieces(3))
+
+
+def test_a_tensor_is_not_written_while_copies_still_read_it():
+    @T.prim_func
+    def main(A: T.Buffer((64, 8), "float16"), C: T.Buffer((64,), "float16")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64, 8), "float16", scope="shared")
+                T.ptx["cp.async.cg.shared.global"](
+                    T.address_of(S[tx, 0]), T.address_of(A[tx, 0]), 16
+                )
+                T.ptx["cp.async.commit_group"]()
+                A[tx, 0] = C[tx]
+                T.ptx["cp.async.wait_group"](0)
+                C[tx] = S[tx, 0]
+
+    with pytest.raises(VerifyError, match="A\\[64, 8\\] float16 are written before"):
+        with_pass(main)
+
+
+def test_a_block_of_one_thread_waits_for_its_copies_too():
+    @T.prim_func
+    def main(
+        A: T.Buffer((8,), "float16"), B: T.Buffer((1,), "int32"), C: T.Buffer((1,), "float16")
+    ):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(1, "threadIdx.x"):
+                S = T.alloc_buffer((8,), "float16", scope="shared")
+                T.ptx["cp.async.cg.shared.global"](T.address_of(S[0]), T.address_of(A[0]), 16)
+                T.ptx["cp.async.commit_group"]()
+                C[0] = S[B[0]]
+
+    assert len(waits_in(with_pass(main))) == 1

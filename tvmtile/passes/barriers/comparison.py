@@ -14,7 +14,7 @@ from tvmtile.passes.barriers.domain import Domain
 from tvmtile.passes.barriers.effects import Access, Loop
 from tvmtile.passes.barriers.expressions import bits, conjuncts, strides
 from tvmtile.passes.barriers.iterations import Case, Iterations
-from tvmtile.passes.barriers.orders import Meeting
+from tvmtile.passes.barriers.orders import SIMDGROUP, Meeting
 from tvmtile.passes.barriers.points import Owners, Points, have_common, meeting_of, points_of
 from tvmtile.passes.barriers.symbolic import NotSeparable, Value, evaluate, may_wrap
 from tvmtile.rewriting import substitute
@@ -52,6 +52,7 @@ class Comparison:
         )
         sizes = [bits(access.buffer) for access in self._accesses]
         self._parts = [size // math.gcd(*sizes) for size in sizes]
+        self._knows_conditions = True
 
     def meeting(self, cases: Mapping[Loop, Case]) -> tuple[Meeting, bool]:
         """Which threads meet, and whether that is known, or only can't be excluded.
@@ -69,13 +70,34 @@ class Comparison:
         owners, is_exact = self._owners(cases)
         return (Meeting.NEVER if owners is None else meeting_of(*owners)), is_exact
 
-    def overlap(self, cases: Mapping[Loop, Case]) -> tuple[bool, bool]:
-        """Whether both touch an element, the same thread or others, and whether that is known."""
-        owners, is_exact = self._owners(cases)
-        return owners is not None and have_common(*owners), is_exact
+    def collision(
+        self, cases: Mapping[Loop, Case], *, by_one_thread: bool = False
+    ) -> tuple[bool, bool]:
+        """Whether both touch an element, and whether that is known.
 
-    def _owners(self, cases: Mapping[Loop, Case]) -> tuple[tuple[Owners, Owners] | None, bool]:
-        """Who touches the elements of both sides; None where these certainly differ."""
+        Parameters
+        ----------
+        cases : mapping of Loop to Case
+            The iterations of some of the loops around both.
+        by_one_thread : bool
+            The same thread touches it, not any two.
+
+        Raises
+        ------
+        TooMany
+            If the threads and iterations are too many to be enumerated.
+        """
+        owners, is_exact = self._owners(cases, by_thread=by_one_thread)
+        return owners is not None and have_common(*owners), is_exact and self._knows_conditions
+
+    def _owners(
+        self, cases: Mapping[Loop, Case], *, by_thread: bool = False
+    ) -> tuple[tuple[Owners, Owners] | None, bool]:
+        """Who touches the elements of both sides; None where these certainly differ.
+
+        By thread, what different threads touch is different elements.
+        """
+        self._knows_conditions = True
         if self._by_axis and self._are_in_different_rows(cases):
             return None, True
         sides: list[tuple[Points, list[Callable[[], Value]]]] = []
@@ -112,6 +134,13 @@ class Comparison:
             low = min(numbers_a.min(), numbers_b.min())
             span = max(numbers_a.max(), numbers_b.max()) - low + 1
             keys = [keys[0] * span + (numbers_a - low), keys[1] * span + (numbers_b - low)]
+        if by_thread:
+            groups = SIMDGROUP if any(each.is_collective for each in self._accesses) else 1
+            count = self._domain.num_threads
+            keys = [
+                key * count + points.first // groups
+                for key, points in zip(keys, (points_a, points_b), strict=True)
+            ]
         return (Owners.of(keys[0], points_a), Owners.of(keys[1], points_b)), is_exact
 
     def _are_in_different_rows(self, cases: Mapping[Loop, Case]) -> bool:
@@ -149,10 +178,13 @@ class Comparison:
                 try:
                     value = self._evaluated(part, points)
                 except NotSeparable:
+                    self._knows_conditions = False
                     continue
-                if value.term is None:
-                    mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
-                    points = points.where(mask)
+                if value.term is not None:
+                    self._knows_conditions = False
+                    continue
+                mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
+                points = points.where(mask)
         return points
 
     def _evaluated(self, expression: Any, points: Points) -> Value:

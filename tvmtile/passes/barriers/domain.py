@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,11 +12,17 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile.passes.barriers.expressions import constant, period
 from tvmtile.passes.barriers.orders import SIMDGROUP, Meeting
 from tvmtile.passes.barriers.uses import Use
 from tvmtile.passes.kernels import Launch
+from tvmtile.rewriting import substitute
 
-__all__ = ["Domain"]
+__all__ = ["UNBOUNDED", "Domain"]
+
+UNBOUNDED = 1 << 28
+"""More than the values of a variable with no bounds."""
+_MAX_CASES = 64
 
 
 class Domain:
@@ -24,21 +32,31 @@ class Domain:
     ----------
     launch : Launch
         The loops over blocks and threads of a kernel.
+    uniform : set of Var
+        Names that have one value for all threads, as long as a block runs.
+
+    Attributes
+    ----------
+    num_threads : int
+        Of a block.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
         self._analyzer = Analyzer()
         self._threads = launch.threads_fastest_first
-        self._num_threads = launch.num_threads
+        self.num_threads = launch.num_threads
         for loop in (*launch.blocks, *launch.threads):
             self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
         self._varying = {loop.loop_var for loop in launch.threads} | _defined_in(launch.body)
+        self._varying -= uniform
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
 
     @property
     def worst(self) -> Meeting:
         """The threads that may meet where nothing is known."""
-        return Meeting.IN_SIMDGROUP if self._num_threads <= SIMDGROUP else Meeting.IN_BLOCK
+        if self.num_threads == 1:
+            return Meeting.NEVER
+        return Meeting.IN_SIMDGROUP if self.num_threads <= SIMDGROUP else Meeting.IN_BLOCK
 
     def symbol(self, of: Hashable, role: str, dtype: str, low: int, extent: int) -> ir.Var:
         """A variable with a range that is known, the same one for each role of a thing."""
@@ -69,7 +87,35 @@ class Domain:
             return True
         if low != high:
             return False
-        return bool(self._analyzer.can_prove(difference != int(low)))
+        wanted = int(low)
+        if self._analyzer.can_prove(difference != wanted):
+            return True
+        cases = self._by_remainders(difference)
+        return bool(cases) and all(self._analyzer.can_prove(case != wanted) for case in cases)
+
+    def _by_remainders(self, expression: Any) -> list[Any]:
+        """An expression for each combination of the remainders that it takes of its variables.
+
+        None, if it takes none, or there are too many.
+        """
+        expression = tvm_ffi.structural_map(expression, (tirx.FloorMod, _with_positive_divisor))
+        variables: set[ir.Var] = set()
+        tvm_ffi.structural_walk(expression, (ir.Var, variables.add))
+        numbers = {var: period([expression], var) for var in variables}
+        numbers = {var: number for var, number in numbers.items() if number > 1}
+        if not numbers or math.prod(numbers.values()) > _MAX_CASES:
+            return []
+        found: list[Any] = []
+        for remainders in itertools.product(*map(range, numbers.values())):
+            values = {
+                var: self._quotient(var) * numbers[var] + remainder
+                for var, remainder in zip(numbers, remainders, strict=True)
+            }
+            found.append(substitute(expression, values))
+        return found
+
+    def _quotient(self, var: ir.Var) -> ir.Var:
+        return self.symbol(var, "quotient", str(var.ty.dtype), -UNBOUNDED, 2 * UNBOUNDED)
 
     def remainder(self, expression: Any) -> tuple[int, int]:
         """A number, and what is left of an expression when it is divided by that."""
@@ -78,13 +124,13 @@ class Domain:
 
     def threads(self, access: Use) -> tuple[Any, Any, Any]:
         """The threads to enumerate, and the first and last thread that each stands for."""
-        threads = np.arange(self._num_threads)
+        threads = np.arange(self.num_threads)
         if not access.is_collective:
             return threads, threads, threads
         if not access.is_gathered:
             threads = threads[::SIMDGROUP]
         leaders = threads // SIMDGROUP * SIMDGROUP
-        return threads, leaders, np.minimum(leaders + SIMDGROUP, self._num_threads) - 1
+        return threads, leaders, np.minimum(leaders + SIMDGROUP, self.num_threads) - 1
 
     def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
         """The indices along the axes of a block, of threads by their numbers."""
@@ -94,6 +140,14 @@ class Domain:
             indices[loop.loop_var] = threads % extent
             threads = threads // extent
         return indices
+
+
+def _with_positive_divisor(remainder: tirx.FloorMod) -> Any:
+    """TVM makes `-(x % -3)` of `(-x) % 3`, and does not see through it."""
+    divisor = constant(remainder.b)
+    if divisor is None or divisor >= 0:
+        return remainder
+    return 0 - tirx.floormod(0 - remainder.a, -divisor)
 
 
 def _defined_in(body: tirx.Stmt) -> set[ir.Var]:

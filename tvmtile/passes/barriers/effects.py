@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -117,7 +118,7 @@ class Effects:
     def __init__(self, body: tirx.Stmt) -> None:
         self._roots: dict[ir.Var, ir.Var] = {}
         self._shifted: set[ir.Var] = set()
-        self._bound: set[ir.Var] = set()
+        self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, Any] = {}
         tvm_ffi.structural_walk(
             body,
@@ -142,7 +143,11 @@ class Effects:
             self._values.pop(bind.var, None)
         elif ir.is_prim_expr(bind.value) and is_stable(bind.value):
             self._values[bind.var] = self._resolved(bind.value)
-        self._bound.add(bind.var)
+        self._bound[bind.var] += 1
+
+    def is_bound_once(self, name: ir.Var) -> bool:
+        """Tell whether only one place gives a name its value."""
+        return self._bound[name] == 1
 
     def _device_memory(self, uses: list[Use]) -> frozenset[ir.Var]:
         """The device memory that is written, and is also read or updated atomically."""

@@ -13,14 +13,16 @@ condition that can't be evaluated to hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from tvm import ir
 
 from tvmtile.passes.barriers.comparison import Comparison
 from tvmtile.passes.barriers.domain import Domain
 from tvmtile.passes.barriers.effects import Access, Loop
 from tvmtile.passes.barriers.iterations import Case, Iterations
-from tvmtile.passes.barriers.orders import Meeting, Order
+from tvmtile.passes.barriers.orders import Collision, Meeting, Order
 from tvmtile.passes.barriers.points import TooMany
 from tvmtile.passes.kernels import Launch
 
@@ -34,12 +36,14 @@ class Footprints:
     ----------
     launch : Launch
         The loops over blocks and threads.
+    uniform : set of Var
+        Names that have one value for all threads, as long as a block runs.
     """
 
-    def __init__(self, launch: Launch) -> None:
-        self._domain = Domain(launch)
+    def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
+        self._domain = Domain(launch, uniform)
         self._known: dict[Any, Meeting] = {}
-        self._overlapping: dict[Any, bool] = {}
+        self._collisions: dict[Any, Collision] = {}
         self._apart: dict[tuple[Access, Access], bool] = {}
 
     def meeting(self, earlier: Access, later: Access, orders: Mapping[Loop, Order]) -> Meeting:
@@ -59,49 +63,50 @@ class Footprints:
             self._known[key] = self._found(earlier, later, dict(known))
         return self._known[key]
 
-    def certainly_overlap(
-        self, earlier: Access, later: Access, orders: Mapping[Loop, Order]
-    ) -> bool:
-        """Tell whether two accesses, of one thread or of two, are known to touch one element.
+    def collision(self, copy: Access, later: Access, orders: Mapping[Loop, Order]) -> Collision:
+        """Tell whether an access touches an element that a copy in flight touches too.
+
+        The thread that has issued the copy may be the one that touches it, or another one.
 
         Parameters
         ----------
-        earlier, later, orders
+        copy, later, orders
             As of `meeting`.
         """
-        if not earlier.root.same_as(later.root) or None in (earlier.indices, later.indices):
-            return False
-        around = {*earlier.loops, *later.loops}
+        if not copy.root.same_as(later.root):
+            return Collision.NEVER
+        if copy.indices is None or later.indices is None:
+            return Collision.POSSIBLE
+        around = {*copy.loops, *later.loops}
         known = frozenset((loop, order) for loop, order in orders.items() if loop in around)
-        key = (earlier, later, known)
-        if key not in self._overlapping:
-            iterations = Iterations(earlier, later, dict(known), self._domain)
-            comparison = Comparison(earlier, later, iterations, self._domain)
-            self._overlapping[key] = self._overlap(comparison, iterations, {}, iterations.decisive)
-        return self._overlapping[key]
+        key = (copy, later, known)
+        if key not in self._collisions:
+            self._collisions[key] = self._collision(copy, later, dict(known))
+        return self._collisions[key]
 
-    def _overlap(
-        self,
-        comparison: Comparison,
-        iterations: Iterations,
-        cases: dict[Loop, Case],
-        loops: list[Loop],
-    ) -> bool:
-        try:
-            is_possible, is_exact = comparison.overlap(cases)
-        except TooMany:
-            return False
-        if is_exact or not is_possible:
-            return is_possible
-        for number, loop in enumerate(loops):
-            for each in iterations.cases_of(loop):
-                return any(
-                    self._overlap(
-                        comparison, iterations, {**cases, loop: case}, loops[number + 1 :]
-                    )
-                    for case in each
-                )
-        return False
+    def _collision(self, copy: Access, later: Access, orders: dict[Loop, Order]) -> Collision:
+        iterations = Iterations(copy, later, orders, self._domain)
+        comparison = Comparison(copy, later, iterations, self._domain)
+
+        def of_any(cases: dict[Loop, Case]) -> tuple[bool, bool]:
+            return comparison.collision(cases)
+
+        def of_two(cases: dict[Loop, Case]) -> tuple[bool, bool]:
+            is_known = comparison.collision(cases)[1]
+            meeting, is_exact = comparison.meeting(cases)
+            return meeting != Meeting.NEVER, is_known and is_exact
+
+        found = _certainty(of_any, iterations, {}, iterations.decisive)
+        if found == Collision.NEVER:
+            return found
+        found = _certainty(of_two, iterations, {}, iterations.decisive)
+        ordered = Iterations(copy, later, orders, self._domain, by_one_thread=True)
+        own = Comparison(copy, later, ordered, self._domain)
+
+        def of_one(cases: dict[Loop, Case]) -> tuple[bool, bool]:
+            return own.collision(cases, by_one_thread=True)
+
+        return max(found, _certainty(of_one, ordered, {}, ordered.decisive))
 
     def _found(self, earlier: Access, later: Access, orders: dict[Loop, Order]) -> Meeting:
         if not earlier.root.same_as(later.root):
@@ -152,6 +157,35 @@ class Footprints:
             if possible:
                 break
         return meeting
+
+
+def _certainty(
+    compare: Callable[[dict[Loop, Case]], tuple[bool, bool]],
+    iterations: Iterations,
+    cases: dict[Loop, Case],
+    loops: list[Loop],
+) -> Collision:
+    """Compare, and where that remains open go through the cases of one loop after the other."""
+    try:
+        is_possible, is_exact = compare(cases)
+    except TooMany:
+        return Collision.POSSIBLE
+    if not is_possible:
+        return Collision.NEVER
+    if is_exact:
+        return Collision.CERTAIN
+    for number, loop in enumerate(loops):
+        ways = iterations.cases_of(loop)
+        for way in ways:
+            found = {
+                _certainty(compare, iterations, {**cases, loop: case}, loops[number + 1 :])
+                for case in way
+            }
+            if Collision.CERTAIN in found or found <= {Collision.NEVER}:
+                return max(found, default=Collision.NEVER)
+        if ways:
+            break
+    return Collision.POSSIBLE
 
 
 def _largest(meetings: Iterable[Meeting], bound: Meeting) -> Meeting:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.passes.barriers.domain import Domain
+from tvmtile.passes.barriers.domain import UNBOUNDED, Domain
 from tvmtile.passes.barriers.effects import Access, Loop
 from tvmtile.passes.barriers.expressions import constant, mentions, period
 from tvmtile.passes.barriers.orders import Order, Side
@@ -21,7 +21,6 @@ __all__ = ["Case", "Iterations"]
 _MAX_ITERATIONS = 4096
 _MAX_CASES = 64
 _MANY_CASES = 16
-_UNBOUNDED = 1 << 28
 
 Case = tuple[Any, Any]
 """The values of a loop's variable in the earlier and in the later access."""
@@ -38,20 +37,34 @@ class Iterations:
         In which iterations they are; any, for loops that are not in it.
     domain : Domain
         Gives symbols for iterations.
+    by_one_thread : bool
+        One thread does both: it goes through divergent loops in their order too.
     """
 
     def __init__(
-        self, earlier: Access, later: Access, orders: Mapping[Loop, Order], domain: Domain
+        self,
+        earlier: Access,
+        later: Access,
+        orders: Mapping[Loop, Order],
+        domain: Domain,
+        *,
+        by_one_thread: bool = False,
     ) -> None:
         self._accesses = (earlier, later)
         self._orders = orders
         self._domain = domain
+        self._by_one_thread = by_one_thread
         # Threads do not go through other loops together, so an order of their iterations says nothing.
         self._related = [
             loop
             for loop in earlier.loops
-            if loop in later.loops and loop.is_uniform and _side(orders.get(loop)) == Side.BOTH
+            if loop in later.loops
+            and self._has_order(loop)
+            and _side(orders.get(loop)) == Side.BOTH
         ]
+
+    def _has_order(self, loop: Loop) -> bool:
+        return loop.is_uniform or self._by_one_thread
 
     @property
     def decisive(self) -> list[Loop]:
@@ -90,11 +103,11 @@ class Iterations:
         if low is not None and extent is not None and constant(loop.step) == 1:
             iteration = self._symbol(loop, "iteration", low, max(extent, 1))
         else:
-            iteration = self._symbol(loop, "iteration", -_UNBOUNDED, 2 * _UNBOUNDED)
+            iteration = self._symbol(loop, "iteration", -UNBOUNDED, 2 * UNBOUNDED)
         order = self._orders[loop]
         if order.is_exact:
             return iteration, iteration + loop.step * order.distance
-        later = self._symbol(loop, "distance", order.distance, _UNBOUNDED)
+        later = self._symbol(loop, "distance", order.distance, UNBOUNDED)
         return iteration, iteration + later * loop.step
 
     def cases_of(self, loop: Loop) -> list[list[Case]]:
@@ -129,14 +142,14 @@ class Iterations:
         number = math.lcm(*(period(access.indices or (), loop.var) for access in self._accesses))
         if number == 1 or number * number > _MAX_CASES:
             return []
-        whole = self._symbol(loop, "whole", -_UNBOUNDED, 2 * _UNBOUNDED)
+        whole = self._symbol(loop, "whole", -UNBOUNDED, 2 * UNBOUNDED)
         cases: list[Case] = []
         for remainder in range(number):
             base = whole * number + remainder
             if order.is_exact:
                 cases.append((base, base + order.distance))
                 continue
-            more = self._symbol(loop, "more", 0, _UNBOUNDED)
+            more = self._symbol(loop, "more", 0, UNBOUNDED)
             least = range(order.distance, order.distance + number)
             cases += [(base, base + (distance + more * number)) for distance in least]
         return cases
@@ -146,14 +159,15 @@ class Iterations:
         low = substitute(loop.low, values)
         extent = substitute(loop.extent, values)
         order = self._orders.get(loop)
-        if loop.is_uniform and side == 1 and _side(order) == Side.LATER and order is not None:
+        has_order = self._has_order(loop)
+        if has_order and side == 1 and _side(order) == Side.LATER and order is not None:
             return low + loop.step * order.distance
-        if loop.is_uniform and side == 0 and order == Order.LAST and constant(loop.step) == 1:
+        if has_order and side == 0 and order == Order.LAST and constant(loop.step) == 1:
             return low + (extent - 1)
         most = self._domain.upper_bound(extent)
         role = ("earlier", "later")[side]
         if most > _MAX_ITERATIONS:
-            return self._symbol(loop, f"{role}_value", -_UNBOUNDED, 2 * _UNBOUNDED)
+            return self._symbol(loop, f"{role}_value", -UNBOUNDED, 2 * UNBOUNDED)
         iteration = self._symbol(loop, role, 0, max(most, 1))
         free.append(Free(iteration, max(most, 1), iteration < extent))
         return low + iteration * loop.step

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import ClassVar
 
-__all__ = ["SIMDGROUP", "Meeting", "Order", "Side"]
+__all__ = ["SIMDGROUP", "Collision", "Meeting", "Order", "Side"]
 
 SIMDGROUP = 32
 """The threads of a simdgroup, or a warp."""
@@ -60,3 +60,12 @@ class Meeting(IntEnum):
     IN_SIMDGROUP = 1
     """Threads of one simdgroup only."""
     IN_BLOCK = 2
+
+
+class Collision(IntEnum):
+    """Whether an access touches an element that a copy is still on its way to."""
+
+    NEVER = 0
+    POSSIBLE = 1
+    """It can't be excluded: indices or conditions are not known."""
+    CERTAIN = 2

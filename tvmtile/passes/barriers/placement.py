@@ -53,37 +53,51 @@ def place(program: Sequence, checker: Checker) -> Barriers:
         If barriers at all places do not suffice.
     """
     checker.follow(program)
-    _, slots = _choices(program, None, checker)[0]
-    barriers: Barriers = dict.fromkeys(slots, Barrier())
+    strongest = Barrier()
+    try:
+        _, slots = _choices(program, None, checker, strongest)[0]
+    except _InFlight:  # what may touch the elements of a copy waits for it
+        strongest = Barrier(waits_for_copies=True)
+        _, slots = _choices(program, None, checker, strongest)[0]
+    barriers: Barriers = dict.fromkeys(slots, strongest)
 
     def relax(slot: Slot, barrier: Barrier) -> None:
         if checker.race(program, (), {**barriers, slot: barrier}) is None:
             barriers[slot] = barrier
 
     for slot in slots:
+        relax(slot, replace(barriers[slot], waits_for_copies=False))
         relax(slot, replace(barriers[slot], meeting=Meeting.IN_SIMDGROUP))
         relax(slot, replace(barriers[slot], orders_device=False))
     return barriers
 
 
-def _choices(body: Sequence, around: Iteration | None, checker: Checker) -> list[_Choice]:
+class _InFlight(Exception):
+    """An access may touch what a copy in flight does, and barriers do not wait for copies."""
+
+
+def _choices(
+    body: Sequence, around: Iteration | None, checker: Checker, strongest: Barrier
+) -> list[_Choice]:
     """The cheapest sets of barriers for a loop's body, or for the whole program."""
     part = body if around is None else around
     loops = () if around is None else around.around
     own = list(_slots(body))
     found: dict[frozenset[Slot], float] = {}
-    inner = [_choices(loop.body, loop, checker) for loop in _loops_in(body)]
+    inner = [_choices(loop.body, loop, checker, strongest) for loop in _loops_in(body)]
     trips = [_trips(loop) for loop in _loops_in(body)]
     for combination in itertools.islice(itertools.product(*inner), _MAX_COMBINATIONS):
         fixed = frozenset().union(*(slots for _, slots in combination))
         cost = sum(count * each for count, (each, _) in zip(trips, combination, strict=True))
 
         def is_enough(slots: frozenset[Slot], fixed: frozenset[Slot] = fixed) -> bool:
-            barriers: Barriers = dict.fromkeys(slots | fixed, Barrier())
+            barriers: Barriers = dict.fromkeys(slots | fixed, strongest)
             return checker.race(part, loops, barriers) is None
 
         everywhere = frozenset(own)
-        race = checker.race(part, loops, dict.fromkeys(everywhere | fixed, Barrier()))
+        race = checker.race(part, loops, dict.fromkeys(everywhere | fixed, strongest))
+        if race is not None and race.in_flight and not strongest.waits_for_copies:
+            raise _InFlight
         if race is not None:
             raise refuse(race)
         for order in _orders(own, is_loop=around is not None):

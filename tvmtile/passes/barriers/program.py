@@ -17,7 +17,7 @@ from tvmtile.errors import VerifyError
 from tvmtile.passes.asynchrony import MAX_IN_FLIGHT
 from tvmtile.passes.barriers.effects import Access, Loop
 from tvmtile.passes.barriers.footprint import Footprints
-from tvmtile.passes.barriers.orders import Meeting, Order, Side
+from tvmtile.passes.barriers.orders import Collision, Meeting, Order, Side
 from tvmtile.tileop.operands import describe
 
 __all__ = [
@@ -61,10 +61,13 @@ class Barrier:
         The threads that meet there: those of a block or of a simdgroup.
     orders_device : bool
         It orders device memory too, not threadgroup memory alone.
+    waits_for_copies : bool
+        Every thread waits for its asynchronous copies before it.
     """
 
     meeting: Meeting = Meeting.IN_BLOCK
     orders_device: bool = True
+    waits_for_copies: bool = False
 
 
 @dataclass(eq=False)
@@ -143,6 +146,7 @@ Barriers = dict[Slot, Barrier]
 """Where barriers stand."""
 
 _MAX_DISTANCE = MAX_IN_FLIGHT + 1
+_NONE_IN_FLIGHT = -1  # not even what is not committed
 _Orders = frozenset[tuple[Loop, Order]]
 
 
@@ -163,12 +167,13 @@ _NOTHING: _State = frozenset()
 
 
 class Race(Exception):
-    """Two accesses that no barrier separates."""
+    """Two accesses that no barrier separates, or no wait for an asynchronous copy."""
 
-    def __init__(self, earlier: Access, later: Access) -> None:
+    def __init__(self, earlier: Access, later: Access, *, in_flight: bool = False) -> None:
         super().__init__("race")
         self.earlier = earlier
         self.later = later
+        self.in_flight = in_flight
 
 
 class Checker:
@@ -311,12 +316,18 @@ class Checker:
         if later.is_of_device and not self._of_device:
             return
         if earlier.commits is not None:
-            if self._footprints.certainly_overlap(earlier.access, later, dict(earlier.orders)):
-                raise refused_before_arrival(earlier.access, later)
+            self._check_arrival(earlier, later)
             return
         meeting = self._footprints.meeting(earlier.access, later, dict(earlier.orders))
         if meeting > earlier.in_order:
             raise Race(earlier.access, later)
+
+    def _check_arrival(self, copy: _Open, later: Access) -> None:
+        found = self._footprints.collision(copy.access, later, dict(copy.orders))
+        if found == Collision.CERTAIN:
+            raise refused_before_arrival(copy.access, later)
+        if found == Collision.POSSIBLE:
+            raise Race(copy.access, later, in_flight=True)
 
 
 def _may_race(a: Access, b: Access) -> bool:
@@ -329,6 +340,8 @@ def _after_barrier(state: _State, barrier: Barrier) -> _State:
     def is_ordered(opened: _Open) -> bool:
         return barrier.orders_device or not opened.access.is_of_device
 
+    if barrier.waits_for_copies:
+        state = frozenset(_arrived(opened, _NONE_IN_FLIGHT) for opened in state)
     unordered = frozenset(opened for opened in state if not is_ordered(opened))
     unordered |= _pending(state)
     if barrier.meeting == Meeting.IN_BLOCK:
@@ -339,10 +352,11 @@ def _after_barrier(state: _State, barrier: Barrier) -> _State:
 
 
 def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
-    """The error that an access of what an asynchronous copy has not brought yet is."""
+    """The error that an access of elements is that an asynchronous copy still writes or reads."""
     what = "written" if later.writes else "read"
+    which = "into" if copy.writes else "of"
     return VerifyError(
-        f"elements of {describe(later.root)} are {what} before the asynchronous copy into them is "
+        f"elements of {describe(later.root)} are {what} before the asynchronous copy {which} them is "
         "waited for",
         location=later.location or copy.location,
         help="this is a defect of tvmtile: please report it with the kernel",
@@ -350,7 +364,7 @@ def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
 
 
 def _pending(state: _State) -> _State:
-    """The asynchronous writes that have not arrived: barriers do not order them."""
+    """What asynchronous copies do until they are waited for: barriers do not order it."""
     return frozenset(opened for opened in state if opened.commits is not None)
 
 

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import DataRace
+from tvmtile.errors import DataRace, VerifyError
 from tvmtile.language.debug import ARRIVE_COUNT
 from tvmtile.passes.asynchrony import committed, waited
 from tvmtile.passes.barriers.effects import Access, Effects, Loop, is_threadgroup_memory
@@ -31,6 +31,7 @@ from tvmtile.passes.barriers.program import (
     Sequence,
     Slot,
     Wait,
+    refused_before_arrival,
 )
 from tvmtile.passes.kernels import Launch, flattened, is_barrier, is_loop_exit
 from tvmtile.passes.threads.variance import ThreadVariance, is_private
@@ -88,12 +89,22 @@ class Builder:
         self._analyzer = Analyzer()
         for loop in launch.blocks:
             self._bind(loop)
-        self.checker = Checker(Footprints(launch))
+        self.checker = Checker(Footprints(launch, self._uniform_names(launch.body)))
 
     @property
     def exchanges_through_device(self) -> bool:
         """Tell whether the kernel reads device memory that it writes."""
         return bool(self._effects.device_memory)
+
+    def _uniform_names(self, body: tirx.Stmt) -> set[ir.Var]:
+        """The names that a block binds once, to a value that is the same for all threads."""
+        return {
+            stmt.var
+            for stmt in flattened(body)
+            if isinstance(stmt, tirx.Bind)
+            and self._effects.is_bound_once(stmt.var)
+            and not self._variance.differs(stmt.value)
+        }
 
     def _bind(self, loop: tirx.For) -> None:
         bounds = ir.Range.from_min_extent(loop.min, loop.extent)
@@ -242,9 +253,11 @@ class Builder:
         return item
 
 
-def refuse(race: Race) -> DataRace:
+def refuse(race: Race) -> DataRace | VerifyError:
     """The error that a race is, where no barrier can help."""
     earlier, later = race.earlier, race.later
+    if race.in_flight:
+        return refused_before_arrival(earlier, later)
     what = "written" if later.writes else "read"
     before = "written" if earlier.writes else "read"
     where = "" if earlier.location is None else f", at {earlier.location}"

@@ -38,7 +38,7 @@ class Use:
     is_gathered : bool
         Each of these threads names some of the elements; otherwise all name the same ones.
     is_asynchronous : bool
-        What is written arrives at a wait.
+        It goes on until a wait: what is written arrives there, what is read may be written then.
     is_opaque : bool
         A function that is called with an address does it.
     conditions : tuple of Expr
@@ -134,7 +134,7 @@ class _Collector:
                 is_atomic,
                 is_opaque and (self._role.matrix or self._role.row),
                 is_opaque and self._role.row,
-                is_opaque and writes and self._role.copied,
+                is_opaque and self._role.copied,
                 is_opaque,
                 self._conditions,
             )
