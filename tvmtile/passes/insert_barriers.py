@@ -47,7 +47,8 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     What may touch elements of an asynchronous copy in flight, where indices or conditions do not tell,
     waits for the copy: in front of its barrier all copies of the thread arrive.
 
-    That holds for threadgroup memory, and for a tensor that the kernel both reads and writes. Between
+    That holds for threadgroup memory, and for a tensor that the kernel uses in two ways, of reads,
+    writes and atomic updates. Between
     accesses of a tensor a barrier is left out where not all threads of the block come: the user orders
     those, as he does what one block writes and another reads. Tensors that are different parameters
     are taken to be different memory. An element that one statement writes in several threads is left

@@ -167,8 +167,27 @@ def test_atomic_updates_of_a_tensor():
                 for k in range(4):
                     T.evaluate(T.Call("tvmtile.atomic", [W[A[tx] % 8], 1], ret_ty="int32"))
 
+    @T.prim_func
+    def updates_of_what_others_read(W: T.Buffer((64,), "int32"), C: T.Buffer((64,), "int32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                C[tx] = W[63 - tx]
+                T.evaluate(T.Call("tvmtile.atomic", [W[tx], 1], ret_ty="int32"))
+                C[tx] = C[tx] + W[63 - tx]
+
+    @T.prim_func
+    def updates_of_what_is_read_by_the_same(
+        W: T.Buffer((64,), "int32"), C: T.Buffer((64,), "int32")
+    ):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                C[tx] = W[tx]
+                T.evaluate(T.Call("tvmtile.atomic", [W[tx], 1], ret_ty="int32"))
+
     assert len(barriers_in(with_pass(main))) == 2
     assert not barriers_in(with_pass(updates))
+    assert len(barriers_in(with_pass(updates_of_what_others_read))) == 2
+    assert not barriers_in(with_pass(updates_of_what_is_read_by_the_same))
 
 
 # Metal, where a barrier says what it orders ----------------------------------------------------------
@@ -297,6 +316,28 @@ def test_barriers_of_threadgroup_memory_would_not_do():
         a, w = np.zeros((3, 128), "float32"), np.zeros((3, 128), "float32")
         with expectation:
             module.kernel(name)(a, w, grid=3, threads=128)
+
+
+@TL.prim_func
+def read_and_updated(
+    A: TL.Tensor((64,), "int32"), B: TL.Tensor((64,), "int32"), C: TL.Tensor((64,), "int32")
+):
+    """What threads read others update after them, and read again."""
+    with TL.Kernel(1, threads=64):
+        for i in TL.Parallel(64):
+            B[i] = A[63 - i]
+        for i in TL.Parallel(64):
+            TL.atomic_add(A[i], i)
+        for i in TL.Parallel(64):
+            C[i] = A[63 - i]
+
+
+def test_a_tensor_is_read_before_and_after_atomic_updates():
+    before = torch.randint(0, 99, (64,), dtype=torch.int32)
+    A, B, C = before.clone(), torch.zeros_like(before), torch.zeros_like(before)
+    emulated(read_and_updated)(A, B, C)
+    torch.testing.assert_close(B, before.flip(0))
+    torch.testing.assert_close(C, (before + torch.arange(64, dtype=torch.int32)).flip(0))
 
 
 @TL.prim_func

@@ -100,7 +100,8 @@ class Access(Use):
 class Effects:
     """Finds the accesses of expressions and of single statements.
 
-    Threadgroup memory is looked at, and device memory that the kernel both reads and writes.
+    Threadgroup memory is looked at, and device memory that the kernel both reads and writes, or
+    updates atomically besides one of these.
 
     Parameters
     ----------
@@ -112,7 +113,7 @@ class Effects:
     written : set of Var
         The buffers of any scope that are written, as the program names them.
     device_memory : frozenset of Var
-        The device memory that is both read and written.
+        The device memory that is used in two ways, of reads, writes and atomic updates.
     """
 
     def __init__(self, body: tirx.Stmt) -> None:
@@ -150,13 +151,17 @@ class Effects:
         return self._bound[name] == 1
 
     def _device_memory(self, uses: list[Use]) -> frozenset[ir.Var]:
-        """The device memory that is written, and is also read or updated atomically."""
-        written: set[ir.Var] = set()
-        used: set[ir.Var] = set()
-        for use in uses:
-            is_plain_write = use.writes and not use.is_atomic
-            (written if is_plain_write else used).add(self.root(use.buffer))
-        return frozenset(root for root in written & used if root.ty.storage_scope == "global")
+        """The device memory that is used in two ways, of reads, writes and atomic updates."""
+        read, written, updated = (
+            {self.root(use.buffer) for use in uses if _is_of_kind(use)}
+            for _is_of_kind in (
+                lambda use: not (use.is_atomic or use.writes),
+                lambda use: not use.is_atomic and use.writes,
+                lambda use: use.is_atomic,
+            )
+        )
+        in_two_ways = (read & written) | (written & updated) | (read & updated)
+        return frozenset(root for root in in_two_ways if root.ty.storage_scope == "global")
 
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at."""
