@@ -4,6 +4,10 @@ TVM's thread pool takes half of the hardware threads of an x86-64 machine, wheth
 hyper-threading, and binds the calling thread to the first core, where it then competes with torch's
 threads. So the pool is told to use every physical core that this process may use, bound to none in
 particular. The pool belongs to the calling thread, and so does the setting.
+
+A fork copies the pool without its threads, and a kernel in the child would wait for them forever. TVM
+can't make them anew, but it can leave them alone: the thread that forked runs kernels by itself in the
+child, as torch does there. Other threads of the child have pools of their own.
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import os
 import threading
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import tvm
 
 __all__ = ["prepare_thread_pool"]
 
-_SHARE_ALL_CORES = -3  # of TVM's runtime::threading::ThreadGroup::AffinityMode
+# Of TVM's runtime::threading::ThreadGroup::AffinityMode.
+_MOST_CORES = 1
+_SHARE_ALL_CORES = -3
 _STATE = threading.local()
 
 
@@ -26,11 +33,25 @@ def prepare_thread_pool() -> None:
     if getattr(_STATE, "ready", False):
         return
     _STATE.ready = True
+    if "TVM_NUM_THREADS" not in os.environ:
+        cpus = _usable_cpus()
+        _configure(_SHARE_ALL_CORES, _physical_cores(cpus), [str(cpu) for cpu in cpus])
+
+
+def _configure(*settings: Any) -> None:
     configure = tvm.get_global_func("runtime.config_threadpool", allow_missing=True)
-    if configure is None or "TVM_NUM_THREADS" in os.environ:
-        return
-    cpus = _usable_cpus()
-    configure(_SHARE_ALL_CORES, _physical_cores(cpus), [str(cpu) for cpu in cpus])
+    if configure is not None:
+        configure(*settings)
+
+
+def _after_fork_in_child() -> None:
+    """Keep to the calling thread, where the pool may have had threads."""
+    if getattr(_STATE, "ready", False):
+        _configure(_MOST_CORES, 1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _usable_cpus() -> tuple[int, ...]:
