@@ -69,9 +69,22 @@ def test_neighbouring_threads_hold_neighbours_in_memory():
     assert place(layout, (1, 0)) == (16, 0)
 
 
+def test_threads_without_work_take_some_of_the_neighbours():
+    assert spread((64,), 64, 4).registers == 1
+    assert spread((8, 8), 64, 4).registers == 1
+    assert spread((8, 8), 32, 4).registers == 2
+    assert spread((200,), 128, 4).registers == 2
+
+
+def test_threads_move_as_few_times_as_they_can():
+    assert spread((3, 26), 64, 4).axes[1][-1] == Digit(2, REGISTER, 1)
+    # 3 moves of 4, though 9 of 1 would leave fewer places empty.
+    assert spread((16, 36), 64, 8).registers == 12
+
+
 def test_what_fits_into_fewer_threads_is_copied():
     layout = spread((64,), 128, 4)
-    assert layout.replicas == [Digit(8, THREAD, 16)]
+    assert layout.replicas == [Digit(2, THREAD, 64)]
 
 
 def test_an_axis_that_the_threads_do_not_divide_is_padded():

@@ -35,7 +35,6 @@ __all__ = [
     "layout_of",
     "replicated",
     "spread",
-    "vector_for",
     "widest_vector",
     "with_weights",
 ]
@@ -257,22 +256,15 @@ def widest_vector(bits: int) -> int:
     return max(1, _VECTOR_BITS // max(8, bits))
 
 
-def vector_for(bits: int, elements: int, threads: int) -> int:
-    """Elements that a thread moves at once: as many as can be while there is work for all threads."""
-    vector = widest_vector(bits)
-    while vector > 1 and elements < vector * threads:
-        vector //= 2
-    return vector
-
-
 @lru_cache(maxsize=1024)
 def spread(shape: tuple[int, ...], threads: int, vector: int) -> FragmentLayout:
     """Spread a tile over the threads so that they read neighbouring elements from memory.
 
-    Along the last axis a thread holds `vector` neighbours, if the extent allows; neighbouring threads
-    follow along the last axis, then the one before, and the rest is in registers. Axes that the
-    threads don't divide are padded. Among the ways to do so, the one with the fewest registers a
-    thread is taken, and then the one with most threads along the last axis.
+    Along the last axis a thread holds up to `vector` neighbours: as many as make for the fewest moves
+    a thread, and no more, so that no threads are left without work. Neighbouring threads follow along
+    the last axis, then the one before, and the rest is in registers. Axes that the threads don't divide
+    are padded. Among the ways to do so, the one with the fewest registers a thread is taken, and then
+    the one with most threads along the last axis.
 
     Parameters
     ----------
@@ -281,11 +273,25 @@ def spread(shape: tuple[int, ...], threads: int, vector: int) -> FragmentLayout:
     threads : int
         Threads of the block.
     vector : int
-        Elements that a thread moves at once, a power of two.
+        Elements that a thread moves at once at most, a power of two.
     """
     if not shape:
         return FragmentLayout(threads, ())
-    width = math.gcd(vector, shape[-1])
+    widest = math.gcd(vector, shape[-1])
+    candidates = [(width, _spread(shape, threads, width)) for width in _powers_of_two(widest)]
+
+    def cost(candidate: tuple[int, FragmentLayout]) -> tuple[int, int]:
+        width, layout = candidate
+        return layout.registers // width, layout.registers
+
+    return min(candidates, key=cost)[1]
+
+
+def _powers_of_two(largest: int) -> list[int]:
+    return [1 << exponent for exponent in range(largest.bit_length())]
+
+
+def _spread(shape: tuple[int, ...], threads: int, width: int) -> FragmentLayout:
     counts = [*shape[:-1], shape[-1] // width]
     along = _best_split(tuple(reversed(counts)), threads)[1]
     axes = []

@@ -37,7 +37,20 @@ from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of, constant
 from tvmtile.tileop.registry import LoweringContext, TileOp, demanded_layouts, operator_of
 
-__all__ = ["Conflict", "Inference", "Placed", "loop_layout"]
+__all__ = ["Conflict", "Inference", "Placed", "is_free", "loop_layout"]
+
+
+def is_free(nest: Nest, layouts: Callable[[ir.Var], FragmentLayout | None]) -> bool:
+    """Tell whether any thread may run any iteration of a nest, as far as its fragments are concerned.
+
+    A nest may read from anywhere what every thread holds.
+    """
+    return not any(_binds(access, layouts(access.buffer)) for access in nest.accesses)
+
+
+def _binds(access: NestAccess, layout: FragmentLayout | None) -> bool:
+    """Tell whether an access of a fragment says which thread runs an iteration."""
+    return layout is not None and (access.writes or any(digit.is_thread for digit in layout.digits))
 
 
 def loop_layout(
@@ -199,9 +212,9 @@ class Inference:
         is, has to be in registers: the threads that run the nest need its element, whichever it is.
         """
         shape, threads = _shape(fragment), self._context.threads
-        vector = widest_vector(int(DataType(str(fragment.ty.dtype)).bits))
         counted = self._counted_axes(fragment)
         extents = tuple(e if n in counted else 1 for n, e in enumerate(shape))
+        vector = widest_vector(int(DataType(str(fragment.ty.dtype)).bits))
         layout = spread(extents, threads, vector)
         axes = (
             digits if number in counted else (Digit(shape[number], REGISTER, 1),)
@@ -252,7 +265,7 @@ class Inference:
             found.update(step.operator.carried_layouts(self.layouts))
         for nest in step.nests:
             unknown = [a for a in nest.accesses if self._is_unknown(a.buffer)]
-            if not unknown or not any(map(self._tells, nest.accesses)):
+            if not unknown or is_free(nest, self.layouts.get):
                 continue
             layout = loop_layout(nest, self.layouts.get)
             if layout is None:
@@ -266,13 +279,6 @@ class Inference:
         self._origins.update(dict.fromkeys(new, step.location))
         return bool(new)
 
-    def _tells(self, access: NestAccess) -> bool:
-        """Whether an access says which thread runs an iteration: any may read what all threads hold."""
-        layout = self.layouts.get(access.buffer)
-        return layout is not None and (
-            access.writes or any(digit.is_thread for digits in layout.axes for digit in digits)
-        )
-
     def _is_unknown(self, buffer: ir.Var) -> bool:
         return buffer in self._fragments and buffer not in self.layouts
 
@@ -283,9 +289,9 @@ class Inference:
             if step.operator is not None and _stages_itself(step.operator):
                 continue
             for nest in step.nests:
-                touched = [a for a in nest.accesses if a.buffer in self.layouts]
-                if not touched or loop_layout(nest, self.layouts.get) is not None:
+                if is_free(nest, self.layouts.get) or loop_layout(nest, self.layouts.get):
                     continue
+                touched = [a for a in nest.accesses if a.buffer in self.layouts]
                 written = {access.buffer for access in touched if access.writes}
                 least = min(
                     touched, key=lambda access: self._cost_of_staging(access.buffer, written)

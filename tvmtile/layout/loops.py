@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tvm import ir
+from tvm import DataType, ir
 from tvm.sym import Analyzer
 
 from tvmtile.layout.fragment import (
@@ -23,6 +23,7 @@ from tvmtile.layout.fragment import (
     common_refinement,
     compact_registers,
     gaps,
+    widest_vector,
 )
 from tvmtile.layout.index_map import IndexMap, Part, cut, mentions
 from tvmtile.layout.nests import Nest, NestAccess
@@ -118,7 +119,9 @@ class LoopLayout:
             digits: list[Digit] = []
             rest = extent
             if variable.same_as(innermost) and free:
-                width = math.gcd(extent, 4)
+                width = math.gcd(extent, _widest_move(nest))
+                while width > 1 and extent // width < math.prod(gap.extent for gap in free):
+                    width //= 2
                 digits = [Digit(width, REGISTER, 1)] if width > 1 else []
                 rest //= width
             while free and rest > 1:
@@ -127,6 +130,10 @@ class LoopLayout:
                 if shared > 1:
                     digits.append(Digit(shared, THREAD, gap.stride))
                     rest //= shared
+                if 1 < shared < gap.extent:
+                    # The next loop out goes on where this one ends.
+                    free.insert(0, gap.split(shared)[0])
+                    break
             if rest > 1:
                 digits.append(Digit(rest, REGISTER, 1))
             axes[variable] = LoopAxis(tuple(reversed(digits)))
@@ -195,6 +202,14 @@ class LoopLayout:
         if extent > position:
             digits.insert(0, Digit(-(-extent // position), REGISTER, 1))
         return digits
+
+
+def _widest_move(nest: Nest) -> int:
+    """Elements that a thread moves at once: 16 bytes of the widest that the nest has in memory."""
+    memory = [
+        a.buffer.ty for a in nest.accesses if not a.buffer.ty.storage_scope.startswith("local")
+    ]
+    return min((widest_vector(int(DataType(str(ty.dtype)).bits)) for ty in memory), default=4)
 
 
 def _fits(held: Digit, run: Digit, writes: bool) -> bool:

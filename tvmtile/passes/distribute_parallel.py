@@ -8,8 +8,8 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import VerifyError
-from tvmtile.layout.fragment import Digit, layout_of, spread, vector_for
-from tvmtile.layout.inference import loop_layout
+from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
+from tvmtile.layout.inference import is_free, loop_layout
 from tvmtile.layout.loops import LoopAxis, LoopLayout
 from tvmtile.layout.nests import Nest, is_nest
 from tvmtile.passes.asynchrony import is_late
@@ -32,7 +32,8 @@ _MOST_UNROLLED = 64
 def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Share the iterations of `T.Parallel` out over the threads.
 
-    A nest that touches fragments runs where their elements lie. Any other is spread so that
+    A nest that touches fragments runs where their elements lie, but for what every thread holds. Any
+    other is spread so that
     neighbouring threads access neighbours in memory, 16 bytes each where strides allow. A thread's own
     iterations become unrolled loops. What may arrive later is copied by `cp.async`, where elements
     are moved as they are and four bytes or more lie side by side. What a block does once (a store
@@ -134,15 +135,16 @@ class _Iterations:
         self._analyzer = analyzer
         self._is_late = is_late
         self._has_fragments = any(is_fragment(a.buffer) for a in nest.accesses)
+        self._is_free = is_free(nest, layout_of)
 
     def statement(self) -> tirx.Stmt:
-        if None in self._nest.extents and not self._has_fragments:
+        if None in self._nest.extents and self._is_free:
             return self._flat()
         return self._by_digits(self._layout())
 
     def _layout(self) -> LoopLayout:
         nest = self._nest
-        if self._has_fragments:
+        if not self._is_free:
             found = loop_layout(nest, layout_of)
             if found is None:
                 raise VerifyError(
@@ -151,15 +153,16 @@ class _Iterations:
                 )
             return found
         extents = tuple(extent or 1 for extent in nest.extents)
-        layout = spread(extents, self._launch.num_threads, self._vector(math.prod(extents)))
+        layout = spread(extents, self._launch.num_threads, self._vector())
         axes = {v: LoopAxis(d) for v, d in zip(nest.variables, layout.axes, strict=True)}
         return LoopLayout(layout.threads, axes)
 
-    def _vector(self, iterations: int) -> int:
-        """Neighbours that a thread moves at once: 16 bytes, if there is work for all threads."""
-        memory = [a for a in self._nest.accesses if not is_private(a.buffer)]
+    def _vector(self) -> int:
+        """Elements that a thread moves at once: 16 bytes of the widest that are in memory."""
+        held = (is_private, is_fragment)
+        memory = [a for a in self._nest.accesses if not any(is_(a.buffer) for is_ in held)]
         bits = [int(DataType(str(access.buffer.ty.dtype)).bits) for access in memory]
-        return vector_for(max([8, *bits]), iterations, self._launch.num_threads)
+        return widest_vector(max([8, *bits]))
 
     # Loops ---------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from tvmtile.layout.fragment import (
     gaps,
     layout_of,
     spread,
-    vector_for,
+    widest_vector,
     with_weights,
 )
 from tvmtile.rewriting import for_loop, seq, substitute
@@ -48,7 +48,7 @@ def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     if not all(extents):
         raise Decline("the extents of the source are not constants")
     dtype = dtype_of(op.src)
-    vector = vector_for(int(DataType(dtype).bits), math.prod(extents), context.threads)
+    vector = widest_vector(int(DataType(dtype).bits))
     layout = spread(extents, context.threads, vector)
     held = tirx.decl_buffer(
         layout.shape,
