@@ -65,6 +65,7 @@ from tvmtile.passes import (
     SplitReducers,
     StructureReturns,
     SwizzleShared,
+    UnswitchConditions,
     WidenIndices,
 )
 from tvmtile.passes.kernels import is_tile_program
@@ -88,6 +89,7 @@ _CPU: tuple[Any, ...] = (
     StructureReturns,  # what follows a return of a thread depends on a condition
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
+    UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     LowerElementOp,  # atomics and others on single elements become instructions and calls
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
@@ -113,6 +115,7 @@ _METAL: tuple[Any, ...] = (
     PadSharedRows,  # rows of tiles for matrix units begin in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
+    UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     DistributeParallel,  # elementwise loops are shared out over the threads
     PlaceFragments,  # fragments become arrays of registers
@@ -139,6 +142,7 @@ _CUDA: tuple[Any, ...] = (
     SwizzleShared,  # what threads take at once from shared tiles lies in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
+    UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     DistributeParallel,  # elementwise loops are shared out over the threads, as cp.async where it fits
     DropIdleGroups,  # copies that can't be asynchronous after all are not waited for

@@ -51,6 +51,7 @@ from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.structure_returns import StructureReturns
 from tvmtile.passes.swizzle_shared import SwizzleShared
+from tvmtile.passes.unswitch_conditions import UnswitchConditions
 from tvmtile.passes.verify import Verifier, Verify
 from tvmtile.passes.widen_indices import WidenIndices
 
@@ -103,6 +104,7 @@ __all__ = [
     "SplitReducers",
     "StructureReturns",
     "SwizzleShared",
+    "UnswitchConditions",
     "Verifier",
     "Verify",
     "WidenIndices",
