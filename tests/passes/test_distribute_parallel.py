@@ -112,6 +112,106 @@ def test_iterations_that_several_threads_would_repeat_are_stored_once():
     torch.testing.assert_close(C, A.sum(1))
 
 
+def where_positive(form):
+    """Half of 128 threads have no element of 64."""
+
+    @T.prim_func
+    def tensor(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(64):
+                if A[i] > 0:
+                    A[i] = A[i] + 1
+
+    @T.prim_func
+    def atomic(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(64):
+                if A[i] > 0:
+                    T.atomic_add(A[i], 1.0)
+
+    @T.prim_func
+    def tile(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128):
+            s = T.alloc_shared((64,), "float32")
+            T.copy(A, s)
+            for i in T.Parallel(64):
+                if s[i] > 0:
+                    s[i] = s[i] + 1
+            T.copy(s, A)
+
+    @T.prim_func
+    def name(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128):
+            s = T.alloc_shared((64,), "float32")
+            T.copy(A, s)
+            for i in T.Parallel(64):
+                value = s[i]
+                s[i] = T.if_then_else(value > 0, value + 1, value)
+            T.copy(s, A)
+
+    @T.prim_func
+    def variable(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128):
+            s = T.alloc_shared((64,), "float32")
+            T.copy(A, s)
+            for i in T.Parallel(64):
+                value = T.alloc_var("float32")
+                value = s[i]
+                if value > 0:
+                    s[i] = value + 1
+            T.copy(s, A)
+
+    @T.prim_func
+    def fragment(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128):
+            s = T.alloc_shared((64,), "float32")
+            f = T.alloc_fragment((64,), "float32")
+            T.copy(A, s)
+            for i in T.Parallel(64):
+                f[i] = s[i]
+                if f[i] > 0:
+                    s[i] = f[i] + 1
+            T.copy(s, A)
+
+    return locals()[form]
+
+
+@pytest.mark.parametrize("form", ["tensor", "atomic", "tile", "name", "variable", "fragment"])
+def test_threads_without_an_iteration_do_not_read_what_others_write(form):
+    """Neither in conditions nor for names: the emulator reports the race."""
+    A = torch.arange(-32.0, 32.0)
+    expected = torch.where(A > 0, A + 1, A)
+    emulated(where_positive(form))(A)
+    assert torch.equal(A, expected)
+    tvmtile.compile(where_positive(form), target={"kind": "cuda", "arch": "sm_80"})
+
+
+@pytest.mark.parametrize(("rows", "columns", "threads"), [(3, 5, 128), (7, 3, 256), (6, 10, 64)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_small_tiles_are_changed_in_place(rows, columns, threads, dtype):
+    @T.prim_func
+    def main(A: T.Tensor((rows, columns), dtype), W: T.Tensor((rows, 16), dtype)):
+        with T.Kernel(1, threads=threads):
+            s = T.alloc_shared((rows, columns), dtype)
+            wide = T.alloc_fragment((rows, 16), dtype)
+            row = T.alloc_fragment((rows,), dtype)
+            T.copy(A, s)
+            T.copy(W, wide)
+            T.reduce_max(wide, row, dim=1)
+            for i, j in T.Parallel(rows, columns):
+                difference = s[i, j] - row[i]
+                s[i, j] = difference * difference
+            T.copy(s, A)
+
+    A, W = (
+        torch.randint(-4, 5, shape).to(getattr(torch, dtype))
+        for shape in ((rows, columns), (rows, 16))
+    )
+    expected = (A - W.amax(1, keepdim=True)) ** 2
+    emulated(main)(A, W)
+    assert torch.equal(A, expected)
+
+
 def test_neighbours_that_are_computed_are_loaded_and_stored_at_once():
     @T.prim_func
     def main(

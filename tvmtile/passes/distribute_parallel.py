@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import VerifyError
@@ -189,7 +190,10 @@ class _Iterations:
         repeated = layout.replicas
         if repeated:
             owner = tirx.all(*(self._thread_digit(digit) == 0 for digit in repeated))
-            body = _done_by(owner, body)
+            if _is_for_others(body):
+                conditions.append(owner)
+            else:
+                body = _done_by(owner, body)
         return self._looped(loops, conditions, body)
 
     def _thread_digit(self, digit: Digit) -> Any:
@@ -268,10 +272,33 @@ def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt
     return tirx.IfThenElse(analyzer.simplify(tirx.all(*needed)), body, None)
 
 
+def _is_for_others(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement leaves nothing behind in memory of the threads that do it.
+
+    One of the threads that repeat it is enough then, and the others must not even read what its
+    conditions and values depend on: that one may be writing it.
+    """
+    own: set[ir.Var] = set()
+    tvm_ffi.structural_walk(stmt, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+
+    def is_kept(store: tirx.BufferStore) -> bool:
+        buffer = store.buffer
+        return (is_private(buffer) or is_fragment(buffer)) and buffer not in own
+
+    return not contains(stmt, tirx.BufferStore, is_kept)
+
+
 def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
     """Let one of the threads that repeat an iteration do what others would see."""
 
     class _Once(ScopedRewriter):
+        def visit_if(self, node: tirx.IfThenElse) -> Any:
+            return (
+                tirx.IfThenElse(owner, node, None)
+                if _is_for_others(node)
+                else super().visit_if(node)
+            )
+
         def visit_store(self, node: tirx.BufferStore) -> Any:
             if is_private(node.buffer) or is_fragment(node.buffer):
                 return node
