@@ -164,3 +164,43 @@ def test_rows_by_groups_of_threads_on_metal(tensors, close, shape, dim, threads)
     wide = src.double().numpy()
     close(sums, reference(wide, "sum", dim))
     close(maxima, reference(wide, "max", dim, reverse=True))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("rows", [8, 5])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_tile_of_a_pipelined_loop(tensors, close, rows, dim, stages, compiled):
+    """The source has a leading axis of versions there, the target none."""
+
+    @T.prim_func
+    def main(A: T.Tensor((rows, 64), "float16"), C: T.Tensor((rows, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((rows, 16), "float16")
+            totals = T.alloc_shared((rows, 16), "float32")
+            for k in T.Pipelined(4, num_stages=stages):
+                T.copy(A[0, k * 16], tile)
+                T.cumsum(tile, totals, dim=dim)
+                T.copy(totals, C[0, k * 16])
+
+    src, out = tensors((rows, 64), "float16"), torch.zeros(rows, 64)
+    compiled(main)(src, out)
+    pieces = src.double().reshape(rows, 4, 16)
+    expected = reference(pieces.numpy(), "sum", 0 if dim == 0 else 2)
+    close(out, expected.reshape(rows, 64))
+
+
+def test_a_long_row_of_a_pipelined_loop_on_metal():
+    """In strips: a copy of it in float32 does not fit into threadgroup memory."""
+
+    @T.prim_func
+    def main(A: T.Tensor((2, 6000), "float16"), C: T.Tensor((2, 6000), "float16")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((1, 6000), "float16")
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[k, 0], tile)
+                T.cumsum(tile, C[k : k + 1, 0:6000], dim=1)
+
+    src, out = torch.randint(-2, 3, (2, 6000)).half(), torch.zeros(2, 6000).half()
+    tvmtile.compile(main, target="metal", execution_backend="emulator")(src, out)
+    assert torch.equal(out.double(), src.double().cumsum(1))
+    tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_80"})

@@ -20,7 +20,7 @@ from tvmtile.target import gpu
 from tvmtile.tileop.across_threads import Prefix
 from tvmtile.tileop.combine import COMBINERS, accumulator_dtype
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.elementwise import converted, element, moving_axes
+from tvmtile.tileop.elementwise import converted, element, matching_offsets, moving_axes
 from tvmtile.tileop.operands import as_region, constant, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.scan import Scan
@@ -133,7 +133,8 @@ class _Pieces(_Scan):
 
     def _element(self, row: Any, number: Any) -> ir.TensorLoad:
         tile = self._tile
-        return tirx.BufferLoad(tile.source, element(tile, self._offsets(row, number)))
+        offsets = matching_offsets(self._op.src, tile, self._offsets(row, number))
+        return tirx.BufferLoad(tile.source, element(tile, offsets))
 
     def _over_rows(self, body: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
         """Each thread takes every n-th row."""
@@ -234,9 +235,8 @@ class _Strips(_Scan):
         at[op.dim] = self._position(number)
         load = converted(tirx.BufferLoad(op.src.source, element(op.src, at)), self._dtype)
         result = combine(_value(own), combine(_value(before), _value(carry)))
-        store = tirx.BufferStore(
-            op.dst.source, converted(result, dtype_of(op.dst)), element(op.dst, at)
-        )
+        place = element(op.dst, matching_offsets(op.src, op.dst, at))
+        store = tirx.BufferStore(op.dst.source, converted(result, dtype_of(op.dst)), place)
         group = self._threads & -self._threads
         if group != self._threads:
             raise Decline(f"{self._threads} threads are not a power of two")
