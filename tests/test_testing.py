@@ -44,3 +44,18 @@ def test_the_seed_fixes_random_tensors():
     a = torch.randn(4)
     set_random_seed(3)
     assert torch.equal(a, torch.randn(4))
+
+
+@pytest.mark.parametrize("mode", ["ge", "gt", "eq", "le", "lt"])
+def test_tests_for_some_gpus_are_skipped_elsewhere(mode, monkeypatch):
+    from tvmtile import testing
+
+    capabilities = [(8, 0), (9, 0), (10, 0)]
+    fits = {"ge": [0, 1, 1], "gt": [0, 0, 1], "eq": [0, 1, 0], "le": [1, 1, 0], "lt": [1, 0, 0]}
+    mark = getattr(testing, f"requires_cuda_compute_version_{mode}")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for capability, expected in zip(capabilities, fits[mode], strict=True):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda c=capability: c)
+        assert mark(9, 0).args == (not expected,)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert mark(9).args == (True,)

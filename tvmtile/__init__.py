@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from tvmtile._version import __version__
 
 if TYPE_CHECKING:
+    import tvm
     from tvm import DataType
 
-    from tvmtile.jit import JITKernel, Kernel, compile, jit, par_compile  # noqa: A004 - TileLang calls it so too
+    from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
 
 __all__ = [
+    "CompiledArtifact",
     "DataType",
     "JITKernel",
     "Kernel",
@@ -29,11 +31,14 @@ __all__ = [
     "cdiv",
     "compile",
     "jit",
+    "lower",
     "next_power_of_2",
     "par_compile",
+    "tvm",
 ]
 
 _LAZY = {
+    "CompiledArtifact": "jit",
     "DataType": "language.dtypes",
     "JITKernel": "jit",
     "Kernel": "jit",
@@ -42,6 +47,7 @@ _LAZY = {
     "TensorSupplyType": "profiler",
     "cdiv": "math",
     "compile": "jit",
+    "lower": "jit",
     "next_power_of_2": "math",
     "par_compile": "jit",
 }
@@ -64,6 +70,8 @@ def __getattr__(name: str) -> Any:
     # can be imported here.
     import importlib
 
+    if name == "tvm":
+        return importlib.import_module("tvm")
     if name in _LAZY:
         return getattr(importlib.import_module(f"tvmtile.{_LAZY[name]}"), name)
     if name in _SUBMODULES:

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
-__all__ = ["PassConfigKey"]
+from tvmtile.errors import warn
+
+__all__ = ["PassConfigKey", "is_of_tilelang", "warn_without_effect"]
 
 
 class PassConfigKey(str, Enum):
     """Keys of `pass_configs`.
 
-    Those of `tirx.*` are TVM's and go to TVM's passes. Those of `tl.*` steer TileLang's own passes:
-    they are accepted so that kernels need no change, and change nothing here. None of them changes
-    what a program computes, fast mathematics aside, which is not used.
+    Those of `tirx.*` are TVM's and go to TVM's passes. Those of `tl.*` steer TileLang's own passes and
+    change nothing here: most switch off a pass, or a check of one, that there is not; where one asks
+    for more a warning says so. None of them changes what a program computes, fast mathematics aside,
+    which is not used: the functions of `T.__exp` and its siblings are.
     """
 
     TL_SIMPLIFY = "tl.Simplify"
+    TL_SIMPLIFY_TRANSITIVELY_PROVE_INEQUALITIES = "transitively_prove_inequalities"
+    TL_SIMPLIFY_CONVERT_BOOLEAN_TO_AND_OF_ORS = "convert_boolean_to_and_of_ors"
+    TL_SIMPLIFY_APPLY_CONSTRAINTS_TO_BOOLEAN_BRANCHES = "apply_constraints_to_boolean_branches"
+    TL_SIMPLIFY_PROPAGATE_KNOWNS_TO_PROVE_CONDITIONAL = "propagate_knowns_to_prove_conditional"
+    TL_SIMPLIFY_PROPAGATE_KNOWNS_TO_SIMPLIFY_EXPRESSIONS = (
+        "propagate_knowns_to_simplify_expressions"
+    )
+    TL_SIMPLIFY_ENABLE_LET_INLINE = "enable_simplify_let_inline"
     TL_DISABLE_BUFFER_INIT_CHECK = "tl.disable_buffer_init_check"
     TL_DISABLE_DATA_RACE_CHECK = "tl.disable_data_race_check"
     TL_DISABLE_PRELOWER_SEMANTIC_CHECK = "tl.disable_prelower_semantic_check"
@@ -25,6 +38,8 @@ class PassConfigKey(str, Enum):
     TL_DEVICE_COMPILE_FLAGS = "tl.device_compile_flags"
     TL_EMIT_LINE_DIRECTIVES = "tl.emit_line_directives"
     TL_CONFIG_INDEX_BITWIDTH = "tl.config_index_bitwidth"
+    TL_ENABLE_REDUCER_PLAN_VERBOSE = "tl.enable_reducer_plan_verbose"
+    TL_ENABLE_VECTORIZE_PLANNER_VERBOSE = "tl.enable_vectorize_planner_verbose"
     TL_LAYOUT_COST_MODEL = "tl.layout_cost_model"
     TL_REDUCER_FORCE_BASELINE = "tl.reducer_force_baseline"
     TL_DISABLE_TMA_LOWER = "tl.disable_tma_lower"
@@ -50,6 +65,11 @@ class PassConfigKey(str, Enum):
     TL_DISABLE_OUT_OF_BOUND_WARNING = "tl.disable_out_of_bound_warning"
     TL_ENABLE_DUMP_IR = "tl.enable_dump_ir"
     TL_DUMP_IR_DIR = "tl.dump_ir_path"
+    TL_PASS_PROFILE = "tl.pass_profile"
+    TL_PASS_PROFILE_THRESHOLD_MS = "tl.pass_profile_threshold_ms"
+    CUDA_KERNELS_OUTPUT_DIR = "cuda.kernels_output_dir"
+    TIR_ENABLE_EQUIV_TERMS_IN_CSE = "tir.enable_equiv_terms_in_cse_tir"
+    TIR_SIMPLIFY = "tirx.Simplify"
     TIR_DISABLE_CSE = "tirx.disable_cse_tir"
     TIR_DISABLE_STORAGE_REWRITE = "tirx.disable_storage_rewrite"
     TIR_DISABLE_VECTORIZE = "tirx.disable_vectorize"
@@ -58,3 +78,52 @@ class PassConfigKey(str, Enum):
     TIR_ADD_LOWER_PASS = "tirx.add_lower_pass"
     TIR_NOALIAS = "tirx.noalias"
     TIR_USE_ASYNC_COPY = "tirx.use_async_copy"
+
+
+_LOWERING = "kernel.lowering holds the program after each pass"
+_SOURCE = "kernel.get_kernel_source() is the generated code"
+_WITHOUT_EFFECT = {
+    "tl.enable_fast_math": "T.__exp and its siblings are fast functions",
+    "tl.ptxas_register_usage_level": "T.annotate_min_blocks_per_sm limits registers",
+    "tl.device_compile_flags": "the flags of NVRTC are fixed",
+    "tl.emit_line_directives": "errors name the lines of the kernel",
+    "tl.config_index_bitwidth": "an index has the width that its tensor's extents need",
+    "tl.disable_safe_memory_legalize": "an access that certainly lies inside has no guard",
+    "tl.disable_thread_storage_sync": "there are only the barriers that are needed",
+    "tl.disable_shared_memory_reuse": "tiles share memory only where they would not fit otherwise",
+    "tl.disable_data_race_check": "only a conflict that certainly exists is an error",
+    "tl.ast_print_enable": _LOWERING,
+    "tl.enable_dump_ir": _LOWERING,
+    "tl.dump_ir_path": _LOWERING,
+    "tl.pass_profile": _LOWERING,
+    "tl.layout_visualization_enable": "tvmtile.layout.drawing draws layouts",
+    "tl.layout_visualization_formats": "tvmtile.layout.drawing draws layouts",
+    "cuda.kernels_output_dir": _SOURCE,
+}
+"""What asks for something that is not done here, with what there is instead."""
+
+
+def warn_without_effect(config: Mapping[str, Any]) -> None:
+    """Warn, once, of options that ask for something that is not done.
+
+    Parameters
+    ----------
+    config : mapping
+        Options by key; a key is a `PassConfigKey` or its text.
+    """
+    for key, value in config.items():
+        instead = _WITHOUT_EFFECT.get(str(getattr(key, "value", key)))
+        if instead is not None and value:
+            warn(f"the option {getattr(key, 'value', key)} has no effect: {instead}")
+
+
+def is_of_tilelang(key: str) -> bool:
+    """Tell whether an option is of TileLang's own passes, which TVM does not know."""
+    prefix, _, _ = key.rpartition(".")
+    return prefix.split(".")[0] in ("tl", "cuda") or key in _OF_SIMPLIFY
+
+
+_OF_SIMPLIFY = {
+    *(key.value for key in PassConfigKey if key.name.startswith("TL_SIMPLIFY_")),
+    PassConfigKey.TIR_ENABLE_EQUIV_TERMS_IN_CSE.value,
+}

@@ -831,10 +831,10 @@ def compile_of_a_factory():
 
 def unknown_backend():
     """
-    InvalidOperand: there is no execution backend 'cython'
-      help: the backends are auto, tvm_ffi, tvm, torch, emulator
+    InvalidOperand: there is no execution backend 'cutedsl'
+      help: the backends are auto, tvm_ffi, tvm, cython, nvrtc, torch, emulator
     """
-    tvmtile.compile(_double(), execution_backend="cython")  # <--
+    tvmtile.compile(_double(), execution_backend="cutedsl")  # <--
 
 
 def factory_that_returns_nothing():

@@ -6,12 +6,23 @@ import sys
 import types
 from typing import Any
 
+from tvmtile.jit.artifact import CompiledArtifact, lower
 from tvmtile.jit.compiler import compile, par_compile
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.parameters import KernelParam
 
-__all__ = ["JITKernel", "JitFunction", "Kernel", "KernelParam", "compile", "jit", "par_compile"]
+__all__ = [
+    "CompiledArtifact",
+    "JITKernel",
+    "JitFunction",
+    "Kernel",
+    "KernelParam",
+    "compile",
+    "jit",
+    "lower",
+    "par_compile",
+]
 
 
 JITKernel = Kernel

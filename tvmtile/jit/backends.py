@@ -13,6 +13,8 @@ from tvmtile.jit.metal import EmulatorAdapter, TorchAdapter, mps_is_available
 __all__ = ["METAL_ADAPTERS", "backend_for"]
 
 _TVM = ("tvm_ffi", "tvm")
+# TileLang's other ways to call what it compiled; here TVM's calling convention is the only one.
+_TILELANG = {"cython": ("llvm", "cuda"), "nvrtc": ("cuda",)}
 METAL_ADAPTERS: dict[str, Any] = {"torch": TorchAdapter, "emulator": EmulatorAdapter}
 """The backends that take a program's Metal source, with what runs it."""
 
@@ -30,17 +32,23 @@ def backend_for(name: str, target: Target) -> str:
     Returns
     -------
     str
-        "tvm_ffi" or a key of `METAL_ADAPTERS`.
+        "tvm_ffi" or a key of `METAL_ADAPTERS`. TileLang's "cython" and "nvrtc" are "tvm_ffi": CUDA
+        programs are compiled by NVRTC in any case.
 
     Raises
     ------
     InvalidOperand
         If there is no such backend, or it does not run programs for the target.
     """
-    known = ("auto", *_TVM, *METAL_ADAPTERS)
+    known = ("auto", *_TVM, *_TILELANG, *METAL_ADAPTERS)
     if name not in known:
         raise InvalidOperand(
             f"there is no execution backend {name!r}", help=f"the backends are {', '.join(known)}"
+        )
+    if target.kind.name not in _TILELANG.get(name, (target.kind.name,)):
+        raise InvalidOperand(
+            f"the execution backend {name!r} does not run programs for {target.kind.name!r}",
+            help="leave execution_backend out",
         )
     if target.kind.name == "metal":
         return _metal_backend(name)

@@ -29,6 +29,7 @@ from tvmtile.jit.metal import build_program
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
 from tvmtile.passes import Verifier
 from tvmtile.target import resolve
+from tvmtile.transform import PassConfigKey, is_of_tilelang, warn_without_effect
 
 __all__ = ["build", "compile", "par_compile", "pass_context"]
 
@@ -61,8 +62,10 @@ def compile(
         Who runs the kernel. "tvm_ffi" is TVM's own runtime. A Metal program is run by "torch", on
         tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.testing.metal`). "auto" is
         "tvm_ffi" on a CPU; for Metal it is "torch" where torch has an Apple GPU, else "emulator".
-    target_host, verbose, compile_flags
+    target_host, verbose
         Accepted for TileLang's kernels.
+    compile_flags
+        Accepted with a warning: the flags of NVRTC are fixed.
     pass_configs : mapping, optional
         Options of TVM's passes, as of `tvm.transform.PassContext(config=...)`. With `tvmtile.verify`,
         what must hold between tvmtile's passes is checked (see `tvmtile.passes.verify`).
@@ -79,7 +82,9 @@ def compile(
     TileError
         For what is wrong with the program on this target.
     """
-    del target_host, verbose, compile_flags
+    del target_host, verbose
+    if compile_flags:
+        warn_without_effect({PassConfigKey.TL_DEVICE_COMPILE_FLAGS: compile_flags})
     if not isinstance(func, tirx.PrimFunc):
         raise InvalidOperand(
             f"tvmtile.compile takes a T.prim_func, not a {type(func).__name__}",
@@ -89,6 +94,7 @@ def compile(
     backend = backend_for(execution_backend, resolved)
     results = _result_positions(func, out_idx)
     config = dict(pass_configs or {})
+    warn_without_effect(config)
     module, adapter = _built(func, resolved, config, backend)
     return Kernel(func, module, resolved, results, config, adapter)
 
@@ -199,7 +205,7 @@ def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> 
     current = tvm.transform.PassContext.current()
     # Options of TileLang's own passes have no meaning here. A key may be a PassConfigKey.
     named = {getattr(key, "value", key): value for key, value in config.items()}
-    known = {key: value for key, value in named.items() if not key.startswith("tl.")}
+    known = {key: value for key, value in named.items() if not is_of_tilelang(key)}
     if known.pop(VERIFY_OPTION, False):
         instruments = [*instruments, Verifier()]
     with tvm.transform.PassContext(

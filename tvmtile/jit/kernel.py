@@ -272,6 +272,10 @@ class Kernel:
 
         return Profiler(self, tensor_supply_type or TensorSupplyType.Auto)
 
+    def run_once(self, func: Callable[..., Any] | None = None) -> Any:
+        """Call the kernel, or a function, once with inputs that a profiler makes."""
+        return self.get_profiler().run_once(func)
+
     def show_source(self, kernel_only: bool = True) -> None:
         """Print the code that was generated."""
         sys.stdout.write(self.get_kernel_source(kernel_only) + "\n")

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvmtile.tileop.hints import annotate_layout, use_swizzle
+from tvmtile.errors import warn
+from tvmtile.tileop.hints import (
+    annotate_layout,
+    annotate_min_blocks_per_sm,
+    pdl_sync,
+    pdl_trigger,
+    use_swizzle,
+)
 from tvmtile.tileop.import_source import import_source
+from tvmtile.transform import PassConfigKey, warn_without_effect
 
 __all__ = [
     "annotate_compile_flags",
@@ -29,8 +37,8 @@ __all__ = [
 
 
 def annotate_compile_flags(flags: Any) -> None:
-    """Accepted for TileLang's kernels: flags for the compiler of generated CUDA source."""
-    del flags
+    """Accepted with a warning: the flags for the compiler of generated CUDA source are fixed."""
+    warn_without_effect({PassConfigKey.TL_DEVICE_COMPILE_FLAGS: flags})
 
 
 def annotate_consumer_reg_alloc(count: int = 240) -> None:
@@ -39,18 +47,14 @@ def annotate_consumer_reg_alloc(count: int = 240) -> None:
 
 
 def annotate_l2_hit_ratio(l2_hit_ratio_map: dict[Any, float]) -> None:
-    """Accepted for TileLang's kernels: how much of a tensor to keep in a GPU's L2 cache."""
-    del l2_hit_ratio_map
-
-
-def annotate_min_blocks_per_sm(n: int) -> None:
-    """Accepted for TileLang's kernels: how many blocks should fit on a multiprocessor."""
-    del n
+    """Accepted with a warning: how much of a tensor to keep in a GPU's L2 cache."""
+    if l2_hit_ratio_map:
+        warn("T.annotate_l2_hit_ratio has no effect: what the L2 cache keeps is left to the GPU")
 
 
 def annotate_pass_configs(configs: Mapping[Any, Any]) -> None:
-    """Accepted for TileLang's kernels: options of TileLang's own passes, for this kernel."""
-    del configs
+    """Options of TileLang's own passes, for this kernel; see `tvmtile.PassConfigKey`."""
+    warn_without_effect(configs)
 
 
 def annotate_producer_reg_dealloc(count: int = 24) -> None:
@@ -69,14 +73,6 @@ def disable_warp_group_reg_alloc() -> None:
 
 def no_set_max_nreg() -> None:
     """Accepted for TileLang's kernels: leave the register counts of warp groups as they are."""
-
-
-def pdl_sync() -> None:
-    """Accepted for TileLang's kernels: wait for the launch before, where launches may overlap."""
-
-
-def pdl_trigger() -> None:
-    """Accepted for TileLang's kernels: let the next launch begin, where launches may overlap."""
 
 
 def ptx_commit_group() -> None:

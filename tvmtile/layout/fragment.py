@@ -24,10 +24,13 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.layout import Iter, TileLayout
 
+from tvmtile.layout import Fragment
+
 __all__ = [
     "REGISTER",
     "THREAD",
     "Digit",
+    "Fragment",
     "FragmentLayout",
     "common_refinement",
     "compact_registers",

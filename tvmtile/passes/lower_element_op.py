@@ -7,9 +7,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile.passes.kernels import prim_func_pass
+from tvmtile.passes.kernels import is_kernel, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
-from tvmtile.rewriting import ScopedRewriter
+from tvmtile.rewriting import ScopedRewriter, with_children
 from tvmtile.spans import location_of
 from tvmtile.tileop.registry import LoweringContext, lower, operator_of
 
@@ -23,7 +23,8 @@ def LowerElementOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Such an operator is a statement or part of an expression, and names an element by a load that is
     not done. The operators decide (see `tvmtile.tileop.registry`); this pass knows none by name. What
     they ask to be linked into the module is put around the function's body, in the pragma that TVM's
-    generator for LLVM has for it; the functions that they call on a GPU are put into its source.
+    generator for LLVM has for it; the functions that they call on a GPU are put into its source. What
+    they say of the whole kernel is put around the kernel's body, as an attribute.
 
     Before
     ------
@@ -61,6 +62,17 @@ class _Lower(ScopedRewriter):
         self._target = target
         self._statement: Any = None
         self.imports: list[str] = []
+        self._attributes: dict[str, Any] = {}
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if not is_kernel(loop):
+            return super().visit_for(loop)
+        self._attributes = {}
+        rewritten = super().visit_for(loop)
+        body = rewritten.body
+        for key, value in self._attributes.items():
+            body = tirx.AttrStmt(tirx.const(0, "int32"), key, value, body)
+        return with_children(rewritten, body=body) if self._attributes else rewritten
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         self._statement = node.value
@@ -78,5 +90,6 @@ class _Lower(ScopedRewriter):
             location_of(call),
             self.imports,
             is_statement=node.same_as(self._statement),
+            attributes=self._attributes,
         )
         return lower(op, context)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +16,20 @@ from tvmtile.errors import import_optional
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["main", "requires_cuda", "requires_llvm", "set_random_seed", "torch_assert_close"]
+__all__ = [
+    "main",
+    "requires_cuda",
+    "requires_cuda_compute_version",
+    "requires_cuda_compute_version_eq",
+    "requires_cuda_compute_version_ge",
+    "requires_cuda_compute_version_gt",
+    "requires_cuda_compute_version_le",
+    "requires_cuda_compute_version_lt",
+    "requires_llvm",
+    "requires_metal",
+    "set_random_seed",
+    "torch_assert_close",
+]
 
 
 def torch_assert_close(
@@ -96,6 +112,46 @@ def requires_cuda(test: Any) -> Any:
 
     torch = import_optional("torch", "torch", "tvmtile.testing")
     return pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")(test)
+
+
+def requires_cuda_compute_version(
+    major_version: int, minor_version: int = 0, mode: str = "ge"
+) -> Callable[[Any], Any]:
+    """Mark a test that needs a CUDA GPU of some compute capabilities; it is skipped elsewhere.
+
+    Parameters
+    ----------
+    major_version, minor_version : int
+        What the capability is compared with.
+    mode : {"ge", "gt", "eq", "le", "lt"}
+        How: at least, above, just, at most, below.
+    """
+    import pytest
+
+    torch = import_optional("torch", "torch", "tvmtile.testing")
+    wanted = (major_version, minor_version)
+    have = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    fits = have is not None and getattr(operator, mode)(tuple(have), wanted)
+    reason = f"needs a CUDA GPU of a compute capability {mode} {major_version}.{minor_version}"
+    mark: Callable[[Any], Any] = pytest.mark.skipif(not fits, reason=reason)
+    return mark
+
+
+requires_cuda_compute_version_ge = partial(requires_cuda_compute_version, mode="ge")
+requires_cuda_compute_version_gt = partial(requires_cuda_compute_version, mode="gt")
+requires_cuda_compute_version_eq = partial(requires_cuda_compute_version, mode="eq")
+requires_cuda_compute_version_le = partial(requires_cuda_compute_version, mode="le")
+requires_cuda_compute_version_lt = partial(requires_cuda_compute_version, mode="lt")
+
+
+def requires_metal(test: Any) -> Any:
+    """Mark a test that needs an Apple GPU that torch can use; it is skipped where there is none."""
+    import pytest
+
+    torch = import_optional("torch", "torch", "tvmtile.testing")
+    return pytest.mark.skipif(not torch.backends.mps.is_available(), reason="needs an Apple GPU")(
+        test
+    )
 
 
 def requires_llvm(test: Any) -> Any:

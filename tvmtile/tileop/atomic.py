@@ -13,7 +13,7 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen import cuda_atomics, metal_atomics
 from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, carrier_dtype, supported_dtypes
-from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import nest, seq, substitute
 from tvmtile.tileop.elementwise import (
     converted,
@@ -84,7 +84,9 @@ def atomic_add(
         As in C++; relaxed where absent.
     return_prev : bool
         Return what was there before. For one element only.
-    use_tma, annotations
+    use_tma
+        Accepted with a warning: elements are updated one by one, or as vectors.
+    annotations
         Accepted for TileLang's kernels.
 
     Returns
@@ -110,7 +112,9 @@ def atomic_add(
     The order in which blocks update an element is not fixed, so sums of floats may differ in their
     last bits from call to call.
     """
-    del use_tma, annotations
+    del annotations
+    if use_tma:
+        warn("T.atomic_add: use_tma has no effect: elements are updated one by one, or as vectors")
     return _update("add", dst, value, memory_order, return_prev)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.layout import Layout as TvmLayout
 from tvm.tirx.layout import S, TileLayout
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
@@ -16,10 +17,28 @@ from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.by_hand import layout_by_hand
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.scopes import is_fragment
+from tvmtile.target import compute_capability
 from tvmtile.tileop.operands import buffer_of
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    TileOp,
+    emit,
+    lowering,
+    tile_operator,
+)
 
-__all__ = ["AnnotateLayout", "UseSwizzle", "annotate_layout", "use_swizzle"]
+__all__ = [
+    "AnnotateLayout",
+    "DependentLaunch",
+    "MinBlocks",
+    "UseSwizzle",
+    "annotate_layout",
+    "annotate_min_blocks_per_sm",
+    "pdl_sync",
+    "pdl_trigger",
+    "use_swizzle",
+]
 
 
 @tile_operator
@@ -74,10 +93,10 @@ def use_swizzle(panel_size: Any, order: str = "row", enable: bool = True) -> Non
     ----------
     panel_size : int
         Blocks across a panel.
-    order : {"row", "column", "strip"}
+    order : {"row", "column", "strip", "mlx"}
         Along which axis of the grid a panel runs. Every second panel of "row" and "column" is gone
-        through backwards; "strip" is "row" with all panels in one direction, which with a panel size
-        of 4 is the order of MLX's matrix products.
+        through backwards; "strip", also called "mlx", is "row" with all panels in one direction,
+        which with a panel size of 4 is the order of MLX's matrix products.
     enable : bool
         False leaves the order as it is.
 
@@ -91,7 +110,7 @@ def use_swizzle(panel_size: Any, order: str = "row", enable: bool = True) -> Non
     InvalidOperand
         If there is no such order, or the panel size is not a positive integer.
     """
-    if order not in ("row", "column", "col", "strip"):
+    if order not in _ORDERS:
         raise InvalidOperand(
             f"T.use_swizzle: order={order!r}", help='use "row", "column" or "strip"'
         )
@@ -100,7 +119,119 @@ def use_swizzle(panel_size: Any, order: str = "row", enable: bool = True) -> Non
             f"T.use_swizzle: panel_size={panel_size!r}", help="panel_size is a positive integer"
         )
     if enable:
-        emit(UseSwizzle(panel_size, "column" if order == "col" else order))
+        emit(UseSwizzle(panel_size, _ORDERS[order]))
+
+
+_ORDERS = {"row": "row", "column": "column", "col": "column", "strip": "strip", "mlx": "strip"}
+
+
+class _Statement(TileOp):
+    """A statement without operands, which each thread comes to."""
+
+    is_tile = False
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def normalized(self) -> TileOp:
+        return self
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class MinBlocks(_Statement):
+    """How many blocks must fit on a multiprocessor at once."""
+
+    name = "min_blocks"
+    options = ("count",)
+
+    count: int = 1
+
+
+def annotate_min_blocks_per_sm(n: Any) -> None:
+    """Let a thread use so few registers that `n` blocks fit on a multiprocessor of an NVIDIA GPU.
+
+    Parameters
+    ----------
+    n : int
+        At least 1. It is the second number of CUDA's `__launch_bounds__`; other targets ignore it.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is not a positive integer.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InvalidOperand(
+            f"T.annotate_min_blocks_per_sm: n={n!r}", help="n is a positive integer"
+        )
+    emit(MinBlocks(n))
+
+
+@lowering(MinBlocks, target=("llvm", "metal"), variant="none")
+def _(op: MinBlocks, context: LoweringContext) -> tirx.Stmt:
+    """Only NVIDIA's compiler divides registers by it."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
+
+
+@lowering(MinBlocks, target="cuda", variant="launch bounds")
+def _(op: MinBlocks, context: LoweringContext) -> tirx.Stmt:
+    """An attribute of the kernel, which TVM's generator looks for."""
+    context.attributes[_MIN_BLOCKS] = tirx.const(op.count, "int32")
+    return tirx.Evaluate(tirx.const(0, "int32"))
+
+
+_MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class DependentLaunch(_Statement):
+    """An instruction of programmatic dependent launch: `wait` or `launch_dependents`."""
+
+    name = "dependent_launch"
+    options = ("action",)
+
+    action: str = "wait"
+
+
+def pdl_sync() -> None:
+    """Wait until the launch before is done, where an NVIDIA GPU from Hopper on overlaps launches.
+
+    Elsewhere launches follow each other, and there is nothing to wait for.
+    """
+    emit(DependentLaunch("wait"))
+
+
+def pdl_trigger() -> None:
+    """Let the next launch begin, where an NVIDIA GPU from Hopper on overlaps launches.
+
+    TVM's runtime asks for no overlap when it launches a kernel; a runtime that does, such as one that
+    loads `kernel.cubin`, gets it.
+    """
+    emit(DependentLaunch("launch_dependents"))
+
+
+@lowering(DependentLaunch, target=("llvm", "metal", "cuda"), variant="none")
+def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
+    """Launches do not overlap."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
+
+
+@lowering(DependentLaunch, target="cuda", variant="griddepcontrol", priority=10)
+def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
+    """An instruction since compute capability 9.0."""
+    if compute_capability(context.target) < _WITH_DEPENDENT_LAUNCH:
+        raise Decline("launches overlap on GPUs from compute capability 9.0 on")
+    return tirx.Evaluate(getattr(T.ptx.griddepcontrol, op.action)())
+
+
+_WITH_DEPENDENT_LAUNCH = 90
 
 
 @tile_operator

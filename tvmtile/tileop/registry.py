@@ -264,6 +264,8 @@ class LoweringContext:
     imports : list of str
         Source text that the lowering's calls need: LLVM's intermediate language for `llvm`. The pass
         links it into the module, each text once.
+    attributes : dict of str to Expr
+        What a lowering says of the whole kernel, by TVM's name of the attribute.
     launch : Launch
         The loops of the kernel over blocks and threads.
     is_statement : bool
@@ -276,6 +278,7 @@ class LoweringContext:
     analyzer: Analyzer
     location: SourceLocation | None = None
     imports: list[str] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
     launch: Any = None
     is_statement: bool = False
     declined: list[tuple[str, str]] = field(default_factory=list)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.operands import (
@@ -68,8 +68,10 @@ def gemm(
         How warps share the tile; on a CPU it has no effect.
     clear_accum : bool
         Begin from zero: `C = A @ B`.
-    k_pack, wg_wait, mbar, annotations
+    k_pack, wg_wait, annotations
         Accepted for TileLang's kernels; the compiler schedules the instruction.
+    mbar
+        Accepted with a warning: the product is complete when the next statement begins.
 
     Raises
     ------
@@ -84,7 +86,9 @@ def gemm(
     Every product is exact or rounded to the accumulator's dtype (a float16 accumulator is summed
     in float32 within one call and rounded at its end); the order of the sum is the compiler's.
     """
-    del k_pack, wg_wait, mbar, annotations
+    del k_pack, wg_wait, annotations
+    if mbar is not None:
+        warn("T.gemm: mbar has no effect: the product is complete when the next statement begins")
     A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
     emit(Gemm(A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)))
 

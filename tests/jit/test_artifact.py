@@ -1,0 +1,51 @@
+"""`tvmtile.lower`: looking at what a program becomes."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import ir
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand
+
+CUDA = {"kind": "cuda", "arch": "sm_90a"}
+
+
+@T.prim_func
+def double(A: T.Tensor((128,), "float32")):
+    with T.Kernel(1, threads=128):
+        for i in T.Parallel(128):
+            A[i] = A[i] + A[i]
+
+
+def test_a_program_for_a_gpu_that_is_not_here():
+    artifact = tvmtile.lower(double, target=CUDA, enable_device_compile=True)
+    assert "__global__" in artifact.kernel_source
+    assert len(artifact.params) == 1
+    assert isinstance(artifact.device_mod, ir.IRModule)
+    assert artifact.rt_mod.imports
+
+
+def test_the_target_in_force_and_a_module():
+    with tvm.target.Target(CUDA):
+        assert "__global__" in tvmtile.lower(double).kernel_source
+    module = ir.IRModule({"double": double})
+    assert "define" in tvmtile.lower(module).kernel_source
+
+
+def test_names_of_other_backends():
+    for name in ("cython", "nvrtc"):
+        assert tvmtile.compile(double, target=CUDA, execution_backend=name).get_kernel_source()
+    with pytest.raises(InvalidOperand, match="'nvrtc' does not run programs for 'llvm'"):
+        tvmtile.compile(double, target="llvm", execution_backend="nvrtc")
+
+
+def test_names_of_tilelang():
+    from tvmtile.layout.fragment import Fragment
+    from tvmtile.layout.swizzle import make_swizzled_layout
+
+    assert tvmtile.tvm is tvm
+    assert Fragment is T.Fragment
+    assert make_swizzled_layout(None).kind == "auto"
