@@ -25,6 +25,7 @@ OPERATORS = (
     "fill",
     "finalize_reducer",
     "gemm",
+    "gemm_sp",
     "im2col",
     "import_source",
     "min_blocks",

@@ -42,6 +42,7 @@ from tvmtile.tileop.copy import async_copy, copy
 from tvmtile.tileop.dp4a import dp4a
 from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
+from tvmtile.tileop.gemm_sp import gemm_sp
 from tvmtile.tileop.im2col import c2d_im2col, im2col
 from tvmtile.tileop.printing import print
 from tvmtile.tileop.quantifier import all_of, any_of

@@ -1,0 +1,262 @@
+"""`T.gemm_sp`: multiply a tile of which half the elements are left out by another.
+
+Of four elements along K two are stored (2:4), with two bits each that say which; of two float32
+elements one is. The bits of a row lie one after the other in the elements of `E`, lowest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import DataType, tirx
+
+from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype, warn
+from tvmtile.rewriting import for_loop, nest, seq
+from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.gemm import GemmWarpPolicy
+from tvmtile.tileop.operands import (
+    as_region,
+    check_bounds,
+    check_operand,
+    constant,
+    describe,
+    dtype_of,
+    extents_of,
+    same_extents,
+)
+from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+
+__all__ = ["GemmSp", "gemm_sp", "reference"]
+
+_FLOATS = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+_INTEGERS = ("int8", "uint8")
+_ACCUMULATORS = {
+    **dict.fromkeys(_FLOATS, ("float16", "bfloat16", "float32", "float64")),
+    **dict.fromkeys(_INTEGERS, ("int32", "int64", "float32")),
+}
+_SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
+_METADATA = ("int8", "uint8", "int16", "uint16", "int32", "uint32")
+_BITS_OF_A_PLACE = 2
+
+
+def gemm_sp(
+    A_sparse: Any,
+    E: Any,
+    B: Any,
+    C: Any,
+    transpose_A: bool = False,
+    transpose_E: bool = False,
+    transpose_B: bool = False,
+    policy: GemmWarpPolicy = GemmWarpPolicy.Square,
+    clear_accum: bool = False,
+    k_pack: int = 1,
+    wg_wait: int = 0,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """`C += A @ B` where of four neighbours along K in `A` two are stored.
+
+    Parameters
+    ----------
+    A_sparse : buffer or region
+        [M, K / 2]; [K / 2, M] with `transpose_A`. Two of each four elements in their order; of each two
+        where they are float32.
+    E : buffer or region
+        Integers whose bits say which, lowest first: [M, K * b / 2 / bits], transposed with
+        `transpose_E`. There are b = 2 bits for each stored element, its place among the four; b = 4 for
+        float32, of which bit 1 is its place among the two.
+    B : buffer or region
+        [K, N]; [N, K] with `transpose_B`.
+    C : buffer or region
+        [M, N], the accumulator.
+    transpose_A, transpose_E, transpose_B : bool
+        The operand is stored transposed.
+    policy, k_pack, wg_wait, annotations
+        Accepted for TileLang's kernels.
+    clear_accum : bool
+        Begin from zero: `C = A @ B`.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the operands disagree on M, N or K.
+    UnsupportedDtype
+        If there is no rule for the dtypes.
+
+    Notes
+    -----
+    It is computed element by element on every target, slower than `T.gemm` of the dense tile; a
+    warning says so on GPUs.
+    """
+    del policy, k_pack, wg_wait, annotations
+    named = (("A_sparse", A_sparse), ("E", E), ("B", B), ("C", C))
+    a, e, b, c = (check_operand("gemm_sp", name, value) for name, value in named)
+    transposed = (bool(transpose_A), bool(transpose_E), bool(transpose_B))
+    emit(GemmSp(a, e, b, c, *transposed, clear_accum=bool(clear_accum)))
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class GemmSp(TileOp):
+    """Multiply a tile without half of its elements by another tile."""
+
+    name = "gemm_sp"
+    options = ("transpose_A", "transpose_E", "transpose_B", "clear_accum")
+
+    A: Any
+    E: Any
+    B: Any
+    C: Any
+    transpose_A: bool = False
+    transpose_E: bool = False
+    transpose_B: bool = False
+    clear_accum: bool = False
+
+    def reads(self) -> list[Any]:
+        operands = [self.A, self.E, self.B]
+        return operands if self.clear_accum else [*operands, self.C]
+
+    def writes(self) -> list[Any]:
+        return [self.C]
+
+    @property
+    def _place_bits(self) -> int:
+        """Bits of `E` for a stored element."""
+        return _BITS_OF_A_PLACE * (2 if dtype_of(self.A) == "float32" else 1)
+
+    def check(self) -> None:
+        for name in ("A", "E", "B", "C"):
+            operand = getattr(self, name)
+            extents = extents_of(operand)
+            if extents is None or any(constant(e) != 1 for e in extents[:-2]) or len(extents) < 2:
+                raise InvalidOperand(
+                    f"gemm_sp: {name} is {describe(operand)}, which is not a matrix",
+                    help="give a whole buffer or a region, `A[i0:i1, j0:j1]`",
+                )
+            check_bounds(self.name, operand)
+        self._check_dtypes()
+        rows, stored = _matrix(self.A, self.transpose_A)
+        depth, columns = _matrix(self.B, self.transpose_B)
+        words = stored * self._place_bits // DataType(dtype_of(self.E)).bits
+        expected = {
+            "B": (depth, stored * 2),
+            "E's rows": (_matrix(self.E, self.transpose_E)[0], rows),
+            "E": (_matrix(self.E, self.transpose_E)[1], words),
+            "C's rows": (_matrix(self.C, False)[0], rows),
+            "C's columns": (_matrix(self.C, False)[1], columns),
+        }
+        for what, (found, wanted) in expected.items():
+            if not same_extents(found, wanted):
+                raise ShapeMismatch(
+                    f"gemm_sp: {what} should have the extent {wanted}, not {found}\n"
+                    f"  A: {describe(self.A)}\n  E: {describe(self.E)}\n  B: {describe(self.B)}\n"
+                    f"  C: {describe(self.C)}",
+                    help="A is [M, K / 2], B is [K, N] and C is [M, N]; pass transpose_A, transpose_E "
+                    "or transpose_B for an operand that is stored the other way",
+                )
+
+    def _check_dtypes(self) -> None:
+        a, b, c, e = (dtype_of(operand) for operand in (self.A, self.B, self.C, self.E))
+        if a != b or c not in _ACCUMULATORS.get(a, ()) or e not in _METADATA:
+            raise UnsupportedDtype(
+                f"gemm_sp: there is no rule for {a} x {b} into {c} with {e}",
+                help=f"A and B have one dtype of {', '.join(_ACCUMULATORS)}, C is an accumulator for "
+                f"it, and E is one of {', '.join(_METADATA)}",
+            )
+
+    def as_loops(self) -> tirx.Stmt:
+        wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
+        total = tirx.decl_buffer((1,), wide, name="total", scope="local")
+        stored = _matrix(self.A, self.transpose_A)[1]
+
+        def body(variables: list[Any]) -> tirx.Stmt:
+            i, j = variables
+            s = tirx.Var("s", "int32")
+            left = converted(_load(self.A, self.transpose_A, i, s), wide)
+            right = converted(_load(self.B, self.transpose_B, self._place(i, s), j), wide)
+            held = tirx.BufferLoad(total, [0])
+            target = _load(self.C, False, i, j)
+            start = tirx.const(0, wide) if self.clear_accum else converted(target, wide)
+            return seq(
+                [
+                    tirx.AllocBuffer(total),
+                    tirx.BufferStore(total, start, [0]),
+                    for_loop(s, stored, tirx.BufferStore(total, held + left * right, [0])),
+                    tirx.BufferStore(
+                        target.source, converted(held, dtype_of(self.C)), target.indices
+                    ),
+                ]
+            )
+
+        return nest(list(_matrix(self.C, False)), body)
+
+    def _place(self, row: Any, stored: Any) -> Any:
+        """The place along K of a stored element."""
+        bits, word = self._place_bits, int(DataType(dtype_of(self.E)).bits)
+        first = stored * bits
+        load = _load(self.E, self.transpose_E, row, tirx.floordiv(first, word))
+        code = converted(load, "int32") >> tirx.floormod(first, word)
+        if bits == _BITS_OF_A_PLACE:
+            return tirx.floordiv(stored, 2) * 4 + (code & tirx.const(3, "int32"))
+        return stored * 2 + ((code >> 1) & tirx.const(1, "int32"))
+
+    def normalized(self) -> GemmSp:
+        A, E, B, C = (as_region(operand) for operand in (self.A, self.E, self.B, self.C))
+        return GemmSp(
+            A, E, B, C, self.transpose_A, self.transpose_E, self.transpose_B, self.clear_accum
+        )
+
+
+def _matrix(operand: Any, transposed: bool) -> tuple[Any, Any]:
+    extents = extents_of(operand) or []
+    rows, columns = extents[-2], extents[-1]
+    return (columns, rows) if transposed else (rows, columns)
+
+
+def _load(operand: Any, transposed: bool, row: Any, column: Any) -> Any:
+    if transposed:
+        row, column = column, row
+    *outer, rows, columns = operand.region
+    indices = [*(r.min for r in outer), rows.min + row, columns.min + column]
+    return tirx.BufferLoad(operand.source, indices)
+
+
+@lowering(GemmSp, target=("llvm", "metal", "cuda"), variant="elements")
+def gemm_sp_elements(op: GemmSp, context: LoweringContext) -> tirx.Stmt:
+    """Each element of the accumulator is a sum of products of what is stored."""
+    if context.target.kind.name != "llvm":
+        warn(
+            f"gemm_sp: {describe(op.C)} is computed element by element, which is slower than T.gemm "
+            "of the dense tile",
+            context.location,
+        )
+    return op.as_loops()
+
+
+def reference(
+    A: np.ndarray, E: np.ndarray, B: np.ndarray, C: np.ndarray, clear_accum: bool = False
+) -> np.ndarray:
+    """The product in float64, of operands that are not transposed.
+
+    Parameters
+    ----------
+    A, E, B, C : ndarray
+        The operands, as `gemm_sp` takes them.
+    clear_accum : bool
+        As of `gemm_sp`.
+    """
+    rows, stored = A.shape
+    bits = 4 if A.dtype == np.float32 else 2
+    unsigned = np.ascontiguousarray(E).view(np.uint8).reshape(rows, -1)
+    unpacked = np.unpackbits(unsigned, axis=1, bitorder="little").reshape(rows, stored, bits)
+    dense = np.zeros((rows, 2 * stored))
+    for i in range(rows):
+        for s in range(stored):
+            if bits == 4:
+                place = 2 * s + unpacked[i, s, 1]
+            else:
+                place = s // 2 * 4 + unpacked[i, s, 0] + 2 * unpacked[i, s, 1]
+            dense[i, place] += A[i, s]
+    product = dense @ B.astype(np.float64)
+    return product if clear_accum else product + C.astype(np.float64)
