@@ -18,10 +18,13 @@ from tvm.tirx import _ffi_api as _tirx_ffi
 from tvm.tirx.buffer import is_buffer_var
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm.tirx.script.builder.ir import register_script_namespace
+from tvm_ffi.core import CObject
+from tvm_ffi.core import _lookup_or_register_type_info_from_type_key as type_info_of_key
 
 __all__ = [
     "OPAQUE",
     "PURE",
+    "CObject",
     "IRBuilder",
     "buffer_var",
     "call_packed_returning",
@@ -33,6 +36,7 @@ __all__ = [
     "register_op_attr",
     "register_script_namespace",
     "split_host_device_mods",
+    "type_info_of_key",
 ]
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 import subprocess
 import sys
 import textwrap
 
 import pytest
+import torch
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import ArgumentError
+from tvmtile.jit.ir_data import from_data, to_data
+from tvmtile.spans import location_of
 
 PROGRAM = """
 import multiprocessing
@@ -99,3 +112,150 @@ def run(path, program):
 def test_a_kernel_that_has_run_runs_in_forked_processes(tmp_path):
     ways = [f"# {name}\n{textwrap.dedent(way)}\nassert is_right()\n" for name, way in WAYS.items()]
     run(tmp_path / "forks.py", PROGRAM + "\n".join(ways))
+
+
+@T.prim_func
+def scale(A: T.Tensor((8,), "float32"), factor: T.float32, B: T.Tensor((8,), "float32")):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(8):
+            B[i] = A[i] * factor
+
+
+@tvmtile.jit(target="llvm")
+def eager(A):
+    N = T.const("N")
+    A: T.Tensor((N,), T.float32)
+    B = T.empty((N,), T.float32)
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(N):
+            B[i] = A[i] + 1
+    return B
+
+
+@tvmtile.jit(out_idx=-1, target="llvm")
+def lazy(factor):
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                B[i] = A[i] * factor
+
+    return main
+
+
+METAL = {"target": "metal", "execution_backend": "emulator"}
+COMPILED = {
+    "llvm": {"target": "llvm"},
+    "the target as TVM has it": {"target": tvm.target.Target("llvm")},
+    "metal": METAL,
+    "options": {**METAL, "pass_configs": {tvmtile.PassConfigKey.TL_DISABLE_WARP_SPECIALIZED: True}},
+}
+
+
+def pickled(value):
+    return pickle.loads(pickle.dumps(value))
+
+
+def saved(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+@pytest.mark.parametrize("options", COMPILED)
+@pytest.mark.parametrize("travelled", [pickled, saved])
+def test_a_kernel_travels_as_its_program_and_its_options(options, travelled):
+    kernel = tvmtile.compile(scale, out_idx=-1, **COMPILED[options])
+    other = travelled(kernel)
+    assert other is not kernel
+    assert str(other.target) == str(kernel.target)
+    assert type(other.adapter) is type(kernel.adapter)
+    tvm.ir.assert_structural_equal(other.prim_func, kernel.prim_func)
+    a = torch.randn(8)
+    torch.testing.assert_close(other(a, 3.0), a * 3)
+
+
+def test_a_kernel_for_another_machine_travels():
+    kernel = tvmtile.compile(scale, target={"kind": "cuda", "arch": "sm_80"})
+    assert pickled(kernel).get_kernel_source() == kernel.get_kernel_source()
+
+
+def test_a_copy_of_a_kernel_is_the_kernel():
+    kernel = tvmtile.compile(scale, target="llvm")
+    for value in (kernel, eager, lazy):
+        assert copy.copy(value) is value
+        assert copy.deepcopy([value]) == [value]
+
+
+class Module(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(8))
+        self.scale = tvmtile.compile(scale, out_idx=-1, target="llvm")
+        self.add_one = eager
+        self.lazy = lazy
+
+    def forward(self, a):
+        return self.lazy(2.0)(self.add_one(self.scale(a * self.weight, 3.0)))
+
+
+@pytest.mark.parametrize("travelled", [copy.deepcopy, pickled, saved])
+def test_a_module_that_holds_kernels(travelled):
+    module = Module()
+    other = travelled(module)
+    a = torch.randn(8)
+    with torch.no_grad():
+        torch.testing.assert_close(other(a), module(a))
+
+
+def test_a_kernel_travels_to_a_new_process(tmp_path):
+    file = tmp_path / "kernel.pickle"
+    file.write_bytes(pickle.dumps(tvmtile.compile(scale, out_idx=-1, target="llvm")))
+    run(
+        tmp_path / "loads.py",
+        f"""
+import pathlib, pickle, torch
+kernel = pickle.loads(pathlib.Path({str(file)!r}).read_bytes())
+a = torch.randn(8)
+assert torch.equal(kernel(a, 2.0), a * 2)
+""",
+    )
+
+
+def test_functions_travel_by_name():
+    assert pickled(eager) is eager
+    assert pickled(lazy) is lazy
+
+
+def test_a_function_without_a_name_says_what_to_do():
+    @tvmtile.jit
+    def local(n):
+        return scale
+
+    with pytest.raises(pickle.PicklingError, match="define it in a module, or pickle the kernel"):
+        pickle.dumps(local)
+    assert isinstance(pickled(local.compile(8)), tvmtile.Kernel)
+
+
+def test_lines_and_variables_travel():
+    other = from_data(to_data(scale))
+    assert location_of(other.body) == location_of(scale.body)
+    assert location_of(other.body).file == __file__
+    with pytest.raises(ArgumentError, match="scale takes 3 arguments"):
+        pickled(tvmtile.compile(scale, target="llvm"))()
+
+
+def test_expressions_of_any_depth_travel():
+    x = tirx.Var("x", "int32")
+    total = x
+    for index in range(3000):
+        total = total * index + x
+    other = from_data(to_data(tirx.Evaluate(total)))
+    assert other.value.b.same_as(other.value.a.a.b)
+    assert tvm_ffi.structural_equal(other, tirx.Evaluate(total), map_free_vars=True)
+
+
+def test_what_has_no_fields_is_refused():
+    with pytest.raises(pickle.PicklingError, match="a tile program with a Function in it"):
+        to_data(tvm_ffi.convert([lambda: None]))

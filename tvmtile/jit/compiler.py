@@ -96,7 +96,14 @@ def compile(
     config = dict(pass_configs or {})
     warn_without_effect(config)
     module, adapter = _built(func, resolved, config, backend)
-    return Kernel(func, module, resolved, results, config, adapter)
+    kernel = Kernel(func, module, resolved, results, config, adapter)
+    kernel.options = {
+        "out_idx": out_idx,
+        "target": target,
+        "execution_backend": execution_backend,
+        "pass_configs": config,
+    }
+    return kernel
 
 
 def _built(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import pickle
 import sys
 import textwrap
 import types
@@ -199,6 +200,22 @@ class JitFunction:
     def get_kernel_source(self, *args: Any, **kwargs: Any) -> str:
         """The code that is generated for these arguments."""
         return self.compile(*args, **kwargs).get_kernel_source()
+
+    def __copy__(self) -> JitFunction:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> JitFunction:
+        return self
+
+    def __reduce__(self) -> str:
+        """By its name, as Python pickles functions."""
+        name = self.func.__qualname__
+        if "<locals>" in name:
+            raise pickle.PicklingError(
+                f"{name} can't be pickled: it is defined in a function, where no other process "
+                "finds it; define it in a module, or pickle the kernel that its `compile` returns"
+            )
+        return name
 
     def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
         self._bind(self._signature.bind, args, kwargs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -23,6 +25,7 @@ from tvmtile.extents import linear_in, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
+from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.passes.accesses import accesses_of
@@ -63,7 +66,14 @@ class Kernel:
         Which parameters are results.
     adapter : Adapter
         What runs it; that of the emulator has `statistics` of the last call.
+    options : mapping
+        What `tvmtile.compile` was given besides the program.
+
+    A copy of a kernel is the kernel itself. Pickled, it is its program and its options, and is compiled
+    again where it is loaded.
     """
+
+    options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(
         self,
@@ -248,6 +258,20 @@ class Kernel:
     def _uses(self, var: ir.Var) -> bool:
         return contains(self.prim_func.body, ir.Var, var.same_as)
 
+    # Taking it elsewhere ---------------------------------------------------------------------
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Kernel:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = dict(self.options)
+        if isinstance(options.get("target"), Target):
+            options["target"] = json.loads(str(options["target"]))
+        return _compiled_again, (to_data(self.prim_func), options)
+
     # Looking at it ---------------------------------------------------------------------------
 
     def get_kernel_source(self, kernel_only: bool = True) -> str:
@@ -331,6 +355,13 @@ class Kernel:
         from tvmtile.jit.trace import lowering_steps
 
         return lowering_steps(self.prim_func, self.target, self._config)
+
+
+def _compiled_again(program: list[Node], options: Mapping[str, Any]) -> Kernel:
+    """The kernel that was pickled."""
+    from tvmtile.jit.compiler import compile as compile_program
+
+    return compile_program(from_data(program), **options)
 
 
 def _bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:
