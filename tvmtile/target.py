@@ -21,6 +21,7 @@ __all__ = [
     "host_target",
     "parse",
     "resolve",
+    "runs_here",
     "target_kinds",
 ]
 
@@ -63,13 +64,14 @@ def resolve(target: Any) -> Target:
         "metal4" those from M5 on, as `{"kind": "metal", "keys": ["metal4", "metal", "gpu"]}` does.
         "cuda" is this machine's NVIDIA GPU; `{"kind": "cuda", "arch": "sm_90a"}` names one that may be
         elsewhere, with the letter that gives access to instructions of this one architecture.
+        `{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}` is a CPU that may be elsewhere.
         A GPU's target without a host gets this machine as its host.
 
     Raises
     ------
     UnknownTarget
         If TVM has no such target, or tile programs can't be lowered for it, or there is no GPU for
-        "cuda".
+        "cuda", or the addresses of its CPU have 32 bits.
     """
     if isinstance(target, str):
         target = _ALIASES.get(target, target)
@@ -81,9 +83,35 @@ def resolve(target: Any) -> Target:
             f"tile programs can't be lowered for {resolved.kind.name!r}",
             help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
         )
-    if resolved.kind.name == "llvm" or resolved.host is not None:
-        return resolved
-    return resolved.with_host(host_target())
+    if resolved.kind.name != "llvm" and resolved.host is None:
+        return resolved.with_host(host_target())
+    architecture = _machine(resolved)[0]
+    if "64" not in architecture or architecture.startswith("wasm"):
+        raise UnknownTarget(
+            f"tile programs can't be lowered for {architecture}",
+            help="they need a CPU with 64-bit addresses and threads, as x86_64, aarch64 and riscv64",
+        )
+    return resolved
+
+
+_SAME_ARCHITECTURE = {"arm64": "aarch64", "arm64e": "aarch64", "amd64": "x86_64"}
+_SYSTEMS = ("linux", "darwin", "macos", "windows", "ios", "android")
+_SAME_SYSTEM = {"macos": "darwin"}
+
+
+def runs_here(target: Target) -> bool:
+    """Tell whether this machine's CPU can run what is compiled for a target, or for its host."""
+    return _machine(target) == _machine(host_target())
+
+
+def _machine(target: Target) -> tuple[str, str]:
+    """The architecture and the system of a target's CPU, or of its host's."""
+    cpu = target if target.kind.name == "llvm" else target.host
+    triple = str(cpu.attrs.get("mtriple") or codegen.llvm_get_system_triple()).lower()
+    architecture, *others = triple.split("-")
+    systems = (name for part in others for name in _SYSTEMS if part.startswith(name))
+    system = next(systems, "")
+    return _SAME_ARCHITECTURE.get(architecture, architecture), _SAME_SYSTEM.get(system, system)
 
 
 def parse(target: Any) -> Target:

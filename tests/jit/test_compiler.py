@@ -7,7 +7,13 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, InvalidValue, TileWarning
+from tvmtile.errors import (
+    InvalidOperand,
+    InvalidValue,
+    MissingDependency,
+    TileWarning,
+    UnknownTarget,
+)
 
 
 def scale(n, factor):
@@ -81,3 +87,39 @@ def test_a_position_that_is_no_parameter():
 def test_tilelangs_name_of_a_kernel():
     assert tvmtile.JITKernel is tvmtile.Kernel
     assert isinstance(tvmtile.compile(scale(4, 1)), tvmtile.JITKernel)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu"},
+        {"kind": "cuda", "arch": "sm_80", "host": {"kind": "llvm", "mtriple": "aarch64-linux-gnu"}},
+        {"kind": "llvm", "mtriple": "riscv64-linux-gnu"},
+    ],
+)
+def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path):
+    kernel = tvmtile.compile(scale(8, 3.0), target=target)
+    triple = target.get("host", target)["mtriple"]
+    assert f'target triple = "{triple}"' in kernel.get_kernel_source(kernel_only=False)
+    library = tmp_path / "kernel.tar"
+    kernel.module.export_library(str(library))
+    assert library.stat().st_size > 1000
+    with pytest.raises(MissingDependency) as caught:
+        kernel(torch.zeros(8), torch.zeros(8))
+    assert caught.value.message == f"scale was compiled for {triple}, which this machine is not"
+    assert "export_library" in caught.value.help
+
+
+@pytest.mark.parametrize("architecture", ["wasm32", "wasm64", "i686", "armv7"])
+def test_machines_that_tile_programs_are_not_lowered_for(architecture):
+    with pytest.raises(UnknownTarget, match=f"can't be lowered for {architecture}") as caught:
+        tvmtile.compile(
+            scale(8, 3.0), target={"kind": "llvm", "mtriple": f"{architecture}-unknown-linux"}
+        )
+    assert "64-bit addresses" in caught.value.help
+
+
+def test_the_host_of_a_metal_program_is_this_machine():
+    target = {"kind": "metal", "host": {"kind": "llvm", "mtriple": "riscv64-linux-gnu"}}
+    with pytest.raises(UnknownTarget, match="a Metal program is launched from this machine"):
+        tvmtile.compile(scale(8, 3.0), target=target, execution_backend="emulator")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import tvm
 from tvm import ir
+from tvm.target import Target
 
+from tvmtile.errors import MissingDependency
 from tvmtile.jit.arguments import with_addresses
+from tvmtile.target import runs_here
 
 __all__ = ["Adapter", "TvmAdapter"]
+
+
+_DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "metal"}
 
 
 class Adapter(ABC):
@@ -45,16 +51,28 @@ class TvmAdapter(Adapter):
         The function to call.
     params : sequence of Var
         Its parameters.
-    device : str
-        Where its tensors are.
+    target : Target
+        What it was built for. A program for another machine can be looked at and exported; calling it
+        is an error.
     """
 
-    def __init__(
-        self, module: Any, name: str, params: Sequence[ir.Var], device: str = "cpu"
-    ) -> None:
-        self.device = device
-        self.call = with_addresses(tvm.runtime.Executable(module)[name], params)
+    def __init__(self, module: Any, name: str, params: Sequence[ir.Var], target: Target) -> None:
+        self.device = _DEVICES[target.kind.name]
         self._module = module
+        self._name = name
+        self._cpu = str((target.host or target).attrs.get("mtriple", "this machine"))
+        if runs_here(target):
+            self.call = with_addresses(tvm.runtime.Executable(module)[name], params)
+        else:
+            self.call = self._refuse_elsewhere
+
+    def _refuse_elsewhere(self, *args: Any) -> NoReturn:
+        del args
+        raise MissingDependency(
+            f"{self._name} was compiled for {self._cpu}, which this machine is not",
+            help='kernel.module.export_library("kernel.tar") writes its object files; leave the target '
+            "out to run the kernel here",
+        )
 
     def source(self, kernel_only: bool) -> str:
         """LLVM's intermediate language on a CPU; on a GPU its kernels, then the host's part."""

@@ -17,6 +17,7 @@ from tvmtile.errors import (
     InvalidValue,
     NoLowering,
     TileError,
+    UnknownTarget,
     hide_internal_frames,
     warn,
 )
@@ -28,7 +29,7 @@ from tvmtile.jit.kernel import Kernel, name_of
 from tvmtile.jit.metal import build_program
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
 from tvmtile.passes import Verifier
-from tvmtile.target import resolve
+from tvmtile.target import resolve, runs_here
 from tvmtile.transform import PassConfigKey, is_of_tilelang, warn_without_effect
 
 __all__ = ["build", "compile", "par_compile", "pass_context"]
@@ -114,11 +115,15 @@ def _built(
     if target.kind.name == "cuda":
         with compiling(target) as compilation:
             module = build(func, target, config)
-        return module, CudaAdapter(module, name, params, compilation)
+        return module, CudaAdapter(module, name, params, target, compilation)
     if backend not in METAL_ADAPTERS:
         module = build(func, target, config)
-        device = "metal" if target.kind.name == "metal" else "cpu"
-        return module, TvmAdapter(module, name, params, device)
+        return module, TvmAdapter(module, name, params, target)
+    if not runs_here(target):
+        raise UnknownTarget(
+            f"a Metal program is launched from this machine, not from {target.host}",
+            help="leave the host out of the target",
+        )
     with _compiling(func, target, config) as mod:
         program = build_program(mod, target)
     return program.module, METAL_ADAPTERS[backend](program, name, params)

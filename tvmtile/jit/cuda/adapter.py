@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from tvm import ir
+from tvm.target import Target
 
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import MissingDependency
 from tvmtile.jit.adapter import TvmAdapter
 from tvmtile.jit.cuda.compilation import Compilation
 from tvmtile.jit.cuda.nvrtc import Binary, compile_source
+from tvmtile.target import runs_here
 
 __all__ = ["CudaAdapter"]
 
@@ -30,18 +32,24 @@ class CudaAdapter(TvmAdapter):
         The function to call.
     params : sequence of Var
         Its parameters.
+    target : Target
+        What it was built for.
     compilation : Compilation
-        What the module was built for, and what NVRTC made of it if it was asked.
+        What NVRTC made of the module if it was asked.
     """
 
     def __init__(
-        self, module: Any, name: str, params: Sequence[ir.Var], compilation: Compilation
+        self,
+        module: Any,
+        name: str,
+        params: Sequence[ir.Var],
+        target: Target,
+        compilation: Compilation,
     ) -> None:
-        super().__init__(module, name, params, device="cuda")
+        super().__init__(module, name, params, target)
         self._compilation = compilation
-        if not has_gpu():
+        if runs_here(target) and not has_gpu():
             self.call = self._refuse
-        self._name = name
 
     def _refuse(self, *args: Any) -> NoReturn:
         del args
