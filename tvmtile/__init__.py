@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tvm import DataType
 
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
+    from tvmtile.jit.cache import disable_cache, enable_cache, is_cache_enabled
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
@@ -30,6 +31,9 @@ __all__ = [
     "__version__",
     "cdiv",
     "compile",
+    "disable_cache",
+    "enable_cache",
+    "is_cache_enabled",
     "jit",
     "lower",
     "next_power_of_2",
@@ -47,6 +51,9 @@ _LAZY = {
     "TensorSupplyType": "profiler",
     "cdiv": "math",
     "compile": "jit",
+    "disable_cache": "jit.cache",
+    "enable_cache": "jit.cache",
+    "is_cache_enabled": "jit.cache",
     "lower": "jit",
     "next_power_of_2": "math",
     "par_compile": "jit",

@@ -7,8 +7,9 @@ import pytest
 import torch
 import tvm
 
+import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import UnsupportedDtype
+from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.language.dtypes import as_dtype, dtype_names
 
 
@@ -99,3 +100,17 @@ def test_dtypes_are_taken_apart_by_tvms_class():
         (16, 1),
         (8, 4),
     ]
+
+
+def test_a_vector_of_one_value_a_lane():
+    @T.prim_func
+    def kernel(A: T.Tensor((8,), "float16")):
+        with T.Kernel(1):
+            A[0:2] = T.float16x2(A[4], 3)
+            A[2:4] = T.float16x2(A[5], A[6])
+
+    a = torch.arange(8).half()
+    tvmtile.compile(kernel)(a)
+    assert a.tolist() == [4, 3, 5, 6, 4, 5, 6, 7]
+    with pytest.raises(InvalidOperand, match="T.float16x2: 3 values for 2 lanes"):
+        T.float16x2(1, 2, 3)

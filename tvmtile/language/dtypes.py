@@ -61,21 +61,40 @@ class DType(DataType):
 
     __slots__ = ()
 
-    def __call__(self, value: Any = None) -> Any:
-        """A constant or a cast of `value`; without one, a new variable of this dtype.
+    def __call__(self, *values: Any) -> Any:
+        """A constant or a cast of a value; without one, a new variable of this dtype.
 
         Parameters
         ----------
-        value : number, str or Expr, optional
-            "inf", "-inf" and "nan" are numbers too.
+        *values : number, str or Expr
+            "inf", "-inf" and "nan" are numbers too. Of a vector dtype, one value for all lanes or one
+            for each.
+
+        Raises
+        ------
+        InvalidOperand
+            If there are several values, and not one for each lane.
         """
-        if value is None:
+        if len(values) > 1:
+            return self._vector(values)
+        if not values or values[0] is None:
             return tirx.Var("", str(self))
+        (value,) = values
         if isinstance(value, str):
             value = float(value)
         if isinstance(value, bool | int | float):
             return tirx.const(value, str(self))
         return cast(value, self)
+
+    def _vector(self, values: tuple[Any, ...]) -> Any:
+        """A vector of one value a lane."""
+        if len(values) != self.lanes:
+            raise InvalidOperand(
+                f"T.{self}: {len(values)} values for {self.lanes} lanes",
+                help="give one value for all lanes, or one for each",
+            )
+        lane = DType(str(self).rpartition("x")[0])
+        return tirx.Shuffle([lane(value) for value in values], list(range(len(values))))
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, int | slice):

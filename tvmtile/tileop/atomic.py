@@ -163,7 +163,7 @@ def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
     """
     if memory_order not in ("relaxed", "release", "seq_cst"):
         raise InvalidValue(
-            f"atomic_store: memory_order={memory_order!r}",
+            f"atomic_store does not support memory_order={memory_order!r}",
             help='a store is "relaxed", "release" or "seq_cst"',
         )
     _update("store", dst, src, memory_order, return_prev=False)
@@ -186,7 +186,7 @@ def atomic_load(src: Any, memory_order: str = "seq_cst") -> ir.Expr:
     """
     if memory_order not in ("relaxed", "consume", "acquire", "seq_cst"):
         raise InvalidValue(
-            f"atomic_load: memory_order={memory_order!r}",
+            f"atomic_load does not support memory_order={memory_order!r}",
             help='a load is "relaxed", "consume", "acquire" or "seq_cst"',
         )
     return checked_call(AtomicLoad(_single("atomic_load", "src", src), memory_order))
