@@ -59,6 +59,7 @@ from tvmtile.passes import (
     PlanPipeline,
     PlanSharedMemory,
     ReadFromDevice,
+    ReduceAccumulations,
     RollLoopsWithExits,
     RunSingleIterations,
     SerializeThreads,
@@ -107,6 +108,7 @@ _METAL: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureReturns,  # what follows a return of a thread depends on a condition
     ReadFromDevice,  # tiles that are read once are not staged
+    ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
     PlanPipeline,  # what of a loop may run ahead, and how far
@@ -135,6 +137,7 @@ _CUDA: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     Legalize,  # operands of tile operators become explicit regions
     StructureReturns,  # what follows a return of a thread depends on a condition
+    ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, copies run ahead, in groups that are waited for

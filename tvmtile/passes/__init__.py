@@ -45,6 +45,7 @@ from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, Pla
 from tvmtile.passes.plan_pipeline import PlanPipeline
 from tvmtile.passes.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.read_from_device import ReadFromDevice
+from tvmtile.passes.reduce_accumulations import ReduceAccumulations
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
@@ -98,6 +99,7 @@ __all__ = [
     "PlanPipeline",
     "PlanSharedMemory",
     "ReadFromDevice",
+    "ReduceAccumulations",
     "RollLoopsWithExits",
     "RunSingleIterations",
     "SerializeThreads",

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand
+from tvmtile.passes.contributions import contribution
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import ScopedRewriter, contains, seq, substitute
 from tvmtile.scopes import FRAGMENT_SCOPE
@@ -176,7 +177,7 @@ class _Split(ScopedRewriter):
         indices = [self.mutate(index) for index in node.indices]
         if not parts.is_open:
             return tirx.BufferStore(parts.result, self.mutate(node.value), indices, node.span)
-        value = _contribution(node, parts.combiner)
+        value = contribution(node, parts.combiner)
         if value is None:
             raise InvalidOperand(
                 f"{describe(node.buffer)} is stored something else than a contribution",
@@ -198,19 +199,3 @@ def _constant_fill(op: TileOp) -> Any:
     if len(stores) != 1 or contains(stores[0].value, (ir.TensorLoad, ir.Var), lambda _: True):
         return None
     return stores[0].value
-
-
-def _contribution(store: tirx.BufferStore, combiner: Combiner) -> Any:
-    """What a store combines with the element that it stores to; None where it does something else."""
-    element = tirx.BufferLoad(store.buffer, list(store.indices))
-    value = store.value
-    operands = value.args if isinstance(value, ir.Call) else [getattr(value, k, None) for k in "ab"]
-    for number, operand in enumerate(operands):
-        if len(operands) != 2 or not tvm_ffi.structural_equal(operand, element):
-            continue
-        other = operands[1 - number]
-        ways = (combiner.combine(other, element), combiner.combine(element, other))
-        is_pure = not contains(other, ir.Var, store.buffer.same_as)
-        if is_pure and any(tvm_ffi.structural_equal(value, way) for way in ways):
-            return other
-    return None

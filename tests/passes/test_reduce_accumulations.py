@@ -1,0 +1,181 @@
+"""ReduceAccumulations: what is reduced, what stays, and that the numbers are the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tvm import ir
+from tvm_ffi import structural_equal
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.passes import ReduceAccumulations
+
+M, N = 24, 64
+
+
+def kernel(body, result=(M,), dtype="float32", threads=64, start=0):
+    """Accumulate over a tile into a fragment, as `body(total, x)` says."""
+
+    @T.prim_func
+    def main(A: T.Tensor((M, N), dtype), C: T.Tensor(result, dtype)):
+        with T.Kernel(1, threads=threads):
+            x = T.alloc_shared((M, N), dtype)
+            total = T.alloc_fragment(result, dtype)
+            T.copy(A, x)
+            T.fill(total, start)
+            body(total, x)
+            T.copy(total, C)
+
+    return main
+
+
+def is_reduced(program):
+    module = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
+    return not structural_equal(ReduceAccumulations(module), module)
+
+
+@T.macro
+def by_rows(total, x):
+    for i, j in T.Parallel(M, N):
+        total[i] += x[i, j] * x[i, j]
+
+
+@T.macro
+def by_columns(total, x):
+    for i, j in T.Parallel(M, N):
+        total[j] += x[i, j]
+
+
+@T.macro
+def by_all(total, x):
+    for i, j in T.Parallel(M, N):
+        total[0] = x[i, j] + total[0]
+
+
+@T.macro
+def with_names(total, x):
+    for i, j in T.Parallel(M, N):
+        value = x[i, j] * 2
+        total[i] += value * value
+
+
+@T.macro
+def where_positive(total, x):
+    for i, j in T.Parallel(M, N):
+        if x[i, j] > 0:
+            total[i] += x[i, j]
+
+
+@T.macro
+def greatest(total, x):
+    for i, j in T.Parallel(M, N):
+        total[i] = T.max(total[i], x[i, j])
+
+
+@T.macro
+def least_where_large(total, x):
+    for i, j in T.Parallel(M, N):
+        if j >= 5:
+            total[i] = T.min(total[i], x[i, j])
+
+
+@T.macro
+def in_iterations(total, x):
+    for k in T.serial(4):
+        for i, j in T.Parallel(M, N // 4):
+            total[i] += x[i, k * (N // 4) + j]
+
+
+REDUCED = {
+    "rows": (by_rows, (M,), lambda a: (a * a).sum(1)),
+    "columns": (by_columns, (N,), lambda a: a.sum(0)),
+    "all": (by_all, (1,), lambda a: a.sum().view(1)),
+    "names": (with_names, (M,), lambda a: (4 * a * a).sum(1)),
+    "condition": (where_positive, (M,), lambda a: a.clamp(min=0).sum(1)),
+    "maximum": (greatest, (M,), lambda a: a.amax(1).clamp(min=0)),
+    "minimum": (least_where_large, (M,), lambda a: a[:, 5:].amin(1).clamp(max=0)),
+    "iterations": (in_iterations, (M,), lambda a: a.sum(1)),
+}
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("form", REDUCED)
+def test_accumulations_are_reduced(form, dtype, target):
+    body, result, reference = REDUCED[form]
+    program = kernel(body, result, dtype)
+    assert is_reduced(program)
+    a = torch.randint(-9, 9, (M, N)).to(getattr(torch, dtype))
+    c = torch.empty(result, dtype=a.dtype)
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    tvmtile.compile(program, target=target, **backend)(a, c)
+    torch.testing.assert_close(c, reference(a).to(a.dtype))
+
+
+@T.macro
+def read_again(total, x):
+    for i, j in T.Parallel(M, N):
+        total[i] += x[i, j]
+        x[i, j] = total[i]
+
+
+@T.macro
+def in_a_loop(total, x):
+    for i, j in T.Parallel(M, N // 4):
+        for k in T.serial(4):
+            total[i] += x[i, j * 4 + k]
+
+
+@T.macro
+def elementwise(total, x):
+    for i in T.Parallel(M):
+        total[i] += x[i, 0]
+
+
+@T.macro
+def backwards(total, x):
+    for i, j in T.Parallel(M, N):
+        total[M - 1 - i] += x[i, j]
+
+
+@T.macro
+def no_accumulation(total, x):
+    for i, j in T.Parallel(M, N):
+        total[i] = x[i, 0]
+
+
+@pytest.mark.parametrize("body", [read_again, in_a_loop, elementwise, backwards, no_accumulation])
+def test_what_is_something_else_stays(body):
+    assert not is_reduced(kernel(body))
+
+
+def test_sums_of_narrow_floats_stay_as_they_round_after_each_term():
+    assert not is_reduced(kernel(by_rows, dtype="float16"))
+
+
+def test_a_few_terms_are_left_to_a_thread_where_all_threads_have_sums():
+    @T.macro
+    def body(total, x):
+        for i, j in T.Parallel(M, 4):
+            total[i] += x[i, j]
+
+    assert not is_reduced(kernel(body, threads=16))
+    assert is_reduced(kernel(body, threads=64))
+
+
+def test_terms_in_other_threads_than_the_sums_need_no_shared_memory():
+    @T.prim_func
+    def main(A: T.Tensor((M, N), "float16"), C: T.Tensor((M,), "float32")):
+        with T.Kernel(1, threads=128):
+            x = T.alloc_fragment((M, N), "float16")
+            total = T.alloc_fragment((M,), "float32")
+            T.copy(A, x)
+            T.clear(total)
+            for i, j in T.Parallel(M, N):
+                total[i] += T.cast(x[i, j], "float32") * T.cast(x[i, j], "float32")
+            T.copy(total, C)
+
+    source = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_80"}).get_kernel_source()
+    assert "__shfl_xor_sync" in source
+    assert "__shared__" not in source
