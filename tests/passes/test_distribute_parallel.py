@@ -373,3 +373,23 @@ def test_a_place_that_is_loaded_is_known_before_what_lies_there():
     order, A, C = torch.randperm(128).int(), torch.randn(128), torch.empty(128)
     emulated(main)(order, A, C)
     assert torch.equal(C, A[order.long()])
+
+
+def test_loads_move_as_vectors_beside_several_stores_to_registers():
+    @T.prim_func
+    def main(A: T.Tensor((32, 64), "float32"), C: T.Tensor((2, 32, 64), "float32")):
+        with T.Kernel(1, threads=64):
+            once = T.alloc_fragment((32, 64), "float32")
+            squared = T.alloc_fragment((32, 64), "float32")
+            for i, j in T.Parallel(32, 64):
+                value = A[i, j]
+                once[i, j] = value
+                squared[i, j] = value * value
+            T.copy(once, C[0, 0, 0])
+            T.copy(squared, C[1, 0, 0])
+
+    kernel = emulated(main)
+    assert "= *(device float4*)(A_ptr" in kernel.get_kernel_source()
+    A, C = torch.randn(32, 64), torch.empty(2, 32, 64)
+    kernel(A, C)
+    torch.testing.assert_close(C, torch.stack([A, A * A]))

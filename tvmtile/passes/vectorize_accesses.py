@@ -87,13 +87,24 @@ def _is_stored_once(body: tirx.Stmt) -> bool:
     return isinstance(last, tirx.BufferStore) and all(isinstance(x, tirx.Bind) for x in names)
 
 
+def _stores_registers(body: tirx.Stmt) -> bool:
+    """Tell whether an iteration is names and stores to registers that it does not load."""
+    statements = list(flattened(body))
+    if not all(isinstance(x, tirx.Bind | tirx.BufferStore) for x in statements):
+        return False
+    stored = {x.buffer for x in statements if isinstance(x, tirx.BufferStore)}
+    return all(is_private(b) or is_fragment(b) for b in stored) and not contains(
+        body, ir.TensorLoad, lambda load: load.source in stored
+    )
+
+
 def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
     """The loads that every iteration does, at places that are known before it.
 
-    None where the body is more than one store: what a later statement loads may be what an earlier
-    one has stored.
+    None where the body stores to memory more than once: what a later statement loads may be what an
+    earlier one has stored.
     """
-    if not _is_stored_once(body):
+    if not _is_stored_once(body) and not _stores_registers(body):
         return []
     found: list[ir.TensorLoad] = []
 
