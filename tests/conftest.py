@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="compile the kernels of tests/gpu for every architecture where there is no GPU, not two",
     )
+
+
+def pytest_configure() -> None:
+    """Compile what names no target for the CPU, on a machine with a GPU too."""
+    os.environ.setdefault("TVMTILE_TARGET", "llvm")
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ from tvmtile.jit.adapter import Adapter, TvmAdapter
 from tvmtile.jit.backends import METAL_ADAPTERS, backend_for
 from tvmtile.jit.cuda import CudaAdapter, compiling
 from tvmtile.jit.failures import known_options, translate_failures
+from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
 from tvmtile.jit.kernel import Kernel, name_of
 from tvmtile.jit.metal import build_program
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
@@ -58,7 +59,10 @@ def compile(
         Parameters that are results: a call allocates and returns them. Negative ones count from the
         end. A kernel that declares results with `T.empty` needs none.
     target : str, dict or Target, optional
-        Where it runs; this machine's CPU where absent.
+        Where it runs. Where it is absent or "auto", the kernel is built for the kind of device that the
+        tensors of a call are on (CPU, CUDA, an Apple GPU), once for each kind; what can be looked at
+        before a call is for this machine's GPU, if it has one. `TVMTILE_TARGET` in the environment
+        stands for an absent target: a name, or a dictionary as JSON.
     execution_backend : str
         Who runs the kernel. "tvm_ffi" is TVM's own runtime. A Metal program is run by "torch", on
         tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.testing.metal`). "auto" is
@@ -91,20 +95,31 @@ def compile(
             f"tvmtile.compile takes a T.prim_func, not a {type(func).__name__}",
             help="decorate the kernel with @T.prim_func; call a factory that returns one",
         )
-    resolved = resolve(None if target == "auto" else target)
-    backend = backend_for(execution_backend, resolved)
-    results = _result_positions(func, out_idx)
-    config = dict(pass_configs or {})
-    warn_without_effect(config)
-    module, adapter = _built(func, resolved, config, backend)
-    kernel = Kernel(func, module, resolved, results, config, adapter)
-    kernel.options = {
+    options = {
         "out_idx": out_idx,
         "target": target,
         "execution_backend": execution_backend,
-        "pass_configs": config,
+        "pass_configs": dict(pass_configs or {}),
     }
+    kernel = _compiled(func, options)
+    kernel.options = options
     return kernel
+
+
+def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
+    results = _result_positions(func, options["out_idx"])
+    warn_without_effect(options["pass_configs"])
+    target = options["target"]
+    if target is None or target == "auto":
+        target = chosen_target()
+        if target is None and best_target() != "llvm":
+            return FollowingKernel(
+                func, results, lambda kind: compile(func, **{**options, "target": kind})
+            )
+    resolved = resolve(target)
+    backend = backend_for(options["execution_backend"], resolved)
+    module, adapter = _built(func, resolved, options["pass_configs"], backend)
+    return Kernel(func, module, resolved, results, options["pass_configs"], adapter)
 
 
 def _built(

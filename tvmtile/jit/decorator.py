@@ -23,6 +23,7 @@ from tvmtile.errors import (
 )
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import par_compile
+from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 from tvmtile.language.frontend.entry import Macro
 
@@ -53,8 +54,8 @@ def jit(
     out_idx : int or sequence of int, optional
         Parameters that are results, in the lazy style.
     target : str, dict or Target, optional
-        Where it runs. Where absent, an eager kernel runs where its first call's tensors are, and a
-        lazy one on this machine's CPU.
+        Where it runs. Where absent, a kernel runs where the tensors of a call are, as of
+        `tvmtile.compile`.
     execution_backend : str
         As of `tvmtile.compile`.
     pass_configs : mapping, optional
@@ -257,7 +258,7 @@ class JitFunction:
         if kernel is None:
             options = dict(self._options)
             if options["target"] in (None, "auto"):
-                options["target"] = _target_of(tensors)
+                options["target"] = chosen_target() or target_of(tensors)
             kernel = self._kernels[key] = compile_program(build(), **options)
         return kernel, tensors
 
@@ -286,16 +287,10 @@ class JitFunction:
             )
         values = description.values(tensors, extra)
         return (
-            (key, tuple(sorted(values.items())), _target_of(tensors.values())),
+            (key, tuple(sorted(values.items())), target_of(tensors.values())),
             lambda: self._eager.build(constants, description.specs, values),
             list(tensors.values()),
         )
-
-
-def _target_of(arguments: Iterable[Any]) -> str | None:
-    """Metal for tensors on an Apple GPU; None, which is the CPU, for others."""
-    on_mps = (str(getattr(argument, "device", "")).startswith("mps") for argument in arguments)
-    return "metal" if any(on_mps) else None
 
 
 def _is_tensor(value: Any) -> bool:

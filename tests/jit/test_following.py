@@ -1,0 +1,134 @@
+"""Kernels without a target run where their tensors are."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import tvm
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, TileWarning, UnknownTarget
+from tvmtile.jit import compiler, following
+from tvmtile.jit.following import FollowingKernel, best_target, chosen_target, target_of
+
+
+@T.prim_func
+def double(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32")):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(8):
+            B[i] = A[i] * 2
+
+
+@tvmtile.jit(out_idx=-1)
+def lazy():
+    return double
+
+
+class OnDevice(torch.Tensor):
+    """A tensor on the CPU that says it is elsewhere."""
+
+    where = "mps"
+
+    @property
+    def device(self):
+        return torch.device(self.where)
+
+
+class OnCuda(OnDevice):
+    where = "cuda:1"
+
+
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch):
+    monkeypatch.delenv("TVMTILE_TARGET")
+
+
+@pytest.fixture
+def apple_gpu(monkeypatch):
+    """A machine whose GPU is Apple's, emulated."""
+    for module in (compiler, following):
+        monkeypatch.setattr(module, "best_target", lambda: "metal")
+
+
+def test_the_target_of_tensors():
+    a = torch.zeros(8)
+    assert target_of([3, a, 2.0]) == "llvm"
+    assert target_of([a, a.as_subclass(OnCuda)]) == "cuda"
+    assert target_of([a.as_subclass(OnDevice), a]) == "metal"
+    assert target_of([np.zeros(8)]) == "llvm"
+    assert target_of([tvm.runtime.tensor(np.zeros(8))]) == "llvm"
+    assert target_of([a.to("meta")]) == "llvm"
+    assert target_of([3]) is None
+
+
+def test_the_best_target_of_a_machine(monkeypatch):
+    monkeypatch.setattr(following, "has_gpu", lambda: False)
+    monkeypatch.setattr(following, "mps_is_available", lambda: True)
+    monkeypatch.setattr("sys.platform", "linux")
+    assert best_target() == "llvm"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert best_target() == "metal"
+    monkeypatch.setattr(following, "has_gpu", lambda: True)
+    assert best_target() == "cuda"
+
+
+def test_where_there_is_a_cpu_only_a_kernel_is_built_at_once():
+    if best_target() != "llvm":
+        pytest.skip("this machine has a GPU")
+    assert type(tvmtile.compile(double)) is tvmtile.Kernel
+
+
+@pytest.mark.filterwarnings("ignore:this machine has no Apple GPU")
+def test_a_kernel_is_built_once_for_each_kind_of_device(apple_gpu, monkeypatch):
+    kernel = lazy()
+    assert isinstance(kernel, FollowingKernel)
+    assert "#include <metal_stdlib>" in kernel.get_kernel_source()
+    assert kernel.target.kind.name == "metal"
+    a = torch.randn(8)
+    torch.testing.assert_close(kernel(a), a * 2)
+    assert kernel.target.kind.name == "llvm"
+    assert "target triple" in kernel.get_kernel_source()
+    assert kernel.lowering
+    cpu = kernel.module
+    with monkeypatch.context() as patch:
+        patch.setattr(following, "target_of", lambda _: "metal")
+        torch.testing.assert_close(kernel(a), a * 2)
+        assert "#include <metal_stdlib>" in kernel.get_kernel_source()
+    kernel(a)
+    assert kernel.module is cpu
+    assert copy.deepcopy(kernel) is kernel
+
+
+def test_what_can_be_known_is_said_when_it_is_compiled(apple_gpu):
+    with pytest.raises(InvalidOperand, match="out_idx=2 is outside the 2 parameters"):
+        tvmtile.compile(double, out_idx=2)
+    with pytest.raises(AttributeError, match="a kernel has no 'modul'"):
+        tvmtile.compile(double).modul
+
+
+def test_the_environment_names_the_target(monkeypatch, apple_gpu):
+    monkeypatch.setenv("TVMTILE_TARGET", "llvm")
+    assert type(tvmtile.compile(double)) is tvmtile.Kernel
+    monkeypatch.setenv("TVMTILE_TARGET", '{"kind": "cuda", "arch": "sm_80"}')
+    assert chosen_target() == {"kind": "cuda", "arch": "sm_80"}
+    assert tvmtile.compile(double, target="auto").target.attrs["arch"] == "sm_80"
+    assert tvmtile.compile(double, target="llvm").target.kind.name == "llvm"
+    monkeypatch.setenv("TVMTILE_TARGET", "cudda")
+    with pytest.raises(UnknownTarget, match="there is no target 'cudda'"):
+        tvmtile.compile(double)
+
+
+def test_an_eager_kernel_is_told_by_the_environment_too(monkeypatch):
+    @tvmtile.jit
+    def fill(A: T.Tensor((32,), "float32")):
+        with T.Kernel(1):
+            T.fill(A, 1)
+
+    monkeypatch.setenv("TVMTILE_TARGET", "metal")
+    with pytest.warns(TileWarning, match="runs in the emulator"):
+        kernel = fill.compile(torch.zeros(32))
+    assert kernel.target.kind.name == "metal"

@@ -1,0 +1,99 @@
+"""Kernels without a target: they run where the tensors are that they are called with."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.cuda_runtime import has_gpu
+from tvmtile.jit.kernel import Kernel, name_of
+from tvmtile.jit.metal import mps_is_available
+
+__all__ = ["FollowingKernel", "best_target", "chosen_target", "target_of"]
+
+_TARGETS = {"cpu": "llvm", "cuda": "cuda", "mps": "metal", "metal": "metal"}
+
+
+def chosen_target() -> Any:
+    """The target that `TVMTILE_TARGET` names for kernels without one, or None.
+
+    It is what `tvmtile.compile` takes: a name, or a dictionary as JSON.
+    """
+    written = os.environ.get("TVMTILE_TARGET", "")
+    return json.loads(written) if written.startswith("{") else written or None
+
+
+def best_target() -> str:
+    """The target of this machine's GPU, of its CPU where it has none that tile programs run on."""
+    if has_gpu():
+        return "cuda"
+    return "metal" if sys.platform == "darwin" and mps_is_available() else "llvm"
+
+
+def target_of(arguments: Iterable[Any]) -> str | None:
+    """The target of the GPU that a tensor is on, else of the CPU; None where there is no tensor."""
+    target = None
+    for argument in arguments:
+        if not hasattr(argument, "shape"):
+            continue
+        kind = str(getattr(argument, "device", "cpu")).partition(":")[0]
+        target = _TARGETS.get(kind, "llvm")
+        if target != "llvm":
+            break
+    return target
+
+
+class FollowingKernel(Kernel):
+    """A kernel that is built for the kind of device of its tensors, once for each kind.
+
+    Its attributes are those of the build that was called last, before any call of the best one that
+    this machine has.
+
+    Parameters
+    ----------
+    prim_func : tvm.tirx.PrimFunc
+        The tile program.
+    out_idx : tuple of int
+        Which parameters are results.
+    compile_for : callable
+        Compiles the program for a target.
+    """
+
+    def __init__(
+        self,
+        prim_func: tirx.PrimFunc,
+        out_idx: tuple[int, ...],
+        compile_for: Callable[[str], Kernel],
+    ) -> None:
+        self.prim_func = prim_func
+        self.out_idx = out_idx
+        self.name = name_of(prim_func)
+        self._compile_for = compile_for
+        self._builds: dict[str, Kernel] = {}
+        self._last: Kernel | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the kernel where its tensors are; see `Kernel.__call__`."""
+        self._last = self._build(target_of(args) or best_target())
+        return self._last(*args)
+
+    def _build(self, target: str) -> Kernel:
+        kernel = self._builds.get(target)
+        if kernel is None:
+            kernel = self._builds[target] = self._compile_for(target)
+        return kernel
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("adapter", "module", "target"):
+            raise AttributeError(f"a kernel has no {name!r}")
+        return getattr(self._last or self._build(best_target()), name)
+
+    @property
+    def lowering(self) -> list[tuple[str, ir.IRModule]]:
+        """Each pass that the program went through, with the module after it."""
+        return (self._last or self._build(best_target())).lowering
