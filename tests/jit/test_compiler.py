@@ -123,3 +123,51 @@ def test_the_host_of_a_metal_program_is_this_machine():
     target = {"kind": "metal", "host": {"kind": "llvm", "mtriple": "riscv64-linux-gnu"}}
     with pytest.raises(UnknownTarget, match="a Metal program is launched from this machine"):
         tvmtile.compile(scale(8, 3.0), target=target, execution_backend="emulator")
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "help"),
+    [
+        (
+            lambda: tvmtile.compile(scale(8, 3.0), out_ids=-1),
+            "compile has no option 'out_ids'",
+            "did you mean 'out_idx'?",
+        ),
+        (
+            lambda: tvmtile.jit(targt="llvm"),
+            "jit has no option 'targt'",
+            "did you mean 'target'?",
+        ),
+        (
+            lambda: tvmtile.jit(scale, pass_config={}),
+            "jit has no option 'pass_config'",
+            "did you mean 'pass_configs'?",
+        ),
+        (
+            lambda: tvmtile.par_compile([], num_worker=2),
+            "par_compile has no option 'num_worker'",
+            "did you mean 'num_workers'?",
+        ),
+        (
+            lambda: tvmtile.par_compile([], outidx=-1),
+            "par_compile has no option 'outidx'",
+            "did you mean 'out_idx'?",
+        ),
+        (
+            lambda: tvmtile.compile(scale(8, 3.0), xyz=1),
+            "compile has no option 'xyz'",
+            "its options are out_idx, target, execution_backend, target_host, verbose, "
+            + "pass_configs, compile_flags",
+        ),
+    ],
+)
+def test_an_option_that_does_not_exist(call, message, help):
+    with pytest.raises(InvalidOperand) as caught:
+        call()
+    assert (caught.value.message, caught.value.help) == (message, help)
+    assert caught.value.location.file == __file__
+
+
+def test_options_of_tilelang_that_change_nothing():
+    options = {"target_host": None, "verbose": True, "debug_root_path": "x"}
+    assert tvmtile.jit(scale, target="llvm", **options).mode == "lazy"

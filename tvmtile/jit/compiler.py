@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -33,7 +35,7 @@ from tvmtile.passes import Verifier
 from tvmtile.target import resolve, runs_here
 from tvmtile.transform import PassConfigKey, is_of_tilelang, warn_without_effect
 
-__all__ = ["build", "compile", "par_compile", "pass_context"]
+__all__ = ["build", "compile", "par_compile", "pass_context", "refuse_unknown"]
 
 VERIFY_OPTION = "tvmtile.verify"
 
@@ -48,6 +50,7 @@ def compile(
     verbose: bool = False,
     pass_configs: Mapping[str, Any] | None = None,
     compile_flags: Any = None,
+    **unknown: Any,
 ) -> Kernel:
     """Compile a tile program for a target.
 
@@ -84,9 +87,12 @@ def compile(
     ------
     UnknownTarget
         If tile programs can't be lowered for the target.
+    InvalidOperand
+        If an option is none of these; the message offers the nearest one.
     TileError
         For what is wrong with the program on this target.
     """
+    refuse_unknown("compile", unknown, compile)
     del target_host, verbose
     if compile_flags:
         warn_without_effect({PassConfigKey.TL_DEVICE_COMPILE_FLAGS: compile_flags})
@@ -104,6 +110,33 @@ def compile(
     kernel = _compiled(func, options)
     kernel.options = options
     return kernel
+
+
+def refuse_unknown(name: str, unknown: Iterable[str], *functions: Callable[..., Any]) -> None:
+    """Refuse options that a function does not have.
+
+    Parameters
+    ----------
+    name : str
+        The function, as the user calls it.
+    unknown : iterable of str
+        The options.
+    *functions : callable
+        Whose parameters are its options, without the first, which is what is compiled, and the last,
+        which takes unknown ones.
+
+    Raises
+    ------
+    InvalidOperand
+        If there is one; the message offers the nearest.
+    """
+    for option in unknown:
+        known = [p for f in functions for p in list(inspect.signature(f).parameters)[1:-1]]
+        near = difflib.get_close_matches(option, known, n=1, cutoff=0.5)
+        raise InvalidOperand(
+            f"{name} has no option {option!r}",
+            help=f"did you mean {near[0]!r}?" if near else f"its options are {', '.join(known)}",
+        )
 
 
 def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
@@ -144,6 +177,7 @@ def _built(
     return program.module, METAL_ADAPTERS[backend](program, name, params)
 
 
+@hide_internal_frames
 def par_compile(
     funcs: Iterable[tirx.PrimFunc],
     *,
@@ -168,7 +202,14 @@ def par_compile(
     -------
     list of Kernel
         In the order of the programs.
+
+    Raises
+    ------
+    InvalidOperand
+        If there is no such option; the message offers the nearest one.
     """
+    known = inspect.signature(compile).parameters
+    refuse_unknown("par_compile", options.keys() - known.keys(), compile, par_compile)
 
     def compiled(func: tirx.PrimFunc) -> Kernel | None:
         try:

@@ -22,7 +22,7 @@ from tvmtile.errors import (
     hide_internal_frames,
 )
 from tvmtile.jit.compiler import compile as compile_program
-from tvmtile.jit.compiler import par_compile
+from tvmtile.jit.compiler import par_compile, refuse_unknown
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 from tvmtile.language.frontend.entry import Macro
@@ -40,7 +40,11 @@ def jit(
     execution_backend: str = "auto",
     pass_configs: Mapping[str, Any] | None = None,
     scope: Mapping[str, Any] | None = None,
-    **_tilelang_options: Any,
+    target_host: Any = None,
+    verbose: bool | None = None,
+    debug_root_path: str | None = None,
+    compile_flags: Any = None,
+    **unknown: Any,
 ) -> Any:
     """Compile a kernel when it is called, once for every specialisation.
 
@@ -62,17 +66,29 @@ def jit(
         Options of TVM's passes.
     scope : mapping, optional
         Names around the definition, for annotations that are strings; the caller's where absent.
+    target_host, verbose, debug_root_path
+        Accepted for TileLang's kernels.
+    compile_flags
+        As of `tvmtile.compile`.
 
     Returns
     -------
     JitFunction or Kernel
         Callable; `.compile(...)` only compiles, `.get_tir(...)` returns the tile program. For a
         `T.prim_func`, its `Kernel`.
+
+    Raises
+    ------
+    InvalidOperand
+        If an option is none of these; the message offers the nearest one.
     """
+    refuse_unknown("jit", unknown, jit)
+    del target_host, verbose, debug_root_path
     options = {
         "target": target,
         "execution_backend": execution_backend,
         "pass_configs": pass_configs,
+        "compile_flags": compile_flags,
     }
     names = dict(sys._getframe(1).f_locals if scope is None else scope)
 
