@@ -125,6 +125,17 @@ def test_the_host_of_a_metal_program_is_this_machine():
         tvmtile.compile(scale(8, 3.0), target=target, execution_backend="emulator")
 
 
+OPTIONS = (
+    "out_idx",
+    "target",
+    "execution_backend",
+    "target_host",
+    "verbose",
+    "pass_configs",
+    "compile_flags",
+)
+
+
 @pytest.mark.parametrize(
     ("call", "message", "help"),
     [
@@ -156,8 +167,7 @@ def test_the_host_of_a_metal_program_is_this_machine():
         (
             lambda: tvmtile.compile(scale(8, 3.0), xyz=1),
             "compile has no option 'xyz'",
-            "its options are out_idx, target, execution_backend, target_host, verbose, "
-            + "pass_configs, compile_flags",
+            f"its options are {', '.join(OPTIONS)}",
         ),
     ],
 )
