@@ -21,6 +21,7 @@ from tvmtile.language.loops import *
 from tvmtile.language.math import *
 from tvmtile.language.pairs import *
 from tvmtile.language.pointers import *
+from tvmtile.language.random import *
 from tvmtile.language.rounding import *
 from tvmtile.language.tensor import *
 from tvmtile.language.variables import Ref, let
