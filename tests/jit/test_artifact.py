@@ -42,6 +42,10 @@ def test_names_of_other_backends():
         tvmtile.compile(double, target="llvm", execution_backend="nvrtc")
 
 
+def test_tilelangs_target_for_a_cpu_is_this_machine():
+    assert tvmtile.compile(double, target="c").target.kind.name == "llvm"
+
+
 def test_names_of_tilelang():
     from tvmtile.layout.fragment import Fragment
     from tvmtile.layout.swizzle import make_swizzled_layout
