@@ -997,13 +997,13 @@ def operator_keyword():
 
 def threads_for_cuda():
     """
-    InvalidOperand: T.Kernel: threads=100, but CUDA sm_80 runs threads in groups of 32
-      help: use a multiple of 32, such as threads=128
+    InvalidOperand: T.Kernel: threads=2048, but a block of CUDA sm_80 has at most 1024
+      help: use fewer threads: each can handle several elements
     """
 
     @T.prim_func
     def kernel(A: T.Tensor((64, 64), T.float16)):
-        with T.Kernel(1, threads=100):  # <--
+        with T.Kernel(1, threads=2048):  # <--
             T.clear(A)
 
     check(kernel, {"kind": "cuda", "arch": "sm_80"})

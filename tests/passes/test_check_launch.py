@@ -35,8 +35,8 @@ def shared_bytes(count):
 
 
 @pytest.mark.parametrize("target", [SM80, SM90, "metal"], ids=str)
-@pytest.mark.parametrize("threads", [32, 128, 1024, (16, 2), (8, 8, 8)])
-def test_whole_groups_of_threads(target, threads):
+@pytest.mark.parametrize("threads", [1, 32, 48, 100, 1024, (16, 3), (8, 8, 8)])
+def test_any_number_of_threads(target, threads):
     check(launch(threads), target)
 
 
@@ -44,11 +44,20 @@ def test_whole_groups_of_threads(target, threads):
 @pytest.mark.parametrize(
     ("threads", "count", "remedy"), [(1, 1, 32), (100, 100, 128), ((16, 3), 48, 64)]
 )
-def test_a_group_in_part(target, threads, count, remedy):
-    with pytest.raises(InvalidOperand, match=f"threads={count}, but .* in groups of 32") as caught:
-        check(launch(threads), target)
+def test_a_shuffle_in_a_partial_group(target, threads, count, remedy):
+    @T.prim_func
+    def kernel(A: T.Tensor((1,), "int32")):
+        with T.Kernel(1, threads=threads):
+            A[0] = T.shfl_xor(A[0], 1)
+
+    message = (
+        f"threads={count}, but .* shuffles values in groups of 32 threads, and the last one is"
+    )
+    with pytest.raises(InvalidOperand, match=message) as caught:
+        check(kernel, target)
     assert caught.value.help == f"use a multiple of 32, such as threads={remedy}"
-    assert caught.value.location.text == "with T.Kernel(1, threads=threads):"
+    assert caught.value.location.text == "A[0] = T.shfl_xor(A[0], 1)"
+    check(kernel, "llvm")
 
 
 @pytest.mark.parametrize("target", [SM80, SM90, "metal"], ids=str)

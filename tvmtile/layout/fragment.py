@@ -145,6 +145,8 @@ class FragmentLayout:
         """The layout as TVM writes it."""
         shard = [Iter(d.extent, d.stride, d.axis) for d in self.digits]
         replica = [Iter(d.extent, d.stride, d.axis) for d in self.replicas]
+        if self.threads == 1:  # so that the layout names the threads
+            replica = [Iter(1, 1, THREAD)]
         return TileLayout.from_iters(shard or [Iter(1, 1, REGISTER)], replica)
 
     def __str__(self) -> str:

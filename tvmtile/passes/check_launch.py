@@ -19,18 +19,21 @@ from tvmtile.tileop.operands import constant, describe
 
 __all__ = ["CheckLaunch", "most_at_once"]
 
+_SHUFFLES = "tirx.tvm_warp_shuffle"
+
 
 @prim_func_pass("CheckLaunch")
 def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Refuse a block that the function's target can't run.
 
-    On a GPU threads run in groups (warps, simdgroups), so a block holds whole ones, and its shared
-    tiles must fit into the memory of a block. Two tiles may share memory where one is last used
-    before the other is first used, which is what is counted. Apple's GPUs have no float64. A CPU has
-    none of these limits. The program is not changed.
+    The threads of a block are limited on a GPU, and its shared tiles must fit into the memory of a
+    block. Two tiles may share memory where one is last used before the other is first used, which is
+    what is counted. Threads run in groups (warps, simdgroups), the last of which may be partial; a
+    shuffle then would read lanes that do not exist. Apple's GPUs have no float64. A CPU has none of
+    these limits. The program is not changed.
 
     ```
-    with T.Kernel(64, threads=100) as bx:    # refused for CUDA: 100 is not a multiple of 32
+    with T.Kernel(64, threads=2048) as bx:    # refused for CUDA: a block has at most 1024 threads
     ```
 
     Raises
@@ -56,12 +59,6 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
     count, group = Launch(kernel).num_threads, capability.group_size
-    if count % group:
-        raise InvalidOperand(
-            f"T.Kernel: threads={count}, but {capability.name} runs threads in groups of {group}",
-            help=f"use a multiple of {group}, such as threads={-(-count // group) * group}",
-            location=location_of(kernel),
-        )
     if count > capability.max_threads:
         raise InvalidOperand(
             f"T.Kernel: threads={count}, but a block of {capability.name} has at most "
@@ -69,6 +66,22 @@ def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
             help="use fewer threads: each can handle several elements",
             location=location_of(kernel),
         )
+    if count % group:
+        _check_shuffles(kernel, count, group, capability)
+
+
+def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCapability) -> None:
+    def refuse(call: ir.Call) -> None:
+        if not isinstance(call.op, ir.Op) or not call.op.name.startswith(_SHUFFLES):
+            return
+        raise InvalidOperand(
+            f"T.Kernel: threads={count}, but {capability.name} shuffles values in groups of {group} "
+            "threads, and the last one is partial",
+            help=f"use a multiple of {group}, such as threads={-(-count // group) * group}",
+            location=location_of(call) or location_of(kernel),
+        )
+
+    tvm_ffi.structural_walk(kernel, (ir.Call, refuse))
 
 
 def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:

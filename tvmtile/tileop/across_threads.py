@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,8 @@ def combine_over_block(
     thread : Expr
         The number of a thread in its block.
     threads : int
-        Threads of the block, a multiple of 32.
+        Threads of the block. Of a block with a partial warp fewer lanes are put together by shuffles:
+        as many as divide the threads.
     results : Var, optional
         Another such array for what comes out, `totals` itself where absent. What it holds is read from
         shared memory: passes see that it is the same in all threads.
@@ -79,21 +81,24 @@ def combine_over_block(
     extents = list(totals.ty.shape)
     dtype = str(totals.ty.dtype)
 
+    lanes = math.gcd(threads, LANES)
+    distances = [half for half in _HALVES if half < lanes]
+
     def in_simdgroup(indices: list[ir.Var]) -> tirx.Stmt:
         total = tirx.BufferLoad(totals, indices)
         return butterfly(
-            total, lambda value: tirx.BufferStore(totals, value, indices), combiner, _HALVES
+            total, lambda value: tirx.BufferStore(totals, value, indices), combiner, distances
         )
 
-    if threads == LANES and results is None:
+    if threads == lanes and results is None:
         return per_thread(extents, in_simdgroup)
-    groups = threads // LANES
+    groups = threads // lanes
     exchange = tirx.decl_buffer([*extents, groups], dtype, name="exchange", scope=SHARED_SCOPE)
-    group = tirx.floordiv(thread, LANES)
+    group = tirx.floordiv(thread, lanes)
 
     def leave(indices: list[ir.Var]) -> tirx.Stmt:
         mine = tirx.BufferStore(exchange, tirx.BufferLoad(totals, indices), [*indices, group])
-        return tirx.IfThenElse(tirx.floormod(thread, LANES) == 0, mine, None)
+        return tirx.IfThenElse(tirx.floormod(thread, lanes) == 0, mine, None)
 
     def take(indices: list[ir.Var]) -> tirx.Stmt:
         total = tirx.BufferLoad(target, indices)
@@ -124,9 +129,9 @@ class Prefix:
     thread : Expr
         The number of a thread in its block.
     threads : int
-        Threads of the block, a multiple of 32.
+        Threads of the block.
     group : int
-        Threads of a group, a power of two.
+        Threads of a group, a power of two that divides those of the block.
     """
 
     combiner: Combiner

@@ -172,6 +172,8 @@ def _share(op: Gemm, atom: Atom, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
     # What is repeated may be held by several threads, but in memory it would be added twice.
     repeats = is_fragment(buffer_of(op.C))
+    if context.threads % LANES:
+        raise Decline(f"{context.threads} threads are not whole warps of {LANES}")
     warps, size = context.threads // LANES, (atom.m, atom.n)
     try:
         return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)

@@ -68,6 +68,13 @@ def _fits(op: Gemm) -> None:
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
     m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
+    if context.threads % LANES:
+        raise InvalidOperand(
+            f"gemm: {context.threads} threads are not whole simdgroups of {LANES}",
+            help=f"use a multiple of {LANES}, such as "
+            f"threads={-(-context.threads // LANES) * LANES}",
+            location=context.location,
+        )
     if k % MATRIX:
         raise InvalidOperand(
             f"gemm: K = {k} is not a multiple of 8",

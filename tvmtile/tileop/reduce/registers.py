@@ -82,6 +82,10 @@ class _Loop:
     variable: ir.Var
 
 
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
 class _Reduction:
     """The code of a reduction, for one thread."""
 
@@ -191,7 +195,8 @@ class _Reduction:
             if not digit.is_thread:
                 continue
             inner = min(digit.extent, LANES // digit.stride) if digit.stride < LANES else 1
-            if inner > 1 and inner & (inner - 1) == 0 and digit.extent % inner == 0:
+            is_of_bits = _is_power_of_two(inner) and _is_power_of_two(digit.stride)
+            if inner > 1 and is_of_bits and digit.extent % inner == 0:
                 outer, digit_in_lanes = digit.split(inner)
                 lanes.append(digit_in_lanes)
                 groups += [outer] if outer.extent > 1 else []
