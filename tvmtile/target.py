@@ -61,8 +61,8 @@ def resolve(target: Any) -> Target:
     Parameters
     ----------
     target : str, dict, Target or None
-        None, "cpu", "llvm" and "auto" mean the machine this runs on, and so does "c", for which TileLang
-        makes C where this makes machine code. "metal" and "mps" are Apple's GPUs,
+        None, "cpu", "llvm" and "auto" mean the machine this runs on, and so does "c", for which
+        TileLang makes C where this makes machine code. "metal" and "mps" are Apple's GPUs,
         "metal4" those from M5 on, as `{"kind": "metal", "keys": ["metal4", "metal", "gpu"]}` does.
         "cuda" is this machine's NVIDIA GPU; `{"kind": "cuda", "arch": "sm_90a"}` names one that may be
         elsewhere, with the letter that gives access to instructions of this one architecture.
