@@ -23,6 +23,7 @@ from tvmtile.language.pairs import *
 from tvmtile.language.pointers import *
 from tvmtile.language.random import *
 from tvmtile.language.rounding import *
+from tvmtile.language.source_kernel import *
 from tvmtile.language.tensor import *
 from tvmtile.language.variables import Ref, let
 from tvmtile.language.views import *
