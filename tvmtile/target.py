@@ -80,6 +80,8 @@ def resolve(target: Any) -> Target:
     if target is None or target in ("llvm", "auto"):
         return host_target()
     resolved = parse(target)
+    if resolved.kind.name == "c":
+        return host_target()
     if resolved.kind.name not in _SUPPORTED:
         raise UnknownTarget(
             f"tile programs can't be lowered for {resolved.kind.name!r}",

@@ -43,7 +43,8 @@ def test_names_of_other_backends():
 
 
 def test_tilelangs_target_for_a_cpu_is_this_machine():
-    assert tvmtile.compile(double, target="c").target.kind.name == "llvm"
+    for target in ("c", tvm.target.Target("c")):
+        assert tvmtile.compile(double, target=target).target.kind.name == "llvm"
 
 
 def test_names_of_tilelang():
