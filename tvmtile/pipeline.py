@@ -27,6 +27,7 @@ from tvmtile.passes import (
     CheckFragments,
     CheckLaunch,
     CheckLocals,
+    CheckLoopExits,
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
@@ -64,7 +65,7 @@ from tvmtile.passes import (
     RunSingleIterations,
     SerializeThreads,
     SplitReducers,
-    StructureReturns,
+    StructureExits,
     SwizzleShared,
     UnswitchConditions,
     WidenIndices,
@@ -77,6 +78,7 @@ __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
 CHECKS: tuple[Any, ...] = (
     CheckAssertions,  # a kernel stops with an error only where the target can stop it
     CheckLaunch,  # threads and shared memory are what a block of the target has
+    CheckLoopExits,  # a loop is left where its iterations have an order
     CheckLocals,  # what a thread has for itself is not spread over the threads
     CheckFragments,  # what the threads share is not visited by a serial loop
     CheckBounds,  # no loop runs over the end of a tile
@@ -87,13 +89,13 @@ CHECKS: tuple[Any, ...] = (
 _CPU: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     Legalize,  # operands of tile operators become explicit regions
-    StructureReturns,  # what follows a return of a thread depends on a condition
+    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
+    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     LowerElementOp,  # atomics and others on single elements become instructions and calls
-    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
@@ -106,7 +108,8 @@ _CPU: tuple[Any, ...] = (
 _METAL: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     Legalize,  # operands of tile operators become explicit regions
-    StructureReturns,  # what follows a return of a thread depends on a condition
+    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
+    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     ReadFromDevice,  # tiles that are read once are not staged
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
@@ -136,7 +139,8 @@ _METAL: tuple[Any, ...] = (
 _CUDA: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     Legalize,  # operands of tile operators become explicit regions
-    StructureReturns,  # what follows a return of a thread depends on a condition
+    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
+    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
@@ -279,7 +283,11 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
 
     def finalize_on_device() -> Any:
         return ir.transform.Sequential(
-            [finalize_device(), tirx.transform.FP8StorageLegalize(), WriteConstants]
+            [
+                finalize_device(),
+                tirx.transform.FP8StorageLegalize(),
+                WriteConstants,
+            ]
         )
 
     @tvm.transform.module_pass(opt_level=0, name="tvmtile.pipeline")

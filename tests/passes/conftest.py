@@ -16,13 +16,13 @@ from tvmtile.passes.bind_extents import BindExtents
 from tvmtile.passes.inject_pipeline import InjectPipeline
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.plan_pipeline import PlanPipeline
-from tvmtile.passes.structure_returns import StructureReturns
+from tvmtile.passes.structure_exits import StructureExits
 
 
 def planned(program):
     """A tile program after PlanPipeline."""
     mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
-    for step in (BindExtents, Legalize, StructureReturns, PlanPipeline):
+    for step in (BindExtents, Legalize, StructureExits, PlanPipeline):
         mod = step(mod)
     return mod
 

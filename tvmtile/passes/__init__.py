@@ -12,6 +12,7 @@ from tvmtile.passes.check_bounds import CheckBounds
 from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
+from tvmtile.passes.check_loop_exits import CheckLoopExits
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
@@ -50,7 +51,7 @@ from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.split_reducers import SplitReducers
-from tvmtile.passes.structure_returns import StructureReturns
+from tvmtile.passes.structure_exits import StructureExits
 from tvmtile.passes.swizzle_shared import SwizzleShared
 from tvmtile.passes.unswitch_conditions import UnswitchConditions
 from tvmtile.passes.verify import Verifier, Verify
@@ -66,6 +67,7 @@ __all__ = [
     "CheckFragments",
     "CheckLaunch",
     "CheckLocals",
+    "CheckLoopExits",
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",
@@ -104,7 +106,7 @@ __all__ = [
     "RunSingleIterations",
     "SerializeThreads",
     "SplitReducers",
-    "StructureReturns",
+    "StructureExits",
     "SwizzleShared",
     "UnswitchConditions",
     "Verifier",

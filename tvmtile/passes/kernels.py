@@ -16,6 +16,7 @@ __all__ = [
     "Launch",
     "flattened",
     "is_barrier",
+    "is_continue",
     "is_kernel",
     "is_loop_exit",
     "is_thread_return",
@@ -198,6 +199,11 @@ def is_barrier(stmt: tirx.Stmt) -> bool:
 def is_loop_exit(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement is a `break` or a `continue`."""
     return _calls(stmt, ("tirx.break_loop", "tirx.continue_loop"))
+
+
+def is_continue(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a `continue`."""
+    return _calls(stmt, ("tirx.continue_loop",))
 
 
 def is_thread_return(stmt: tirx.Stmt) -> bool:

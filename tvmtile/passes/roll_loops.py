@@ -12,13 +12,15 @@ from tvmtile.rewriting import with_children
 
 __all__ = ["RollLoopsWithExits"]
 
+_HINTS = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
+
 
 @prim_func_pass("RollLoopsWithExits")
 def RollLoopsWithExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Turn unrolled loops that are left by `break` or `continue` into serial ones.
+    """Turn unrolled and vectorised loops that are left by `break` or `continue` into serial ones.
 
-    TVM would copy their bodies, in which there is no loop to leave any more. Unrolling is a hint; other
-    loops keep it.
+    TVM would copy their bodies, in which there is no loop to leave any more. Unrolling and vectorising
+    are hints; other loops keep them.
 
     Before
     ------
@@ -49,7 +51,7 @@ def RollLoopsWithExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
 
     def roll(loop: tirx.For) -> tirx.For:
-        if loop.kind != tirx.ForKind.UNROLLED or not leaves_loop(loop.body):
+        if loop.kind not in _HINTS or not leaves_loop(loop.body):
             return loop
         return with_children(loop, kind=tirx.ForKind.SERIAL, annotations={})
 

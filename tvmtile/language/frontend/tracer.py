@@ -303,10 +303,10 @@ class Tracer:
         return serial(*bounds)
 
     def break_loop(self) -> bool:
-        return self._leave_iteration("break", tirx.break_loop())
+        return self._leave_iteration("break", tirx.break_loop(current_span()))
 
     def continue_loop(self) -> bool:
-        return self._leave_iteration("continue", tirx.continue_loop())
+        return self._leave_iteration("continue", tirx.continue_loop(current_span()))
 
     def _leave_iteration(self, keyword: str, exit_call: ir.Call) -> bool:
         loop = self.loops[-1]

@@ -1,4 +1,4 @@
-"""T.thread_return: the numbers are those of threads that leave out what follows."""
+"""T.thread_return: the numbers are those of threads that skip what follows."""
 
 from __future__ import annotations
 

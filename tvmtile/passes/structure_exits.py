@@ -1,37 +1,40 @@
-"""StructureReturns: a thread that returns leaves out the statements that follow."""
+"""StructureExits: a thread that returns, or an iteration that ends early, skips what follows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile.errors import NestingError
 from tvmtile.passes.kernels import (
     Launch,
     flattened,
+    is_continue,
     is_thread_return,
+    leaves_loop,
     prim_func_pass,
     statements_of,
     with_kernels,
     with_launch_body,
     with_statements,
 )
-from tvmtile.rewriting import contains, seq
+from tvmtile.rewriting import contains, seq, with_children
 from tvmtile.spans import location_of
 
-__all__ = ["StructureReturns"]
+__all__ = ["StructureExits"]
 
 
-@prim_func_pass("StructureReturns")
-def StructureReturns(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Turn `T.thread_return()` into branches.
+@prim_func_pass("StructureExits")
+def StructureExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Turn `T.thread_return()`, and `continue` of `T.Parallel`, into branches.
 
-    What follows a branch that returns moves into its other side. A return further inside, in a loop or
+    What follows a branch that leaves moves into its other side. An exit further inside, in a loop or
     in a branch that goes on otherwise, is noted in a variable of the thread; loops are left, and what
-    follows them depends on the variable.
+    follows them depends on the variable. A GPU's thread may run one iteration of `T.Parallel`, without
+    a loop that it could continue.
 
     Raises
     ------
@@ -48,6 +51,10 @@ def StructureReturns(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
                 if bx * 32 + tx >= 40:
                     T.evaluate(T.thread_return())
                 A[bx * 32 + tx] = T.float32(1)
+                for i in T.parallel(20):
+                    if A[i] > T.float32(0):
+                        continue
+                    A[i] = T.float32(1)
     ```
 
     After
@@ -61,48 +68,82 @@ def StructureReturns(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
                     T.evaluate(0)
                 else:
                     A[bx * 32 + tx] = T.float32(1)
+                    for i in T.parallel(20):
+                        if A[i] > T.float32(0):
+                            T.evaluate(0)
+                        else:
+                            A[i] = T.float32(1)
     ```
     """
     del context
 
     def structure(kernel: tirx.For) -> tirx.For:
-        body = Launch(kernel).body
-        if not _may_return(body):
-            return kernel
-        return with_launch_body(kernel, _Structure().kernel(body))
+        body = _without_continues(Launch(kernel).body)
+        if contains(body, tirx.Evaluate, is_thread_return):
+            body = _Structure(is_thread_return, _may_return, "returned").of(body)
+        return with_launch_body(kernel, body)
 
     return with_kernels(func, structure)
 
 
+def _without_continues(body: tirx.Stmt) -> tirx.Stmt:
+    def visit(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.PARALLEL or not leaves_loop(loop.body):
+            return loop
+        structured = _Structure(is_continue, leaves_loop, "continued").of(loop.body)
+        return with_children(loop, body=structured)
+
+    return tvm_ffi.structural_map(body, (tirx.For, visit))
+
+
 class _Structure:
-    def __init__(self) -> None:
-        self._returned = tirx.decl_buffer((1,), "bool", name="returned", scope="local")
+    """Structures the exits of one kind.
+
+    Parameters
+    ----------
+    is_exit : callable
+        Tells whether a statement is such an exit.
+    may_exit : callable
+        Tells whether one stands in a statement.
+    name : str
+        Of the variable that notes an exit.
+    """
+
+    def __init__(
+        self,
+        is_exit: Callable[[tirx.Stmt], bool],
+        may_exit: Callable[[tirx.Stmt], bool],
+        name: str,
+    ) -> None:
+        self._is_exit = is_exit
+        self._may_exit = may_exit
+        self._has_left = tirx.decl_buffer((1,), "bool", name=name, scope="local")
         self._is_noted = False
 
-    def kernel(self, body: tirx.Stmt) -> tirx.Stmt:
+    def of(self, body: tirx.Stmt) -> tirx.Stmt:
         structured = self._sequence([body], noted=False, in_loop=False)
         if not self._is_noted:
             return structured
-        return seq([tirx.AllocBuffer(self._returned), self._note(False), structured])
+        return seq([tirx.AllocBuffer(self._has_left), self._note(False), structured])
 
     def _note(self, value: bool) -> tirx.Stmt:
-        return tirx.BufferStore(self._returned, tirx.const(value, "bool"), [0])
+        return tirx.BufferStore(self._has_left, tirx.const(value, "bool"), [0])
 
-    def _has_returned(self) -> Any:
-        return tirx.BufferLoad(self._returned, [0])
+    def _noted(self) -> Any:
+        return tirx.BufferLoad(self._has_left, [0])
 
     def _sequence(self, body: Sequence[tirx.Stmt], *, noted: bool, in_loop: bool) -> tirx.Stmt:
-        """Structure statements; with `noted`, somebody asks afterwards whether the thread returned."""
+        """Structure statements; with `noted`, somebody asks afterwards whether one of them left."""
         statements = [part for stmt in body for part in flattened(stmt)]
         done: list[tirx.Stmt] = []
         for i, stmt in enumerate(statements):
-            if is_thread_return(stmt):
+            if self._is_exit(stmt):
                 return seq([*done, *self._leave(noted, in_loop)])
-            if not _may_return(stmt):
+            if not self._may_exit(stmt):
                 done.append(stmt)
                 continue
             rest = statements[i + 1 :]
-            if isinstance(stmt, tirx.IfThenElse) and any(map(_returns, statements_of(stmt))):
+            if isinstance(stmt, tirx.IfThenElse) and any(map(self._exits, statements_of(stmt))):
                 return seq([*done, self._branch(stmt, rest, noted=noted, in_loop=in_loop)])
             done.append(self._inside(stmt, in_loop))
             return seq([*done, *self._rest(rest, noted=noted, in_loop=in_loop)])
@@ -116,9 +157,9 @@ class _Structure:
     def _branch(
         self, branch: tirx.IfThenElse, rest: list[tirx.Stmt], *, noted: bool, in_loop: bool
     ) -> tirx.Stmt:
-        """A branch with a side that returns: what follows belongs to the other side."""
+        """A branch with a side that leaves: what follows belongs to the other side."""
         cases = [[branch.then_case], [] if branch.else_case is None else [branch.else_case]]
-        going_on = 1 if _returns(branch.then_case) else 0
+        going_on = 1 if self._exits(branch.then_case) else 0
         cases[going_on] += rest
         then, otherwise = (self._sequence(case, noted=noted, in_loop=in_loop) for case in cases)
         return tirx.IfThenElse(branch.condition, then, otherwise if cases[1] else None, branch.span)
@@ -127,7 +168,8 @@ class _Structure:
         if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL:
             raise NestingError(
                 "T.thread_return stands in T.Parallel, whose iterations are shared out to the threads",
-                help="write an `if` in the loop, or a loop of every thread with T.serial",
+                help="write `continue`, which ends the iteration, or a loop of every thread with "
+                "T.serial",
                 location=_location_of_return(stmt),
             )
         in_loop = in_loop or isinstance(stmt, tirx.For | tirx.While)
@@ -138,32 +180,31 @@ class _Structure:
 
     def _rest(self, rest: list[tirx.Stmt], *, noted: bool, in_loop: bool) -> list[tirx.Stmt]:
         if in_loop:
-            leave = tirx.IfThenElse(self._has_returned(), tirx.Evaluate(tirx.break_loop()), None)
+            leave = tirx.IfThenElse(self._noted(), tirx.Evaluate(tirx.break_loop()), None)
             return [leave, self._sequence(rest, noted=noted, in_loop=True)] if rest else [leave]
         if not rest:
             return []
         going_on = self._sequence(rest, noted=noted, in_loop=False)
-        return [tirx.IfThenElse(tirx.Not(self._has_returned()), going_on, None)]
+        return [tirx.IfThenElse(tirx.Not(self._noted()), going_on, None)]
+
+    def _exits(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a statement leaves, whatever way it goes."""
+        if isinstance(stmt, tirx.SeqStmt):
+            return any(map(self._exits, stmt.seq))
+        if isinstance(stmt, tirx.IfThenElse):
+            cases = statements_of(stmt)
+            return len(cases) == 2 and all(map(self._exits, cases))
+        return self._is_exit(stmt)
 
 
 def _may_return(stmt: tirx.Stmt) -> bool:
     return contains(stmt, tirx.Evaluate, is_thread_return)
 
 
-def _returns(stmt: tirx.Stmt) -> bool:
-    """Tell whether a statement returns, whatever way it goes."""
-    if isinstance(stmt, tirx.SeqStmt):
-        return any(map(_returns, stmt.seq))
-    if isinstance(stmt, tirx.IfThenElse):
-        cases = statements_of(stmt)
-        return len(cases) == 2 and all(map(_returns, cases))
-    return is_thread_return(stmt)
-
-
 def _location_of_return(stmt: tirx.Stmt) -> Any:
     found: list[Any] = []
 
-    def note(call: ir.Call) -> None:
+    def note(call: Any) -> None:
         found.append(location_of(call))
 
     tvm_ffi.structural_walk(

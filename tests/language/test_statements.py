@@ -1,0 +1,129 @@
+"""What statements mean: the same on every target.
+
+A program runs on the CPU and on Metal's emulator, and on an NVIDIA GPU, where there is one; elsewhere
+it is compiled for one.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
+from tests.metal.programs import emulated
+from tvmtile.errors import NestingError
+from tvmtile.pipeline import check
+
+TARGETS = ("llvm", "metal", {"kind": "cuda", "arch": "sm_80"})
+
+
+def everywhere(program, *arguments):
+    """What a program leaves in its last argument, which every target must agree on."""
+    results = []
+    for build in (tvmtile.compile, emulated, *([by_way_of_gpu] if HAS_GPU else [])):
+        own = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
+        options = {"target": "llvm"} if build is tvmtile.compile else {}
+        build(program, **options)(*own)
+        results.append(own[-1])
+    if not HAS_GPU:
+        assert on_gpu(program).cubin
+    for other in results[1:]:
+        torch.testing.assert_close(other, results[0], rtol=0, atol=0, equal_nan=True)
+    return results[0]
+
+
+def signs(n=64):
+    return torch.where(torch.arange(n) % 2 == 0, 1.0, -1.0)
+
+
+# Leaving loops -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [32, 64, 128])
+def test_continue_ends_an_iteration_of_a_parallel_loop(threads):
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=threads):
+            for _ in T.serial(3):
+                for i in T.Parallel(64):
+                    if X[i] > 0:
+                        continue
+                    Y[i] += 1
+                for i in T.Parallel(64):
+                    Y[i] += 100
+
+    y = everywhere(program, signs(), torch.zeros(64))
+    assert torch.equal(y, torch.where(signs() > 0, 300.0, 303.0))
+
+
+def test_continue_inside_branches_that_go_on_otherwise():
+    @T.prim_func
+    def program(X: T.Tensor((8, 16), "int32"), Y: T.Tensor((8, 16), "int32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_fragment((8, 16), "int32")
+            T.copy(X, tile)
+            for i, j in T.Parallel(8, 16):
+                if tile[i, j] > 10:
+                    if tile[i, j] % 2 == 0:
+                        if tile[i, j] % 4 == 0:
+                            continue
+                        Y[i, j] += 1
+                    else:
+                        continue
+                    Y[i, j] += 10
+                Y[i, j] += 100
+
+    x = torch.arange(128, dtype=torch.int32).view(8, 16)
+    y = everywhere(program, x, torch.zeros_like(x))
+    small, odd = x <= 10, x % 2 == 1
+    expected = torch.where(small, 100, torch.where(odd | (x % 4 == 0), 0, 111))
+    assert torch.equal(y, expected.int())
+
+
+def test_continue_of_a_serial_loop_in_a_parallel_one():
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                for k in T.serial(4):
+                    if X[i] > 0 and k % 2 == 0:
+                        continue
+                    Y[i] += 1
+                Y[i] += 10
+
+    y = everywhere(program, signs(), torch.zeros(64))
+    assert torch.equal(y, torch.where(signs() > 0, 12.0, 14.0))
+
+
+@pytest.mark.parametrize("kind", [T.unroll, T.vectorized])
+def test_leaving_loops_that_would_be_unrolled(kind):
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                for k in kind(4):
+                    if X[i] > 0:
+                        if k > 1:
+                            break
+                    elif k == 0:
+                        continue
+                    Y[i] += 1
+
+    y = everywhere(program, signs(), torch.zeros(64))
+    assert torch.equal(y, torch.where(signs() > 0, 2.0, 3.0))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_break_in_a_parallel_loop(target):
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                if X[i] > 0:
+                    break  # <--
+                Y[i] = 1
+
+    with pytest.raises(NestingError, match=r"`break` stands in T.Parallel(.|\n)*break  # <--"):
+        check(program, target)
