@@ -64,6 +64,7 @@ from tvmtile.passes import (
     RollLoopsWithExits,
     RunSingleIterations,
     SerializeThreads,
+    SerializeVectors,
     SplitReducers,
     StructureExits,
     SwizzleShared,
@@ -91,6 +92,7 @@ _CPU: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    SerializeVectors,  # nor are those vectors whose elements depend on each other
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
@@ -110,6 +112,7 @@ _METAL: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReadFromDevice,  # tiles that are read once are not staged
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
@@ -141,6 +144,7 @@ _CUDA: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far

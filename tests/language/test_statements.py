@@ -127,3 +127,37 @@ def test_break_in_a_parallel_loop(target):
 
     with pytest.raises(NestingError, match=r"`break` stands in T.Parallel(.|\n)*break  # <--"):
         check(program, target)
+
+
+# Vectors -----------------------------------------------------------------------------------------
+
+
+def test_vectors_with_dependences_run_in_order():
+    @T.prim_func
+    def program(A: T.Tensor((8, 4), "float32"), Y: T.Tensor((3, 8, 8), "float32")):
+        with T.Kernel(1, threads=32):
+            total = T.alloc_local((1,), "float32")
+            for r in range(8):
+                total[0] = 0
+                for k in T.vectorized(4):
+                    total[0] += A[r, k]
+                Y[0, r, 0] = total[0]
+            for r in T.Parallel(8):
+                for k in T.vectorized(4):
+                    place = k + 1
+                    Y[1, r, place] = Y[1, r, k] + A[r, k]
+                for k in T.vectorized(4):
+                    Y[2, r, k] = A[r, k]
+                    Y[2, r, k + 4] = Y[2, r, k] + 1
+                    Y[2, r, k + 2] += 1
+
+    a = torch.arange(32.0).view(8, 4)
+    y = everywhere(program, a, torch.zeros(3, 8, 8))
+    assert torch.equal(y[0, :, 0], a.sum(1))
+    assert torch.equal(y[1, :, 1:5], a.cumsum(1))
+    expected = torch.zeros(8, 8)
+    for k in range(4):
+        expected[:, k] = a[:, k]
+        expected[:, k + 4] = expected[:, k] + 1
+        expected[:, k + 2] += 1
+    assert torch.equal(y[2], expected)

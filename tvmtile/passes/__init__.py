@@ -50,6 +50,7 @@ from tvmtile.passes.reduce_accumulations import ReduceAccumulations
 from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
+from tvmtile.passes.serialize_vectors import SerializeVectors
 from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.structure_exits import StructureExits
 from tvmtile.passes.swizzle_shared import SwizzleShared
@@ -105,6 +106,7 @@ __all__ = [
     "RollLoopsWithExits",
     "RunSingleIterations",
     "SerializeThreads",
+    "SerializeVectors",
     "SplitReducers",
     "StructureExits",
     "SwizzleShared",
