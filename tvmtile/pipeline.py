@@ -13,6 +13,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
+from tvmtile.codegen.comparisons import ShowComparisons
 from tvmtile.codegen.constants import WriteConstants
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
@@ -39,6 +40,7 @@ from tvmtile.passes import (
     InjectPipeline,
     InsertBarriers,
     InterchangeLoopsOnCpu,
+    KeepComparisons,
     LaunchBlocksOnCpu,
     Legalize,
     LowerAssertionsOnCuda,
@@ -89,6 +91,7 @@ CHECKS: tuple[Any, ...] = (
 
 _CPU: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
+    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
@@ -109,6 +112,7 @@ _CPU: tuple[Any, ...] = (
 
 _METAL: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
+    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
@@ -141,6 +145,7 @@ _METAL: tuple[Any, ...] = (
 
 _CUDA: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
+    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
@@ -290,6 +295,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
             [
                 finalize_device(),
                 tirx.transform.FP8StorageLegalize(),
+                ShowComparisons,
                 WriteConstants,
             ]
         )

@@ -6,6 +6,8 @@ it is compiled for one.
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from tvmtile.errors import NestingError
 from tvmtile.pipeline import check
 
 TARGETS = ("llvm", "metal", {"kind": "cuda", "arch": "sm_80"})
+NAN = math.nan
 
 
 def everywhere(program, *arguments):
@@ -161,3 +164,59 @@ def test_vectors_with_dependences_run_in_order():
         expected[:, k + 4] = expected[:, k] + 1
         expected[:, k + 2] += 1
     assert torch.equal(y[2], expected)
+
+
+# Conditions --------------------------------------------------------------------------------------
+
+
+def test_conditions_of_numbers_that_are_none():
+    """TVM's simplifier takes floats for ordered."""
+
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((6, 64), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                value = X[i]
+                if value > 0:
+                    Y[0, i] = 1
+                elif value <= 0:
+                    Y[0, i] = 2
+                else:
+                    Y[0, i] = 3
+                if not X[i] > 0:
+                    Y[1, i] = 1
+                if X[i] > 0:
+                    pass
+                else:
+                    Y[2, i] = 1
+                if value != value:
+                    Y[3, i] = 1
+                if X[i] == X[i]:
+                    Y[4, i] = 1
+                if not (value > 0 or value < 0):
+                    Y[5, i] = 1
+
+    x = torch.tensor([NAN, 1, -1, 0]).repeat(16)
+    y = everywhere(program, x, torch.zeros(6, 64))
+    expected = [[3, 1, 2, 2], [1, 0, 1, 1], [1, 0, 1, 1], [1, 0, 0, 0], [0, 1, 1, 1], [1, 0, 0, 1]]
+    assert y[:, :4].tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_negated_conditions_of_other_floats(dtype):
+    if dtype == "float64":  # Metal has none
+        builds = [lambda program: tvmtile.compile(program, target="llvm")]
+    else:
+        builds = [lambda program: tvmtile.compile(program, target="llvm"), emulated]
+
+    @T.prim_func
+    def program(X: T.Tensor((64,), dtype), Y: T.Tensor((64,), "int32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                Y[i] = T.if_then_else(T.Not(X[i] > X[0]), 1, 0) + T.if_then_else(X[i] != X[i], 2, 0)
+
+    x = torch.tensor([0, 1, -1, NAN]).repeat(16).to(getattr(torch, dtype))
+    for build in builds:
+        y = torch.zeros(64, dtype=torch.int32)
+        build(program)(x, y)
+        assert y[:4].tolist() == [1, 0, 1, 3]

@@ -24,6 +24,7 @@ from tvmtile.passes.infer_layout import InferLayout
 from tvmtile.passes.inject_pipeline import InjectPipeline
 from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
+from tvmtile.passes.keep_comparisons import KeepComparisons
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
@@ -80,6 +81,7 @@ __all__ = [
     "InjectPipeline",
     "InsertBarriers",
     "InterchangeLoopsOnCpu",
+    "KeepComparisons",
     "LaunchBlocksOnCpu",
     "Legalize",
     "LowerAssertionsOnCuda",

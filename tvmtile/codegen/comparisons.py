@@ -1,0 +1,35 @@
+"""Comparisons of floats as a user wrote them, in the source that TVM's generators for GPUs print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tvmtile.tileop.operands import constant
+
+__all__ = ["ShowComparisons"]
+
+
+def _show_comparisons(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
+    del mod, context
+    tests = (tirx.EQ, tirx.NE, tirx.LT)
+    return func.with_body(tvm_ffi.structural_map(func.body, (tests, _shown)))
+
+
+ShowComparisons = tirx.transform.prim_func_pass(
+    _show_comparisons, opt_level=0, name="tvmtile.ShowComparisons"
+)
+"""The pass over kernels for GPUs that undoes `KeepComparisons`, when nothing simplifies any more."""
+
+
+def _shown(test: Any) -> Any:
+    """The comparison whose conversion to an integer is tested; TVM makes `0 < x` of `x != 0`."""
+    zero, converted = (test.a, test.b) if isinstance(test, tirx.LT) else (test.b, test.a)
+    if not isinstance(converted, tirx.Cast) or constant(zero) != 0:
+        return test
+    comparison = converted.value
+    if not isinstance(comparison, tirx.LT | tirx.LE | tirx.GT | tirx.GE | tirx.EQ | tirx.NE):
+        return test
+    return tirx.Not(comparison) if isinstance(test, tirx.EQ) else comparison
