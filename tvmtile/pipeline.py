@@ -29,6 +29,7 @@ from tvmtile.passes import (
     CheckLaunch,
     CheckLocals,
     CheckLoopExits,
+    CheckParallel,
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
@@ -82,6 +83,7 @@ CHECKS: tuple[Any, ...] = (
     CheckAssertions,  # a kernel stops with an error only where the target can stop it
     CheckLaunch,  # threads and shared memory are what a block of the target has
     CheckLoopExits,  # a loop is left where its iterations have an order
+    CheckParallel,  # iterations without an order do not exchange elements
     CheckLocals,  # what a thread has for itself is not spread over the threads
     CheckFragments,  # what the threads share is not visited by a serial loop
     CheckBounds,  # no loop runs over the end of a tile

@@ -13,6 +13,7 @@ from tvmtile.passes.check_fragments import CheckFragments
 from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
 from tvmtile.passes.check_loop_exits import CheckLoopExits
+from tvmtile.passes.check_parallel import CheckParallel
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
@@ -70,6 +71,7 @@ __all__ = [
     "CheckLaunch",
     "CheckLocals",
     "CheckLoopExits",
+    "CheckParallel",
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",

@@ -364,7 +364,7 @@ class Tracer:
         """`name = value`: store into a variable, bind a run-time value, or keep a Python value."""
         previous = local_names.get(name)
         if is_scalar_variable(previous) and _is_number(value):
-            T.buffer_store(previous.source, _converted(value, previous.ty.dtype), previous.indices)
+            store_element(previous.source, tuple(previous.indices), value)
             return previous
         if isinstance(previous, Reference) and _is_number(value):
             previous.store(value)
