@@ -69,6 +69,7 @@ from tvmtile.passes import (
     SerializeThreads,
     SerializeVectors,
     SplitReducers,
+    StageOverlaps,
     StructureExits,
     SwizzleShared,
     UnswitchConditions,
@@ -95,6 +96,7 @@ _CPU: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
+    StageOverlaps,  # a copy within a buffer reads all before it writes
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other
@@ -116,6 +118,7 @@ _METAL: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
+    StageOverlaps,  # a copy within a buffer reads all before it writes
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other
@@ -149,6 +152,7 @@ _CUDA: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
+    StageOverlaps,  # a copy within a buffer reads all before it writes
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other

@@ -132,6 +132,44 @@ def test_break_in_a_parallel_loop(target):
         check(program, target)
 
 
+# Copies ------------------------------------------------------------------------------------------
+
+
+def test_a_copy_within_a_buffer_reads_before_it_writes():
+    @T.prim_func
+    def program(X: T.Tensor((64,), "float32"), Y: T.Tensor((5, 64), "float32")):
+        with T.Kernel(1, threads=64):
+            shared = T.alloc_shared((64,), "float32")
+            own = T.alloc_fragment((64,), "float32")
+            T.copy(X, shared)
+            T.copy(X, own)
+            T.copy(shared[0:32], shared[16:48])
+            T.copy(shared, Y[0, :])
+            T.copy(own[16:48], own[0:32])
+            T.copy(own, Y[1, :])
+            for k in range(3):
+                T.copy(shared[k : k + 32], shared[k + 1 : k + 33])
+            T.copy(shared, Y[2, :])
+            rows = T.view(shared, (16, 4), "float32")
+            others = T.view(shared, (16, 4), "float32")
+            T.copy(rows[0:8, :], others[4:12, :])
+            T.copy(shared, Y[3, :])
+            T.copy(Y[3, 0:32], Y[3, 5:37])
+
+    x = torch.arange(64.0)
+    tile, expected = x.clone(), torch.zeros(5, 64)
+    tile[16:48] = x[0:32]
+    expected[0] = tile
+    expected[1] = torch.cat([x[16:48], x[32:]])
+    for k in range(3):
+        tile[k + 1 : k + 33] = tile[k : k + 32].clone()
+    expected[2] = tile
+    tile[16:48] = tile[0:32].clone()
+    expected[3] = tile
+    expected[3, 5:37] = tile[0:32]
+    assert torch.equal(everywhere(program, x, torch.zeros(5, 64)), expected)
+
+
 # Vectors -----------------------------------------------------------------------------------------
 
 

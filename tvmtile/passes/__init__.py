@@ -54,6 +54,7 @@ from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.serialize_vectors import SerializeVectors
 from tvmtile.passes.split_reducers import SplitReducers
+from tvmtile.passes.stage_overlaps import StageOverlaps
 from tvmtile.passes.structure_exits import StructureExits
 from tvmtile.passes.swizzle_shared import SwizzleShared
 from tvmtile.passes.unswitch_conditions import UnswitchConditions
@@ -112,6 +113,7 @@ __all__ = [
     "SerializeThreads",
     "SerializeVectors",
     "SplitReducers",
+    "StageOverlaps",
     "StructureExits",
     "SwizzleShared",
     "UnswitchConditions",

@@ -146,6 +146,7 @@ class Copy(TileOp):
 
     name = "copy"
     options = ("coalesced_width", "disable_tma", "eviction_policy", "prefer_instruction", "direct")
+    is_copy = True
 
     src: Any
     dst: Any
@@ -181,6 +182,9 @@ class Copy(TileOp):
 
     def copied(self) -> tuple[Any, Any] | None:
         return (self.src, self.dst) if dtype_of(self.src) == dtype_of(self.dst) else None
+
+    def between(self, source: Any, target: Any) -> Copy:
+        return Copy(source, target)
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:

@@ -67,6 +67,9 @@ class TileOp:
     is_atomic: ClassVar[bool] = False
     """True for an element operator whose accesses are indivisible: two of them need no barrier."""
 
+    is_copy: ClassVar[bool] = False
+    """True for an operator that only moves elements from one region to another, in no order."""
+
     def reads(self) -> list[Any]:
         """The operands that the operator reads."""
         raise NotImplementedError
@@ -90,6 +93,10 @@ class TileOp:
     def copied(self) -> tuple[Any, Any] | None:
         """Source and target of an operator that only copies elements as they are; None for others."""
         return None
+
+    def between(self, source: Any, target: Any) -> TileOp:
+        """The same copy between other regions, of an operator with `is_copy`."""
+        raise NotImplementedError
 
     def with_operand(self, name: str, operand: Any) -> TileOp:
         """The same operator with another operand."""
