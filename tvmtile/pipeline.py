@@ -33,6 +33,7 @@ from tvmtile.passes import (
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
+    DoAtomicsOnce,
     DropIdleGroups,
     FlattenShared,
     FragmentToSimdgroup,
@@ -97,6 +98,7 @@ _CPU: tuple[Any, ...] = (
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
+    DoAtomicsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other
@@ -119,6 +121,7 @@ _METAL: tuple[Any, ...] = (
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
+    DoAtomicsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other
@@ -153,6 +156,7 @@ _CUDA: tuple[Any, ...] = (
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
+    DoAtomicsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other

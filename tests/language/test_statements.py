@@ -170,6 +170,35 @@ def test_a_copy_within_a_buffer_reads_before_it_writes():
     assert torch.equal(everywhere(program, x, torch.zeros(5, 64)), expected)
 
 
+# Scalar statements -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [None, 32, 256])
+def test_what_names_no_thread_is_done_once_a_block(threads):
+    @T.prim_func
+    def program(X: T.Tensor((8,), "int32"), Y: T.Tensor((24,), "int32")):
+        with T.Kernel(4, threads=threads) as bx:
+            Y[bx] += 1
+            T.atomic_add(Y[4], 1)
+            for i in T.serial(8):
+                T.atomic_add(Y[5], X[i])
+            total = T.alloc_fragment((1,), "int32")
+            total[0] = 0
+            for i in T.Parallel(8):
+                total[0] += X[i]
+            T.atomic_add(Y[6], total[0])
+            before = T.alloc_var("int32")
+            before = T.atomic_add(Y[7], 1, return_prev=True)
+            Y[8 + before] = 7
+            place = T.atomic_add(Y[12], 1, return_prev=True)
+            Y[16 + place] = 9
+            Y[20 + bx] = T.min(T.atomic_max(Y[13], 3, return_prev=True), 0) + 5
+
+    x = torch.arange(8, dtype=torch.int32)
+    y = everywhere(program, x, torch.zeros(24, dtype=torch.int32))
+    assert y.tolist() == [1] * 4 + [4, 112, 112, 4] + [7] * 4 + [4, 3, 0, 0] + [9] * 4 + [5] * 4
+
+
 # Vectors -----------------------------------------------------------------------------------------
 
 

@@ -444,10 +444,12 @@ def test_statements_without_a_cut_between_them_share_one_loop():
 # Effects that every thread has --------------------------------------------------------------------
 
 
-def test_an_atomic_outside_of_parallel_happens_once_per_thread():
+def test_an_atomic_of_a_kernel_written_for_threads_happens_once_per_thread():
     @T.prim_func
     def program(A: T.Tensor((3,), "int32"), B: T.Tensor((64,), "int32")):
         with T.Kernel(2, threads=(8, 4)) as bx:
+            if T.get_thread_binding(0) == 99:
+                A[0] = 0
             T.atomic_add(A[0], 1)
             for i in T.Parallel(16):
                 T.atomic_add(A[1], B[i])

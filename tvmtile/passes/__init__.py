@@ -17,6 +17,7 @@ from tvmtile.passes.check_parallel import CheckParallel
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
+from tvmtile.passes.do_atomics_once import DoAtomicsOnce
 from tvmtile.passes.drop_idle_groups import DropIdleGroups
 from tvmtile.passes.flatten_shared import FlattenShared
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
@@ -76,6 +77,7 @@ __all__ = [
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",
+    "DoAtomicsOnce",
     "DropIdleGroups",
     "FlattenShared",
     "FragmentToSimdgroup",
