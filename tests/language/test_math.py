@@ -215,3 +215,83 @@ def test_a_select_whose_condition_is_a_python_value_is_decided_when_the_kernel_i
     values = torch.arange(8, dtype=torch.float32)
     assert torch.equal(apply(lambda a: T.Select(True, a, a * a), values), values)
     assert torch.equal(apply(lambda a: T.Select(False, a, a * a), values), values * values)
+
+
+SOME_TARGETS = [("llvm", "auto"), ("metal", "emulator")]
+FUNCTIONS = {
+    "abs": (T.abs, torch.abs),
+    "acos": (lambda x: T.acos(x * 0.25), lambda x: torch.acos(x * 0.25)),
+    "cosh": (T.cosh, torch.cosh),
+    "erf": (T.erf, torch.erf),
+    "exp10": (T.exp10, lambda x: 10**x),
+    "floor": (T.floor, torch.floor),
+    "fmod": (lambda x: T.fmod(x, 0.75), lambda x: torch.fmod(x, torch.tensor(0.75))),
+    "isfinite": (lambda x: T.if_then_else(T.isfinite(x), x, x - x), lambda x: x),
+    "isinf": (lambda x: T.if_then_else(T.isinf(x), x - x, x), lambda x: x),
+    "isnan": (lambda x: T.if_then_else(T.isnan(x), x - x, x), lambda x: x),
+    "log1p": (lambda x: T.log1p(x * x), lambda x: torch.log1p(x * x)),
+    "pow": (lambda x: T.pow(x * x, x), lambda x: torch.pow(x * x, x)),
+    "sigmoid": (T.sigmoid, torch.sigmoid),
+    "tanh": (T.tanh, torch.tanh),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
+def test_functions_in_vectors(dtype, target, backend):
+    """In a loop over T.vectorized, alone and in T.Parallel; one kernel computes them all."""
+    n = len(FUNCTIONS)
+
+    @T.prim_func
+    def kernel(A: T.Tensor((128,), dtype), C: T.Tensor((n, 256), dtype)):
+        with T.Kernel(1, threads=32):
+            thread = T.get_thread_binding()
+            for row, (function, _) in enumerate(FUNCTIONS.values()):
+                for i in T.Parallel(32):
+                    for v in T.vectorized(4):
+                        C[row, i * 4 + v] = function(A[i * 4 + v])
+                for v in T.vectorized(4):
+                    C[row, 128 + thread * 4 + v] = function(A[thread * 4 + v])
+
+    a = torch.from_numpy(np.random.default_rng(3).uniform(-2, 2, 128)).to(getattr(torch, dtype))
+    c = torch.empty(n, 256, dtype=a.dtype)
+    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    rounding = {"float32": 1e-5, "float16": 1e-2, "bfloat16": 3e-2}[dtype]
+    for row, (_, reference) in zip(c, FUNCTIONS.values(), strict=True):
+        exact = reference(a.float()).repeat(2)
+        torch.testing.assert_close(row.float(), exact, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_functions_in_vectors_compile_for_cuda(dtype):
+    @T.prim_func
+    def kernel(A: T.Tensor((128,), dtype), C: T.Tensor((14, 128), dtype)):
+        with T.Kernel(1, threads=32):
+            for row, (function, _) in enumerate(FUNCTIONS.values()):
+                for i in T.Parallel(32):
+                    for v in T.vectorized(4):
+                        C[row, i * 4 + v] = function(A[i * 4 + v])
+
+    assert tvmtile.compile(kernel, target={"kind": "cuda", "arch": "sm_90a"}).cubin
+
+
+def test_vector_loop_that_adds_to_one_element():
+    @T.prim_func
+    def kernel(A: T.Tensor((8, 4), "float32"), C: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=32):
+            for r in T.Parallel(8):
+                total = T.alloc_var("float32", init=0)
+                for k in T.vectorized(4):
+                    total += A[r, k]
+                C[r] = total
+
+    a = torch.arange(32.0).view(8, 4)
+    for target, backend in SOME_TARGETS:
+        c = torch.empty(8)
+        tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+        assert torch.equal(c, a.sum(1)), target
+
+
+def test_fast_functions_of_narrow_floats():
+    a = torch.linspace(0.5, 2, 16).bfloat16()
+    torch.testing.assert_close(apply(T.__exp10, a).float(), 10 ** a.float(), rtol=1e-2, atol=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 __all__ = ["FAST", "LEVEL", "NAMES", "OTHER_NAMES", "Rule", "calling", "register", "widened"]
@@ -58,32 +58,40 @@ def calling(names: Mapping[str, str]) -> Rule:
     ----------
     names : mapping of str to str
         The function's name for each dtype that it takes, float32 among them. Narrower floats are
-        computed with in float32, and rounded once.
+        computed with in float32, and rounded once. A function of vectors works lane by lane.
     """
 
     def lowered(call: ir.Call) -> ir.Expr:
         result = str(call.ty.dtype)
-        operand = str(call.args[0].ty.dtype)
+        operand, lanes = _scalar_and_lanes(call.args[0])
         if operand in names:
             return T.call_pure_extern(result, names[operand], *call.args)
-        wide = [tirx.Cast("float32", arg) for arg in call.args]
-        if result == "bool":
-            return T.call_pure_extern(result, names["float32"], *wide)
-        return tirx.Cast(result, T.call_pure_extern("float32", names["float32"], *wide))
+        wide = f"float32{lanes}"
+        args = [tirx.Cast(wide, arg) for arg in call.args]
+        if result.startswith("bool"):
+            return T.call_pure_extern(result, names["float32"], *args)
+        return tirx.Cast(result, T.call_pure_extern(wide, names["float32"], *args))
 
     return lowered
+
+
+def _scalar_and_lanes(value: Any) -> tuple[str, str]:
+    """The dtype of a lane, and what makes that of the vector: "float16", "x4"."""
+    dtype = DataType(str(value.ty.dtype))
+    suffix = "" if dtype.lanes == 1 else f"x{dtype.lanes}"
+    return str(dtype).removesuffix(suffix), suffix
 
 
 def widened(rule: Rule) -> Rule:
     """A rule that bfloat16 is kept from."""
 
     def lowered(call: ir.Call) -> ir.Expr:
-        if str(call.ty.dtype) != "bfloat16":
+        dtype, lanes = _scalar_and_lanes(call)
+        if dtype != "bfloat16":
             return rule(call)
-        wide: Any = ir.Call(
-            call.op, [tirx.Cast("float32", arg) for arg in call.args], ret_ty="float32"
-        )
-        return tirx.Cast("bfloat16", rule(wide))
+        wide = f"float32{lanes}"
+        widened: Any = ir.Call(call.op, [tirx.Cast(wide, arg) for arg in call.args], ret_ty=wide)
+        return tirx.Cast(str(call.ty.dtype), rule(widened))
 
     return lowered
 

@@ -28,20 +28,30 @@ __all__ = [
     "__sin",
     "__tan",
     "align_up",
+    "atan2",
     "cast",
     "cdiv",
     "ceildiv",
     "clamp",
+    "copysign",
     "dtype",
     "exp10",
     "extract_lane",
+    "fmod",
+    "hypot",
     "if_then_else",
     "index_to_coordinates",
     "infinity",
+    "isfinite",
+    "isinf",
+    "isnan",
     "max",
     "max_value",
     "min",
     "min_value",
+    "nextafter",
+    "pow",
+    "power",
     "reinterpret",
     "round",
     "rsqrt",
@@ -168,13 +178,18 @@ def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
         a, b = tirx.const(then, kind), tirx.const(otherwise, kind)
     else:
         a, b = _pair(then, otherwise)
-    if str(a.ty.dtype) != str(b.ty.dtype):
-        a, b = _promoted(a, b)
-    return tirx.if_then_else(test, a, b)
+    return tirx.if_then_else(test, *_promoted(a, b))
+
+
+def _alike(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
+    """Two operands as expressions of one dtype."""
+    return _promoted(*_pair(a, b))
 
 
 def _promoted(a: ir.Expr, b: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     """Two expressions in the dtype that arithmetic between them has."""
+    if str(a.ty.dtype) == str(b.ty.dtype):
+        return a, b
     common = str((a + b).ty.dtype)
     return cast(a, DType(common)), cast(b, DType(common))
 
@@ -315,8 +330,44 @@ def rsqrt(value: Any) -> Any:
 
 def exp10(value: Any) -> Any:
     """10 to the power of `value`."""
-    expression = as_expr(value)
-    return tirx.pow(tirx.const(10, expression.ty.dtype), expression)
+    return pow(10, as_expr(value))
+
+
+def pow(x: Any, y: Any) -> Any:
+    """`x` to the power of `y`; of floats narrower than float16 computed in float32."""
+    base, exponent = _alike(x, y)
+    dtype = str(base.ty.dtype)
+    if not dtype.startswith(_WIDENED):
+        return tirx.pow(base, exponent)
+    return tirx.Cast(dtype, tirx.pow(_wide(base), _wide(exponent)))
+
+
+power = pow
+
+
+def isnan(value: Any) -> ir.Expr:
+    """Whether a float is not a number."""
+    return tirx.isnan(_wide(as_expr(value)))
+
+
+def isinf(value: Any) -> ir.Expr:
+    """Whether a float is infinite."""
+    return tirx.isinf(_wide(as_expr(value)))
+
+
+def isfinite(value: Any) -> ir.Expr:
+    """Whether a float is neither infinite nor NaN."""
+    return tirx.isfinite(_wide(as_expr(value)))
+
+
+_WIDENED = ("bfloat16", "float8")  # TVM's own functions refuse them
+
+
+def _wide(value: ir.Expr) -> ir.Expr:
+    dtype = DataType(str(value.ty.dtype))
+    if not str(dtype).startswith(_WIDENED):
+        return value
+    return tirx.Cast("float32" if dtype.lanes == 1 else f"float32x{dtype.lanes}", value)
 
 
 def extract_lane(vector: Any, lane: Any) -> ir.Expr:
@@ -359,12 +410,30 @@ def extract_lane(vector: Any, lane: Any) -> ir.Expr:
     return tirx.Shuffle([expression], [tirx.const(lane, "int32")])
 
 
+def _of_two(function: Any) -> Any:
+    def of_two(x: Any, y: Any) -> ir.Expr:
+        return function(*_alike(x, y))
+
+    of_two.__name__ = name = function.__name__
+    of_two.__doc__ = f"TVM's `{name}` of two floats, in the dtype of arithmetic on them."
+    return of_two
+
+
+atan2 = _of_two(tirx.atan2)
+copysign = _of_two(tirx.copysign)
+fmod = _of_two(tirx.fmod)
+hypot = _of_two(tirx.hypot)
+nextafter = _of_two(tirx.nextafter)
+
+
 def _fast(function: Any) -> Any:
     """A function that may be less exact where the target has a faster one; a CPU has none."""
 
     def fast(x: Any) -> ir.Expr:
-        call = function(as_expr(x))
-        return ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
+        value = as_expr(x)
+        call = function(_wide(value))
+        fast = ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
+        return cast(fast, DType(str(value.ty.dtype)))
 
     fast.__doc__ = f"`{function.__name__}`, less exact where the target has a faster instruction."
     return fast

@@ -66,7 +66,20 @@ def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return func.with_body(_Distribute().rewrite(func.body))
+    return func.with_body(_Vectors().rewrite(_Distribute().rewrite(func.body)))
+
+
+class _Vectors(ScopedRewriter):
+    """The user's vectors, of any dtype and number of lanes: moves of words, and unrolled loops."""
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        result = super().visit_for(loop)
+        if result.kind != tirx.ForKind.VECTORIZED:
+            return result
+        extent = constant(result.extent)
+        if extent is None or constant(result.min) != 0:
+            return with_children(result, kind=tirx.ForKind.SERIAL)
+        return vectorized(result.loop_var, extent, result.body, self.analyzer)
 
 
 class _Distribute(ScopedRewriter):
@@ -92,15 +105,7 @@ class _Distribute(ScopedRewriter):
         if self._launch is not None and is_nest(loop):
             iterations = _Iterations(Nest(loop), self._launch, self.analyzer, self._is_late)
             return iterations.statement()
-        result = super().visit_for(loop)
-        return self._as_vectors(result) if result.kind == tirx.ForKind.VECTORIZED else result
-
-    def _as_vectors(self, loop: tirx.For) -> tirx.Stmt:
-        """The user's vectors, of any dtype and number of lanes: moves of words, and unrolled loops."""
-        extent = constant(loop.extent)
-        if extent is None or constant(loop.min) != 0:
-            return with_children(loop, kind=tirx.ForKind.SERIAL)
-        return vectorized(loop.loop_var, extent, loop.body, self.analyzer)
+        return super().visit_for(loop)
 
     # Statements outside of nests: what is the same for all threads is done by one --------------
 

@@ -6,22 +6,28 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32
+from tvmtile.codegen.float_functions import NAMES
 from tvmtile.passes.kernels import prim_func_pass
 
 __all__ = ["LowerMathOnCpu"]
 
 _FLOAT32 = {"tirx.exp": exp_float32, "tirx.exp2": exp2_float32}
 _NARROW = ("float16", "bfloat16")
+# In the C library, and TVM has no rule for them or none for float16.
+_IN_LIBRARY = {"tirx.fmod": {"float32": "fmodf", "float64": "fmod"}}
+_FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "log1p", "tanh")}
 
 
 @prim_func_pass("LowerMathOnCpu")
 def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Write out `exp` and `exp2` of 32-bit and narrower floats (see `tvmtile.codegen.cpu_math`).
 
-    As calls of the C library they would keep LLVM from vectorising the loop around them. Narrower
-    floats are computed in float32. Other functions and dtypes are left to TVM.
+    As calls of the C library they would keep LLVM from vectorising the loop around them. Functions of
+    narrower floats are computed in float32 and rounded once; the C library has none of them. `fmod`,
+    for which TVM has no rule, is a call of that library. The rest is left to TVM.
 
     Before
     ------
@@ -68,10 +74,17 @@ def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 def _lower(call: ir.Call) -> Any:
-    function = _FLOAT32.get(call.op.name) if isinstance(call.op, ir.Op) else None
-    if function is None:
-        return call
-    dtype = str(call.ty.dtype)
+    name = call.op.name if isinstance(call.op, ir.Op) else ""
+    dtype = str(call.ty.dtype) if name in _FUNCTIONS else ""
     if dtype in _NARROW:
-        return tirx.Cast(dtype, function(tirx.Cast("float32", call.args[0])))
-    return function(call.args[0]) if dtype == "float32" else call
+        wide = [tirx.Cast("float32", arg) for arg in call.args]
+        return tirx.Cast(dtype, _computed(ir.Call(call.op, wide, ret_ty="float32"), name))
+    return _computed(call, name)
+
+
+def _computed(call: ir.Call, name: str) -> Any:
+    dtype = str(call.ty.dtype)
+    if name in _FLOAT32 and dtype == "float32":
+        return _FLOAT32[name](*call.args)
+    function = _IN_LIBRARY.get(name, {}).get(dtype)
+    return call if function is None else T.call_pure_extern(dtype, function, *call.args)

@@ -16,8 +16,9 @@ __all__ = ["LowerParallelOnCpu"]
 def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Run the iterations of elementwise nests one after the other.
 
-    LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. The
-    parallelism of a CPU is that of the blocks. A pipelined loop is a loop here.
+    LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. So
+    a vector of the user's is an unrolled loop. The parallelism of a CPU is that of the blocks. A
+    pipelined loop is a loop here.
 
     Before
     ------
@@ -47,11 +48,17 @@ def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return func.with_body(_Lower().rewrite(func.body))
 
 
+_LOWERED = {
+    tirx.ForKind.PARALLEL: tirx.ForKind.SERIAL,
+    tirx.ForKind.VECTORIZED: tirx.ForKind.UNROLLED,
+}
+
+
 class _Lower(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> Any:
         result = super().visit_for(loop)
-        if result.kind == tirx.ForKind.PARALLEL:
-            return with_children(result, kind=tirx.ForKind.SERIAL, annotations={})
+        if result.kind in _LOWERED:
+            return with_children(result, kind=_LOWERED[result.kind], annotations={})
         if result.thread_binding is not None:
             return result
         # What asked for a pipeline has done its work: ordinary TIR has no notes of ours.
