@@ -263,6 +263,7 @@ _GPU_REST = ir.transform.Sequential(
         tirx.transform.UnrollLoop(),
         s_tir.transform.RenormalizeSplitPattern(),
         tirx.transform.StmtSimplify(),
+        tirx.transform.RemoveAssume(),
         tirx.transform.RemoveNoOp(),
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.VerifyMemory(),

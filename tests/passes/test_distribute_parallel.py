@@ -393,3 +393,31 @@ def test_loads_move_as_vectors_beside_several_stores_to_registers():
     A, C = torch.randn(32, 64), torch.empty(2, 32, 64)
     kernel(A, C)
     torch.testing.assert_close(C, torch.stack([A, A * A]))
+
+
+def test_what_a_kernel_assumes_is_gone_on_a_gpu():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), n: T.int32):
+        with T.Kernel(1, threads=64):
+            T.assume(n > 0)
+            for i in T.Parallel(64):
+                A[i] = A[i] + n
+
+    a = torch.zeros(64)
+    emulated(main)(a, 3)
+    assert a.tolist() == [3.0] * 64
+    assert tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"}).cubin
+
+
+def test_unrolled_loop_of_an_extent_that_only_a_call_knows():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), n: T.int32):
+        with T.Kernel(1, threads=64):
+            thread = T.get_thread_binding()
+            for k in T.unroll(0, n, 2):
+                A[thread] = A[thread] + k
+
+    for kernel in (emulated(main), tvmtile.compile(main, target="llvm")):
+        a = torch.zeros(64)
+        kernel(a, 7)
+        assert a.tolist() == [12.0] * 64

@@ -620,3 +620,27 @@ def test_shuffle_in_a_loop_whose_length_differs_between_threads():
 
     with pytest.raises(NestingError, match="an exchange of values between threads stands where"):
         tvmtile.compile(program, target="llvm")
+
+
+def test_value_in_a_branch_of_some_threads_that_work_of_the_block_uses():
+    """The threads of the branch share the work, which takes what they all know."""
+
+    @T.prim_func
+    def program(P: T.Tensor((4,), "float32"), X: T.Tensor((4, 64), "float32"), C: T.Tensor((64,))):
+        with T.Kernel(1, threads=64):
+            factors = T.alloc_shared((4,), "float32")
+            T.copy(P, factors)
+            if T.get_thread_binding() >= 32:
+                sums = T.alloc_fragment((64,), "float32")
+                T.clear(sums)
+                for k in T.serial(4):
+                    factor = factors[k]
+                    row = 3 - k
+                    for i in T.Parallel(64):
+                        sums[i] += factor * X[row, i]
+                T.copy(sums, C)
+
+    p, x = RNG.normal(size=4).astype("float32"), RNG.normal(size=(4, 64)).astype("float32")
+    c = np.zeros(64, "float32")
+    run(program, p, x, c)
+    np.testing.assert_allclose(c, p @ x[::-1], rtol=1e-5, atol=1e-5)

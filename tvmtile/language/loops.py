@@ -12,6 +12,7 @@ from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.language.frontend.tracer import LoopNest
 from tvmtile.language.kernel import current_kernel
+from tvmtile.tileop.operands import constant
 
 __all__ = [
     "ORDER_ANNOTATION",
@@ -237,7 +238,8 @@ def unroll(
     Parameters
     ----------
     start, stop, step : int or Expr
-        Bounds, as of `range`.
+        Bounds, as of `range`. A loop whose number of iterations only a call knows stays a loop, which
+        the target's compiler may unroll.
     explicit : bool
         Unroll in the program itself rather than in the code generator.
     unroll_factor : int, optional
@@ -252,7 +254,8 @@ def unroll(
         merged["pragma_unroll_explicit"] = True
     if unroll_factor is not None:
         merged["pragma_unroll_factor"] = unroll_factor
-    return _loop("T.unroll", T.unroll, start, stop, step, merged)
+    is_known = all(constant(bound) is not None for bound in (start, stop) if bound is not None)
+    return _loop("T.unroll", T.unroll if is_known else T.serial, start, stop, step, merged)
 
 
 def vectorized(start: Any, stop: Any = None, *, annotations: dict[str, Any] | None = None) -> Any:

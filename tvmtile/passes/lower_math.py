@@ -75,15 +75,17 @@ def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 def _lower(call: ir.Call) -> Any:
     name = call.op.name if isinstance(call.op, ir.Op) else ""
-    dtype = str(call.ty.dtype) if name in _FUNCTIONS else ""
-    if dtype in _NARROW:
-        wide = [tirx.Cast("float32", arg) for arg in call.args]
-        return tirx.Cast(dtype, _computed(ir.Call(call.op, wide, ret_ty="float32"), name))
-    return _computed(call, name)
-
-
-def _computed(call: ir.Call, name: str) -> Any:
+    if name not in _FUNCTIONS:
+        return call
     dtype = str(call.ty.dtype)
+    if dtype not in _NARROW:
+        return _computed(call, name, dtype)
+    wide = [tirx.Cast("float32", arg) for arg in call.args]
+    widened = ir.Call(call.op, wide, attrs=call.attrs, span=call.span, ret_ty="float32")
+    return tirx.Cast(dtype, _computed(widened, name, "float32"))
+
+
+def _computed(call: ir.Call, name: str, dtype: str) -> Any:
     if name in _FLOAT32 and dtype == "float32":
         return _FLOAT32[name](*call.args)
     function = _IN_LIBRARY.get(name, {}).get(dtype)

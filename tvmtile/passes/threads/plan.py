@@ -150,7 +150,7 @@ class _Planner:
             self._add_to_run(sequence, tirx.Bind(value, stmt.value))
             store = tirx.BufferStore(stmt.buffer, value, stmt.indices, stmt.span)
             self._add_to_run(sequence, store)
-        elif guards or self._is_per_thread(stmt):
+        elif self._is_per_thread(stmt) or (guards and not self._is_common_value(stmt, guards)):
             self._add_to_run(sequence, stmt)
         elif isinstance(stmt, tirx.Bind) and not _reads_memory(stmt.value):
             sequence.declare(Once(stmt))
@@ -224,6 +224,10 @@ class _Planner:
 
     def _is_per_thread(self, stmt: tirx.Stmt) -> bool:
         return self._variance.depends(stmt) or _acts(stmt)
+
+    def _is_common_value(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
+        """Tell whether a statement names a value that work of the block under guards may use too."""
+        return isinstance(stmt, tirx.Bind) and (self._comers(guards) or 0) > 0
 
     def _is_block_level(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is work that the threads of a block share."""
