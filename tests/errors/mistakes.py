@@ -1189,19 +1189,16 @@ def grid_that_no_parameter_gives():
             T.clear(A)
 
 
-def loop_that_tvm_refuses():
+def vector_that_tvm_refuses():
     """
-    NoLowering: kernel: TVM can't compile this kernel for llvm: Failed to vectorize loop with extent
-        n for target ...
+    NoLowering: kernel: TVM can't compile this kernel for llvm: unknown intrinsic ...
       help: set TVM_BACKTRACE=1 to see where in TVM
     """
-    n = T.dynamic("n")
 
     @T.prim_func
-    def kernel(A: T.Tensor((n,), T.float32)):
+    def kernel(A: T.Tensor((64,), T.float32)):
         with T.Kernel(1, threads=128):  # <--
-            for i in T.vectorized(n):
-                A[i] = 0
+            A[T.ramp(0, 1, 4)] = T.erf(A[T.ramp(0, 1, 4)])
 
     tvmtile.compile(kernel)
 
@@ -1258,8 +1255,8 @@ def python_float():
 def name_used_after_its_loop():
     """
     ScopeError: 'last' is bound inside a loop (line ...) and used after it
-      help: the value exists at run time only: write `last = T.alloc_var(dtype, init=...)` before
-          the loop; assignments to it then store into a variable
+      help: there is no value where the loop is not entered: give last a first value before the loop,
+          such as `last = 0.0`
     """
 
     @T.prim_func
@@ -1270,18 +1267,97 @@ def name_used_after_its_loop():
             A[0] = last  # <--
 
 
-def name_carried_by_a_loop():
+def tile_used_after_its_loop():
     """
-    ScopeError: 'total' is carried from one iteration of this loop to the next
-      help: a name bound to a value can't change at run time: write `total = T.alloc_var(dtype,
-          init=...)` before the loop
+    ScopeError: 'tile' is bound inside a loop (line ...) and used after it
+      help: the tile belongs to the loop: allocate tile before it
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=128):
+            for i in T.serial(64):
+                tile = T.alloc_shared((64,), T.float32)
+                T.fill(tile, i)
+            T.copy(tile, A)  # <--
+
+
+def loop_variable_used_after_its_loop():
+    """
+    ScopeError: 'i' counts the iterations of a loop and is used after it
+      help: write the value that is meant, such as the loop's extent
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=128):
+            for i in T.serial(63):
+                A[i] = 0
+            A[i + 1] = 1  # <--
+
+
+def number_that_becomes_a_float():
+    """
+    InvalidOperand: 'total' begins as int32 before the loop or branch that changes it (line ...), and
+        is assigned a float32
+      help: begin with a value of the later dtype: `total = T.float32(0)`
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=128):
+            total = 0
+            for i in T.serial(64):
+                total = total + A[i]  # <--
+            A[0] = total
+
+
+def number_that_becomes_a_tile():
+    """
+    ScopeError: 'last' begins as float32 before the loop or branch that changes it (line ...), and
+        can't become the buffer tile[64] float32
+      help: give the other object a name of its own
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=128):
+            last = 0.0
+            tile = T.alloc_shared((64,), T.float32)
+            for i in T.serial(64):
+                last = tile  # <--
+            A[0] = last
+
+
+def tile_carried_by_a_loop():
+    """
+    ScopeError: 'a' is carried from one iteration of this loop to the next
+      help: only a number can change at run time: loop over Python values, `for i in [0, 1]:`, or
+          choose by index in one tile
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64,), T.float32)
+            b = T.alloc_shared((64,), T.float32)
+            for i in T.serial(4):
+                T.copy(A, a)
+                a, b = b, a  # <--
+
+
+def name_carried_by_a_parallel_loop():
+    """
+    ScopeError: 'total' is carried from one iteration of T.Parallel to the next; they have no order
+      help: reduce a tile with T.reduce_sum and the like, add with T.atomic_add, or make it a loop over
+          T.serial
     """
 
     @T.prim_func
     def kernel(A: T.Tensor((64,), T.float32)):
         with T.Kernel(1, threads=128):
             total = 0.0
-            for i in T.serial(64):
+            for i in T.Parallel(64):
                 total = total + A[i]  # <--
             A[0] = total
 

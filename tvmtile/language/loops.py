@@ -41,6 +41,8 @@ STAGE_ANNOTATION = "tvmtile.stage"
 class _ParallelNest(LoopNest):
     """Nested loops of TVM's parallel kind, which in a tile program mean elementwise work."""
 
+    is_parallel = True
+
     def __init__(self, extents: Sequence[Any], annotations: dict[str, Any]) -> None:
         self._extents = extents
         self._annotations = annotations

@@ -8,6 +8,7 @@ from tvm import tirx
 
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import ScopedRewriter, with_children
+from tvmtile.tileop.operands import constant
 
 __all__ = ["LowerParallelOnCpu"]
 
@@ -48,17 +49,15 @@ def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return func.with_body(_Lower().rewrite(func.body))
 
 
-_LOWERED = {
-    tirx.ForKind.PARALLEL: tirx.ForKind.SERIAL,
-    tirx.ForKind.VECTORIZED: tirx.ForKind.UNROLLED,
-}
-
-
 class _Lower(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> Any:
         result = super().visit_for(loop)
-        if result.kind in _LOWERED:
-            return with_children(result, kind=_LOWERED[result.kind], annotations={})
+        if result.kind == tirx.ForKind.PARALLEL:
+            return with_children(result, kind=tirx.ForKind.SERIAL, annotations={})
+        if result.kind == tirx.ForKind.VECTORIZED:
+            is_known = constant(result.extent) is not None
+            kind = tirx.ForKind.UNROLLED if is_known else tirx.ForKind.SERIAL
+            return with_children(result, kind=kind, annotations={})
         if result.thread_binding is not None:
             return result
         # What asked for a pipeline has done its work: ordinary TIR has no notes of ours.

@@ -470,37 +470,12 @@ def test_a_macro_outside_a_kernel():
 # What would be wrong in silence --------------------------------------------------------------
 
 
-def test_a_value_carried_from_one_iteration_to_the_next():
-    with pytest.raises(ScopeError, match="'x' is carried from one iteration"):
-
-        @T.prim_func
-        def f(A: T.Tensor((4,), "int32")):
-            with T.Kernel(1):
-                x = 1
-                for i in range(4):
-                    x = x + i
-                A[0] = x
-
-
-def test_a_python_number_counted_up_in_a_run_time_loop():
-    with pytest.raises(ScopeError, match="'count' is carried from one iteration"):
-
-        @T.prim_func
-        def f(A: T.Tensor((4,), "int32")):
-            with T.Kernel(1):
-                count = 0
-                for _ in range(4):
-                    count += 1
-                A[0] = count
-
-
 def test_a_name_bound_in_a_run_time_branch():
     with pytest.raises(ScopeError, match="'x' is bound inside a branch .* and used after it"):
 
         @T.prim_func
         def f(n: T.int32, A: T.Tensor((4,), "int32")):
             with T.Kernel(1):
-                x = 0
                 if n > 0:
                     x = 1
                 A[0] = x

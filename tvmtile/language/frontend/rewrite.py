@@ -16,6 +16,10 @@ for k in T.serial(4):              for __tile_0 in __tile__.loop(T.serial(4)):
                                        __tile__.end(__tile_1)
 ```
 
+A name that a run-time loop or branch assigns, and that has a value before it and is read after it or
+in the next iteration, is a variable from there on: `x = __tile__.carry(__tile_0, "x", locals())` stands
+before the construct.
+
 The code keeps the file name and the line numbers of its source.
 """
 
@@ -26,11 +30,12 @@ import inspect
 import textwrap
 import types
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import lru_cache
 from typing import Any
 
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
+from tvmtile.language.frontend.liveness import exposed, loop_targets, stored_names, written
 
 __all__ = ["TRACER_NAME", "parameter_location", "traced"]
 
@@ -151,6 +156,19 @@ def _locals() -> ast.Call:
     return ast.Call(_load("locals"), [], [])
 
 
+def _rebound(method: str, construct: str, name: str) -> ast.stmt:
+    """`x = __tile__.escape(construct, "x", locals())`."""
+    value = _call(method, _load(construct), ast.Constant(name), _locals())
+    return ast.Assign([_store(name)], value)
+
+
+def _where_dynamic(construct: str, statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements for a construct of the running kernel; one of the tracing needs none."""
+    if not statements:
+        return []
+    return [ast.If(ast.Attribute(_load(construct), "dynamic", ast.Load()), statements, [])]
+
+
 def _thunk(value: ast.expr) -> ast.Lambda:
     return ast.Lambda(_plain_arguments([]), value)
 
@@ -180,6 +198,7 @@ class _Rewriter(ast.NodeTransformer):
         self._temporaries = 0
         self._inside_helper = False
         self._stores: Counter[str] = Counter()
+        self._live: set[str] = set()  # names that may be read after the statement being visited
 
     def rewrite(self, definition: ast.FunctionDef) -> ast.FunctionDef:
         definition.decorator_list = []
@@ -205,13 +224,21 @@ class _Rewriter(ast.NodeTransformer):
 
     def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         result: list[ast.stmt] = []
-        for statement in body:
+        live_after = self._live_after_each(body)
+        for statement, self._live in zip(body, live_after, strict=True):
             replaced = self.visit(statement)
             result += [
                 _locate(ast.copy_location(new, statement), statement.lineno)
                 for new in (replaced if isinstance(replaced, list) else [replaced])
             ]
         return result
+
+    def _live_after_each(self, body: list[ast.stmt]) -> list[set[str]]:
+        """The names that may be read after each statement of a block: in it, or after the block."""
+        live = [self._live]
+        for statement in reversed(body[1:]):
+            live.append(exposed([statement]) | (live[-1] - written([statement])))
+        return live[::-1]
 
     def _temporary(self) -> str:
         self._temporaries += 1
@@ -228,6 +255,7 @@ class _Rewriter(ast.NodeTransformer):
         if any(_decorator_name(d) in _OWN_DECORATORS for d in node.decorator_list):
             return node
         outer, self._inside_helper = self._inside_helper, True
+        self._live = set()
         node.body = [ast.With([ast.withitem(_call("call"))], self._block(node.body))]
         self._inside_helper = outer
         return node
@@ -239,9 +267,12 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         name = self._temporary()
-        assigned = _assigned_names([*node.body, *node.orelse])
+        live = self._live
+        assigned = stored_names([*node.body, *node.orelse])
+        kept = (assigned & live) - loop_targets([node])
         statements: list[ast.stmt] = [
-            ast.Assign([_store(name)], _call("branch", self.visit(node.test)))
+            ast.Assign([_store(name)], _call("branch", self.visit(node.test))),
+            *self._carries(name, kept),
         ]
         for flag, enter, body in (
             ("has_then", "then", node.body),
@@ -249,6 +280,7 @@ class _Rewriter(ast.NodeTransformer):
         ):
             if not body:
                 continue
+            self._live = live
             context = ast.Call(ast.Attribute(_load(name), enter, ast.Load()), [], [])
             guarded = ast.With([ast.withitem(context)], self._block(body))
             statements.append(ast.If(ast.Attribute(_load(name), flag, ast.Load()), [guarded], []))
@@ -281,29 +313,42 @@ class _Rewriter(ast.NodeTransformer):
                 "move the statements of the else block after the loop",
             )
         name = self._temporary()
-        assigned = _assigned_names([*targets, *node.body])
-        carried = sorted(_read_before_written([*targets, *node.body]) & assigned)
-        names = ast.Tuple([ast.Constant(c) for c in carried], ast.Load())
+        test = {node.test} if isinstance(node, ast.While) else set()
+        counters = stored_names(targets)
+        assigned = counters | stored_names(node.body)
+        next_reads = (exposed(node.body) | _names_in(test)) - counters
+        carried = next_reads & assigned
+        names = ast.Tuple([ast.Constant(c) for c in sorted(carried)], ast.Load())
+        kept = (assigned & (self._live | carried)) - loop_targets([node])
+        self._live = self._live | next_reads
         for statement in prologue:
             ast.copy_location(statement, node)
         return [
             ast.Assign([_store(name)], _call(method, argument, names)),
+            *self._carries(name, kept),
             ast.For(_store(value), _load(name), [*prologue, *self._block(node.body)], []),
-            *self._escapes(name, assigned),
+            *self._escapes(name, assigned, counters),
         ]
 
-    def _escapes(self, construct: str, assigned: set[str]) -> list[ast.stmt]:
+    def _carries(self, construct: str, names: set[str]) -> list[ast.stmt]:
+        """Before a run-time construct, what it changes for those behind it becomes a variable."""
+        statements: list[ast.stmt] = []
+        for name in sorted(names):
+            is_bound = ast.Compare(ast.Constant(name), [ast.In()], [_locals()])
+            statements.append(ast.If(is_bound, [_rebound("carry", construct, name)], []))
+        return _where_dynamic(construct, statements)
+
+    def _escapes(
+        self, construct: str, assigned: set[str], counters: Set[str] = frozenset()
+    ) -> list[ast.stmt]:
         """After a run-time construct, what was bound inside it is out of reach."""
-        if not assigned:
-            return []
-        statements: list[ast.stmt] = [
-            ast.Assign(
-                [_store(name)],
-                _call("escape", _load(construct), ast.Constant(name), _locals()),
-            )
+        statements = [
+            ast.Assign([_store(name)], _call("leave", ast.Constant(name)))
+            if name in counters
+            else _rebound("escape", construct, name)
             for name in sorted(assigned)
         ]
-        return [ast.If(ast.Attribute(_load(construct), "dynamic", ast.Load()), statements, [])]
+        return _where_dynamic(construct, statements)
 
     def visit_Break(self, node: ast.Break) -> ast.stmt:
         return ast.If(_call("break_loop"), [node], [])
@@ -511,58 +556,5 @@ def _target_names(target: ast.expr) -> ast.expr | None:
     return None
 
 
-_OWN_SCOPE = (
-    ast.FunctionDef,
-    ast.ClassDef,
-    ast.Lambda,
-    ast.ListComp,
-    ast.SetComp,
-    ast.DictComp,
-    ast.GeneratorExp,
-)
-
-
-def _assigned_names(nodes: list[Any]) -> set[str]:
-    """Names that the statements bind in their own scope."""
-    names: set[str] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if isinstance(node, _OWN_SCOPE):
-            continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        pending.extend(ast.iter_child_nodes(node))
-    return names
-
-
-def _read_before_written(nodes: list[Any]) -> set[str]:
-    """Names whose first occurrence, in the order of evaluation, is a read."""
-    read: set[str] = set()
-    written: set[str] = set()
-
-    def scan(node: ast.AST) -> None:
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Store):
-                written.add(node.id)
-            elif node.id not in written:
-                read.add(node.id)
-            return
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            if node.target.id not in written:
-                read.add(node.target.id)
-            children: list[ast.AST] = [node.value, node.target]
-        elif isinstance(node, ast.Assign):
-            children = [node.value, *node.targets]
-        elif isinstance(node, ast.AnnAssign):
-            children = [child for child in (node.value, node.target) if child is not None]
-        elif isinstance(node, ast.For):
-            children = [node.iter, node.target, *node.body]
-        else:
-            children = list(ast.iter_child_nodes(node))
-        for child in children:
-            scan(child)
-
-    for node in nodes:
-        scan(node)
-    return read
+def _names_in(nodes: set[ast.expr]) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}

@@ -12,9 +12,10 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.script.ir_builder.base import IRBuilderFrame
 from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
@@ -75,14 +76,31 @@ def raise_unusable(value: Unusable) -> NoReturn:
     raise make_error()
 
 
-def _escaped(name: str, construct: str, location: SourceLocation | None) -> Unusable:
-    """What a name holds after the run-time loop or branch that bound it."""
+def _escaped(
+    name: str, construct: str, location: SourceLocation | None, value: Any = None
+) -> Unusable:
+    """What a name holds after the run-time loop or branch that bound it to a value."""
     where = f" (line {location.line})" if location is not None else ""
+    if is_buffer_var(value):
+        remedy = f"the tile belongs to the {construct}: allocate {name} before it"
+    else:
+        remedy = (
+            f"there is no value where the {construct} is not entered: give {name} a first value "
+            f"before the {construct}, such as `{name} = 0.0`"
+        )
     return Unusable(
         lambda: ScopeError(
-            f"{name!r} is bound inside a {construct}{where} and used after it",
-            help=f"the value exists at run time only: write `{name} = T.alloc_var(dtype, init=...)` "
-            f"before the {construct}; assignments to it then store into a variable",
+            f"{name!r} is bound inside a {construct}{where} and used after it", help=remedy
+        )
+    )
+
+
+def _counted(name: str) -> Unusable:
+    """What the name of a loop's variable holds after the loop."""
+    return Unusable(
+        lambda: ScopeError(
+            f"{name!r} counts the iterations of a loop and is used after it",
+            help="write the value that is meant, such as the loop's extent",
         )
     )
 
@@ -90,10 +108,37 @@ def _escaped(name: str, construct: str, location: SourceLocation | None) -> Unus
 class _Region:
     """A run-time loop or branch whose body is being traced."""
 
-    def __init__(self, construct: str, carried: Iterable[str] = ()) -> None:
+    def __init__(self, construct: str, carried: Iterable[str] = (), parallel: bool = False) -> None:
         self.construct = construct
         self.carried = frozenset(carried)
+        self.parallel = parallel
         self.rebound: dict[str, SourceLocation | None] = {}
+        self.made: dict[str, _Variable] = {}
+
+
+@dataclass(eq=False)
+class _Variable:
+    """What holds a name that a run-time construct changes.
+
+    Attributes
+    ----------
+    value : TensorLoad
+        The variable.
+    first : Any
+        What the name held before the construct.
+    location : SourceLocation or None
+        The construct's line.
+    depth : int
+        Parallel loops around it.
+    stored : bool
+        Whether anything was assigned to it.
+    """
+
+    value: Any
+    first: Any
+    location: SourceLocation | None
+    depth: int
+    stored: bool = False
 
 
 class Branch:
@@ -104,10 +149,9 @@ class Branch:
         self.has_then = self.dynamic or bool(condition)
         self.has_else = self.dynamic or not condition
         self.region = _Region("branch")
+        self.frame: IRBuilderFrame | None = None
         self._tracer = tracer
-        if self.dynamic:
-            self.frame = T.If(condition)
-            self.frame.__enter__()
+        self._condition = condition
 
     def then(self) -> AbstractContextManager[None]:
         return self._enter(T.Then) if self.dynamic else nullcontext()
@@ -117,6 +161,9 @@ class Branch:
 
     @contextmanager
     def _enter(self, make_frame: Callable[[], IRBuilderFrame]) -> Iterator[None]:
+        if self.frame is None:
+            self.frame = T.If(self._condition)
+            self.frame.__enter__()
         with make_frame(), self._tracer.inside(self.region):
             yield
 
@@ -127,7 +174,8 @@ class Loop:
     def __init__(self, tracer: Tracer, iterable: Any, carried: tuple[str, ...]) -> None:
         self.iterable = iterable
         self.dynamic = isinstance(iterable, IRBuilderFrame | LoopNest)
-        self.region = _Region("loop", carried)
+        parallel = bool(getattr(iterable, "is_parallel", False))
+        self.region = _Region("loop", carried, parallel)
         self._tracer = tracer
 
     def __iter__(self) -> Iterator[Any]:
@@ -151,6 +199,9 @@ class LoopNest:
     A context manager whose value is the loop variable, or the list of them.
     """
 
+    is_parallel = False
+    """Whether the iterations have no order."""
+
     def __enter__(self) -> Any:
         raise NotImplementedError
 
@@ -158,20 +209,37 @@ class LoopNest:
         raise NotImplementedError
 
 
-class _LoopUntil(LoopNest):
-    """A `while` whose condition takes statements, such as `T.any_of(tile)`: they run every time."""
+class _While(LoopNest):
+    """A `while`, whose condition is traced when the names that it changes are variables.
+
+    One that takes statements, such as `T.any_of(tile)`, does so in every iteration.
+    """
 
     def __init__(self, condition: Callable[[], Any]) -> None:
         self._condition = condition
-        self._frame = T.While(tirx.const(True, "bool"))
 
     def __enter__(self) -> None:
+        test, needs_statements = _tried(self._condition)
+        if not isinstance(test, ir.Expr):
+            raise SyntaxNotSupported(
+                "the condition of this `while` is true while tracing and never changes",
+                help="a run-time loop needs a run-time condition, e.g. on a T.alloc_var variable",
+            )
+        self._frame = T.While(tirx.const(True, "bool") if needs_statements else test)
         self._frame.__enter__()
-        with T.If(tirx.Not(as_condition(self._condition()))), T.Then():
-            T.evaluate(tirx.break_loop())
+        if needs_statements:
+            with T.If(tirx.Not(as_condition(self._condition()))), T.Then():
+                T.evaluate(tirx.break_loop())
 
     def __exit__(self, *exception: Any) -> None:
         self._frame.__exit__(*exception)
+
+
+def _tried(condition: Callable[[], Any]) -> tuple[Any, bool]:
+    """The value of a condition, and whether it takes statements."""
+    with IRBuilder() as trial, T.prim_func():
+        test = as_condition(condition())
+        return test, len(trial.frames[-1].stmts) > 0
 
 
 def _python_iterable(iterable: Any) -> Iterable[Any]:
@@ -226,6 +294,7 @@ class Tracer:
         self.returned: tuple[Any, ...] = ()
         self.in_kernel = False
         self._regions: list[_Region] = []
+        self._variables: dict[ir.Var, _Variable] = {}
         self._parameters = parameters
         self._call_depth: list[int] = []
 
@@ -270,32 +339,52 @@ class Tracer:
         return Branch(self, as_condition(condition))
 
     def end(self, branch: Branch) -> None:
-        if branch.dynamic:
+        if branch.frame is not None:
             branch.frame.__exit__(None, None, None)
 
     def loop(self, iterable: Any, carried: tuple[str, ...] = ()) -> Loop:
         return Loop(self, iterable, carried)
 
     def while_loop(self, condition: Callable[[], Any], carried: tuple[str, ...] = ()) -> Loop:
-        with IRBuilder() as trial, T.prim_func():
-            test = as_condition(condition())
-            needs_statements = len(trial.frames[-1].stmts) > 0
-        if not isinstance(test, ir.Expr):
-            if not test:
-                return Loop(self, (), carried)
-            raise SyntaxNotSupported(
-                "the condition of this `while` is true while tracing and never changes",
-                help="a run-time loop needs a run-time condition, e.g. on a T.alloc_var variable",
-            )
-        frame = _LoopUntil(condition) if needs_statements else T.While(test)
-        return Loop(self, frame, carried)
+        test, _ = _tried(condition)
+        is_known = not isinstance(test, ir.Expr)
+        return Loop(self, () if is_known and not test else _While(condition), carried)
+
+    def carry(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
+        """A variable for a name that `construct` changes for what comes after, if it can be one."""
+        first = local_names[name]
+        region = construct.region
+        dtype = _dtype_of_variable(first)
+        is_variable = is_scalar_variable(first) or isinstance(first, Reference)
+        if dtype is None or is_variable or region.parallel or not self.in_kernel:
+            return first
+        variable = self.bind_variable(name, dtype, first)
+        made = _Variable(variable, first, user_location(), self._parallel_depth())
+        region.made[name] = self._variables[variable.source] = made
+        return variable
+
+    def _parallel_depth(self) -> int:
+        return sum(region.parallel for region in self._regions)
+
+    def bind_variable(self, name: str, dtype: str, value: Any) -> Any:
+        """A variable of the kernel that holds a value."""
+        variable = self._bind(name, T.local_scalar(dtype))
+        T.buffer_store(variable.source, _converted(value, dtype), [0])
+        return variable
 
     def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
         """The value of `name` after `construct`, in whose body it was assigned."""
-        rebound = construct.region.rebound
+        rebound, made = construct.region.rebound, construct.region.made.get(name)
+        if made is not None and local_names.get(name) is made.value:
+            return made.value if made.stored else made.first
         if name in local_names and name not in rebound:
             return local_names[name]
-        return _escaped(name, construct.region.construct, rebound.get(name))
+        value = local_names.get(name)
+        return _escaped(name, construct.region.construct, rebound.get(name), value)
+
+    def leave(self, name: str) -> Any:
+        """What the variable of a loop is after the loop."""
+        return _counted(name)
 
     def range(self, *bounds: Any) -> Any:
         from tvmtile.language.loops import serial
@@ -363,6 +452,8 @@ class Tracer:
     def assign(self, name: str, value: Any, local_names: Mapping[str, Any]) -> Any:
         """`name = value`: store into a variable, bind a run-time value, or keep a Python value."""
         previous = local_names.get(name)
+        if is_scalar_variable(previous) and previous.source in self._variables:
+            self._check_assignment(name, self._variables[previous.source], value)
         if is_scalar_variable(previous) and _is_number(value):
             store_element(previous.source, tuple(previous.indices), value)
             return previous
@@ -372,13 +463,37 @@ class Tracer:
         self._note_rebinding(name, name in local_names)
         return self._bind(name, value)
 
+    def _check_assignment(self, name: str, variable: _Variable, value: Any) -> None:
+        """Refuse what a variable made of a name can't hold, and an assignment in no order."""
+        if self._parallel_depth() > variable.depth:
+            raise _carried_in_parallel(name)
+        variable.stored = True
+        dtype = variable.value.ty.dtype
+        given = _dtype_of_variable(value) if _is_number(value) else None
+        line = "" if variable.location is None else f" (line {variable.location.line})"
+        if given is None:
+            raise ScopeError(
+                f"{name!r} begins as {dtype} before the loop or branch that changes it{line}, and "
+                f"can't become {_describe(value)}",
+                help="give the other object a name of its own",
+            )
+        if _KINDS.index(_kind(given)) > _KINDS.index(_kind(str(dtype))):
+            first = variable.first if isinstance(variable.first, int | float) else "..."
+            raise InvalidOperand(
+                f"{name!r} begins as {dtype} before the loop or branch that changes it{line}, and is "
+                f"assigned a {given}",
+                help=f"begin with a value of the later dtype: `{name} = T.{given}({first})`",
+            )
+
     def _note_rebinding(self, name: str, existed: bool) -> None:
         for region in self._regions[self._call_depth[-1] :]:
             if existed and name in region.carried and name not in region.rebound:
+                if region.parallel:
+                    raise _carried_in_parallel(name)
                 raise ScopeError(
                     f"{name!r} is carried from one iteration of this loop to the next",
-                    help=f"a name bound to a value can't change at run time: write "
-                    f"`{name} = T.alloc_var(dtype, init=...)` before the loop",
+                    help="only a number can change at run time: loop over Python values, "
+                    "`for i in [0, 1]:`, or choose by index in one tile",
                 )
             region.rebound.setdefault(name, user_location())
 
@@ -449,9 +564,8 @@ class Tracer:
         if dtype is not None and _is_number(result):
             result = _converted(result, str(dtype))
             if reassigned:
-                variable = self.assign(name, T.local_scalar(str(dtype)), {})
-                T.buffer_store(variable.source, result, [0])
-                return variable
+                self._note_rebinding(name, False)
+                return self.bind_variable(name, str(dtype), result)
         return self.assign(name, result, local_names)
 
     def bind_target(self, names: Any, values: Any) -> Any:
@@ -482,7 +596,9 @@ class Tracer:
             return self._bind("value", value)
         if not isinstance(value, tuple | list) or len(value) < 2:
             return value
-        return type(value)(T.Bind(v) if isinstance(v, ir.TensorLoad) else v for v in value)
+        return type(value)(
+            T.Bind(v) if ir.is_prim_expr(v) and _reads_memory(v) else v for v in value
+        )
 
     def augment(
         self, name: str, op: str, target: Any, value: Any, local_names: Mapping[str, Any]
@@ -672,6 +788,39 @@ def _converted(value: Any, dtype: Any) -> Any:
     scalar, _, lanes = source.partition("x")
     wanted = f"{dtype}x{lanes}" if lanes and scalar != source else str(dtype)
     return value if source == wanted else tirx.Cast(wanted, value)
+
+
+_KINDS = ("bool", "int", "float")
+
+
+def _kind(dtype: str) -> str:
+    return next((kind for kind in _KINDS if kind in dtype), "float")
+
+
+def _dtype_of_variable(value: Any) -> str | None:
+    """The dtype of a variable that begins with a value; None for what no variable holds."""
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int32" if -(2**31) <= value < 2**31 else "int64"
+    if isinstance(value, float):
+        return "float32"
+    if isinstance(value, Reference):
+        value = value.load()
+    if is_buffer_var(value) or not ir.is_prim_expr(value):
+        return None
+    dtype = str(value.ty.dtype)
+    return dtype if DataType(dtype).lanes == 1 and dtype != "handle" else None
+
+
+def _carried_in_parallel(name: str) -> ScopeError:
+    return ScopeError(
+        f"{name!r} is carried from one iteration of T.Parallel to the next; they have no order",
+        help="reduce a tile with T.reduce_sum and the like, add with T.atomic_add, or make it a loop "
+        "over T.serial",
+    )
 
 
 def _is_number(value: Any) -> bool:
