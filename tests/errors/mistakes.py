@@ -1267,6 +1267,39 @@ def name_used_after_its_loop():
             A[0] = last  # <--
 
 
+def misspelled_option():
+    """
+    InvalidOperand: T.Kernel got an unexpected keyword argument 'thread'
+      help: did you mean 'threads'?
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, thread=64):  # <--
+            T.clear(A)
+
+
+def too_few_operands():
+    """
+    InvalidOperand: T.copy missing 1 required positional argument: 'dst'
+      help: its parameters are src, dst, ...
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), T.float32)):
+        with T.Kernel(1, threads=64):
+            T.copy(A)  # <--
+
+
+def arguments_by_keyword():
+    """
+    ArgumentError: double takes no arguments by keyword; it got A, B
+      help: its parameters are A, B, in order
+    """
+    kernel = tvmtile.compile(_double())
+    kernel(A=np.zeros((64,), "float32"), B=np.zeros((64,), "float32"))  # <--
+
+
 def tile_used_after_its_loop():
     """
     ScopeError: 'tile' is bound inside a loop (line ...) and used after it

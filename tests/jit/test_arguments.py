@@ -433,3 +433,9 @@ def test_a_tensor_that_tvm_does_not_have_on_the_gpu():
     error = explain("fill", list(fill.params), (), (torch.zeros(4),), "metal")
     assert error.message == "fill: A must be a TVM tensor on metal; it is on cpu"
     assert "tvm.metal()" in error.help
+
+
+def test_a_sparse_tensor(add):
+    message = r"A is a tensor \[m, n\] of float32; it got a sparse tensor\n(.*\n)*.*x\.to_dense\(\)"
+    with pytest.raises(ArgumentError, match=message):
+        add(torch.eye(8).to_sparse())

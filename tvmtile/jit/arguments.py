@@ -207,6 +207,8 @@ class _Check:
         wanted = f"a tensor [{', '.join(str(e) for e in ty.shape)}] of {ty.dtype}"
         if not hasattr(arg, "shape") or not hasattr(arg, "dtype"):
             return f"is {wanted}; it got {_a(type(arg).__name__)}", "pass a tensor"
+        if "sparse" in str(getattr(arg, "layout", "")):
+            return f"is {wanted}; it got a sparse tensor", "pass `x.to_dense()`"
         dtype = str(arg.dtype).removeprefix("torch.")
         if dtype != str(ty.dtype):
             return f"is {wanted}; it got {dtype}", _conversion(arg, str(ty.dtype))

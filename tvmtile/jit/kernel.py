@@ -101,7 +101,7 @@ class Kernel:
         """The parameters of the program, results included; `prim_func.params` are TVM's variables."""
         return [KernelParam.of(param) for param in self.prim_func.params]
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel.
 
         Parameters
@@ -121,6 +121,11 @@ class Kernel:
             If an argument does not fit: the message names the parameter, what it needs and what it
             got.
         """
+        if named:
+            raise ArgumentError(
+                f"{self.name} takes no arguments by keyword; it got {', '.join(named)}",
+                help=f"its parameters are {', '.join(p.name for p in self.prim_func.params)}, in order",
+            )
         given = args
         try:
             if self.out_idx and len(args) == self._input_count:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import inspect
 import linecache
 import re
 import types
@@ -243,6 +244,35 @@ def _operator_on_tile(failure: _Failure) -> TileError | None:
     return None
 
 
+def _wrong_arguments(failure: _Failure) -> TileError | None:
+    """`T.Kernel(1, thread=64)`: arguments that a function of the language does not take."""
+    text = re.match(
+        r"(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|missing .*|takes .*)",
+        str(failure.error),
+    )
+    if not isinstance(failure.error, TypeError) or text is None:
+        return None
+    for node in failure.nodes():
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        function = getattr(failure.value(node.func.value), node.func.attr, None)
+        module = str(getattr(function, "__module__", "")).partition(".")[0]
+        has_keyword = text[2] is None or text[2] in {keyword.arg for keyword in node.keywords}
+        if not inspect.isfunction(function) and not inspect.isclass(function):
+            continue
+        if module not in ("tvmtile", "tvm") or not has_keyword:
+            continue
+        signature = inspect.signature(function)
+        near = difflib.get_close_matches(text[2] or "", list(signature.parameters), n=1)
+        parameters = ", ".join(signature.parameters)
+        return InvalidOperand(
+            f"{ast.unparse(node.func)} {text[1].partition('. Did you mean')[0]}",
+            help=f"did you mean {near[0]!r}?" if near else f"its parameters are {parameters}",
+            location=failure.location,
+        )
+    return None
+
+
 def _unlike_operands(failure: _Failure) -> TileError | None:
     """`A[i] + "1"`: arithmetic between a value of the kernel and something that is none."""
     text = re.match(
@@ -333,6 +363,7 @@ def _refused_by_tvm(failure: _Failure) -> TileError:
 _BY_PYTHON: tuple[_Rule, ...] = (
     _undefined,
     _not_in_language,
+    _wrong_arguments,
     _operator_on_tile,
     _unlike_operands,
     _python_container,
