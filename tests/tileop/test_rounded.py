@@ -201,6 +201,8 @@ def test_operands_of_arithmetic_with_a_rounding():
         tvmtile.compile(program(lambda a, b, c: T.ieee_add(a, b, "rz"), "float16"))
     with pytest.raises(UnsupportedDtype, match="takes float32 and float64, not int32"):
         tvmtile.compile(program(lambda a, b, c: T.ieee_add(a, b), "int32"))
+    with pytest.raises(UnsupportedDtype, match="rsqrt with a rounding takes float32, not float64"):
+        tvmtile.compile(program(lambda a, b, c: T.ieee_frsqrt(a), "float64"))
     with pytest.raises(UnsupportedDtype, match="the operands have the dtypes float16, float32"):
         tvmtile.compile(program(lambda a, b, c: T.ieee_add(a, T.cast(b, "float16")), "float32"))
     with pytest.raises(TileError, match="float64"):
@@ -351,7 +353,7 @@ def test_cuda_has_an_instruction_for_each_rounding():
             for rounding in ROUNDINGS:
                 values = (total, b, c)[: OPERANDS[operation]]
                 total = function(*values, rounding)
-        return T.ieee_frsqrt(T.fast_rcp(total))
+        return T.fast_rcp(total) if str(total.ty.dtype) == "float64" else T.ieee_frsqrt(total)
 
     for kind in ("float32", "float64"):
         kernel = tvmtile.compile(program(everything, kind), target=target)

@@ -85,7 +85,7 @@ def ieee_fsqrt(x: Any, rounding_mode: str = "rn") -> ir.Expr:
 
 
 def ieee_frsqrt(x: Any) -> ir.Expr:
-    """`1 / sqrt(x)`, rounded once to nearest; of float64 rounded twice, as root and as quotient."""
+    """`1 / sqrt(x)`, rounded once to nearest; of float32 and narrower floats only."""
     return rounded("rsqrt", "ieee_frsqrt", "rn", x)
 
 

@@ -88,9 +88,10 @@ class Rounded(_Pure):
         return self.dtype
 
     def check(self) -> None:
-        if self.dtype not in ("float32", "float64"):
+        allowed = ("float32",) if self.operation == "rsqrt" else ("float32", "float64")
+        if self.dtype not in allowed:
             raise UnsupportedDtype(
-                f"{self.operation} with a rounding takes float32 and float64, not {self.dtype}",
+                f"{self.operation} with a rounding takes {' and '.join(allowed)}, not {self.dtype}",
                 help="cast the operands",
             )
 
@@ -140,9 +141,6 @@ def rounded_by_intrinsic(op: Rounded, context: LoweringContext) -> ir.Expr:
         one = tirx.const(1, dtype)
         fast = dtype == "float32"
         return tirx.call_pure_extern(dtype, "__fdividef", one, x) if fast else one / x
-    if op.operation == "rsqrt" and dtype == "float64":
-        root = tirx.call_pure_extern(dtype, "__dsqrt_rn", x)
-        return tirx.call_pure_extern(dtype, "__drcp_rn", root)
     prefix = {"float32": "f", "float64": "d"}[dtype]
     name = _FMA[dtype] if op.operation == "fma" else prefix + op.operation
     return tirx.call_pure_extern(dtype, f"__{name}_{op.rounding}", *op.operands)
