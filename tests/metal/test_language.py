@@ -235,3 +235,19 @@ def test_shuffles_in_groups_and_at_their_edges(compiled):
     places = torch.arange(64)
     assert torch.equal(results[0][0], a[torch.where(places % 8 < 3, places, places - 3)])
     assert torch.equal(results[0][7], a[places // 8 * 8 + (places + 1) % 8])
+
+
+def test_a_view_of_vectors_has_an_element_for_each_lane():
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float16"), C: T.Tensor((8,), "float16")):
+        with T.Kernel(1, threads=32):
+            pairs = T.alloc_local((4,), "float16x2")
+            single = T.view(pairs, (8,), "float16")
+            for i in T.serial(8):
+                single[i] = A[i] * 2
+            for i in T.serial(8):
+                C[i] = single[i]
+
+    a, c = torch.randn(8).half(), torch.empty(8).half()
+    tvmtile.compile(main)(a, c)
+    assert torch.equal(c, a * 2)

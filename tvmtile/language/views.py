@@ -68,7 +68,8 @@ def _as_list(shape: Any) -> list[Any]:
 
 
 def _bits(shape: Any, dtype: str) -> int | None:
-    total = int(DataType(dtype).bits)
+    kind = DataType(dtype)
+    total = int(kind.bits) * int(kind.lanes)
     for extent in shape:
         value = constant(extent)
         if value is None:
