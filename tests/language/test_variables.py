@@ -158,6 +158,22 @@ def test_a_macro_stores_through_a_reference():
     assert run(f) == [10, 6, 4, 6]
 
 
+def test_functions_take_a_reference():
+    @T.macro
+    def softplus(x: T.Ref):
+        return T.if_then_else(x > 20, x, T.log1p(T.exp(x)))
+
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
+        with T.Kernel(1):
+            for i in T.Parallel(8):
+                C[i] = softplus(A[i])
+
+    a, c = torch.linspace(-30, 40, 8), torch.empty(8)
+    tvmtile.compile(main)(a, c)
+    torch.testing.assert_close(c, torch.nn.functional.softplus(a))
+
+
 def test_a_reference_needs_something_to_store_into():
     @T.macro
     def set_one(target: T.Ref):

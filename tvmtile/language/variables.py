@@ -65,6 +65,10 @@ class Reference:
     def load(self) -> ir.TensorLoad:
         return self._element
 
+    def __tvm_ffi_object__(self) -> ir.TensorLoad:
+        """What TVM's functions take for it: `T.exp(x)`."""
+        return self._element
+
     def store(self, value: Any, index: Any = 0) -> None:
         from tvmtile.language.frontend.tracer import store_element
 
