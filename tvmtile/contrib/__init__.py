@@ -1,0 +1,1 @@
+"""Names of TileLang's package `contrib` that kernels import."""

@@ -1,0 +1,1 @@
+"""Names of TileLang's package `utils` that kernels import."""
