@@ -46,6 +46,7 @@ from tvmtile.passes import (
     LaunchBlocksOnCpu,
     Legalize,
     LowerAssertionsOnCuda,
+    LowerCudaFunctions,
     LowerElementOp,
     LowerIntegerCastsOnCuda,
     LowerMathOnCpu,
@@ -106,6 +107,7 @@ _CPU: tuple[Any, ...] = (
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
+    LowerCudaFunctions,  # CUDA's own functions, called by name, are what they mean here
     LowerElementOp,  # atomics and others on single elements become instructions and calls
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
@@ -145,6 +147,7 @@ _METAL: tuple[Any, ...] = (
     DeclareInKernel,  # a tensor that has views is one argument of a kernel
     InsertBarriers,  # threads wait for each other where they exchange elements
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
+    LowerCudaFunctions,  # CUDA's own functions, called by name, are what they mean here
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
     LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
     RunSingleIterations,  # what a loop does once is done without the loop

@@ -30,6 +30,7 @@ from tvmtile.passes.keep_comparisons import KeepComparisons
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
+from tvmtile.passes.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.lower_element_op import LowerElementOp
 from tvmtile.passes.lower_integer_casts import LowerIntegerCastsOnCuda
 from tvmtile.passes.lower_math import LowerMathOnCpu
@@ -90,6 +91,7 @@ __all__ = [
     "LaunchBlocksOnCpu",
     "Legalize",
     "LowerAssertionsOnCuda",
+    "LowerCudaFunctions",
     "LowerElementOp",
     "LowerIntegerCastsOnCuda",
     "LowerMathOnCpu",
