@@ -218,3 +218,39 @@ def test_floats_of_4_bits_are_refused():
         UnsupportedDtype, match="tile.* float4_e2m1fn: there are no elements of less"
     ):
         tvmtile.compile(main)
+
+
+def test_a_deep_expression_is_no_deep_nest_of_lets():
+    """TVM's code generator takes several times as long for each Let in the value of another one."""
+
+    def compute(a, b, c):
+        for _ in range(6):
+            a = T.max(a / (T.abs(a * b) + T.bfloat16(1)), c)
+        return a
+
+    def reference(a, b, c):
+        for _ in range(6):
+            a = torch.maximum(a / ((a * b).abs() + 1), c)
+        return a
+
+    result, tensors = elementwise(compute, 3)
+    assert torch.equal(result, reference(*tensors))
+
+
+def test_what_a_condition_guards_is_not_computed_before_it():
+    @T.prim_func
+    def main(
+        A: T.Tensor((8,), "bfloat16"), P: T.Tensor((8,), "int32"), out: T.Tensor((8,), "bfloat16")
+    ):
+        with T.Kernel(1):
+            s = T.alloc_shared((8,), "bfloat16")
+            T.copy(A, s)
+            for i in T.Parallel(8):
+                out[i] = T.if_then_else(
+                    P[i] < 8, (s[P[i]] + T.bfloat16(1)) * T.bfloat16(3), T.bfloat16(0)
+                )
+
+    a = torch.arange(8).to(BFLOAT16)
+    places = torch.tensor([0, 1, 2, 3, 7, 8, 1 << 30, 5], dtype=torch.int32)
+    expected = torch.tensor([3, 6, 9, 12, 24, 0, 0, 18]).to(BFLOAT16)
+    assert torch.equal(tvmtile.compile(main, out_idx=2)(a, places), expected)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import tvm_ffi
@@ -14,7 +15,7 @@ from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.passes.kernels import prim_func_pass
-from tvmtile.rewriting import seq
+from tvmtile.rewriting import contains, seq
 from tvmtile.tileop.operands import describe
 
 __all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloatsOnMetal"]
@@ -33,6 +34,10 @@ def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Every operation rounds its result to its dtype, as torch does, a store and a cast among them; copies
     move bits. TVM's own legalisation rounds at stores into tensors only, keeps tiles of narrow floats
     in float32, decodes no subnormals, and overlooks what a Bind or a Let holds.
+
+    What an operation takes from another one is stored in between, in a variable of one element. TVM's
+    code generator simplifies a Let in the value of another one several times: eight roundings in each
+    other would cost it half a minute. LLVM keeps the variable in a register.
 
     Before
     ------
@@ -62,7 +67,7 @@ def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return _lowered(func, _Lowering(tuple(NARROW_FLOATS), decode, encode))
+    return _lowered(func, _Lowering(tuple(NARROW_FLOATS), decode, encode, stores_between=True))
 
 
 @prim_func_pass("LowerNarrowFloatsOnMetal")
@@ -164,10 +169,14 @@ class _Lowering:
         dtypes: tuple[str, ...],
         decode: Callable[[str, Any], Any],
         encode: Callable[[str, Any], Any],
+        stores_between: bool = False,
     ) -> None:
         self._dtypes = dtypes
         self._decode = decode
         self._encode = encode
+        self._stores_between = stores_between
+        # What goes before the store at hand; None where nothing may, as it would run unconditionally.
+        self._before: list[tirx.Stmt] | None = None
         self._variables: dict[ir.Var, ir.Var] = {}
 
     def narrow(self, dtype: Any) -> str | None:
@@ -194,9 +203,11 @@ class _Lowering:
                 (tirx.Broadcast, self._broadcast),
                 (tirx.Shuffle, self._shuffle),
                 (tirx.Let, self._let),
+                ((tirx.And, tirx.Or), self._logical),
                 (ir.Call, self._call),
                 (tirx.Bind, self._bind),
                 (tirx.BufferStore, self._store),
+                (tirx.For, self._loop),
             ],
         )
 
@@ -240,7 +251,32 @@ class _Lowering:
     def _value(self, node: Any, mutator: Any) -> Any:
         """An operand as its value, in float32 where it is a narrow float."""
         narrow, lowered = self._narrow_type(node), mutator.mutate(node)
-        return lowered if narrow is None else self._decode(narrow, lowered)
+        return lowered if narrow is None else self._decode(narrow, self._stored(lowered))
+
+    def _stored(self, code: Any) -> Any:
+        """The code of a rounded number, stored before the statement where that is possible."""
+        if self._before is None or not contains(code, tirx.Let, lambda _: True):
+            return code
+        buffer = tirx.decl_buffer((1,), str(code.ty.dtype), name="rounded")
+        self._before += [tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, code, [0])]
+        return tirx.BufferLoad(buffer, [0])
+
+    @contextmanager
+    def _storing(self, before: list[tirx.Stmt] | None) -> Iterator[None]:
+        """Collect what goes before a statement; None for an expression that may not be evaluated."""
+        outer, self._before = self._before, before
+        try:
+            yield
+        finally:
+            self._before = outer
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        """The lanes of a vector have no variables of their own."""
+        outer = self._stores_between
+        self._stores_between = outer and loop.kind != tirx.ForKind.VECTORIZED
+        lowered = mutator.default_mutate(loop)
+        self._stores_between = outer
+        return lowered
 
     def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
         if self._narrow_type(load) is None:
@@ -250,8 +286,11 @@ class _Lowering:
 
     def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
         indices = [mutator.mutate(index) for index in store.indices]
-        buffer, value = mutator.mutate(store.buffer), mutator.mutate(store.value)
-        return tirx.BufferStore(buffer, value, indices, store.span)
+        before: list[tirx.Stmt] = []
+        is_scalar = int(DataType(str(store.value.ty.dtype)).lanes) == 1
+        with self._storing(before if self._stores_between and is_scalar else None):
+            buffer, value = mutator.mutate(store.buffer), mutator.mutate(store.value)
+        return seq([*before, tirx.BufferStore(buffer, value, indices, store.span)])
 
     def _constant(self, number: tirx.FloatImm, mutator: Any) -> Any:
         del mutator
@@ -297,7 +336,13 @@ class _Lowering:
 
     def _let(self, node: tirx.Let, mutator: Any) -> Any:
         value = mutator.mutate(node.value)
-        return tirx.Let(self._defined(node.var), value, mutator.mutate(node.body), node.span)
+        with self._storing(None):
+            return tirx.Let(self._defined(node.var), value, mutator.mutate(node.body), node.span)
+
+    def _logical(self, node: Any, mutator: Any) -> Any:
+        a = mutator.mutate(node.a)
+        with self._storing(None):
+            return type(node)(a, mutator.mutate(node.b), node.span)
 
     def _bind(self, node: tirx.Bind, mutator: Any) -> Any:
         value = mutator.mutate(node.value)
@@ -306,9 +351,10 @@ class _Lowering:
     def _call(self, call: ir.Call, mutator: Any) -> Any:
         operands = [arg for arg in call.args if self._narrow_type(arg) is not None]
         result = self._narrow_type(call)
-        if not operands and result is None:
-            return mutator.default_mutate(call)
         name = call.op.name if isinstance(call.op, ir.Op) else ""
+        if not operands and result is None:
+            with self._storing(None if name == "prim.if_then_else" else self._before):
+                return mutator.default_mutate(call)
         if name in _MOVES_BITS:
             return self._moved_call(call, name, mutator)
         args = [self._value(arg, mutator) for arg in call.args]
@@ -321,7 +367,9 @@ class _Lowering:
             start, offset, element = call.args
             storage = NARROW_FLOATS[str(element.ty.dtype)].storage
             return T.ptr_byte_offset(mutator.mutate(start), mutator.mutate(offset), storage)
-        args = [mutator.mutate(arg) for arg in call.args]
+        args = [mutator.mutate(call.args[0])]
+        with self._storing(None if name == "prim.if_then_else" else self._before):
+            args += [mutator.mutate(arg) for arg in call.args[1:]]
         if name == "tirx.address_of":
             return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
         if name == "prim.if_then_else":
