@@ -143,6 +143,32 @@ def test_a_bool_of_numpy_is_a_number(scale):
     assert b.tolist() == [1.5, 1.5, 1.5, 1, 1, 1]
 
 
+def test_results_whose_extents_come_from_anywhere():
+    m, n = T.dynamic("m, n")
+
+    @T.prim_func
+    def kernel(
+        B: T.Tensor((m,), "float32"),
+        A: T.Tensor((2 * n,), "float32"),
+        k: T.int32,
+        C: T.Tensor((n + m, 3), "float32"),
+        Unused: T.Tensor((m,), "float32"),
+        D: T.Tensor((2, m), "int32"),
+    ):
+        with T.Kernel(1):
+            T.fill(B, 1)
+            T.fill(C, 2)
+            T.fill(D, k)
+
+    call = tvmtile.compile(kernel, out_idx=[5, 0, 3])
+    for unused in (torch.zeros(4), np.zeros(4, np.float32)):
+        d, b, c = call(unused + 0, 2, unused)
+        assert (tuple(d.shape), tuple(b.shape), tuple(c.shape)) == ((2, 4), (4,), (6, 3))
+        assert type(d) is type(b) is type(unused)
+    with pytest.raises(ArgumentError, match="kernel takes 3 arguments"):
+        call(torch.zeros(4))
+
+
 def test_declared_strides(strided):
     a, b = torch.randn(4, 16)[:, :8], torch.randn(4, 12)[:, :8]
     c = zeros(4, 12)[:, :8]

@@ -5,32 +5,30 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
-    ArgumentError,
     InvalidOperand,
     MetalCompileError,
     MetalEmulationError,
     MissingDependency,
 )
-from tvmtile.extents import linear_in, variables_of
+from tvmtile.extents import variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.passes.accesses import accesses_of
-from tvmtile.rewriting import contains, substitute
-from tvmtile.tileop.operands import constant
+from tvmtile.rewriting import contains
 
 if TYPE_CHECKING:
     from tvmtile.profiler import Profiler, TensorSupplyType
@@ -94,6 +92,7 @@ class Kernel:
         self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
         self._call: Callable[..., None] = self._launch_or_dispatch
         self._input_count = len(prim_func.params) - len(out_idx)
+        self._results_of_calls = Results(prim_func.params, out_idx)
         prepare_thread_pool()
 
     @property
@@ -129,7 +128,7 @@ class Kernel:
         given = args
         try:
             if self.out_idx and len(args) == self._input_count:
-                args = self._with_results(args)
+                args = self._results_of_calls.added_to(args, self.adapter.device)
             self._call(*args)
         except _PROGRAM_FAILURES:
             raise
@@ -142,54 +141,9 @@ class Kernel:
         raise problem
 
     def _results(self, args: tuple[Any, ...]) -> Any:
-        if not self.out_idx:
-            return None
-        results = [args[i] for i in self.out_idx]
-        return results[0] if len(results) == 1 else results
-
-    def _with_results(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        inputs = iter(args)
-        complete: list[Any] = [
-            None if index in self.out_idx else next(inputs)
-            for index in range(len(self.prim_func.params))
-        ]
-        allocate = self._allocator(args)
-        extents: dict[ir.Var, int] | None = None
-        for index in self.out_idx:
-            shape, dtype = self._result_types[index]
-            if not all(isinstance(extent, int) for extent in shape):
-                if extents is None:
-                    extents = _bound_extents(self.prim_func.params, complete)
-                shape = tuple(_evaluate(extent, extents) for extent in shape)
-            complete[index] = allocate(shape, dtype)
-        return tuple(complete)
-
-    @cached_property
-    def _result_types(self) -> dict[int, tuple[tuple[Any, ...], str]]:
-        types = {}
-        for index in self.out_idx:
-            ty = self.prim_func.params[index].ty
-            extents = tuple(int(e.value) if isinstance(e, tirx.IntImm) else e for e in ty.shape)
-            types[index] = (extents, str(ty.dtype))
-        return types
-
-    def _allocator(self, args: tuple[Any, ...]) -> Callable[[tuple[int, ...], str], Any]:
-        """How to make a result: like the first tensor among the arguments."""
-        first = next((arg for arg in args if hasattr(arg, "shape")), None)
-        kind = type(first).__module__.partition(".")[0]
-        torch = sys.modules.get("torch")
-        if torch is not None and (first is None or isinstance(first, torch.Tensor)):
-            if first is not None:
-                return lambda shape, dtype: first.new_empty(shape, dtype=getattr(torch, dtype))
-            device = self.adapter.device
-            return lambda shape, dtype: torch.empty(
-                shape, dtype=getattr(torch, dtype), device=device
-            )
-        if first is not None and kind in ("tvm", "tvm_ffi"):
-            return partial(tvm.runtime.empty, device=first.device)
-        import numpy as np
-
-        return np.empty
+        if len(self.out_idx) == 1:
+            return args[self.out_idx[0]]
+        return [args[i] for i in self.out_idx] if self.out_idx else None
 
     def _launch_or_dispatch(self, *args: Any) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""
@@ -249,14 +203,14 @@ class Kernel:
         if all(arg is not None for arg in args):
             return args
         complete = list(args)
-        allocate = self._allocator(args)
-        extents = _bound_extents(self.prim_func.params, complete)
+        allocate = allocator(args, self.adapter.device)
+        extents = bound_extents(self.prim_func.params, complete)
         for index, param in enumerate(self.prim_func.params):
             if args[index] is None and is_buffer_var(param) and not self._uses(param):
                 # An extent that nobody asks for and no other argument has is of any size.
                 unknown = {var for extent in param.ty.shape for var in variables_of(extent)}
                 extents.update({v: 1 for v in unknown - extents.keys() if not self._uses(v)})
-                shape = tuple(_evaluate(extent, extents) for extent in param.ty.shape)
+                shape = tuple(evaluate(extent, extents) for extent in param.ty.shape)
                 complete[index] = allocate(shape, str(param.ty.dtype))
         return tuple(complete)
 
@@ -367,52 +321,3 @@ def _compiled_again(program: list[Node], options: Mapping[str, Any]) -> Kernel:
     from tvmtile.jit.compiler import compile as compile_program
 
     return compile_program(from_data(program), **options)
-
-
-def _bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:
-    """The values of dynamic extents, from the arguments that have them."""
-    bound: dict[ir.Var, int] = {}
-    expressions: list[tuple[Any, int]] = []
-    for param, arg in zip(params, args, strict=True):
-        if not is_buffer_var(param):
-            if isinstance(arg, int):
-                bound[param] = arg
-            continue
-        for extent, size in zip(param.ty.shape, getattr(arg, "shape", ()), strict=False):
-            if isinstance(extent, ir.Var):
-                bound[extent] = int(size)
-            else:
-                expressions.append((extent, int(size)))
-    while any(_solve(extent, size, bound) for extent, size in expressions):
-        pass
-    return bound
-
-
-def _solve(extent: Any, size: int, bound: dict[ir.Var, int]) -> bool:
-    """Find the only variable of an extent that is not known yet, as BindExtents does."""
-    unknown = [var for var in variables_of(extent) if var not in bound]
-    solution = linear_in(extent, unknown[0]) if len(unknown) == 1 else None
-    if solution is None:
-        return False
-    coefficient, rest = solution
-    bound[unknown[0]] = (size - _evaluate(rest, bound)) // coefficient
-    return True
-
-
-def _evaluate(extent: Any, values: dict[ir.Var, int]) -> int:
-    if isinstance(extent, int):
-        return extent
-    if isinstance(extent, ir.Var) and extent in values:
-        return values[extent]
-    used = {
-        var: tirx.const(value, str(var.ty.dtype))
-        for var, value in values.items()
-        if contains(extent, ir.Var, var.same_as)
-    }
-    result = constant(substitute(extent, used))
-    if result is None:
-        raise ArgumentError(
-            f"the extent {extent} of a result is not known from the arguments",
-            help="pass the result tensor too, or make the extent one of an argument",
-        )
-    return result
