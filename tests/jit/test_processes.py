@@ -238,6 +238,11 @@ def test_a_function_without_a_name_says_what_to_do():
     assert isinstance(pickled(local.compile(8)), tvmtile.Kernel)
 
 
+@pytest.mark.parametrize("travelled", [pickled, saved])
+def test_a_program_that_something_else_holds_travels(travelled):
+    tvm.ir.assert_structural_equal(travelled({"program": scale})["program"], scale)
+
+
 def test_lines_and_variables_travel():
     other = from_data(to_data(scale))
     assert location_of(other.body) == location_of(scale.body)

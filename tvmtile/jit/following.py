@@ -77,10 +77,10 @@ class FollowingKernel(Kernel):
         self._builds: dict[str, Kernel] = {}
         self._last: Kernel | None = None
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
         self._last = self._build(target_of(args) or best_target())
-        return self._last(*args)
+        return self._last(*args, **named)
 
     def _build(self, target: str) -> Kernel:
         kernel = self._builds.get(target)

@@ -3,18 +3,20 @@
 TVM's own way to pickle a program ends the process: its JSON writer takes the dtype in a `PrimType` for
 an object and releases it. TVMScript reads back another program where a region has one element. So a
 program is taken apart into the fields of its objects, which tvm_ffi's reflection names, and made from
-them again. Each object is there once, so that a variable stays one; spans are kept.
+them again. Each object is there once, so that a variable stays one; spans are kept. Python's registry
+of how to pickle a type is told of it, for objects of the user's that hold a program.
 """
 
 from __future__ import annotations
 
+import copyreg
 import itertools
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm_ffi
-from tvm import ir
+from tvm import ir, tirx
 from tvm.tirx.layout import Axis
 
 from tvmtile._tvm import CObject, type_info_of_key
@@ -74,6 +76,13 @@ def from_data(nodes: list[Node]) -> Any:
         parts = [r[0] if isinstance(r, tuple) else made[r] for r in references]
         made.append(_made(key, parts))
     return made[-1]
+
+
+def _reduced(program: tirx.PrimFunc) -> tuple[Any, ...]:
+    return from_data, (to_data(program),)
+
+
+copyreg.pickle(tirx.PrimFunc, _reduced)
 
 
 def _made(key: str, parts: list[Any]) -> Any:

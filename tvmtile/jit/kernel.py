@@ -14,6 +14,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
+    ArgumentError,
     InvalidOperand,
     MetalCompileError,
     MetalEmulationError,
