@@ -975,7 +975,8 @@ def macro_arguments():
 
 def operator_arguments():
     """
-    TypeError: copy() missing 1 required positional argument: 'dst'
+    InvalidOperand: T.copy missing 1 required positional argument: 'dst'
+      help: its parameters are src, dst, ...
     """
 
     @T.prim_func
@@ -986,7 +987,8 @@ def operator_arguments():
 
 def operator_keyword():
     """
-    TypeError: fill() got an unexpected keyword argument 'valeu'
+    InvalidOperand: T.fill got an unexpected keyword argument 'valeu'
+      help: did you mean 'value'?
     """
 
     @T.prim_func
@@ -1277,18 +1279,6 @@ def misspelled_option():
     def kernel(A: T.Tensor((64,), T.float32)):
         with T.Kernel(1, thread=64):  # <--
             T.clear(A)
-
-
-def too_few_operands():
-    """
-    InvalidOperand: T.copy missing 1 required positional argument: 'dst'
-      help: its parameters are src, dst, ...
-    """
-
-    @T.prim_func
-    def kernel(A: T.Tensor((64,), T.float32)):
-        with T.Kernel(1, threads=64):
-            T.copy(A)  # <--
 
 
 def arguments_by_keyword():
