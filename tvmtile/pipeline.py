@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from tvmtile.codegen.comparisons import ShowComparisons
 from tvmtile.codegen.constants import WriteConstants
+from tvmtile.codegen.metal_arrays import KeepElements
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
 from tvmtile.errors import UnknownTarget, hide_internal_frames
@@ -311,6 +312,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
                 tirx.transform.FP8StorageLegalize(),
                 ShowComparisons,
                 WriteConstants,
+                KeepElements,
             ]
         )
 

@@ -1,0 +1,81 @@
+"""Arrays that TVM's generator of Metal would declare as vectors and can't read elements of.
+
+It declares an array that is written as vectors of four as an array of vectors, where the elements that
+are read one by one lie at known places in them: at `8 * x + c`, say. It then insists that the stride
+divides the width of a vector, 8 does not divide 4, and gives up. An index whose stride it can't see
+keeps the array one of elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import is_buffer_var
+
+__all__ = ["KeepElements"]
+
+
+def _keep_elements(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
+    del mod, context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    if target is None or target.kind.name != "metal":
+        return func
+    roots = _roots(func.body)
+    lanes = _vector_lanes(func.body, roots)
+    analyzer = Analyzer()
+
+    def read(load: ir.TensorLoad) -> Any:
+        width = lanes.get(roots.get(load.source, load.source))
+        last = load.indices[-1]
+        if width is None or isinstance(last, tirx.Ramp):
+            return load
+        stride = int(analyzer.modular_set(last).coeff)
+        if stride <= width or stride % width:
+            return load
+        hidden = tirx.bitwise_or(last, tirx.const(0, str(last.ty.dtype)))
+        return tirx.BufferLoad(load.source, [*load.indices[:-1], hidden])
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (ir.TensorLoad, read)))
+
+
+KeepElements = tirx.transform.prim_func_pass(
+    _keep_elements, opt_level=0, name="tvmtile.KeepElements"
+)
+"""The pass over kernels for Metal."""
+
+
+def _roots(body: tirx.Stmt) -> dict[ir.Var, ir.Var]:
+    """The array that each view looks at."""
+    roots: dict[ir.Var, ir.Var] = {}
+
+    def note(view: tirx.DeclBuffer) -> None:
+        found: list[ir.Var] = []
+        tvm_ffi.structural_walk(view.data, (ir.Var, found.append))
+        for var in filter(is_buffer_var, found):
+            roots[view.buffer] = roots.get(var, var)
+
+    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note), order="pre")
+    return roots
+
+
+def _vector_lanes(body: tirx.Stmt, roots: dict[ir.Var, ir.Var]) -> dict[ir.Var, int]:
+    """The widest vectors that each array is accessed as."""
+    lanes: dict[ir.Var, int] = {}
+
+    def note(buffer: ir.Var, indices: Any) -> None:
+        if len(indices) and isinstance(indices[-1], tirx.Ramp):
+            root = roots.get(buffer, buffer)
+            lanes[root] = max(lanes.get(root, 0), int(indices[-1].lanes))
+
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.BufferStore, lambda store: note(store.buffer, store.indices)),
+            (ir.TensorLoad, lambda load: note(load.source, load.indices)),
+        ],
+    )
+    return lanes
