@@ -76,6 +76,28 @@ def test_operands_and_what_accumulators_pass_through_are_swizzled():
     assert has_plain_rows(found["row"])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "accum"), [("int8", "int32"), ("uint8", "int32"), ("float8_e5m2", "float32")]
+)
+def test_operands_of_8_bits_are_swizzled(dtype, accum):
+    """`ldmatrix` takes 16 bytes of eight rows at once, whatever they hold."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 128), dtype), B: T.Tensor((64, 128), dtype)):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 128), dtype)
+            b = T.alloc_shared((64, 128), dtype)
+            acc = T.alloc_fragment((64, 64), accum)
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, acc, transpose_B=True, clear_accum=True)
+
+    found = tiles(main)
+    for name in ("a", "b"):
+        layout = found[name].ty.layout
+        assert (layout.per_element, layout.swizzle_len, layout.atom_len) == (4, 3, 3), name
+
+
 @pytest.mark.parametrize("stages", [0, 2, 3])
 def test_versions_have_layouts_of_their_own(stages):
     found = tiles(product(stages=stages))["a"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import SourceLocation
@@ -34,6 +35,8 @@ class SharedTiles:
         Those that are seen through views, or whose address is taken: their rows are plain.
     by_hand : dict of Var to (layout, SourceLocation or None)
         The layouts that are fixed by hand, and where.
+    target : Target or None
+        Its matrix units are those that count.
     """
 
     all: list[ir.Var] = field(default_factory=list)
@@ -42,10 +45,12 @@ class SharedTiles:
     viewed: set[ir.Var] = field(default_factory=set)
     by_hand: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
 
+    target: Target | None = None
+
     @classmethod
-    def of(cls, kernel: tirx.For) -> SharedTiles:
-        """Those of a kernel, which is a tile program."""
-        tiles = cls()
+    def of(cls, kernel: tirx.For, target: Target | None = None) -> SharedTiles:
+        """Those of a kernel, which is a tile program, for a target."""
+        tiles = cls(target=target)
         tvm_ffi.structural_walk(
             kernel,
             [
@@ -80,7 +85,7 @@ class SharedTiles:
         for tile, layout in op.fixed_layouts().items():
             if is_shared(tile):
                 self.by_hand[tile] = layout, location_of(node)
-        if op.matrix_operands():
+        if op.matrix_operands(self.target):
             self.read_by_matrices.update(buffer_of(operand) for operand in op.reads())
         buffers = [buffer_of(operand) for operand in (*op.reads(), *op.writes())]
         if op.is_tile and any(is_fragment(buffer) for buffer in buffers):

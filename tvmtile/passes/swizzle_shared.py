@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tvm import DataType, ir, tirx
+from tvm.target import Target
 from tvm.tirx.layout import Layout
 
 from tvmtile.errors import InvalidOperand
@@ -67,11 +68,12 @@ def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return with_kernels(func, _with_layouts)
+    target = func.attrs.get("target") if func.attrs is not None else None
+    return with_kernels(func, lambda kernel: _with_layouts(kernel, target))
 
 
-def _with_layouts(kernel: tirx.For) -> tirx.For:
-    tiles = SharedTiles.of(kernel)
+def _with_layouts(kernel: tirx.For, target: Target | None) -> tirx.For:
+    tiles = SharedTiles.of(kernel, target)
     layouts: dict[ir.Var, Layout | None] = {}
     for tile in tiles.with_rows:
         if tile in tiles.read_by_matrices or (tiles.read_by_matrices and tile in tiles.moved):

@@ -86,8 +86,12 @@ class TileOp:
         """Source text of the target's language that stands before the kernel."""
         return None
 
-    def matrix_operands(self) -> list[Any]:
-        """The operands that a matrix unit holds in its registers."""
+    def matrix_operands(self, target: Target | None = None) -> list[Any]:
+        """The operands that a matrix unit holds in its registers.
+
+        None where it does not have their dtypes: that of a target, or else that of any.
+        """
+        del target
         return []
 
     def copied(self) -> tuple[Any, Any] | None:

@@ -6,15 +6,18 @@ import subprocess
 import warnings
 
 import pytest
-from tvm import tirx
+from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
+from tvm_ffi import structural_walk
 
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import gemm
 from tvmtile.errors import TileWarning
+from tvmtile.rewriting import substitute
 from tvmtile.tileop.gemm.mma import ATOMS
-from tvmtile.tileop.gemm.mma_operands import place_of
+from tvmtile.tileop.gemm.mma_operands import Operand, place_of
+from tvmtile.tileop.operands import as_region
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
 
@@ -31,9 +34,10 @@ def elements(axes):
     return count
 
 
+@pytest.mark.parametrize("number", [0, -1])
 @pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)
-def test_every_element_of_a_fragment_is_held_once(dtypes):
-    atom, _ = ATOMS[dtypes]
+def test_every_element_of_a_fragment_is_held_once(dtypes, number):
+    atom = ATOMS[dtypes][number]
     extents = {"a": (atom.m, atom.k), "b": (atom.k, atom.n), "c": (atom.m, atom.n)}
     for name, (rows, columns) in extents.items():
         axes = getattr(atom, name)
@@ -43,7 +47,7 @@ def test_every_element_of_a_fragment_is_held_once(dtypes):
 
 def test_fragments_of_16_bits_lie_where_the_ptx_isa_says():
     # PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type"
-    atom, _ = ATOMS["float16", "float16"]
+    atom = ATOMS["float16", "float16"][0]
     for lane in range(32):
         group, thread = lane // 4, lane % 4
         for i in range(8):
@@ -57,7 +61,7 @@ def test_fragments_of_16_bits_lie_where_the_ptx_isa_says():
 
 def test_fragments_of_8_bits_lie_where_the_ptx_isa_says():
     # PTX ISA, "Matrix Fragments for mma.m16n8k32"
-    atom, _ = ATOMS["int8", "int8"]
+    atom = ATOMS["int8", "int8"][0]
     for lane in range(32):
         group, thread = lane // 4, lane % 4
         for i in range(16):
@@ -67,9 +71,71 @@ def test_fragments_of_8_bits_lie_where_the_ptx_isa_says():
             assert place(atom.b, lane, i) == (thread * 4 + (i & 3) + (16 if i >= 4 else 0), group)
 
 
+def test_shorter_fragments_of_8_bits_lie_where_the_ptx_isa_says():
+    # PTX ISA, "Matrix Fragments for mma.m16n8k16 with .u8/.s8 or .f8 types"
+    atom = ATOMS["int8", "int8"][1]
+    assert atom.k == 16
+    for lane in range(32):
+        group, thread = lane // 4, lane % 4
+        for i in range(8):
+            row = group if i < 4 else group + 8
+            assert place(atom.a, lane, i) == (row, thread * 4 + (i & 3))
+        for i in range(4):
+            assert place(atom.b, lane, i) == (thread * 4 + (i & 3), group)
+
+
+def loaded_by_matrices(operand, origin):
+    """For each register that `ldmatrix` loads, the elements at the addresses of its eight rows.
+
+    Lane l gets four bytes, from 4 * (l % 4) on, of row l // 4 of a matrix, whose address lane
+    8 * matrix + row gives (PTX ISA, "ldmatrix").
+    """
+    lane = tirx.Var("lane", "int32")
+    addresses = []
+    for statement in operand.loads(origin, lane):
+        call = statement.value
+        loads = []
+        structural_walk(call, (ir.TensorLoad, loads.append))
+        (address,) = [load for load in loads if load.source.name == "tile"]
+        for word in range(len(loads) - 1):
+            rows = []
+            for row in range(8):
+                at = {lane: tirx.const(8 * word + row, "int32")}
+                rows.append(
+                    [int(Analyzer().simplify(substitute(index, at))) for index in address.indices]
+                )
+            addresses.append(rows)
+    return addresses
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_matrices_are_loaded_to_where_the_instruction_wants_them(name, dtype, number, count):
+    """Of tiles whose rows run along K."""
+    atom = ATOMS[dtype, dtype][number]
+    bytes_of = DataType(dtype).bits // 8
+    buffer = tirx.decl_buffer((128, 128), dtype, name="tile", scope="shared.dyn")
+    region = as_region(buffer)
+    is_a = name == "a"
+    axes, step = (atom.a, atom.m) if is_a else (atom.b, atom.n)
+    operand = Operand(region, axes, count, name, transposed=not is_a, k_axis=1 if is_a else 0)
+    found = loaded_by_matrices(operand, lambda n: (n * step, 0) if is_a else (0, n * step))
+    per_word = 4 // bytes_of
+    words = elements(axes) // per_word
+    assert len(found) == words * count
+    for word, lane in itertools.product(range(len(found)), range(32)):
+        row, column = found[word][lane // 4]
+        start = (row, column + lane % 4 * per_word)
+        wanted = place(axes, lane, word % words * per_word)
+        along, k = wanted if is_a else reversed(wanted)
+        assert start == (along + word // words * step, k)
+
+
 def test_fragments_of_tf32_lie_where_the_ptx_isa_says():
     # PTX ISA, "Matrix Fragments for mma.m16n8k8", .tf32
-    atom, _ = ATOMS["float32", "float32"]
+    atom = ATOMS["float32", "float32"][0]
     for lane in range(32):
         group, thread = lane // 4, lane % 4
         for i in range(4):
@@ -115,6 +181,31 @@ def test_operands_of_16_bits_are_loaded_by_matrices(transposes):
     # A register's elements follow each other along K, as a row of [M, K] or [N, K] does.
     assert plain == (not transposes[0] or transposes[1])
     assert swapped == (transposes[0] or not transposes[1])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accum", "arch", "instruction"),
+    [
+        ("int8", "int32", "sm_80", "m16n8k16.row.col.s32.s8.s8.s32"),
+        ("float8_e4m3fn", "float32", "sm_89", "m16n8k16.row.col.f32.e4m3.e4m3.f32"),
+    ],
+)
+def test_bytes_along_half_a_k_use_the_shorter_instruction(dtype, accum, arch, instruction):
+    program = gemm(
+        64, 64, 144, block=(64, 64, 48), dtypes=(dtype, accum, accum), transposes=(False, True)
+    )
+    kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
+    text = kernel.get_kernel_source()
+    assert f"mma.sync.aligned.{instruction}" in text
+    assert "ldmatrix.sync.aligned.m8n8.x4.shared.b16" in text
+    assert kernel.cubin
+
+
+@pytest.mark.parametrize(("dtype", "accum"), [("int8", "int32"), ("float8_e4m3fn", "float32")])
+def test_bytes_that_no_instruction_takes_are_multiplied_with_a_warning(dtype, accum):
+    program = gemm(64, 64, 80, block=(64, 64, 40), dtypes=(dtype, accum, accum))
+    with pytest.warns(TileWarning, match="element by element.* K = 40 is not a multiple of 16"):
+        source(program)
 
 
 def test_an_architecture_without_the_instruction_multiplies_element_by_element():

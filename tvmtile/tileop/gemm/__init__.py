@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 from tvm import tirx
+from tvm.target import Target
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import for_loop, nest, seq
+from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.operands import (
     as_region,
@@ -94,6 +96,12 @@ def gemm(
 
 
 _MATRIX_DTYPES = ("float16", "bfloat16", "float32")
+CUDA_MATRIX_DTYPES = {
+    **dict.fromkeys((*_MATRIX_DTYPES, "float64", "int8", "uint8"), 80),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 89),
+}
+"""The dtypes of A and B that NVIDIA's matrix units have, and the first architecture with each."""
+_CUDA_SUMS = (*_MATRIX_DTYPES, "float64", "int32")
 _SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -182,9 +190,16 @@ class Gemm(TileOp):
             else f"accumulate in {', '.join(allowed)}",
         )
 
-    def matrix_operands(self) -> list[Any]:
+    def matrix_operands(self, target: Target | None = None) -> list[Any]:
         operands = [self.C, self.A, self.B]
-        return operands if all(dtype_of(o) in _MATRIX_DTYPES for o in operands) else []
+        sums, *factors = map(dtype_of, operands)
+        if target is None or target.kind.name != "cuda":
+            return operands if {sums, *factors} <= set(_MATRIX_DTYPES) else []
+        arch = compute_capability(target)
+        has = sums in _CUDA_SUMS and all(
+            CUDA_MATRIX_DTYPES.get(d, arch + 1) <= arch for d in factors
+        )
+        return operands if has else []
 
     def as_loops(self) -> tirx.Stmt:
         wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))

@@ -24,7 +24,7 @@ def gemm_elements(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 @lowering(Gemm, target="cuda", variant="elements")
 def gemm_elements_cuda(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """The same for what no instruction takes; a warning says why, where other extents would do."""
-    if op.matrix_operands():
+    if op.matrix_operands(context.target):
         reasons = "; ".join(reason.splitlines()[0] for _, reason in context.declined)
         warn(
             f"gemm: {describe(op.C)} is computed element by element, which is slow: {reasons}",

@@ -19,7 +19,7 @@ from tvmtile.rewriting import for_loop, seq
 from tvmtile.scopes import is_fragment
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, Gemm
 from tvmtile.tileop.gemm.mma_operands import Operand, indices_of, place_of
 from tvmtile.tileop.gemm.partition import (
     LANES,
@@ -91,21 +91,22 @@ _PTX = {
 _C_16 = ((_register(2, 2), _lane(8, 4)), (_lane(4, 1), _register(2, 1)))
 
 
-def _atom(a: str, b: str, sums: str, packed: int) -> Atom:
-    """The instruction of m16n8 whose registers hold `packed` elements, and whose k is 8 registers."""
+def _atom(a: str, b: str, sums: str, packed: int, halves: int = 2) -> Atom:
+    """The instruction of m16n8 whose registers hold `packed` elements, in one or two halves of k."""
     pair = (_register(packed, 1),) if packed > 1 else ()
-    k = 8 * packed
+    half_of_a = (_register(2, 2 * packed),) if halves > 1 else ()
+    half_of_b = (_register(2, packed),) if halves > 1 else ()
     return Atom(
         (a, b),
         sums,
         16,
         8,
-        k,
+        4 * packed * halves,
         (
             (_register(2, packed), _lane(8, 4)),
-            (_register(2, 2 * packed), _lane(4, 1), *pair),
+            (*half_of_a, _lane(4, 1), *pair),
         ),
-        ((_register(2, packed), _lane(4, 1), *pair), (_lane(8, 4),)),
+        ((*half_of_b, _lane(4, 1), *pair), (_lane(8, 4),)),
         _C_16,
     )
 
@@ -121,23 +122,26 @@ _F64 = Atom(
     ((_lane(8, 4),), (_lane(4, 1), _register(2, 1))),
 )
 
-ATOMS: dict[tuple[str, str], tuple[Atom, int]] = {
-    ("float16", "float16"): (_atom("f16", "f16", "float32", 2), 80),
-    ("bfloat16", "bfloat16"): (_atom("bf16", "bf16", "float32", 2), 80),
-    ("float32", "float32"): (_atom("tf32", "tf32", "float32", 1), 80),
+_BYTES = [
+    (a, b, sums)
+    for dtypes, sums in (
+        (("int8", "uint8"), "int32"),
+        (("float8_e4m3fn", "float8_e5m2"), "float32"),
+    )
+    for a in dtypes
+    for b in dtypes
+]
+ATOMS: dict[tuple[str, str], tuple[Atom, ...]] = {
+    ("float16", "float16"): (_atom("f16", "f16", "float32", 2),),
+    ("bfloat16", "bfloat16"): (_atom("bf16", "bf16", "float32", 2),),
+    ("float32", "float32"): (_atom("tf32", "tf32", "float32", 1),),
     **{
-        (a, b): (_atom(_PTX[a], _PTX[b], "int32", 4), 80)
-        for a in ("int8", "uint8")
-        for b in ("int8", "uint8")
+        (a, b): tuple(_atom(_PTX[a], _PTX[b], sums, 4, halves) for halves in (2, 1))
+        for a, b, sums in _BYTES
     },
-    **{
-        (a, b): (_atom(_PTX[a], _PTX[b], "float32", 4), 89)
-        for a in ("float8_e4m3fn", "float8_e5m2")
-        for b in ("float8_e4m3fn", "float8_e5m2")
-    },
-    ("float64", "float64"): (_F64, 80),
+    ("float64", "float64"): (_F64,),
 }
-"""The instruction for dtypes of A and B, and the first architecture that has it."""
+"""The instructions for dtypes of A and B, that with the largest k first."""
 
 
 # Where it fits -----------------------------------------------------------------------------------
@@ -147,7 +151,9 @@ def _atom_of(op: Gemm, context: LoweringContext) -> Atom:
     dtypes = (dtype_of(op.A), dtype_of(op.B))
     if dtypes not in ATOMS:
         raise Decline(f"no instruction multiplies {dtypes[0]} and {dtypes[1]}")
-    atom, since = ATOMS[dtypes]
+    atoms = ATOMS[dtypes]
+    atom = next((a for a in atoms if constant(tirx.floormod(op.k, a.k)) == 0), atoms[-1])
+    since = max(CUDA_MATRIX_DTYPES[dtype] for dtype in dtypes)
     arch = compute_capability(context.target)
     if arch < since:
         raise Decline(f"{dtypes[0]} needs sm_{since}, the target is sm_{arch}")

@@ -8,6 +8,7 @@ along M or N. What it can't load comes element by element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -133,11 +134,16 @@ class Operand:
         """
         words = count * self._words_of_one
         matrix = tirx.floormod(tirx.floordiv(lane, MATRIX_ROWS), words)
-        steps = [MATRIX_ROWS, MATRIX_ROWS]
-        steps[self._k_axis] = _ROW_BITS // self._bits
-        place = [tirx.floormod(matrix, 2) * steps[0], tirx.floordiv(matrix, 2) * steps[1]]
+        instruction = tirx.floordiv(matrix, self._words_of_one)
+        matrix = tirx.floormod(matrix, self._words_of_one)
+        outer = 1 - self._k_axis
+        extent = math.prod(digit.extent for digit in self._axes[outer])
+        beside = extent // MATRIX_ROWS
+        place: list[Any] = [0, 0]
+        place[outer] = instruction * extent + tirx.floormod(matrix, beside) * MATRIX_ROWS
+        place[self._k_axis] = tirx.floordiv(matrix, beside) * (_ROW_BITS // self._bits)
         # The lane's row of the matrix is a row in memory.
-        along = 1 - self._k_axis if self._follows_k else self._k_axis
+        along = outer if self._follows_k else self._k_axis
         place[along] = place[along] + tirx.floormod(lane, MATRIX_ROWS)
         indices = self._indices(first[0] + place[0], first[1] + place[1])
         address = T.address_of(tirx.BufferLoad(self._operand.source, indices))
