@@ -33,6 +33,30 @@ def test_the_text_stands_before_the_kernel_once():
     assert kernel.cubin  # it compiles
 
 
+@pytest.mark.parametrize("first", ["thrice", "quarter"])
+def test_texts_that_use_each_other(first):
+    """A text may name a function without defining it: it calls it, or only declares it."""
+    texts = (
+        "__device__ float half_of(float x);  // then quarter(x)",
+        "__device__ float quarter(float x) { return half_of(half_of(x)); }",
+        "__device__ float half_of(float x) { return x / 2; }",
+        "__device__ float thrice(float x) { if (quarter(x) > 0) { return 3 * x; } return 0; }",
+    )
+
+    @T.prim_func
+    def main(A: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=128):
+            for text in texts:
+                T.import_source(text)
+            for i in T.Parallel(128):
+                A[i] = T.call_pure_extern("float32", first, A[i])
+
+    kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"})
+    source = kernel.get_kernel_source()
+    assert [source.count(text) for text in texts] == [1] * 4
+    assert kernel.cubin
+
+
 def test_no_source_brings_nothing():
     @T.prim_func
     def main(A: T.Tensor((128,), "float32")):

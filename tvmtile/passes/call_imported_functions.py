@@ -20,7 +20,8 @@ __all__ = ["CallImportedFunctions"]
 def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Let calls of functions that `T.import_source` defines be such as put it into the CUDA source.
 
-    The first call of a function of each text brings the text, the others an empty one.
+    The first call brings all texts, in their order, because one may call functions that another
+    defines; the others bring an empty one.
 
     Before
     ------
@@ -63,25 +64,17 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     sources = _sources(func.body)
     if not sources:
         return func
-    bringing: dict[str, str] = {}
-
-    def text_for(name: str) -> str | None:
-        if name not in bringing:
-            source = next((s for s in sources if re.search(rf"\b{re.escape(name)}\s*\(", s)), None)
-            if source is None:
-                return None
-            bringing[name] = "" if source in bringing.values() else source
-        return bringing[name]
+    texts = iter(["\n".join(sources)])
 
     def call(node: ir.Call, mutator: Any) -> Any:
         result = mutator.default_mutate(node)
         if not is_foreign(result):
             return result
         name, *args = result.args
-        text = text_for(str(name.value))
-        if text is None:
+        if not any(re.search(rf"\b{re.escape(name.value)}\b", source) for source in sources):
             return result
         dtype = str(result.ty.dtype) if hasattr(result.ty, "dtype") else "void"
+        text = next(texts, "")
         return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(ir.Call, call)]))
