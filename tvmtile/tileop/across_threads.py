@@ -36,12 +36,15 @@ def butterfly(
     distances: Iterable[int],
 ) -> tirx.Stmt:
     """Combine a lane's total with those at distances: after each, twice as many have the same."""
-    return seq(
-        [
-            assign(combiner.combine(shuffled(T.tvm_warp_shuffle_xor, total, distance), total))
-            for distance in distances
-        ]
-    )
+    steps: list[tirx.Stmt] = []
+    for distance in distances:
+        theirs: Any = shuffled(T.tvm_warp_shuffle_xor, total, distance)
+        if combiner.repeats:  # all lanes come to a shuffle, whatever their totals are
+            named = tirx.Var("theirs", str(total.ty.dtype))
+            steps.append(tirx.Bind(named, theirs))
+            theirs = named
+        steps.append(assign(combiner.combine(theirs, total)))
+    return seq(steps)
 
 
 def per_thread(extents: Sequence[Any], body: Callable[[list[ir.Var]], tirx.Stmt]) -> tirx.Stmt:

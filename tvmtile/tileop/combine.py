@@ -32,6 +32,8 @@ class Combiner:
         What is combined of an element: the element or its absolute value.
     integers_only : bool
         Whether it works on bits.
+    repeats : bool
+        Whether `combine` evaluates its first operand more than once, or not always.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Combiner:
     combine: Callable[[Any, Any], ir.Expr]
     element: Callable[[Any], ir.Expr] = lambda value: value
     integers_only: bool = False
+    repeats: bool = False
 
 
 def is_integer(dtype: str) -> bool:
@@ -104,4 +107,4 @@ def propagating_nan(combiner: Combiner) -> Combiner:
             tirx.Select(tirx.isnan(total), total, combiner.combine(new, total)),
         )
 
-    return Combiner(combiner.name, combiner.identity, combine, combiner.element)
+    return Combiner(combiner.name, combiner.identity, combine, combiner.element, repeats=True)
