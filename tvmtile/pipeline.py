@@ -49,6 +49,7 @@ from tvmtile.passes import (
     LowerAssertionsOnCuda,
     LowerCudaFunctions,
     LowerElementOp,
+    LowerExtremaOnCpu,
     LowerIntegerCastsOnCuda,
     LowerMathOnCpu,
     LowerNarrowFloatsOnCpu,
@@ -105,6 +106,7 @@ _CPU: tuple[Any, ...] = (
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     SerializeThreads,  # code written by thread index runs for one thread after the other
+    LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written

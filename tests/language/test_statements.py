@@ -287,3 +287,58 @@ def test_negated_conditions_of_other_floats(dtype):
         y = torch.zeros(64, dtype=torch.int32)
         build(program)(x, y)
         assert y[:4].tolist() == [1, 0, 1, 3]
+
+
+# Extrema -----------------------------------------------------------------------------------------
+
+
+def extremum(function, a, b):
+    """IEEE's maxNum or minNum."""
+    return torch.where(a.isnan(), b, torch.where(b.isnan(), a, function(a, b)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_number_is_larger_and_smaller_than_none(dtype):
+    low, high, lowest = (T.cast(value, dtype) for value in (-1, 1, -math.inf))
+
+    @T.prim_func
+    def program(X: T.Tensor((64,), dtype), Z: T.Tensor((64,), dtype), Y: T.Tensor((10, 64), dtype)):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((8, 8), dtype)
+            rows = T.alloc_fragment((8,), dtype)
+            T.copy(T.view(X, (8, 8), dtype), tile)
+            for i in T.Parallel(64):
+                Y[0, i] = T.max(X[i], Z[i])
+                Y[1, i] = T.min(X[i], Z[i])
+                Y[2, i] = T.max(X[i], high)
+                Y[3, i] = T.max(high, X[i])
+                Y[4, i] = T.clamp(X[i], low, high)
+            T.reduce_max(tile, rows, dim=1)
+            T.copy(rows, Y[5, 0:8])
+            T.reduce_min(tile, rows, dim=1)
+            T.copy(rows, Y[6, 0:8])
+            T.reduce_absmax(tile, rows, dim=1)
+            T.copy(rows, Y[7, 0:8])
+            T.reduce_max(tile, rows, dim=1, nan_propagate=True)
+            T.copy(rows, Y[8, 0:8])
+            T.fill(rows, lowest)
+            for i, j in T.Parallel(8, 8):
+                rows[i] = T.max(rows[i], tile[i, j])
+            T.copy(rows, Y[9, 0:8])
+
+    x, z = torch.arange(64.0) - 30, torch.full((64,), 2.0)
+    x[::3] = x[8:15] = z[::2] = math.nan
+    x, z, y = (t.to(getattr(torch, dtype)) for t in (x, z, torch.zeros(10, 64)))
+    one, rows = torch.ones_like(x), x.view(8, 8)
+    numbers = extremum(torch.maximum, rows, torch.full_like(rows, -math.inf))
+    expected = y.clone()
+    expected[0] = extremum(torch.maximum, x, z)
+    expected[1] = extremum(torch.minimum, x, z)
+    expected[2] = expected[3] = extremum(torch.maximum, x, one)
+    expected[4] = extremum(torch.minimum, extremum(torch.maximum, x, -one), one)
+    expected[5, :8] = expected[9, :8] = numbers.amax(1)
+    expected[6, :8] = extremum(torch.minimum, rows, torch.full_like(rows, math.inf)).amin(1)
+    expected[7, :8] = extremum(torch.maximum, rows.abs(), torch.zeros_like(rows)).amax(1)
+    expected[8, :8] = rows.amax(1)
+    y = everywhere(program, x, z, y)
+    torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)

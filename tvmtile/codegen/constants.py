@@ -4,7 +4,8 @@ That of Metal prints seven digits of a float, where nine tell all float32 values
 the suffix of half, which has another range, and -2147483648 as the negative of a number that is no
 int. Metal's `select`, `max` and `min` take no bfloat: they get the float32 values.
 
-That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name.
+That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name, and its `max` and
+`min` of them give the second operand where either is NaN; `__hmax` and `__hmin` give the number.
 """
 
 from __future__ import annotations
@@ -99,6 +100,16 @@ def _finite(number: tirx.FloatImm) -> Any:
     return tirx.Cast(dtype, tirx.FloatImm("float32", value))
 
 
+_EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}
+
+
+def _number(node: Any) -> Any:
+    dtype = str(node.ty.dtype)
+    if dtype not in ("float16", "bfloat16"):
+        return node
+    return tirx.call_pure_extern(dtype, _EXTREMES[type(node)], node.a, node.b)
+
+
 _RULES: dict[str, list[Any]] = {
     "metal": [
         (tirx.FloatImm, _float),
@@ -107,5 +118,5 @@ _RULES: dict[str, list[Any]] = {
         (tirx.Select, _select),
         (ir.Call, _reinterpreted),
     ],
-    "cuda": [(tirx.FloatImm, _finite)],
+    "cuda": [(tirx.FloatImm, _finite), ((tirx.Max, tirx.Min), _number)],
 }

@@ -32,6 +32,7 @@ from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
 from tvmtile.passes.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.lower_element_op import LowerElementOp
+from tvmtile.passes.lower_extrema import LowerExtremaOnCpu
 from tvmtile.passes.lower_integer_casts import LowerIntegerCastsOnCuda
 from tvmtile.passes.lower_math import LowerMathOnCpu
 from tvmtile.passes.lower_narrow_floats import (
@@ -93,6 +94,7 @@ __all__ = [
     "LowerAssertionsOnCuda",
     "LowerCudaFunctions",
     "LowerElementOp",
+    "LowerExtremaOnCpu",
     "LowerIntegerCastsOnCuda",
     "LowerMathOnCpu",
     "LowerNarrowFloatsOnCpu",
