@@ -31,6 +31,7 @@ from tvmtile.passes import (
     CheckLocals,
     CheckLoopExits,
     CheckParallel,
+    CheckReducers,
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
@@ -92,6 +93,7 @@ CHECKS: tuple[Any, ...] = (
     CheckLocals,  # what a thread has for itself is not spread over the threads
     CheckFragments,  # what the threads share is not visited by a serial loop
     CheckBounds,  # no loop runs over the end of a tile
+    CheckReducers,  # totals are begun, contributed to, ended, and read
     CheckAccumulators,  # nothing accumulates into a tile without a value
 )
 """What is wrong with a tile program that can be said before it is lowered, for every target."""

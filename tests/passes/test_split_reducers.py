@@ -15,7 +15,7 @@ def test_another_store_than_a_contribution():
     def main(A: T.Tensor((8, 16), "float32"), C: T.Tensor((8,), "float32")):
         with T.Kernel(1, threads=32):
             total = T.alloc_reducer((8,), "float32")
-            T.reducer_init(total)
+            T.clear(total)
             for i, j in T.Parallel(8, 16):
                 total[i] = total[i] * A[i, j]
             T.finalize_reducer(total, C)

@@ -14,6 +14,7 @@ from tvmtile.passes.check_launch import CheckLaunch
 from tvmtile.passes.check_locals import CheckLocals
 from tvmtile.passes.check_loop_exits import CheckLoopExits
 from tvmtile.passes.check_parallel import CheckParallel
+from tvmtile.passes.check_reducers import CheckReducers
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
@@ -76,6 +77,7 @@ __all__ = [
     "CheckLocals",
     "CheckLoopExits",
     "CheckParallel",
+    "CheckReducers",
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",

@@ -191,6 +191,7 @@ class ReducerInit(TileOp):
     """Set all totals of a reducer."""
 
     name = "reducer_init"
+    phase = "begin"
     options = ("kind",)
 
     dst: Any
@@ -213,6 +214,7 @@ class ReducerUpdate(TileOp):
     """Combine a value with one total; `dst` is a load that names it."""
 
     name = "reducer_update"
+    phase = "contribute"
     options = ("kind",)
     is_tile = False
     once = True
@@ -237,6 +239,7 @@ class FinalizeReducer(TileOp):
     """Put the totals of a reducer where they can be read."""
 
     name = "finalize_reducer"
+    phase = "end"
     options = ("kind",)
 
     src: Any

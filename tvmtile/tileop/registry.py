@@ -64,6 +64,9 @@ class TileOp:
     """True for an element operator that all threads of a block do once together, if the operands are
     the same for all; otherwise each thread does it."""
 
+    phase: ClassVar[str] = ""
+    """What it is to a reducer, which is its operand: `begin`, `contribute` or `end`."""
+
     is_atomic: ClassVar[bool] = False
     """True for an element operator whose accesses are indivisible: two of them need no barrier."""
 
