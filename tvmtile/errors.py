@@ -64,7 +64,14 @@ __all__ = [
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent)
 # Frames of these files stand between a user's line and the place that raises. TVM's C++ frames
 # appear in tracebacks too, some of them without a file.
-_INTERNAL = (_PACKAGE_ROOT, contextlib.__file__, "<tvmtile", "<unknown>", "<frozen")
+_INTERNAL = (
+    _PACKAGE_ROOT,
+    contextlib.__file__,
+    functools.__file__,
+    "<tvmtile",
+    "<unknown>",
+    "<frozen",
+)
 
 
 @dataclass(frozen=True)

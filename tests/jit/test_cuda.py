@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 
 import pytest
 import torch
@@ -243,3 +244,28 @@ def test_nothing_is_compiled_before_it_is_asked_for(monkeypatch):
     kernel = tvmtile.compile(gemm(64, 64, 64), target=SM_80)
     assert kernel.adapter._compilation.binary is None
     assert kernel.cubin is kernel.cubin
+
+
+def test_a_program_without_work_for_the_gpu_has_no_device_code():
+    @T.prim_func
+    def nothing(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=32):
+            pass
+
+    kernel = tvmtile.compile(nothing, target={"kind": "cuda", "arch": "sm_90a"})
+    assert kernel.get_kernel_source() == ""
+    assert isinstance(kernel.cubin, bytes)
+
+
+def test_a_missing_compiler_is_reported_where_it_is_asked_for(monkeypatch):
+    @T.prim_func
+    def clear(A: T.Tensor((48,), "float32")):
+        with T.Kernel(1, threads=32):
+            T.fill(A, 48)
+
+    kernel = tvmtile.compile(clear, target={"kind": "cuda", "arch": "sm_90a"})
+    for name in [name for name in sys.modules if name.split(".")[0] == "cuda"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependency) as caught:
+        _ = kernel.cubin
+    assert caught.value.location.file == __file__

@@ -8,7 +8,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue, SyntaxNotSupported
+from tvmtile.errors import ArgumentError, InvalidValue, SyntaxNotSupported
 
 
 def scaled(n, factor):
@@ -244,3 +244,21 @@ def test_a_result_that_is_not_returned_is_an_error():
 
     with pytest.raises(SyntaxNotSupported, match="not every tensor made by T.empty is returned: B"):
         kernel(torch.zeros(2, dtype=torch.int32))
+
+
+def test_source_of_the_kernel_that_was_compiled_last():
+    @tvmtile.jit
+    def doubled(X, factor: int = 2):
+        N = T.const("N")
+        X: T.Tensor((N,), "float32")
+        Y = T.empty((N,), "float32")
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(N):
+                Y[i] = X[i] * factor
+        return Y
+
+    with pytest.raises(ArgumentError, match="needs the argument 'X'"):
+        doubled.get_kernel_source()
+    x = torch.ones(5)
+    doubled(x)
+    assert doubled.get_kernel_source() == doubled.get_kernel_source(x)

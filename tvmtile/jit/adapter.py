@@ -78,6 +78,6 @@ class TvmAdapter(Adapter):
         """LLVM's intermediate language on a CPU; on a GPU its kernels, then the host's part."""
         host = str(self._module.inspect_source("ll"))
         kernels = [str(module.inspect_source()) for module in self._module.imports]
-        if not kernels:
+        if self.device == "cpu":
             return host
         return "\n".join(kernels if kernel_only else [*kernels, host])

@@ -215,8 +215,21 @@ class JitFunction:
 
     @hide_internal_frames
     def get_kernel_source(self, *args: Any, **kwargs: Any) -> str:
-        """The code that is generated for these arguments."""
+        """The code that is generated for these arguments.
+
+        Without arguments, where the function needs some: that of the kernel that was compiled last.
+        """
+        if not args and not kwargs and self._kernels and self._needs_arguments:
+            return [*self._kernels.values()][-1].get_kernel_source()
         return self.compile(*args, **kwargs).get_kernel_source()
+
+    @property
+    def _needs_arguments(self) -> bool:
+        parameters = self._signature.parameters.values()
+        return any(
+            p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            for p in parameters
+        )
 
     def __copy__(self) -> JitFunction:
         return self
