@@ -107,7 +107,10 @@ def test_a_vector_of_one_value_a_lane():
     def kernel(A: T.Tensor((8,), "float16")):
         with T.Kernel(1):
             A[0:2] = T.float16x2(A[4], 3)
-            A[2:4] = T.float16x2(A[5], A[6])
+            pair = T.alloc_var("float16x2")
+            pair = T.float16x2(A[5], A[6])
+            A[2] = T.extract_lane(pair, 0)
+            A[3] = T.extract_lane(pair, 1)
 
     a = torch.arange(8).half()
     tvmtile.compile(kernel)(a)

@@ -786,7 +786,8 @@ def _converted(value: Any, dtype: Any) -> Any:
         )
     source = str(value.ty.dtype)
     scalar, _, lanes = source.partition("x")
-    wanted = f"{dtype}x{lanes}" if lanes and scalar != source else str(dtype)
+    is_vector = bool(lanes) and scalar != source and DataType(str(dtype)).lanes == 1
+    wanted = f"{dtype}x{lanes}" if is_vector else str(dtype)
     return value if source == wanted else tirx.Cast(wanted, value)
 
 
