@@ -13,7 +13,7 @@ from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import is_foreign
 from tvmtile.tileop.registry import operator_of
 
-__all__ = ["CallImportedFunctions"]
+__all__ = ["CallImportedFunctions", "imported_sources"]
 
 
 @prim_func_pass("CallImportedFunctions")
@@ -61,7 +61,7 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    sources = _sources(func.body)
+    sources = imported_sources(func.body)
     if not sources:
         return func
     texts = iter(["\n".join(sources)])
@@ -80,7 +80,8 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(ir.Call, call)]))
 
 
-def _sources(body: tirx.Stmt) -> list[str]:
+def imported_sources(body: tirx.Stmt) -> list[str]:
+    """The texts that a kernel brings with it, each once."""
     found: dict[str, None] = {}
 
     def note(call: ir.Call) -> None:
