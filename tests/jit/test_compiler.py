@@ -179,5 +179,7 @@ def test_an_option_that_does_not_exist(call, message, help):
 
 
 def test_options_of_tilelang_that_change_nothing():
-    options = {"target_host": None, "verbose": True, "debug_root_path": "x"}
-    assert tvmtile.jit(scale, target="llvm", **options).mode == "lazy"
+    options = {"target_host": None, "verbose": True, "execution_backend": None}
+    kernel = tvmtile.jit(scale, target="llvm", debug_root_path="x", **options)(4, 2.0)
+    assert kernel.target.kind.name == "llvm"
+    assert tvmtile.compile(scale(4, 2.0), target="llvm", **options).target == kernel.target

@@ -45,7 +45,7 @@ def compile(
     func: tirx.PrimFunc,
     out_idx: int | Sequence[int] | None = None,
     target: Any = None,
-    execution_backend: str = "auto",
+    execution_backend: str | None = "auto",
     target_host: Any = None,
     verbose: bool = False,
     pass_configs: Mapping[str, Any] | None = None,
@@ -66,10 +66,11 @@ def compile(
         tensors of a call are on (CPU, CUDA, an Apple GPU), once for each kind; what can be looked at
         before a call is for this machine's GPU, if it has one. `TVMTILE_TARGET` in the environment
         stands for an absent target: a name, or a dictionary as JSON.
-    execution_backend : str
+    execution_backend : str or None
         Who runs the kernel. "tvm_ffi" is TVM's own runtime. A Metal program is run by "torch", on
-        tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.testing.metal`). "auto" is
-        "tvm_ffi" on a CPU; for Metal it is "torch" where torch has an Apple GPU, else "emulator".
+        tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.testing.metal`). "auto",
+        or None, is "tvm_ffi" on a CPU; for Metal it is "torch" where torch has an Apple GPU, else
+        "emulator".
     target_host, verbose
         Accepted for TileLang's kernels.
     compile_flags
@@ -150,7 +151,7 @@ def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
                 func, results, lambda kind: compile(func, **{**options, "target": kind})
             )
     resolved = resolve(target)
-    backend = backend_for(options["execution_backend"], resolved)
+    backend = backend_for(options["execution_backend"] or "auto", resolved)
     module, adapter = _built(func, resolved, options["pass_configs"], backend)
     return Kernel(func, module, resolved, results, options["pass_configs"], adapter)
 

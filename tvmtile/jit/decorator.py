@@ -37,7 +37,7 @@ def jit(
     *,
     out_idx: Any = None,
     target: Any = None,
-    execution_backend: str = "auto",
+    execution_backend: str | None = "auto",
     pass_configs: Mapping[str, Any] | None = None,
     scope: Mapping[str, Any] | None = None,
     target_host: Any = None,
