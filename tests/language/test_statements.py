@@ -342,3 +342,38 @@ def test_a_number_is_larger_and_smaller_than_none(dtype):
     expected[8, :8] = rows.amax(1)
     y = everywhere(program, x, z, y)
     torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
+
+
+# Indices -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [32, 64])
+def test_indices_that_lie_outside_of_a_tensor_at_run_time(threads):
+    """Negative ones do not count from the end: they are outside, too."""
+
+    @T.prim_func
+    def program(
+        X: T.Tensor((8, 8), "float32"),
+        places: T.Tensor((64,), "int32"),
+        Y: T.Tensor((2, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=threads):
+            for i in T.Parallel(64):
+                Y[0, i] = X[places[i], 1]
+            for i in T.Parallel(64):
+                if i % 16 < 12:
+                    Y[1, places[i] + i * 2 - 32] = i
+            for k in T.serial(2):
+                Y[1, places[k] - 20] = 1
+
+    x = torch.arange(64.0).view(8, 8) + 1
+    places = torch.tensor([-1, 0, 7, 8, -8, 2**31 - 1, -(2**31), 3] * 8, dtype=torch.int32)
+    y = everywhere(program, x, places, torch.full((2, 64), -1.0))
+    expected = torch.full((2, 64), -1.0)
+    inside = (places >= 0) & (places < 8)
+    expected[0] = torch.where(inside, x[places.clamp(0, 7).long(), 1], 0)
+    for i in range(64):
+        place = (int(places[i]) + i * 2 - 32 + 2**31) % 2**32 - 2**31
+        if i % 16 < 12 and 0 <= place < 64:
+            expected[1, place] = i
+    assert torch.equal(y, expected)
