@@ -24,6 +24,7 @@ from tvm_ffi.core import _lookup_or_register_type_info_from_type_key as type_inf
 __all__ = [
     "OPAQUE",
     "PURE",
+    "READS",
     "CObject",
     "IRBuilder",
     "buffer_var",
@@ -54,6 +55,7 @@ def call_packed_returning(dtype: str, name: str, *args: Any) -> ir.Expr:
 register_op = _ir_ffi.RegisterOp
 OPAQUE = int(CallEffectKind.Opaque.value)
 PURE = int(CallEffectKind.Pure.value)
+READS = int(CallEffectKind.ReadState.value)
 
 parser_method = dispatch.register
 """Decorator `(token, node type)`: how TVMScript's parser visits a node under a decorator."""

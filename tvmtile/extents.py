@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
+from tvm.sym import Analyzer, ConstIntBound
 from tvm_ffi import structural_walk
 
+from tvmtile._tvm import is_buffer_var
 from tvmtile.rewriting import substitute
 
-__all__ = ["linear_in", "variables_of"]
+__all__ = ["linear_in", "take_for_extents", "variables_of"]
 
 
 def variables_of(expression: Any) -> list[ir.Var]:
@@ -18,6 +20,15 @@ def variables_of(expression: Any) -> list[ir.Var]:
     found: list[ir.Var] = []
     structural_walk(expression, (ir.Var, found.append))
     return found
+
+
+def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
+    """Tell an analyzer that the variables in the shapes of parameters are not negative."""
+    not_negative = ConstIntBound(0, ConstIntBound.POS_INF)
+    for param in filter(is_buffer_var, params):
+        for extent in param.ty.shape:
+            if isinstance(extent, ir.Var):
+                analyzer.update(extent, not_negative, override=True)
 
 
 def linear_in(expression: Any, var: ir.Var) -> tuple[int, Any] | None:

@@ -45,6 +45,7 @@ from tvmtile.passes import (
     InsertBarriers,
     InterchangeLoopsOnCpu,
     KeepComparisons,
+    KeepNames,
     LaunchBlocksOnCpu,
     Legalize,
     LowerAssertionsOnCuda,
@@ -59,6 +60,7 @@ from tvmtile.passes import (
     LowerParallelOnCpu,
     LowerTileOp,
     LowerWaitsOnCuda,
+    NameDivisions,
     OrderBlocks,
     PadSharedRows,
     PlaceFragments,
@@ -101,6 +103,7 @@ CHECKS: tuple[Any, ...] = (
 _CPU: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
+    NameDivisions,  # a division by what is known at run time only has a name
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoAtomicsOnce,  # what no thread is named for is done once a block
@@ -126,6 +129,7 @@ _CPU: tuple[Any, ...] = (
 _METAL: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
+    NameDivisions,  # a division by what is known at run time only has a name
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoAtomicsOnce,  # what no thread is named for is done once a block
@@ -153,6 +157,7 @@ _METAL: tuple[Any, ...] = (
     InsertBarriers,  # threads wait for each other where they exchange elements
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
     LowerCudaFunctions,  # CUDA's own functions, called by name, are what they mean here
+    KeepNames,  # and such a division is done where it has its name
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
     LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
     RunSingleIterations,  # what a loop does once is done without the loop
@@ -162,6 +167,7 @@ _METAL: tuple[Any, ...] = (
 _CUDA: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
+    NameDivisions,  # a division by what is known at run time only has a name
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoAtomicsOnce,  # what no thread is named for is done once a block
@@ -190,6 +196,7 @@ _CUDA: tuple[Any, ...] = (
     FlattenShared,  # where an element of a tile lies becomes arithmetic
     PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
     OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
+    KeepNames,  # and such a division is done where it has its name
     CallImportedFunctions,  # functions of the user's come with their text
     LowerElementOp,  # operators on single elements become instructions
     LowerIntegerCastsOnCuda,  # small integers become 16-bit floats by their bits

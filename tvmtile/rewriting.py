@@ -8,16 +8,18 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.sym import Analyzer
+from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import CallEffectKind
 
 from tvmtile._tvm import buffer_var, is_buffer_var
+from tvmtile.divisions import is_division
 
 __all__ = [
     "ScopedRewriter",
     "contains",
     "for_loop",
     "is_foreign",
+    "is_if_then_else",
     "is_stable",
     "nest",
     "retyped",
@@ -114,8 +116,18 @@ class ScopedRewriter:
         result = self.descend(bind)
         is_integer = ir.is_prim_expr(result.value) and "int" in str(result.value.ty.dtype)
         if is_integer and is_stable(result.value):
-            self.analyzer.bind(result.var, result.value, allow_override=True)
+            self.note_value(result)
         return result
+
+    def note_value(self, bind: tirx.Bind) -> None:
+        """Tell the analyzer the value of a name; of a division, which is not repeated, its range."""
+        if not is_division(bind.value):
+            self.analyzer.bind(bind.var, bind.value, allow_override=True)
+            return
+        bounds = self.analyzer.const_int_bound(bind.value)
+        is_negative = bounds.min_value < 0 and not self.analyzer.can_prove(bind.value >= 0)
+        lowest = bounds.min_value if is_negative else max(0, bounds.min_value)
+        self.analyzer.update(bind.var, ConstIntBound(lowest, bounds.max_value), override=True)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         return self.descend(node)
@@ -142,6 +154,12 @@ def _may_change(node: Any) -> bool:
     if isinstance(node, ir.TensorLoad) or not isinstance(node.op, ir.Op):
         return True
     return int(node.op.get_attr("TCallEffectKind")) > int(CallEffectKind.Pure.value)
+
+
+def is_if_then_else(value: Any) -> bool:
+    """Tell whether an expression is one of two values, of which only that one is computed."""
+    is_call = isinstance(value, ir.Call) and isinstance(value.op, ir.Op)
+    return is_call and value.op.name == "prim.if_then_else"
 
 
 def is_foreign(call: ir.Call) -> bool:

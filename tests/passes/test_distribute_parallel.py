@@ -421,3 +421,20 @@ def test_unrolled_loop_of_an_extent_that_only_a_call_knows():
         a = torch.zeros(64)
         kernel(a, 7)
         assert a.tolist() == [12.0] * 64
+
+
+def test_a_guard_that_neighbours_share_stands_around_their_vector():
+    @T.prim_func
+    def main(A: T.Tensor((61, 96), "float16"), B: T.Tensor((61, 96), "float16")):
+        with T.Kernel(2, threads=64) as by:
+            tile = T.alloc_shared((32, 96), "float16")
+            T.copy(A[by * 32, 0], tile)
+            T.copy(tile, B[by * 32, 0])
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    source = kernel.get_kernel_source()
+    assert "B_ptr[" not in source
+    a = torch.arange(61 * 96).half().reshape(61, 96)
+    b = torch.zeros_like(a)
+    kernel(a, b)
+    assert torch.equal(a, b)

@@ -297,7 +297,7 @@ class _PersistentNest(LoopNest):
         IRBuilder.name("tile", tile)
         self._enter(T.If(tile < total))
         self._enter(T.Then())
-        return self._coordinates(tile)
+        return [T.Bind(coordinate) for coordinate in self._coordinates(tile)]
 
     def _enter(self, frame: Any) -> Any:
         self._frames.append(frame)

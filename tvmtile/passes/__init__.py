@@ -45,6 +45,7 @@ from tvmtile.passes.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.lower_tile_op import LowerTileOp
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.lower_waits import LowerWaitsOnCuda
+from tvmtile.passes.name_divisions import KeepNames, NameDivisions
 from tvmtile.passes.order_blocks import OrderBlocks
 from tvmtile.passes.pad_shared_rows import PadSharedRows
 from tvmtile.passes.place_fragments import PlaceFragments
@@ -91,6 +92,7 @@ __all__ = [
     "InsertBarriers",
     "InterchangeLoopsOnCpu",
     "KeepComparisons",
+    "KeepNames",
     "LaunchBlocksOnCpu",
     "Legalize",
     "LowerAssertionsOnCuda",
@@ -106,6 +108,7 @@ __all__ = [
     "LowerTileOp",
     "LowerTilePrograms",
     "LowerWaitsOnCuda",
+    "NameDivisions",
     "OrderBlocks",
     "PadSharedRows",
     "PlaceFragments",

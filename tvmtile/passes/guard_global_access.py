@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
@@ -9,6 +10,7 @@ from tvm.sym import Analyzer, IntervalSet
 from tvm_ffi import structural_equal, structural_walk
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.extents import take_for_extents
 from tvmtile.passes.kernels import is_kernel, prim_func_pass
 from tvmtile.passes.threads.variance import has_effect
 from tvmtile.rewriting import (
@@ -60,6 +62,7 @@ def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
     guard = _Guard(_tensors_of(func), _safe_values_of(func))
+    take_for_extents(guard.analyzer, func.params)
     return func.with_body(guard.rewrite(func.body))
 
 
@@ -98,6 +101,7 @@ class _Guard(ScopedRewriter):
         self._outside = outside
         self._in_kernel = False
         self._in_nest = False
+        self._inside: list[_Index] = []  # of the nest that runs where all of it lies inside
 
     # Loops: an elementwise nest is versioned as a whole ---------------------------------------
 
@@ -109,13 +113,16 @@ class _Guard(ScopedRewriter):
             return result
         if not self._in_kernel or loop.kind != tirx.ForKind.PARALLEL or self._in_nest:
             return super().visit_for(loop)
-        conditions = _NestBounds(self._tensors, self.analyzer).of(loop)
+        bounds = _NestBounds(self._tensors, self.analyzer)
+        conditions = bounds.of(loop)
         guarded = self._visit_nest(loop)
         if not conditions:
             return guarded
         inside = tirx.all(*conditions)
         with self.assuming(inside):
+            self._inside = bounds.inside
             plain = self._visit_nest(loop)
+            self._inside = []
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
 
     def _visit_nest(self, loop: tirx.For) -> Any:
@@ -222,7 +229,8 @@ class _Guard(ScopedRewriter):
             return None
         unproven = [
             part
-            for index, extent in zip(indices, buffer.ty.shape, strict=True)
+            for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True))
+            if not _Index(buffer, axis, index).is_among(self._inside)
             for part in _bounds(index, index, extent)
             if not self.analyzer.can_prove(part)
         ]
@@ -267,8 +275,31 @@ def _bounds(low: Any, high: Any, extent: Any) -> tuple[Any, Any]:
     return high < extent, low >= tirx.const(0, str(low.ty.dtype))
 
 
+@dataclass(frozen=True)
+class _Index:
+    """An index of an access along an axis."""
+
+    buffer: ir.Var
+    axis: int
+    value: Any
+
+    def is_among(self, others: list[_Index]) -> bool:
+        return any(
+            self.axis == other.axis
+            and self.buffer.same_as(other.buffer)
+            and structural_equal(self.value, other.value)
+            for other in others
+        )
+
+
 class _NestBounds(ScopedRewriter):
-    """Finds the conditions, in terms of outer variables, under which a nest stays inside."""
+    """Finds the conditions, in terms of outer variables, under which a nest stays inside.
+
+    Attributes
+    ----------
+    inside : list of _Index
+        What these conditions say of: whatever iteration they stand in, they lie inside.
+    """
 
     def __init__(self, tensors: set[ir.Var], outer: Analyzer) -> None:
         super().__init__()
@@ -277,6 +308,7 @@ class _NestBounds(ScopedRewriter):
         self._ranges: dict[ir.Var, Any] = {}
         self._values: dict[ir.Var, Any] = {}
         self._conditions: list[Any] = []
+        self.inside: list[_Index] = []
 
     def of(self, loop: tirx.For) -> list[Any]:
         self.rewrite(loop)
@@ -305,7 +337,7 @@ class _NestBounds(ScopedRewriter):
     def _note(self, buffer: Any, indices: Any) -> None:
         if buffer not in self._tensors:
             return
-        for index, extent in zip(indices, buffer.ty.shape, strict=True):
+        for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True)):
             if isinstance(index, tirx.Ramp):
                 continue
             if all(self.analyzer.can_prove(part) for part in _bounds(index, index, extent)):
@@ -315,6 +347,7 @@ class _NestBounds(ScopedRewriter):
             low, high = interval.min_value, interval.max_value
             if not (_depends_on_outer_only(low) and _depends_on_outer_only(high)):
                 continue
+            self.inside.append(_Index(buffer, axis, index))
             for part in _bounds(low, high, extent):
                 condition = self.analyzer.simplify(part)
                 if not self.analyzer.can_prove(condition):

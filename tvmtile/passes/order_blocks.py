@@ -7,6 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile.divisions import named_divisions
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
 from tvmtile.rewriting import seq, substitute
 from tvmtile.tileop.registry import operator_of
@@ -47,10 +48,9 @@ def OrderBlocks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for by in T.thread_binding(8, thread="blockIdx.y"):
                 for tx in T.thread_binding(32, thread="threadIdx.x"):
+                    panel: T.let = (by * 4 + bx) % 16 % T.min(4, 8 - (by * 4 + bx) // 16 * 4)
                     bx_1: T.let = (by * 4 + bx) % 16 // T.min(4, 8 - (by * 4 + bx) // 16 * 4)
-                    by_1: T.let = (by * 4 + bx) // 16 * 4 + (by * 4 + bx) % 16 % T.min(
-                        4, 8 - (by * 4 + bx) // 16 * 4
-                    )
+                    by_1: T.let = (by * 4 + bx) // 16 * 4 + panel
                     T.Call(
                         "tvmtile.use_swizzle",
                         [],
@@ -81,6 +81,7 @@ def _ordered(kernel: tirx.For) -> tirx.For:
     if not orders:
         return kernel
     fresh = [ir.Var(block.name, block.ty) for block in blocks]
-    binds = [tirx.Bind(new, value) for new, value in zip(fresh, orders[-1], strict=True)]
+    names, values = named_divisions(list(orders[-1]), "panel")
+    binds = [tirx.Bind(new, value) for new, value in zip(fresh, values, strict=True)]
     moved = substitute(launch.body, dict(zip(blocks, fresh, strict=True)))
-    return with_launch_body(kernel, seq([*binds, moved]))
+    return with_launch_body(kernel, seq([*names, *binds, moved]))

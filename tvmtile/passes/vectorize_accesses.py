@@ -17,7 +17,15 @@ from tvmtile.index_width import count_of, is_large, widened
 from tvmtile.layout.shared import has_plain_rows, neighbours
 from tvmtile.passes.kernels import flattened
 from tvmtile.passes.threads.variance import is_private
-from tvmtile.rewriting import contains, for_loop, seq, substitute
+from tvmtile.rewriting import (
+    contains,
+    for_loop,
+    is_if_then_else,
+    is_stable,
+    seq,
+    substitute,
+    with_fresh_variables,
+)
 from tvmtile.scopes import is_fragment, is_shared
 from tvmtile.tileop.operands import constant, offset_in_memory
 from tvmtile.tileop.registry import operator_of
@@ -45,6 +53,15 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
     analyzer : Analyzer
         Knows the ranges of the variables around.
     """
+    choice = _choice(body)
+    if choice is not None and _is_same_for_all(choice.condition, variable):
+        then_case = vectorized(variable, extent, choice.then_case, analyzer)
+        if choice.else_case is None:
+            return tirx.IfThenElse(choice.condition, then_case, None, choice.span)
+        else_case = vectorized(variable, extent, choice.else_case, analyzer)
+        return tirx.IfThenElse(
+            choice.condition, then_case, with_fresh_variables(else_case), choice.span
+        )
     moves = _Moves(variable, extent, analyzer)
     together = moves.of_operator(body)
     if together is not None:
@@ -61,6 +78,23 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
         last = moves.with_store_replaced(last)
     loop = for_loop(variable, extent, seq([*names, last]), tirx.ForKind.UNROLLED)
     return seq([*moves.before, loop, *moves.after])
+
+
+def _is_same_for_all(condition: Any, variable: ir.Var) -> bool:
+    return is_stable(condition) and not contains(condition, ir.Var, variable.same_as)
+
+
+def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
+    """An iteration that is a branch, or stores one value or another: two stores in a branch."""
+    if isinstance(body, tirx.IfThenElse):
+        return body
+    if not isinstance(body, tirx.BufferStore) or not is_if_then_else(body.value):
+        return None
+    condition, *values = body.value.args
+    then_case, else_case = (
+        tirx.BufferStore(body.buffer, value, body.indices, span=body.span) for value in values
+    )
+    return tirx.IfThenElse(condition, then_case, else_case)
 
 
 def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
@@ -109,8 +143,7 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
     found: list[ir.TensorLoad] = []
 
     def call(node: ir.Call, mutator: Any) -> Any:
-        is_branch = isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else"
-        return node if is_branch else mutator.default_mutate(node)
+        return node if is_if_then_else(node) else mutator.default_mutate(node)
 
     def load(node: ir.TensorLoad, mutator: Any) -> Any:
         found.append(node)

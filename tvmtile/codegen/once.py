@@ -1,0 +1,29 @@
+"""`once(x)`: a value that TVM computes where it is bound to a name.
+
+TVM's simplifier puts the value of a name wherever the name stands, so that an expression grows with
+each name in it. It leaves values that read state where they are, as `once` says of itself. TVM's
+LowerIntrin, the last of its passes, takes it off.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import READS, register_op, register_op_attr
+
+__all__ = ["once"]
+
+_NAME = "tvmtile.once"
+
+
+def once(value: Any) -> ir.Call:
+    """A value that is computed once, where it is bound."""
+    return ir.Call(_NAME, [value], ret_ty=value.ty.dtype)
+
+
+register_op(_NAME, "A value that is computed where it is bound.")
+register_op_attr(_NAME, "TCallEffectKind", READS)
+register_op_attr(_NAME, "TScriptPrinterName", "tile.once")
+tirx.register_intrin_lowering(_NAME, target="default", f=lambda call: call.args[0])

@@ -1,0 +1,59 @@
+"""Divisions by a divisor that is known at run time only.
+
+A GPU takes some twenty instructions for one, and TVM prints it as five comparisons and a selection,
+so it is worth a name. Divisions by constants are shifts and multiplications.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+__all__ = ["is_division", "named_divisions"]
+
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+
+
+def is_division(value: Any) -> bool:
+    """Tell whether a value is a division, or its remainder, whose divisor is no constant."""
+    return isinstance(value, _DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
+
+
+def named_divisions(values: list[Any], name: str) -> tuple[list[tirx.Bind], list[Any]]:
+    """Give each division of integers in some values a name, inner ones first, equal ones one name.
+
+    Parameters
+    ----------
+    values : list of Expr
+        They read no memory, and none of their divisions stands behind a condition.
+    name : str
+        What the names begin with.
+
+    Returns
+    -------
+    tuple of list of Bind and list of Expr
+        What binds the names, and the values with them. A value that is a division stays one.
+    """
+    analyzer = Analyzer()
+    named: list[tirx.Bind] = []
+
+    def replace(node: Any) -> Any:
+        simple = analyzer.simplify(node)
+        if not is_division(simple):
+            return simple
+        for bind in named:
+            if tvm_ffi.structural_equal(bind.value, simple):
+                return bind.var
+        named.append(tirx.Bind(ir.Var(name, simple.ty), simple))
+        return named[-1].var
+
+    results = []
+    for value in values:
+        known = len(named)
+        result = tvm_ffi.structural_map(value, (_DIVISIONS, replace))
+        is_new = len(named) > known and result.same_as(named[-1].var)
+        results.append(named.pop().value if is_new else result)
+    return named, results
