@@ -25,7 +25,9 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,7 @@ __all__ = [
     "import_optional",
     "user_location",
     "warn",
+    "warnings_on_success",
 ]
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent)
@@ -322,10 +325,32 @@ _SHOWN_WARNINGS: dict[Any, Any] = {}
 def warn(message: str, location: SourceLocation | None = None) -> None:
     """Issue a `TileWarning` that points at the user's line; it is shown once for a line."""
     where = location if location is not None else user_location()
+    held = _HELD_WARNINGS.get()
+    if held is not None:
+        held.append((message, where))
+        return
     if where is None:
         warnings.warn(message, TileWarning, stacklevel=3)
         return
     warnings.warn_explicit(message, TileWarning, where.file, where.line, registry=_SHOWN_WARNINGS)
+
+
+@contextmanager
+def warnings_on_success() -> Iterator[None]:
+    """Issue the warnings of what runs in this context when it has ended without an exception."""
+    held: list[tuple[str, SourceLocation | None]] = []
+    token = _HELD_WARNINGS.set(held)
+    try:
+        yield
+    finally:
+        _HELD_WARNINGS.reset(token)
+    for message, where in held:
+        warn(message, where)
+
+
+_HELD_WARNINGS: ContextVar[list[tuple[str, SourceLocation | None]] | None] = ContextVar(
+    "tvmtile_held_warnings", default=None
+)
 
 
 def import_optional(module: str, extra: str, purpose: str) -> Any:

@@ -213,6 +213,9 @@ class GpuCapability:
         Threads of a block.
     shared_memory : int
         Bytes of shared memory that a block may opt into.
+    shared_alignment : int
+        Bytes: a shared tile begins at a multiple of it. The widest access asks for 16; on CUDA, where
+        swizzled rows repeat after 128 bytes, a tile begins where they do.
     lacks : tuple of str
         Dtypes that it can't compute with.
     has_matmul2d : bool
@@ -229,6 +232,7 @@ class GpuCapability:
     group_size: int
     max_threads: int
     shared_memory: int
+    shared_alignment: int = 16
     lacks: tuple[str, ...] = ()
     has_matmul2d: bool = False
     stages_conflicts: bool = False
@@ -288,5 +292,6 @@ def gpu(target: Target) -> GpuCapability | None:
         32,
         1024,
         kilobytes * 1024,
+        shared_alignment=128,
         has_async_copies=compute_capability(target) >= 80,
     )

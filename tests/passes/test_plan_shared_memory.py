@@ -7,9 +7,9 @@ from tvm_ffi import structural_equal
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import OutOfSharedMemory
+from tvmtile.errors import InvalidOperand, OutOfSharedMemory
 from tvmtile.passes import PlanSharedMemory
-from tvmtile.pipeline import lowering_passes
+from tvmtile.pipeline import check, lowering_passes
 from tvmtile.target import parse
 
 HALF = 4096  # float32 elements: 16 KB, half of what a threadgroup of Metal has
@@ -183,3 +183,47 @@ def test_a_tile_that_keeps_its_value_for_the_next_iteration_shares_none():
     program = rewritten_in_a_loop(reads_the_last=True)
     with pytest.raises(OutOfSharedMemory, match="the shared tiles need 48 KB at once"):
         tvmtile.compile(program, target="metal", execution_backend="emulator")
+
+
+@pytest.mark.parametrize(("small", "fits"), [(2, True), (3, False)])
+def test_tiles_begin_at_multiples_of_128_bytes_on_cuda(small, fits):
+    """A block has 227 KB: 1814 times 128 bytes for the large tile, and two more for small ones."""
+
+    @T.prim_func
+    def main(A: T.Tensor((232192,), "uint8"), C: T.Tensor((232192,), "uint8")):
+        with T.Kernel(1, threads=128):
+            large = T.alloc_shared((232192,), "uint8")
+            tiles = [T.alloc_shared((16,), "uint8") for _ in range(small)]
+            T.copy(A, large)
+            for tile in tiles:
+                T.copy(A[0:16], tile)
+            for tile in tiles:
+                T.copy(tile, C[0:16])
+            T.copy(large, C)
+
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    if fits:
+        assert tvmtile.compile(main, target=target).resources()[0].shared == 227 * 1024
+        return
+    with pytest.raises(
+        OutOfSharedMemory, match=r"227\.125 KB at once; a block of CUDA sm_90a has 227 KB"
+    ):
+        tvmtile.compile(main, target=target)
+
+
+@pytest.mark.parametrize("target", ["metal", {"kind": "cuda", "arch": "sm_90a"}])
+def test_extents_of_shared_tiles_are_known_when_a_gpu_s_kernel_is_compiled(target):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(A: T.Tensor((n,), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((n,), "float32")
+            T.copy(A, tile)
+            T.copy(tile, A)
+
+    with pytest.raises(
+        InvalidOperand, match=r"T\.alloc_shared: tile\[n\] float32 .* known"
+    ) as error:
+        check(main, target)
+    assert "for i in T.serial(T.ceildiv(n, 1024))" in str(error.value)

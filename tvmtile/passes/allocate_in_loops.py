@@ -12,7 +12,7 @@ from tvmtile.passes.kernels import Launch, flattened, prim_func_pass, with_kerne
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.passes.pipelining import KernelTiles, Obstacle, body_of
 from tvmtile.passes.pipelining.coverage import Coverage
-from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.rewriting import seq, with_children
 from tvmtile.scopes import is_shared
 from tvmtile.target import gpu
@@ -70,7 +70,7 @@ def AllocateInLoops(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     def move(kernel: tirx.For) -> tirx.For:
         tiles = KernelTiles(kernel)
-        needed = sum(allocated_bytes(tile) for tile in tiles.allocated if is_shared(tile))
+        needed = sum(allocated_bytes(t, capability) for t in tiles.allocated if is_shared(t))
         fits = needed <= capability.shared_memory
         return kernel if fits else _Allocations(kernel, tiles).moved()
 

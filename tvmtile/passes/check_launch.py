@@ -6,12 +6,13 @@ from collections.abc import Collection
 from typing import Any
 
 import tvm_ffi
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.passes.accesses import accesses_of, kernels_of
 from tvmtile.passes.kernels import Launch, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.scopes import is_shared
 from tvmtile.spans import location_of
 from tvmtile.target import GpuCapability, gpu
@@ -39,7 +40,8 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Raises
     ------
     InvalidOperand
-        If the number of threads is none that the target can run.
+        If the number of threads is none that the target can run, or the extents of a shared tile are
+        known only when the kernel is called.
     OutOfSharedMemory
         If the shared tiles of a block need more than the target has; the message lists them.
     UnsupportedDtype
@@ -53,6 +55,7 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     for kernel in kernels_of(func):
         _check_threads(kernel, capability)
         _check_dtypes(kernel, capability)
+        _check_extents(kernel, capability)
         _check_shared_memory(kernel, capability)
     return func
 
@@ -109,8 +112,24 @@ def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
     tvm_ffi.structural_walk(kernel, (tirx.BufferStore, check))
 
 
+def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
+    def check(node: tirx.AllocBuffer) -> None:
+        tile = node.buffer
+        if not is_shared(tile) or all(constant(extent) is not None for extent in tile.ty.shape):
+            return
+        raise InvalidOperand(
+            f"T.alloc_shared: {describe(tile)} has an extent that a call gives; {capability.name} "
+            "needs it known when the kernel is compiled",
+            help="allocate a tile of constant extents and loop over the rest, as in "
+            "`for i in T.serial(T.ceildiv(n, 1024))`",
+            location=location_of(node) or location_of(kernel),
+        )
+
+    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, check))
+
+
 def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
-    tiles = most_at_once(kernel)
+    tiles = most_at_once(kernel, capability)
     needed = sum(tiles.values())
     if needed <= capability.shared_memory:
         return
@@ -123,13 +142,17 @@ def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
     )
 
 
-def most_at_once(kernel: tirx.For, without: Collection[ir.Var] = ()) -> dict[ir.Var, int]:
+def most_at_once(
+    kernel: tirx.For, capability: GpuCapability, without: Collection[ir.Var] = ()
+) -> dict[ir.Var, int]:
     """The shared tiles that hold a value at the point where they need most memory, with their bytes.
 
     Parameters
     ----------
     kernel : For
         The outermost loop of a kernel.
+    capability : GpuCapability
+        What it runs on.
     without : collection of Var
         Tiles that are not counted.
     """
@@ -137,7 +160,7 @@ def most_at_once(kernel: tirx.For, without: Collection[ir.Var] = ()) -> dict[ir.
 
     def allocate(node: tirx.AllocBuffer) -> None:
         if is_shared(node.buffer) and node.buffer not in without:
-            sizes[node.buffer] = _size(node.buffer)
+            sizes[node.buffer] = allocated_bytes(node.buffer, capability)
 
     tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, allocate), order="pre")
     first: dict[ir.Var, int] = {}
@@ -150,13 +173,6 @@ def most_at_once(kernel: tirx.For, without: Collection[ir.Var] = ()) -> dict[ir.
         live = {b: s for b, s in sizes.items() if b in first and first[b] <= start <= last[b]}
         best = max(best, live, key=lambda tiles: sum(tiles.values()))
     return best
-
-
-def _size(buffer: ir.Var) -> int:
-    bits = int(DataType(str(buffer.ty.dtype)).bits)
-    for extent in buffer.ty.shape:
-        bits *= constant(extent) or 0  # an extent known at run time only is checked by the launch
-    return (bits + 7) // 8
 
 
 def _bytes(count: int) -> str:

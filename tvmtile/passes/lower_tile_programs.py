@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from tvmtile.errors import OutOfSharedMemory, warnings_on_success
+from tvmtile.language.loops import STAGES_ANNOTATION
 from tvmtile.passes.kernels import is_tile_program
+from tvmtile.passes.plan_pipeline import MOST_STAGES
 from tvmtile.target import resolve
 
 __all__ = ["LowerTilePrograms"]
@@ -48,8 +53,8 @@ def LowerTilePrograms(target: Any = None) -> Any:
         if not programs:
             return mod
         lowered = ir.IRModule(programs, attrs=mod.attrs)
-        for step in lowering_passes(wanted if wanted is not None else _target_for(lowered)):
-            lowered = step(lowered)
+        steps = lowering_passes(wanted if wanted is not None else _target_for(lowered))
+        lowered = _lowered(lowered, steps)
         has_relax = any(isinstance(func, relax.Function) for func in mod.functions.values())
         result = mod.clone()
         for gv in programs:
@@ -58,6 +63,39 @@ def LowerTilePrograms(target: Any = None) -> Any:
         return result
 
     return tvm.transform.module_pass(transform, opt_level=0, name="tvmtile.LowerTilePrograms")
+
+
+def _lowered(mod: ir.IRModule, steps: Sequence[Any]) -> ir.IRModule:
+    """Run the passes, with fewer stages where a block's memory does not suffice for those planned.
+
+    What layouts and lowerings keep in shared memory beside the tiles is known after the plan only.
+    """
+    most = max([1, *map(_most_stages, mod.functions.values())])
+    for limit in range(most, 0, -1):
+        lowered = mod
+        if limit < most:
+            limited = {gv: f.with_attr(MOST_STAGES, limit) for gv, f in mod.functions.items()}
+            lowered = ir.IRModule(limited, attrs=mod.attrs)
+        try:
+            with warnings_on_success():
+                for step in steps:
+                    lowered = step(lowered)
+            break
+        except OutOfSharedMemory:
+            if limit == 1:
+                raise
+    return lowered
+
+
+def _most_stages(func: tirx.PrimFunc) -> int:
+    counts = [1]
+
+    def note(loop: tirx.For) -> None:
+        if STAGES_ANNOTATION in loop.annotations:
+            counts.append(int(loop.annotations[STAGES_ANNOTATION]))
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, note))
+    return max(counts)
 
 
 def _callable_from_relax(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -8,7 +8,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
 from tvmtile.passes.lower_tile_op import target_of
-from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.passes.shared_tiles import SharedTiles
 from tvmtile.rewriting import retyped, substitute
 from tvmtile.target import gpu
@@ -63,7 +63,7 @@ def PadSharedRows(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     def pad(kernel: tirx.For) -> tirx.For:
         tiles = SharedTiles.of(kernel)
         padded = {t: _padded(t) for t in tiles.with_rows if t in tiles.read_by_matrices}
-        needed = sum(allocated_bytes(padded.get(tile, tile)) for tile in tiles.all)
+        needed = sum(allocated_bytes(padded.get(t, t), capability) for t in tiles.all)
         return substitute(kernel, padded) if needed <= capability.shared_memory else kernel
 
     return with_kernels(func, pad)

@@ -11,9 +11,11 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
-from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.rewriting import contains, retyped, seq
 from tvmtile.scopes import is_shared
+from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnCuda", "PlaceMemoryOnGpu"]
 
@@ -135,7 +137,6 @@ def _itemsize(buffer: ir.Var) -> int:
 
 _STATIC_LIMIT = 48 * 1024
 """Bytes of shared memory that a CUDA kernel may declare; more is asked for when it is launched."""
-_ARENA_ALIGNMENT = 128
 
 
 @prim_func_pass("PlaceMemoryOnCuda")
@@ -149,6 +150,7 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     @T.prim_func
     def main(A: T.Buffer((16384,), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(32, thread="threadIdx.x"):
                 x = T.alloc_buffer((8192,), "float32", scope="shared")
@@ -162,6 +164,7 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     @T.prim_func
     def main(A: T.Buffer((16384,), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(32, thread="threadIdx.x"):
                 tiles = T.alloc_buffer((65536,), "uint8", scope="shared.dyn")
@@ -182,10 +185,13 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return with_kernels(func, _with_arena)
+    capability = gpu(target_of(func))
+    if capability is None:
+        return func
+    return with_kernels(func, lambda kernel: _with_arena(kernel, capability))
 
 
-def _with_arena(kernel: tirx.For) -> tirx.For:
+def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
     tiles: list[ir.Var] = []
 
     def note(node: tirx.AllocBuffer) -> None:
@@ -193,7 +199,7 @@ def _with_arena(kernel: tirx.For) -> tirx.For:
             tiles.append(node.buffer)
 
     tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, note), order="pre")
-    sizes = [-(-allocated_bytes(t) // _ARENA_ALIGNMENT) * _ARENA_ALIGNMENT for t in tiles]
+    sizes = [allocated_bytes(tile, capability) for tile in tiles]
     if sum(sizes) <= _STATIC_LIMIT:
         return kernel
     arena = tirx.decl_buffer((sum(sizes),), "uint8", name="tiles", scope="shared.dyn")

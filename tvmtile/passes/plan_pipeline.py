@@ -24,12 +24,15 @@ from tvmtile.passes.pipelining import (
     body_of,
     versions_of,
 )
-from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.rewriting import seq, with_children
 from tvmtile.scopes import is_shared
 from tvmtile.target import GpuCapability, gpu
 
-__all__ = ["PlanPipeline"]
+__all__ = ["MOST_STAGES", "PlanPipeline"]
+
+MOST_STAGES = "tvmtile.most_stages"
+"""Attribute of a function: no pipelined loop has more stages."""
 
 
 @prim_func_pass("PlanPipeline")
@@ -47,8 +50,9 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     The plan is written as the annotations `tvmtile.stage` and `tvmtile.order`, an entry for each
     statement but those names, allocations and views. A loop that can't be pipelined loses its
     annotations, and a warning says why; what it computes never depends on the plan. Where a block
-    has no memory for so many versions there are fewer stages, and a warning too. Loops of no or one
-    stage have nothing to plan.
+    has no memory for so many versions there are fewer stages, and a warning too; the attribute
+    `tvmtile.most_stages` of a function is a limit that whoever runs the passes sets. Loops of no or
+    one stage have nothing to plan.
 
     Raises
     ------
@@ -92,15 +96,17 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None else None
+    limit = func.attrs.get(MOST_STAGES) if func.attrs is not None else None
 
     def plan(kernel: tirx.For) -> tirx.For:
-        return _Planner(KernelTiles(kernel), _Memory(kernel, capability)).rewrite(kernel)
+        return _Planner(KernelTiles(kernel), _Memory(kernel, capability), limit).rewrite(kernel)
 
     return with_kernels(func, plan)
 
 
 class _Planner:
-    def __init__(self, tiles: KernelTiles, memory: _Memory) -> None:
+    def __init__(self, tiles: KernelTiles, memory: _Memory, limit: int | None) -> None:
+        self._limit = limit
         self._tiles = tiles
         self._memory = memory
         self._versioned: set[ir.Var] = set()  # by the loops around
@@ -155,7 +161,8 @@ class _Planner:
 
     def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
         outer = self._versioned
-        for stages in range(max(1, num_stages), 0, -1):
+        most = num_stages if self._limit is None else min(num_stages, int(self._limit))
+        for stages in range(max(1, most), 0, -1):
             self._versioned = outer
             body, plan = self._by_dependences(loop, stages)
             versions = versions_of(loop, body, plan, self._tiles)
@@ -202,7 +209,7 @@ class _Memory:
 
     def __init__(self, kernel: tirx.For, capability: GpuCapability | None) -> None:
         self._kernel = kernel
-        self._limit = capability.shared_memory if capability is not None else None
+        self._capability = capability
         self._versions: dict[ir.Var, int] = {}
         self.name = f"a block of {capability.name}" if capability is not None else ""
 
@@ -211,11 +218,13 @@ class _Memory:
 
         The versions of a tile hold values at all times, so that no other tile shares their memory.
         """
-        if self._limit is None or all(count == 1 for count in versions.values()):
+        capability = self._capability
+        if capability is None or all(count == 1 for count in versions.values()):
             return True
         all_versions = {**self._versions, **versions}
-        others = sum(most_at_once(self._kernel, all_versions).values())
-        return others + sum(allocated_bytes(b) * n for b, n in all_versions.items()) <= self._limit
+        others = sum(most_at_once(self._kernel, capability, all_versions).values())
+        versioned = sum(allocated_bytes(b, capability) * n for b, n in all_versions.items())
+        return others + versioned <= capability.shared_memory
 
     def take(self, versions: Mapping[ir.Var, int]) -> None:
         """Remember the versions of a loop."""

@@ -6,24 +6,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import OutOfSharedMemory
-from tvmtile.layout.shared import span
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
 from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.rewriting import seq
 from tvmtile.scopes import is_shared
 from tvmtile.spans import location_of
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.tileop.operands import describe
 
-__all__ = ["PlanSharedMemory", "allocated_bytes"]
-
-_ALIGNMENT = 16
-"""Bytes: what the widest access to shared memory asks for."""
+__all__ = ["PlanSharedMemory"]
 
 
 @prim_func_pass("PlanSharedMemory")
@@ -109,7 +106,7 @@ class _Slot:
 
 
 def _planned(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
-    tiles = _Lifetimes(kernel).tiles
+    tiles = _Lifetimes(kernel, capability).tiles
     if sum(tile.size for tile in tiles) <= capability.shared_memory:
         return kernel
     slots: list[_Slot] = []
@@ -150,8 +147,9 @@ class _Lifetimes:
     A tile that is used in a loop, and allocated outside of it, is in use during all of the loop.
     """
 
-    def __init__(self, kernel: tirx.For) -> None:
+    def __init__(self, kernel: tirx.For, capability: GpuCapability) -> None:
         self.tiles: list[_Tile] = []
+        self._capability = capability
         self._by_buffer: dict[ir.Var, _Tile] = {}
         self._time = 0
         self._loops: list[int] = []
@@ -187,7 +185,8 @@ class _Lifetimes:
     def _allocate(self, node: tirx.AllocBuffer, mutator: Any) -> Any:
         del mutator
         if is_shared(node.buffer):
-            tile = _Tile(node.buffer, allocated_bytes(node.buffer), tuple(self._loops))
+            size = allocated_bytes(node.buffer, self._capability)
+            tile = _Tile(node.buffer, size, tuple(self._loops))
             self._by_buffer[node.buffer] = tile
             self.tiles.append(tile)
         return node
@@ -213,13 +212,6 @@ class _Lifetimes:
             if depth >= len(tile.allocated_in):
                 pending.append(tile)
         return var
-
-
-def allocated_bytes(buffer: ir.Var) -> int:
-    """Bytes of shared memory that a tile takes."""
-    bits = int(DataType(str(buffer.ty.dtype)).bits) * span(buffer)
-    size = (max(8, bits) + 7) // 8
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class _Sharing:

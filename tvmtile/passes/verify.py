@@ -21,7 +21,7 @@ from tvmtile.errors import VerifyError
 from tvmtile.layout.fragment import layout_of
 from tvmtile.passes.asynchrony import FILLING_ISSUES
 from tvmtile.passes.kernels import is_barrier, is_kernel, is_tile_program, leaves_loop
-from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.rewriting import ScopedRewriter, contains
 from tvmtile.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
 from tvmtile.target import gpu
@@ -146,9 +146,11 @@ def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
     """A block needs no more shared memory than the target has."""
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None else None
+    if capability is None:
+        return
     for kernel in filter(is_kernel, _loops(func.body)):
-        size = sum(allocated_bytes(b) for b in _allocated(kernel) if is_shared(b))
-        if capability is not None and size > capability.shared_memory:
+        size = sum(allocated_bytes(b, capability) for b in _allocated(kernel) if is_shared(b))
+        if size > capability.shared_memory:
             yield f"a block needs {size} bytes of shared memory"
 
 
@@ -261,29 +263,32 @@ class Verifier:
     """
 
     def __init__(self) -> None:
-        self._lowering: list[str] | None = None
+        self._lowering: list[str] = []
+        self._is_lowering = False
         self._programs: set[str] = set()
 
     def run_before_pass(self, mod: Any, info: Any) -> None:
-        if info.name == _LOWERING:
+        # The first pass comes again where LowerTilePrograms tries fewer stages.
+        if info.name == _LOWERING or self._lowering[:1] == [info.name]:
             self._lowering = []
+        self._is_lowering |= info.name == _LOWERING
         if _is_checked(info.name):
             self._programs |= _programs_of(mod)
 
     def run_after_pass(self, mod: Any, info: Any) -> None:
         if info.name == _LOWERING:
-            self._lowering = None
+            self._is_lowering = False
             self._programs.clear()
         if not _is_checked(info.name):
             return
         passes = [info.name]
-        if self._lowering is not None:
+        if self._is_lowering:
             self._lowering.append(info.name)
             passes = self._lowering
         for gv, func in mod.functions.items():
             if gv.name_hint in self._programs:
                 _check(gv.name_hint, func, passes)
-        if self._lowering is None:
+        if not self._is_lowering:
             self._programs.clear()
 
 

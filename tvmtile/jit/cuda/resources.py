@@ -9,7 +9,9 @@ import tvm_ffi
 from tvm import tirx
 
 from tvmtile.passes.accesses import kernels_of
-from tvmtile.passes.plan_shared_memory import allocated_bytes
+from tvmtile.passes.lower_tile_op import target_of
+from tvmtile.passes.shared_sizes import allocated_bytes
+from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["KernelResources", "resources_of", "resources_of_log"]
 
@@ -75,19 +77,21 @@ def resources_of(log: str, lowered: tirx.PrimFunc) -> tuple[KernelResources, ...
     used = resources_of_log(log)
     stem = f"{lowered.attrs['global_symbol']}_kernel"
     found = []
+    capability = gpu(target_of(lowered))
+    assert capability is not None, "a program for CUDA"
     for index, kernel in enumerate(kernels_of(lowered)):
         name = f"{stem}_{index}" if index else stem
         if name in used:
-            found.append(replace(used[name], dynamic_shared=_dynamic_shared(kernel)))
+            found.append(replace(used[name], dynamic_shared=_dynamic_shared(kernel, capability)))
     return tuple(found)
 
 
-def _dynamic_shared(kernel: tirx.For) -> int:
+def _dynamic_shared(kernel: tirx.For, capability: GpuCapability) -> int:
     sizes: list[int] = []
 
     def note(node: tirx.AllocBuffer) -> None:
         if node.buffer.ty.storage_scope == "shared.dyn":
-            sizes.append(allocated_bytes(node.buffer))
+            sizes.append(allocated_bytes(node.buffer, capability))
 
     tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, note))
     return sum(sizes)
