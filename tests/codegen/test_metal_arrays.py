@@ -7,6 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.errors import UnsupportedDtype
 
 
 def on_metal(program):
@@ -54,3 +55,16 @@ def test_products_of_words(dtype, accum, accumulator):
     out = torch.empty(32, 32, dtype=getattr(torch, accum))
     on_metal(main)(x, y, out)
     assert torch.equal(out, x @ y)
+
+
+def test_vectors_of_bfloat16():
+    @T.prim_func
+    def main(A: T.Tensor((128,), "bfloat16"), C: T.Tensor((128,), "bfloat16")):
+        with T.Kernel(1, threads=32):
+            thread = T.get_thread_binding()
+            C[T.ramp(thread * 4, 1, 4)] = A[T.ramp(thread * 4, 1, 4)]
+
+    with pytest.raises(
+        UnsupportedDtype, match="accessed by vectors, and Metal has none of bfloat16"
+    ):
+        on_metal(main)

@@ -16,6 +16,7 @@ from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.rewriting import contains, seq
+from tvmtile.spans import location_of
 from tvmtile.tileop.operands import describe
 
 __all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloatsOnMetal"]
@@ -101,10 +102,27 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
     Raises
     ------
     UnsupportedDtype
-        If a tile has elements of less than 8 bits.
+        If a tile has elements of less than 8 bits, or bfloat16 is accessed by vectors.
     """
     del context
+    tvm_ffi.structural_walk(
+        func.body,
+        [
+            (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
+            (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
+        ],
+    )
     return _lowered(func, _Lowering(_OF_8_BITS, metal_floats.decode, metal_floats.encode))
+
+
+def _refuse_vector(buffer: ir.Var, access: Any) -> None:
+    """Refuse what TVM's generator of Metal prints as an access of one element."""
+    if str(buffer.ty.dtype) == "bfloat16" and isinstance(access.indices[-1], tirx.Ramp):
+        raise UnsupportedDtype(
+            f"{describe(buffer)} is accessed by vectors, and Metal has none of bfloat16",
+            help="access its elements in a loop over T.vectorized",
+            location=location_of(access),
+        )
 
 
 @prim_func_pass("LowerNarrowFloatsOnCuda")
