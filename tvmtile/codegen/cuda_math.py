@@ -9,7 +9,15 @@ from __future__ import annotations
 from tvm import ir
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen.float_functions import FAST, NAMES, OTHER_NAMES, Rule, calling, register
+from tvmtile.codegen.float_functions import (
+    FAST,
+    NAMES,
+    OTHER_NAMES,
+    Rule,
+    calling,
+    register,
+    scaling,
+)
 
 __all__ = ["register_rules"]
 
@@ -34,4 +42,5 @@ def register_rules() -> None:
     names = {name: name for name in (*NAMES, *_OWN_NAMES)} | OTHER_NAMES
     rules = {name: calling({"float32": f"{own}f", "float64": own}) for name, own in names.items()}
     rules |= {name: _or_fast(name, rules[name]) for name in _APPROXIMATIONS}
+    rules["ldexp"] = scaling({"float32": "ldexpf", "float64": "ldexp"})
     register("cuda", rules)

@@ -8,7 +8,18 @@ from typing import Any, TypeAlias
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-__all__ = ["FAST", "LEVEL", "NAMES", "OTHER_NAMES", "Rule", "calling", "register", "widened"]
+__all__ = [
+    "FAST",
+    "LEVEL",
+    "NAMES",
+    "OTHER_NAMES",
+    "Rule",
+    "calling",
+    "operator",
+    "register",
+    "scaling",
+    "widened",
+]
 
 Rule: TypeAlias = Callable[[ir.Call], ir.Expr]
 """Makes an expression of the call of an intrinsic."""
@@ -82,6 +93,22 @@ def _scalar_and_lanes(value: Any) -> tuple[str, str]:
     return str(dtype).removesuffix(suffix), suffix
 
 
+def scaling(names: Mapping[str, str]) -> Rule:
+    """Call the function that multiplies by a power of two; `names` as for `calling`."""
+
+    def lowered(call: ir.Call) -> ir.Expr:
+        value, exponent = call.args
+        result = str(call.ty.dtype)
+        operand, lanes = _scalar_and_lanes(call)
+        if operand in names:
+            return T.call_pure_extern(result, names[operand], value, exponent)
+        wide = f"float32{lanes}"
+        scaled = T.call_pure_extern(wide, names["float32"], tirx.Cast(wide, value), exponent)
+        return tirx.Cast(result, scaled)
+
+    return lowered
+
+
 def widened(rule: Rule) -> Rule:
     """A rule that bfloat16 is kept from."""
 
@@ -96,7 +123,13 @@ def widened(rule: Rule) -> Rule:
     return lowered
 
 
+def operator(name: str) -> ir.Op:
+    """TVM's operator of a name: most are of the dialect `tirx`, a few of `prim`."""
+    own = f"prim.{name}"
+    return ir.Op.get(own if own in ir.Op.list_op_names() else f"tirx.{name}")
+
+
 def register(target: str, rules: Mapping[str, Rule]) -> None:
     """Let TVM lower intrinsics, by name, with rules of ours."""
     for name, rule in rules.items():
-        tirx.register_intrin_lowering(f"tirx.{name}", target=target, f=rule, level=LEVEL)
+        tirx.register_intrin_lowering(operator(name).name, target=target, f=rule, level=LEVEL)

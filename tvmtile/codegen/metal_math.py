@@ -5,9 +5,16 @@ Metal's functions take float and half. A bfloat16 is computed with in float32, a
 
 from __future__ import annotations
 
-from tvm import ir
-
-from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, register, widened
+from tvmtile.codegen.float_functions import (
+    NAMES,
+    OTHER_NAMES,
+    Rule,
+    calling,
+    operator,
+    register,
+    scaling,
+    widened,
+)
 
 __all__ = ["FUNCTIONS"]
 
@@ -44,7 +51,8 @@ def _rules() -> dict[str, Rule]:
     rules = {name: calling({"float32": own, "float16": own}) for name, own in names.items()}
     rules |= {name: calling({"float32": function}) for name, function in _IN_FLOAT32.items()}
     for name in ("erf", "tanh"):
-        rules[name] = widened(ir.Op.get(f"tirx.{name}").get_attr("metal.FLowerIntrinsic"))
+        rules[name] = widened(operator(name).get_attr("metal.FLowerIntrinsic"))
+    rules["ldexp"] = scaling({"float32": "ldexp", "float16": "ldexp"})
     return rules
 
 
