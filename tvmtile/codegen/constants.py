@@ -4,6 +4,9 @@ That of Metal prints seven digits of a float, where nine tell all float32 values
 the suffix of half, which has another range, and -2147483648 as the negative of a number that is no
 int. Metal's `select`, `max` and `min` take no bfloat: they get the float32 values.
 
+In both languages arithmetic on integers of 8 and 16 bits gives an int, which does not wrap around as
+the dtype does and is ambiguous among Metal's functions: a cast follows.
+
 That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name, and its `max` and
 `min` of them give the second operand where either is NaN; `__hmax` and `__hmin` give the number.
 """
@@ -68,19 +71,44 @@ def _select(node: tirx.Select) -> Any:
     return tirx.Cast("bfloat16", wide)
 
 
-# What MSL computes with these is an int, whose size `as_type` would not find to be that of the result.
-_NARROW = {"int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort"}
+_NARROW = {"int8": "(signed char)", "uint8": "(uchar)", "int16": "(short)", "uint16": "(ushort)"}
+_NARROW_OF = {"metal": _NARROW | {"int8": "(char)"}, "cuda": _NARROW}
+_ARITHMETIC = (
+    tirx.Add,
+    tirx.Sub,
+    tirx.Mul,
+    tirx.Div,
+    tirx.Mod,
+    tirx.BitwiseAnd,
+    tirx.BitwiseNot,
+    tirx.BitwiseOr,
+    tirx.BitwiseXor,
+    tirx.LShift,
+    tirx.RShift,
+)
 
 
-def _reinterpreted(call: ir.Call) -> Any:
-    if not isinstance(call.op, ir.Op) or call.op.name != "tirx.reinterpret":
-        return call
-    value = call.args[0]
-    dtype = str(getattr(value.ty, "dtype", ""))
-    if dtype not in _NARROW or isinstance(value, ir.TensorLoad):
-        return call
-    narrow = tirx.call_pure_extern(dtype, _NARROW[dtype], value)
-    return ir.Call(call.op, [narrow], attrs=call.attrs, span=call.span, ret_ty=call.ty)
+def _narrowed(casts: dict[str, str]) -> list[tuple[Any, Any]]:
+    """The rules that put casts after arithmetic on narrow integers, but where a value is stored."""
+
+    def cast(value: Any) -> Any:
+        dtype = str(value.ty.dtype)
+        return tirx.call_pure_extern(dtype, casts[dtype], value) if dtype in casts else value
+
+    def store(statement: tirx.BufferStore) -> Any:
+        value = statement.value
+        if not _is_cast(value, casts):
+            return statement
+        plain = value.args[1]
+        return tirx.BufferStore(statement.buffer, plain, statement.indices, span=statement.span)
+
+    return [(_ARITHMETIC, cast), (tirx.BufferStore, store)]
+
+
+def _is_cast(value: Any, casts: dict[str, str]) -> bool:
+    if not isinstance(value, ir.Call) or getattr(value.op, "name", "") != "tirx.call_pure_extern":
+        return False
+    return str(value.args[0].value) == casts.get(str(value.ty.dtype))
 
 
 def _wide(value: Any) -> Any:
@@ -116,7 +144,11 @@ _RULES: dict[str, list[Any]] = {
         (tirx.IntImm, _integer),
         ((tirx.Max, tirx.Min), _extreme),
         (tirx.Select, _select),
-        (ir.Call, _reinterpreted),
+        *_narrowed(_NARROW_OF["metal"]),
     ],
-    "cuda": [(tirx.FloatImm, _finite), ((tirx.Max, tirx.Min), _number)],
+    "cuda": [
+        (tirx.FloatImm, _finite),
+        ((tirx.Max, tirx.Min), _number),
+        *_narrowed(_NARROW_OF["cuda"]),
+    ],
 }
