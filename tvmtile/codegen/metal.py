@@ -18,6 +18,7 @@ from tvmtile.codegen import (
     metal_floats,
     metal_math,
     metal_rounding,
+    metal_shuffles,
     rounded_floats,
 )
 
@@ -121,16 +122,17 @@ def _definition(name: str) -> str | None:
     )
 
 
-_HOMES = (metal_atomics, metal_barriers, metal_floats, metal_rounding, rounded_floats)
+_HOMES = (
+    metal_atomics,
+    metal_barriers,
+    metal_floats,
+    metal_rounding,
+    metal_shuffles,
+    rounded_floats,
+)
 
 
-def _shuffle_xor(call: ir.Call) -> ir.Expr:
-    _, value, distance, *_ = call.args
-    return T.call_pure_extern(str(call.ty.dtype), "simd_shuffle_xor", value, distance)
-
-
-# TVM lowers the other shuffles.
-tirx.register_intrin_lowering("tirx.tvm_warp_shuffle_xor", target="metal", f=_shuffle_xor)
+metal_shuffles.register_shuffles()
 
 
 def element_of(matrices: ir.Var, register: Any) -> ir.Expr:
