@@ -56,6 +56,17 @@ def test_arrays_that_are_accessed_as_vectors_are_aligned():
     assert "  thread half y[4];" in aligned
 
 
+def test_arrays_of_a_threadgroup_are_aligned():
+    source = "  threadgroup half x[4];\n  threadgroup uint4 y[4];\n  threadgroup half* z = x;\n"
+    assert metal_source.complete(source) == "alignas(16) " + source.strip() + "\n"
+
+
+def test_a_number_of_64_bits_is_a_long():
+    source = "x = (ulong)18446744073709551615ULL + (long)(-9223372036854775807LL - 1LL);\n"
+    expected = "x = (ulong)18446744073709551615UL + (long)(-9223372036854775807L - 1L);\n"
+    assert metal_source.complete(source) == expected
+
+
 def test_what_tvm_builds_is_complete():
     tvm_source("float16")
     source, format_ = tvm.get_global_func(CALLBACK)(tvm_source("float16"), resolve("metal"))

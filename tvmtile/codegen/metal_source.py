@@ -28,7 +28,10 @@ _WHOLE_UNION = (
 )
 
 _CAST = re.compile(r"\(thread \w+\s*\*\)\(*(?!thread\b)(\w+)")
-_ARRAY = re.compile(r"^( *)(thread \w+ (\w+)\[\d+\];)", re.MULTILINE)
+_ARRAY = re.compile(
+    rf"^( *)(thread \w+ (\w+)\[\d+\];|threadgroup (?:{'|'.join(_BYTES)}) \w+\[\d+\];)", re.MULTILINE
+)
+_LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
 
 
 def complete(source: str) -> str:
@@ -44,21 +47,24 @@ def complete(source: str) -> str:
     str
         What Metal's compiler gets.
     """
-    source = _aligned(with_functions(source))
+    # Metal has no long long; its long has 64 bits.
+    source = _LONG_LONG.sub(r"\1\2L", _aligned(with_functions(source)))
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
     return source.replace(_UNION, _WHOLE_UNION if uses_members else "").strip() + "\n"
 
 
 def _aligned(source: str) -> str:
-    """Align a thread's arrays that are accessed as vectors too.
+    """Align arrays that are accessed as vectors too, and all that the threads of a block share.
 
-    An array of half has the alignment of a half, so a move of four by one `uint2` would be undefined.
+    An array of half has the alignment of a half, so a move of four by one `uint2` would be undefined,
+    and an atomic operation on the word around one of its elements might reach out of it.
     """
     viewed = set(_CAST.findall(source))
 
     def align(array: re.Match[str]) -> str:
         indent, declaration, name = array.groups()
-        return f"{indent}alignas(16) {declaration}" if name in viewed else array.group()
+        aligned = name is None or name in viewed
+        return f"{indent}alignas(16) {declaration}" if aligned else array.group()
 
     return _ARRAY.sub(align, source)
 
