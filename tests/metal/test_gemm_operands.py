@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tests.metal.programs import assert_close, operands, random
+from tests.metal.programs import assert_close, emulated, operands, random
+from tvmtile.errors import TileWarning
 
 PLACES = {"device": None, "shared": T.alloc_shared, "fragment": T.alloc_fragment}
 
@@ -256,3 +257,25 @@ def test_batches_in_one_tensor(compiled):
     c = torch.empty(3, 2, 32, 40)
     compiled(main)(a, b, c)
     assert_close(c, torch.einsum("bmhk,bhkn->bhmn", a.double(), b.double()))
+
+
+@pytest.mark.parametrize("dtypes", [("float16", "bfloat16"), ("bfloat16", "float32")])
+def test_float16_and_bfloat16_are_multiplied_element_by_element(dtypes):
+    """No matrix unit mixes them: slower than one would expect, so that a warning says it."""
+    of_B, of_C = dtypes
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 32), "float16"), B: T.Tensor((32, 32), of_B), C: T.Tensor((32, 32), of_C)
+    ):
+        with T.Kernel(1, threads=64):
+            product = T.alloc_fragment((32, 32), of_C)
+            T.gemm(A, B, product, clear_accum=True)
+            T.copy(product, C)
+
+    a = torch.randint(-2, 3, (32, 32)).half()
+    b, c = a.to(getattr(torch, of_B)), torch.zeros(32, 32, dtype=getattr(torch, of_C))
+    with pytest.warns(TileWarning, match="float16 and bfloat16 matrices are not multiplied"):
+        kernel = emulated(main)
+    kernel(a, b, c)
+    assert torch.equal(c, (a.float() @ b.float()).to(c.dtype))

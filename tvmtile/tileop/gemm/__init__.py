@@ -192,14 +192,23 @@ class Gemm(TileOp):
 
     def matrix_operands(self, target: Target | None = None) -> list[Any]:
         operands = [self.C, self.A, self.B]
-        sums, *factors = map(dtype_of, operands)
         if target is None or target.kind.name != "cuda":
-            return operands if {sums, *factors} <= set(_MATRIX_DTYPES) else []
+            # Of float16 and bfloat16 neither holds the other's values: no unit multiplies them.
+            return operands if self.has_matrix_dtypes() and not self.mixes_halves() else []
+        sums, *factors = map(dtype_of, operands)
         arch = compute_capability(target)
         has = sums in _CUDA_SUMS and all(
             CUDA_MATRIX_DTYPES.get(d, arch + 1) <= arch for d in factors
         )
         return operands if has else []
+
+    def has_matrix_dtypes(self) -> bool:
+        """Whether Metal's matrix units know the dtype of each operand."""
+        return {dtype_of(o) for o in (self.C, self.A, self.B)} <= set(_MATRIX_DTYPES)
+
+    def mixes_halves(self) -> bool:
+        """Whether some operands are float16 and others bfloat16."""
+        return {"float16", "bfloat16"} <= {dtype_of(o) for o in (self.C, self.A, self.B)}
 
     def as_loops(self) -> tirx.Stmt:
         wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))

@@ -15,16 +15,19 @@ __all__ = ["gemm_elements"]
 @lowering(Gemm, target="metal", variant="elements")
 def gemm_elements(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """`C[i, j] += A[i, k] * B[k, j]`, the elements shared out over the threads."""
-    del context
     if op.matrix_operands():
         raise Decline("the matrix unit has these dtypes, so that it should be used")
-    return op.as_loops()
+    return _as_loops(op, context, slow=op.has_matrix_dtypes())
 
 
 @lowering(Gemm, target="cuda", variant="elements")
 def gemm_elements_cuda(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """The same for what no instruction takes; a warning says why, where other extents would do."""
-    if op.matrix_operands(context.target):
+    return _as_loops(op, context, slow=bool(op.matrix_operands(context.target)))
+
+
+def _as_loops(op: Gemm, context: LoweringContext, *, slow: bool) -> tirx.Stmt:
+    if slow:
         reasons = "; ".join(reason.splitlines()[0] for _, reason in context.declined)
         warn(
             f"gemm: {describe(op.C)} is computed element by element, which is slow: {reasons}",

@@ -61,6 +61,8 @@ def _fits(op: Gemm) -> None:
         operand = getattr(op, name)
         if dtype_of(operand) not in _DTYPES:
             raise Decline(f"{name} is {describe(operand)}; the matrices hold {', '.join(_DTYPES)}")
+    if op.mixes_halves():
+        raise Decline("float16 and bfloat16 matrices are not multiplied together")
     for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
         if constant(extent) is None:
             raise Decline(f"{name} = {extent} is not a constant")
