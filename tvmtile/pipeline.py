@@ -82,6 +82,7 @@ from tvmtile.passes import (
     UnswitchConditions,
     WidenIndices,
 )
+from tvmtile.passes.check_buffers import CheckBuffers
 from tvmtile.passes.kernels import is_tile_program
 from tvmtile.target import gpu, host_target, parse
 
@@ -286,6 +287,7 @@ _GPU_REST = ir.transform.Sequential(
         s_tir.transform.LowerThreadAllreduce(),
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
+        CheckBuffers,  # a kernel takes no more tensors than its GPU binds
     ]
 )
 

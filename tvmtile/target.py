@@ -226,6 +226,8 @@ class GpuCapability:
         instructions of another GPU; elsewhere it is an error.
     has_async_copies : bool
         Whether elements move from global to shared memory while threads go on (`cp.async`).
+    max_buffers : int or None
+        Tensors that a kernel takes, its scalars counted as one; None: as many as there are.
     """
 
     name: str
@@ -237,6 +239,7 @@ class GpuCapability:
     has_matmul2d: bool = False
     stages_conflicts: bool = False
     has_async_copies: bool = False
+    max_buffers: int | None = None
 
 
 # KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -257,7 +260,9 @@ _CUDA_SHARED_KB = {
 _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
-_METAL = GpuCapability("Metal", 32, 1024, 32 * 1024, lacks=("float64",), stages_conflicts=True)
+_METAL = GpuCapability(
+    "Metal", 32, 1024, 32 * 1024, lacks=("float64",), stages_conflicts=True, max_buffers=31
+)
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
 
 
