@@ -626,3 +626,49 @@ def test_calls_from_several_threads_do_not_mix():
     with ThreadPoolExecutor(4) as workers:
         for n, a in enumerate(workers.map(called, range(8))):
             np.testing.assert_array_equal(a, 10 * n)
+
+
+def row_maxima(dtype):
+    @T.prim_func
+    def main(A: T.Tensor((32, 32), dtype), B: T.Tensor((32,), dtype)):
+        with T.Kernel(1, threads=32):
+            maxima = T.alloc_fragment((32,), dtype)
+            T.reduce_max(A, maxima, dim=1)
+            T.copy(maxima, B)
+
+    return main
+
+
+@T.prim_func
+def atomic_sum(A: T.Tensor((32,), "float32"), B: T.Tensor((1,), "float32")):
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(32):
+            T.atomic_add(B[0], A[i])
+
+
+@T.prim_func
+def messages(A: T.Tensor((32,), "float32")):
+    with T.Kernel(1, threads=32):
+        T.print(A[0])
+
+
+@pytest.mark.parametrize(
+    ("program", "needs"),
+    [
+        (row_maxima("bfloat16"), "bfloat16, of Metal 3.1"),
+        (row_maxima("float32"), "infinities, which fast mathematics takes for impossible"),
+        (atomic_sum, "atomic addition to float32, of Metal 3"),
+        (messages, "messages from kernels, of Metal 3.2"),
+        (row_maxima("int32"), None),
+    ],
+)
+def test_what_tvms_runtime_lacks(monkeypatch, program, needs):
+    monkeypatch.setattr("tvmtile.jit.backends._require_metal_runtime", lambda: None)
+    if needs is None:
+        compiled(program, "tvm_ffi")
+        return
+    with pytest.raises(
+        InvalidOperand, match=f"as Metal 2.3 with fast mathematics.*{needs}"
+    ) as error:
+        compiled(program, "tvm_ffi")
+    assert "use execution_backend='torch'" in str(error.value)

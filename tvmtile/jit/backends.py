@@ -7,10 +7,12 @@ from typing import Any
 import tvm
 from tvm.target import Target
 
+from tvmtile.codegen.metal_source import complete
+from tvmtile.codegen.metal_versions import lacking_in_tvm
 from tvmtile.errors import InvalidOperand, warn
 from tvmtile.jit.metal import EmulatorAdapter, TorchAdapter, mps_is_available
 
-__all__ = ["METAL_ADAPTERS", "backend_for"]
+__all__ = ["METAL_ADAPTERS", "backend_for", "check_for_tvm"]
 
 _TVM = ("tvm_ffi", "tvm")
 # TileLang's other ways to call what it compiled; here TVM's calling convention is the only one.
@@ -83,4 +85,29 @@ def _require_metal_runtime() -> None:
             "this TVM has no Metal runtime, which execution_backend='tvm_ffi' needs",
             help="use execution_backend='torch' on a Mac and 'emulator' elsewhere, or a TVM that "
             "was built with USE_METAL=ON",
+        )
+
+
+def check_for_tvm(name: str, module: Any) -> None:
+    """Refuse a Metal program that TVM's own runtime would compile wrongly, or not at all.
+
+    Parameters
+    ----------
+    name : str
+        Of the program.
+    module : tvm.runtime.Module
+        As TVM built it.
+
+    Raises
+    ------
+    InvalidOperand
+        If a kernel needs more than Metal 2.3, or infinities.
+    """
+    sources = [complete(str(kernels.inspect_source("metal"))) for kernels in module.imports]
+    lacking = lacking_in_tvm("\n".join(sources))
+    if lacking:
+        raise InvalidOperand(
+            f"{name}: TVM's runtime compiles kernels as Metal 2.3 with fast mathematics; this one "
+            f"needs {'; '.join(lacking)}",
+            help="use execution_backend='torch'",
         )

@@ -24,7 +24,7 @@ from tvmtile.errors import (
     warn,
 )
 from tvmtile.jit.adapter import Adapter, TvmAdapter
-from tvmtile.jit.backends import METAL_ADAPTERS, backend_for
+from tvmtile.jit.backends import METAL_ADAPTERS, backend_for, check_for_tvm
 from tvmtile.jit.cuda import CudaAdapter, compiling
 from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
@@ -167,6 +167,8 @@ def _built(
         return module, CudaAdapter(module, name, params, target, compilation)
     if backend not in METAL_ADAPTERS:
         module = build(func, target, config)
+        if target.kind.name == "metal":
+            check_for_tvm(name, module)
         return module, TvmAdapter(module, name, params, target)
     if not runs_here(target):
         raise UnknownTarget(
