@@ -16,6 +16,7 @@ from tvmtile.testing.metal.address_spaces import check_address_spaces
 from tvmtile.testing.metal.arguments import HostMemory, bind, element_bytes_of
 from tvmtile.testing.metal.lexer import tokenize
 from tvmtile.testing.metal.report import Context, error_of
+from tvmtile.testing.metal.restrictions import check_restrictions
 from tvmtile.testing.metal.signature import KernelSignature, Parameter, find_kernels
 from tvmtile.testing.metal.translate import translate
 
@@ -333,5 +334,6 @@ def _build(source: str, *, cache: bool) -> MetalModule:
     tokens = tokenize(source)
     check_address_spaces(tokens)
     kernels = find_kernels(tokens)
+    check_restrictions(tokens, kernels)
     library = toolchain.build_module(translate(tokens, kernels), source, cache)
     return MetalModule(source, kernels, library)

@@ -83,11 +83,12 @@ def _compiler_identity() -> str:
 def _language_flags() -> tuple[str, ...]:
     """Metal's arithmetic: half is rounded after each operation, and 1.0 is a float.
 
-    Clang has no flag for the second. GCC computes with half in float since version 13.
+    Clang has no flag for the second. GCC computes with half in float since version 13, and lets calls
+    pass that are ambiguous unless it is told to be pedantic.
     """
     if "clang" in _compiler_identity():
         return ("-Xclang", "-ffloat16-excess-precision=none")
-    return ("-fsingle-precision-constant", "-fexcess-precision=16")
+    return ("-fsingle-precision-constant", "-fexcess-precision=16", "-pedantic-errors")
 
 
 def _standard_of(source: str) -> tuple[str, ...]:

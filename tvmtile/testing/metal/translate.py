@@ -48,9 +48,15 @@ def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> st
 
 def _replaced(tokens: Sequence[Token]) -> Iterator[str]:
     parentheses = 0
+    alignment: str | None = None
     i = 0
     while i < len(tokens):
         text = tokens[i].text
+        if text == "alignas" and (end := _alignas(tokens, i)) is not None:
+            # Of a threadgroup variable: the macro says it to the runtime.
+            alignment = text_of(tokens[i + 1 : end])
+            i = end
+            continue
         parentheses += (text == "(") - (text == ")")
         if text == "constant" and "const" in _neighbours(tokens, i):
             text = ""
@@ -58,7 +64,8 @@ def _replaced(tokens: Sequence[Token]) -> Iterator[str]:
             text = "threadgroup_memory"  # an attribute's name, which the macro must leave alone
         elif text == "threadgroup" and parentheses == 0:
             end = next((j for j in range(i, len(tokens)) if tokens[j].text == ";"), len(tokens))
-            variables = _threadgroup_variables(tokens[i + 1 : end])
+            variables = _threadgroup_variables(tokens[i + 1 : end], alignment)
+            alignment = None
             if variables is not None and any(token.text == "=" for token in tokens[i:end]):
                 raise MetalCompileError(
                     "the Metal source does not compile: a threadgroup variable has no initial value"
@@ -73,13 +80,23 @@ def _replaced(tokens: Sequence[Token]) -> Iterator[str]:
         i += 1
 
 
+def _alignas(tokens: Sequence[Token], i: int) -> int | None:
+    """Where the specifier at `i` ends, if a threadgroup variable follows it."""
+    end = next((j for j in range(i, len(tokens)) if tokens[j].text == "("), len(tokens))
+    if end == len(tokens):
+        return None
+    end = closing(tokens, end) + 1
+    after = next((t.text for t in tokens[end:] if t.kind != "space"), "")
+    return end if after == "threadgroup" else None
+
+
 def _neighbours(tokens: Sequence[Token], i: int) -> set[str]:
     before = next((t.text for t in reversed(tokens[:i]) if t.kind != "space"), "")
     after = next((t.text for t in tokens[i + 1 :] if t.kind != "space"), "")
     return {before, after}
 
 
-def _threadgroup_variables(declaration: Sequence[Token]) -> str | None:
+def _threadgroup_variables(declaration: Sequence[Token], alignment: str | None) -> str | None:
     """The declaration without its `threadgroup`, as macro calls; None if it declares a pointer."""
     code = [token for token in declaration if token.kind != "space"]
     start = _end_of_type(code)
@@ -91,7 +108,10 @@ def _threadgroup_variables(declaration: Sequence[Token]) -> str | None:
         name, extents = declarator[0], declarator[1:]
         if extents and extents[0].text not in {"[", "="}:
             return None
-        variables.append(f"EMULATOR_THREADGROUP({name.text}, {text_of(extents)}, {declared})")
+        macro = "EMULATOR_THREADGROUP("
+        if alignment is not None:
+            macro = f"EMULATOR_ALIGNED_THREADGROUP({alignment}, "
+        variables.append(f"{macro}{name.text}, {text_of(extents)}, {declared})")
     return "; ".join(variables)
 
 

@@ -208,7 +208,7 @@ kernel void misaligned_vector(device const float* in [[buffer(0)]], device float
 }
 
 kernel void misaligned_tile(device half4* out [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
-  threadgroup half tile[32 * 6];
+  alignas(16) threadgroup half tile[32 * 6];
   for (int k = 0; k < 6; ++k) tile[i * 6 + k] = k;
   out[i] = *(threadgroup half4*)(tile + i * 6);  // misaligned: rows of 12 bytes
 }

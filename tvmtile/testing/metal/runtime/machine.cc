@@ -114,7 +114,8 @@ bool Machine::place_buffers() {
     if (binding.buffer >= 0) {
       address = reinterpret_cast<void*>(memory_.device()[binding.buffer].data + binding.offset);
     } else {
-      address = allocate_threadgroup(binding.name, 0, binding.bytes, binding.element_bytes);
+      address = allocate_threadgroup(binding.name, 0, binding.bytes, binding.element_bytes,
+                                     kWidestAccess);
     }
     if (address == nullptr) return false;
     arguments_.push_back(address);
@@ -290,13 +291,13 @@ void Machine::simdgroup_barrier_passed(unsigned memory) {
 // --- memory
 
 void* Machine::threadgroup_variable(const char* name, int line, std::size_t bytes,
-                                    std::size_t element_bytes) {
+                                    std::size_t element_bytes, std::size_t alignment) {
   for (const Region& region : memory_.threadgroup()) {
     if (region.line == line && std::strcmp(region.name, name) == 0) {
       return reinterpret_cast<void*>(region.data);
     }
   }
-  void* data = allocate_threadgroup(name, line, bytes, element_bytes);
+  void* data = allocate_threadgroup(name, line, bytes, element_bytes, alignment);
   if (data == nullptr) {
     Report& report = begin_report(Failure::kResources, *current_);
     report.line = line;
@@ -314,8 +315,8 @@ void* Machine::threadgroup_variable(const char* name, int line, std::size_t byte
 }
 
 void* Machine::allocate_threadgroup(const char* name, int line, std::uint64_t bytes,
-                                    std::uint64_t element_bytes) {
-  Region* region = memory_.add_threadgroup(name, line, bytes, element_bytes);
+                                    std::uint64_t element_bytes, std::uint64_t alignment) {
+  Region* region = memory_.add_threadgroup(name, line, bytes, element_bytes, alignment);
   if (region == nullptr) return nullptr;
   statistics_.threadgroup_memory += (bytes + 15) / 16 * 16;
   return reinterpret_cast<void*>(region->data);

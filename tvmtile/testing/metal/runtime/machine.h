@@ -52,7 +52,7 @@ class Machine {
   void meet_threadgroup(const Site& site, unsigned memory);
   void simdgroup_barrier_passed(unsigned memory);
   void* threadgroup_variable(const char* name, int line, std::size_t bytes,
-                             std::size_t element_bytes);
+                             std::size_t element_bytes, std::size_t alignment);
 
   // Checks an access by `thread`. Ends the launch if it is wrong.
   void access(const Thread& thread, std::uintptr_t address, std::uint64_t size, Access access,
@@ -81,7 +81,7 @@ class Machine {
   void arrive(Thread& thread, const Site& site, Meeting& meeting);
   void release(Simdgroup& simdgroup);
   void* allocate_threadgroup(const char* name, int line, std::uint64_t bytes,
-                             std::uint64_t element_bytes);
+                             std::uint64_t element_bytes, std::uint64_t alignment);
   bool is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const;
   std::uintptr_t stack_of(const Thread& thread) const;
   void check_races(const Thread& thread, const Region& region, std::uint64_t offset,

@@ -50,14 +50,14 @@ Region* Memory::add_device(unsigned index, const char* name, std::uintptr_t host
 }
 
 Region* Memory::add_threadgroup(const char* name, int line, std::uint64_t bytes,
-                                std::uint64_t element_bytes) {
+                                std::uint64_t element_bytes, std::uint64_t alignment) {
   std::uint64_t index = threadgroup_.size();
   if (index == kSlot / kVariable || bytes > kVariable / 4) return nullptr;
   Region region;
   region.name = name;
   region.space = Space::kThreadgroup;
   region.line = line;
-  region.data = base_ + index * kVariable + kVariable / 2;
+  region.data = base_ + index * kVariable + kVariable / 2 + (alignment < 16 ? alignment : 0);
   region.bytes = bytes;
   region.element_bytes = element_bytes;
   region.cells = add_cells(bytes);

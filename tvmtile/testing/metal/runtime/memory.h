@@ -42,8 +42,9 @@ class Memory {
   Region* add_device(unsigned index, const char* name, std::uintptr_t host, std::uint64_t bytes,
                      std::uint64_t element_bytes, bool writable, bool tracked);
 
+  // Places a variable at a multiple of `alignment`, which is none of a wider vector's.
   Region* add_threadgroup(const char* name, int line, std::uint64_t bytes,
-                          std::uint64_t element_bytes);
+                          std::uint64_t element_bytes, std::uint64_t alignment);
 
   bool contains(std::uintptr_t address) const { return address - base_ < span_; }
 

@@ -25,8 +25,8 @@ void simdgroup_barrier(const Site& site, unsigned memory) {
 }
 
 void* threadgroup_variable(const char* name, int line, std::size_t bytes,
-                           std::size_t element_bytes) {
-  return machine->threadgroup_variable(name, line, bytes, element_bytes);
+                           std::size_t element_bytes, std::size_t alignment) {
+  return machine->threadgroup_variable(name, line, bytes, element_bytes, alignment);
 }
 
 void fail_invalid_lane(const Site& site, unsigned lane) {

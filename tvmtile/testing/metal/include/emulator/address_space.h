@@ -11,8 +11,11 @@
 #define constant const
 #define kernel
 
-// A threadgroup variable is a reference to memory that its threadgroup shares.
+// A threadgroup variable is a reference to memory that its threadgroup shares. It is aligned as it is
+// declared, and no better.
 #define EMULATOR_THREADGROUP(name, extents, ...)                                           \
+  EMULATOR_ALIGNED_THREADGROUP(alignof(__VA_ARGS__), name, extents, __VA_ARGS__)
+#define EMULATOR_ALIGNED_THREADGROUP(alignment, name, extents, ...)                        \
   __VA_ARGS__(&name) extents = *static_cast<__VA_ARGS__(*) extents>(                       \
       ::emulator::threadgroup_variable(#name, __LINE__, sizeof(__VA_ARGS__ extents),       \
-                                       sizeof(__VA_ARGS__)))
+                                       sizeof(__VA_ARGS__), alignment))

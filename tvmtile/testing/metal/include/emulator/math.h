@@ -1,5 +1,9 @@
 // Functions of scalars and, component by component, of vectors. 16-bit arguments are computed in
 // float32 and rounded once. `fast::` and `precise::` are the same here.
+//
+// As in Metal, scalar functions are overloads for float and half, or for each integer type, and no
+// templates: where the arguments' types are none of these, a call is ambiguous. There are none for
+// bfloat.
 #pragma once
 
 #include "vector.h"
@@ -18,9 +22,16 @@ EMULATOR_INLINE metal::vec<R, N> map(F function, const V&... values) {
 
 namespace metal {
 
-using emulator::if_floating;
-using emulator::if_integer;
 using emulator::if_scalar;
+
+// Whatever takes a bfloat is chosen, and refused.
+#define EMULATOR_NO_BFLOAT(name)                                                             \
+  template <typename... A, std::enable_if_t<(std::is_same_v<A, bfloat> || ...), int> = 0>    \
+  void name(A...) = delete;
+
+#define EMULATOR_INTEGERS(define) \
+  define(char) define(int8_t) define(uchar) define(short) define(ushort) define(int) \
+  define(uint) define(long) define(ulong)
 
 // --- one scalar function makes a family: of vectors, and of vectors with a scalar
 
@@ -50,9 +61,10 @@ using emulator::if_scalar;
 
 // --- floating point
 
-#define EMULATOR_FLOAT_UNARY(name, builtin)                                  \
-  template <typename T, if_floating<T> = 0>                                  \
-  EMULATOR_INLINE T name(T x) { return T(builtin(static_cast<float>(x))); }  \
+#define EMULATOR_FLOAT_UNARY(name, builtin)                                             \
+  EMULATOR_INLINE float name(float x) { return builtin(x); }                            \
+  EMULATOR_INLINE half name(half x) { return half(builtin(static_cast<float>(x))); }    \
+  EMULATOR_NO_BFLOAT(name)                                                              \
   EMULATOR_UNARY_VECTOR(name)
 
 namespace detail {
@@ -102,11 +114,12 @@ EMULATOR_FLOAT_UNARY(tanpi, detail::tanpi)
 EMULATOR_FLOAT_UNARY(trunc, __builtin_truncf)
 #undef EMULATOR_FLOAT_UNARY
 
-#define EMULATOR_FLOAT_BINARY(name, builtin)                         \
-  template <typename T, if_floating<T> = 0>                          \
-  EMULATOR_INLINE T name(T x, T y) {                                 \
-    return T(builtin(static_cast<float>(x), static_cast<float>(y))); \
-  }                                                                  \
+#define EMULATOR_FLOAT_BINARY(name, builtin)                            \
+  EMULATOR_INLINE float name(float x, float y) { return builtin(x, y); } \
+  EMULATOR_INLINE half name(half x, half y) {                           \
+    return half(builtin(static_cast<float>(x), static_cast<float>(y))); \
+  }                                                                     \
+  EMULATOR_NO_BFLOAT(name)                                              \
   EMULATOR_BINARY_VECTOR(name)
 
 namespace detail {
@@ -125,12 +138,13 @@ EMULATOR_FLOAT_BINARY(powr, __builtin_powf)
 EMULATOR_FLOAT_BINARY(step, detail::step)
 #undef EMULATOR_FLOAT_BINARY
 
-#define EMULATOR_FLOAT_TERNARY(name, function)                                       \
-  template <typename T, if_floating<T> = 0>                                          \
-  EMULATOR_INLINE T name(T x, T y, T z) {                                            \
-    return T(function(static_cast<float>(x), static_cast<float>(y),                  \
-                      static_cast<float>(z)));                                       \
-  }                                                                                  \
+#define EMULATOR_FLOAT_TERNARY(name, function)                                          \
+  EMULATOR_INLINE float name(float x, float y, float z) { return function(x, y, z); }   \
+  EMULATOR_INLINE half name(half x, half y, half z) {                                   \
+    return half(function(static_cast<float>(x), static_cast<float>(y),                  \
+                         static_cast<float>(z)));                                       \
+  }                                                                                     \
+  EMULATOR_NO_BFLOAT(name)                                                              \
   EMULATOR_TERNARY_VECTOR(name)
 
 namespace detail {
@@ -150,22 +164,25 @@ EMULATOR_INLINE vec<T, N> mix(const vec<T, N>& x, const vec<T, N>& y, S a) {
 }
 #undef EMULATOR_FLOAT_TERNARY
 
-template <typename T, if_floating<T> = 0>
-EMULATOR_INLINE T ldexp(T x, int exponent) {
-  return T(__builtin_ldexpf(static_cast<float>(x), exponent));
+EMULATOR_INLINE float ldexp(float x, int exponent) { return __builtin_ldexpf(x, exponent); }
+EMULATOR_INLINE half ldexp(half x, int exponent) {
+  return half(__builtin_ldexpf(static_cast<float>(x), exponent));
 }
-template <typename T, if_floating<T> = 0>
+EMULATOR_NO_BFLOAT(ldexp)
+template <typename T, int N>
+EMULATOR_INLINE vec<T, N> ldexp(const vec<T, N>& x, const vec<int, N>& exponent) {
+  return emulator::map<T, N>([](T a, int k) { return ldexp(a, k); }, x, exponent);
+}
+template <typename T>
 EMULATOR_INLINE T sincos(T x, T& cosine) {
   cosine = cos(x);
   return sin(x);
 }
 
 #define EMULATOR_CLASSIFY(name, expression)                                        \
-  template <typename T, if_floating<T> = 0>                                        \
-  EMULATOR_INLINE bool name(T value) {                                             \
-    const float x = static_cast<float>(value);                                     \
-    return expression;                                                             \
-  }                                                                                \
+  EMULATOR_INLINE bool name(float x) { return expression; }                        \
+  EMULATOR_INLINE bool name(half x) { return name(static_cast<float>(x)); }        \
+  EMULATOR_NO_BFLOAT(name)                                                         \
   EMULATOR_UNARY_VECTOR(name)
 EMULATOR_CLASSIFY(isnan, __builtin_isnan(x))
 EMULATOR_CLASSIFY(isinf, __builtin_isinf(x) != 0)
@@ -176,84 +193,82 @@ EMULATOR_CLASSIFY(signbit, __builtin_signbit(x) != 0)
 // --- integers and any scalar
 
 // A NaN argument gives the other one, as fmin and fmax.
-template <typename T, if_scalar<T> = 0>
-EMULATOR_INLINE T max(T x, T y) {
-  if constexpr (emulator::is_floating<T>) return fmax(x, y);
-  else return x > y ? x : y;
+EMULATOR_INLINE float max(float x, float y) { return fmax(x, y); }
+EMULATOR_INLINE half max(half x, half y) { return fmax(x, y); }
+EMULATOR_INLINE float min(float x, float y) { return fmin(x, y); }
+EMULATOR_INLINE half min(half x, half y) { return fmin(x, y); }
+EMULATOR_INLINE float abs(float x) { return fabs(x); }
+EMULATOR_INLINE half abs(half x) { return fabs(x); }
+
+#define EMULATOR_INTEGER(T)                                                                    \
+  EMULATOR_INLINE T max(T x, T y) { return x > y ? x : y; }                                    \
+  EMULATOR_INLINE T min(T x, T y) { return x < y ? x : y; }                                    \
+  EMULATOR_INLINE T abs(T x) { return x < T(0) ? T(-x) : x; }                                  \
+  EMULATOR_INLINE T popcount(T x) {                                                            \
+    return T(__builtin_popcountll(std::uint64_t(std::make_unsigned_t<T>(x))));                 \
+  }                                                                                            \
+  EMULATOR_INLINE T clz(T x) {                                                                 \
+    const std::uint64_t bits = std::make_unsigned_t<T>(x);                                     \
+    const int width = int(sizeof(T)) * 8;                                                      \
+    return T(bits == 0 ? width : __builtin_clzll(bits) - (64 - width));                        \
+  }                                                                                            \
+  EMULATOR_INLINE T ctz(T x) {                                                                 \
+    const std::uint64_t bits = std::make_unsigned_t<T>(x);                                     \
+    return T(bits == 0 ? int(sizeof(T)) * 8 : __builtin_ctzll(bits));                          \
+  }                                                                                            \
+  EMULATOR_INLINE T mulhi(T x, T y) { return T((__int128(x) * __int128(y)) >> (sizeof(T) * 8)); } \
+  EMULATOR_INLINE T rotate(T x, T count) {                                                     \
+    using U = std::make_unsigned_t<T>;                                                         \
+    const unsigned width = sizeof(T) * 8, by = unsigned(U(count)) % width;                     \
+    return by == 0 ? x : T(U(x) << by | U(x) >> (width - by));                                 \
+  }                                                                                            \
+  EMULATOR_INLINE T absdiff(T x, T y) { return x > y ? T(x - y) : T(y - x); }                  \
+  EMULATOR_INLINE T extract_bits(T x, uint offset, uint bits) {                                \
+    const unsigned width = sizeof(T) * 8;                                                      \
+    if (bits == 0) return T(0);                                                                \
+    using U = std::make_unsigned_t<T>;                                                         \
+    return T(T(U(x) << (width - bits - offset)) >> (width - bits));                            \
+  }
+EMULATOR_INTEGERS(EMULATOR_INTEGER)
+#undef EMULATOR_INTEGER
+
+#define EMULATOR_SCALAR(T)                                                                     \
+  EMULATOR_INLINE T max3(T x, T y, T z) { return max(x, max(y, z)); }                          \
+  EMULATOR_INLINE T min3(T x, T y, T z) { return min(x, min(y, z)); }                          \
+  EMULATOR_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }               \
+  EMULATOR_INLINE T select(T when_false, T when_true, bool condition) {                        \
+    return condition ? when_true : when_false;                                                 \
+  }
+EMULATOR_INTEGERS(EMULATOR_SCALAR)
+EMULATOR_SCALAR(float)
+EMULATOR_SCALAR(half)
+#undef EMULATOR_SCALAR
+EMULATOR_INLINE bool select(bool when_false, bool when_true, bool condition) {
+  return condition ? when_true : when_false;
 }
-template <typename T, if_scalar<T> = 0>
-EMULATOR_INLINE T min(T x, T y) {
-  if constexpr (emulator::is_floating<T>) return fmin(x, y);
-  else return x < y ? x : y;
-}
+
+EMULATOR_NO_BFLOAT(max)
+EMULATOR_NO_BFLOAT(min)
+EMULATOR_NO_BFLOAT(abs)
+EMULATOR_NO_BFLOAT(max3)
+EMULATOR_NO_BFLOAT(min3)
+EMULATOR_NO_BFLOAT(clamp)
+EMULATOR_NO_BFLOAT(select)
 EMULATOR_BINARY_VECTOR(max)
 EMULATOR_BINARY_VECTOR(min)
-
-template <typename T, if_scalar<T> = 0>
-EMULATOR_INLINE T max3(T x, T y, T z) { return max(x, max(y, z)); }
-template <typename T, if_scalar<T> = 0>
-EMULATOR_INLINE T min3(T x, T y, T z) { return min(x, min(y, z)); }
-EMULATOR_TERNARY_VECTOR(max3)
-EMULATOR_TERNARY_VECTOR(min3)
-
-template <typename T, if_scalar<T> = 0>
-EMULATOR_INLINE T clamp(T x, T low, T high) { return min(max(x, low), high); }
-EMULATOR_TERNARY_VECTOR(clamp)
-
-template <typename T, if_scalar<T> = 0>
-EMULATOR_INLINE T abs(T x) {
-  if constexpr (emulator::is_floating<T>) return fabs(x);
-  else return x < T(0) ? T(-x) : x;
-}
-EMULATOR_UNARY_VECTOR(abs)
-
-template <typename T, if_integer<T> = 0>
-EMULATOR_INLINE T popcount(T x) {
-  return T(__builtin_popcountll(std::uint64_t(std::make_unsigned_t<T>(x))));
-}
-template <typename T, if_integer<T> = 0>
-EMULATOR_INLINE T clz(T x) {
-  const std::uint64_t bits = std::make_unsigned_t<T>(x);
-  const int width = int(sizeof(T)) * 8;
-  return T(bits == 0 ? width : __builtin_clzll(bits) - (64 - width));
-}
-template <typename T, if_integer<T> = 0>
-EMULATOR_INLINE T ctz(T x) {
-  const std::uint64_t bits = std::make_unsigned_t<T>(x);
-  return T(bits == 0 ? int(sizeof(T)) * 8 : __builtin_ctzll(bits));
-}
-EMULATOR_UNARY_VECTOR(popcount)
-EMULATOR_UNARY_VECTOR(clz)
-EMULATOR_UNARY_VECTOR(ctz)
-
-template <typename T, if_integer<T> = 0>
-EMULATOR_INLINE T mulhi(T x, T y) { return T((__int128(x) * __int128(y)) >> (sizeof(T) * 8)); }
-template <typename T, if_integer<T> = 0>
-EMULATOR_INLINE T rotate(T x, T count) {
-  using U = std::make_unsigned_t<T>;
-  const unsigned width = sizeof(T) * 8, by = unsigned(U(count)) % width;
-  return by == 0 ? x : T(U(x) << by | U(x) >> (width - by));
-}
-template <typename T, if_integer<T> = 0>
-EMULATOR_INLINE T absdiff(T x, T y) { return x > y ? T(x - y) : T(y - x); }
 EMULATOR_BINARY_VECTOR(mulhi)
 EMULATOR_BINARY_VECTOR(rotate)
 EMULATOR_BINARY_VECTOR(absdiff)
-
-template <typename T, if_integer<T> = 0>
-EMULATOR_INLINE T extract_bits(T x, uint offset, uint bits) {
-  const unsigned width = sizeof(T) * 8;
-  if (bits == 0) return T(0);
-  using U = std::make_unsigned_t<T>;
-  return T(T(U(x) << (width - bits - offset)) >> (width - bits));
-}
+EMULATOR_UNARY_VECTOR(abs)
+EMULATOR_UNARY_VECTOR(popcount)
+EMULATOR_UNARY_VECTOR(clz)
+EMULATOR_UNARY_VECTOR(ctz)
+EMULATOR_TERNARY_VECTOR(max3)
+EMULATOR_TERNARY_VECTOR(min3)
+EMULATOR_TERNARY_VECTOR(clamp)
 
 // --- relations
 
-template <typename T, if_scalar<T> = 0>
-EMULATOR_INLINE T select(T when_false, T when_true, bool condition) {
-  return condition ? when_true : when_false;
-}
 template <typename T, int N>
 EMULATOR_INLINE vec<T, N> select(const vec<T, N>& when_false, const vec<T, N>& when_true,
                                  const vec<bool, N>& condition) {
@@ -300,6 +315,8 @@ EMULATOR_INLINE vec<T, 3> cross(const vec<T, 3>& a, const vec<T, 3>& b) {
 #undef EMULATOR_UNARY_VECTOR
 #undef EMULATOR_BINARY_VECTOR
 #undef EMULATOR_TERNARY_VECTOR
+#undef EMULATOR_NO_BFLOAT
+#undef EMULATOR_INTEGERS
 
 namespace fast {
 using namespace metal;

@@ -63,7 +63,7 @@ void simdgroup_barrier(const Site& site, unsigned memory);
 
 // The memory of a threadgroup variable: every thread of a threadgroup gets the same.
 void* threadgroup_variable(const char* name, int line, std::size_t bytes,
-                           std::size_t element_bytes);
+                           std::size_t element_bytes, std::size_t alignment);
 
 // Ends the launch: a lane index that names no lane of the simdgroup.
 [[noreturn]] void fail_invalid_lane(const Site& site, unsigned lane);

@@ -11,6 +11,7 @@
 // Functions of vectors and scalars are inlined even at -O1: calls would make them memory traffic.
 #define EMULATOR_INLINE [[gnu::always_inline]] inline
 
+using std::int8_t;
 using uchar = unsigned char;
 using ushort = unsigned short;
 using uint = unsigned int;
@@ -21,21 +22,42 @@ constexpr half operator""h(long double value) { return static_cast<half>(value);
 constexpr half operator""H(long double value) { return static_cast<half>(value); }
 
 // bfloat16: the upper half of a float. Arithmetic is float32, rounded after each operation.
+//
+// It becomes a float by itself, and nothing else: other conversions to and from floating point are
+// written out.
 class bfloat {
  public:
   bfloat() = default;
-  template <typename T, typename = std::enable_if_t<std::is_arithmetic_v<T> ||
-                                                    std::is_same_v<T, half>>>
-  EMULATOR_INLINE bfloat(T value) : bits_(emulator::bfloat_bits(static_cast<float>(value))) {}
+  template <typename T, std::enable_if_t<std::is_integral_v<T>, int> = 0>
+  EMULATOR_INLINE bfloat(T value) : bfloat(static_cast<float>(value)) {}
+  template <typename T, std::enable_if_t<std::is_floating_point_v<T> || std::is_same_v<T, half>,
+                                         int> = 0>
+  EMULATOR_INLINE explicit bfloat(T value)
+      : bits_(emulator::bfloat_bits(static_cast<float>(value))) {}
 
-  EMULATOR_INLINE operator float() const {
+  // As templates: no conversion follows that of the class.
+  template <typename T, std::enable_if_t<std::is_same_v<T, float>, int> = 0>
+  EMULATOR_INLINE operator T() const {
+    return wide();
+  }
+  template <typename T, std::enable_if_t<std::is_arithmetic_v<T> && !std::is_same_v<T, float>,
+                                         int> = 0>
+  EMULATOR_INLINE explicit operator T() const {
+    return static_cast<T>(wide());
+  }
+  template <typename T, std::enable_if_t<std::is_same_v<T, half>, int> = 0>
+  EMULATOR_INLINE explicit operator T() const {
+    return static_cast<half>(wide());
+  }
+
+ private:
+  EMULATOR_INLINE float wide() const {
     const std::uint32_t bits = std::uint32_t{bits_} << 16;
     float value;
     std::memcpy(&value, &bits, sizeof value);
     return value;
   }
 
- private:
   std::uint16_t bits_;
 };
 
@@ -57,25 +79,32 @@ using if_floating = std::enable_if_t<is_floating<T>, int>;
 template <typename T>
 using if_integer = std::enable_if_t<std::is_integral_v<T>, int>;
 
-// What bfloat and another scalar give: float wins, anything else becomes bfloat.
+// What bfloat and another scalar give: float wins, an integer becomes bfloat, half is a mistake.
 template <typename T>
 using with_bfloat = std::conditional_t<std::is_same_v<T, float>, float, bfloat>;
+template <typename T>
+using if_with_bfloat = std::enable_if_t<std::is_integral_v<T> || std::is_same_v<T, float>, int>;
+
+EMULATOR_INLINE float rounded_to(float, float value) { return value; }
+EMULATOR_INLINE bfloat rounded_to(bfloat, float value) { return bfloat(value); }
 
 }  // namespace emulator
 
-#define EMULATOR_BFLOAT_OPERATOR(op)                                                   \
-  EMULATOR_INLINE bfloat operator op(bfloat a, bfloat b) { return float(a) op float(b); } \
-  template <typename T, emulator::if_scalar<T> = 0>                                    \
-  EMULATOR_INLINE emulator::with_bfloat<T> operator op(bfloat a, T b) {                \
-    return float(a) op float(b);                                                       \
-  }                                                                                    \
-  template <typename T, emulator::if_scalar<T> = 0>                                    \
-  EMULATOR_INLINE emulator::with_bfloat<T> operator op(T a, bfloat b) {                \
-    return float(a) op float(b);                                                       \
-  }                                                                                    \
-  template <typename T>                                                                \
-  EMULATOR_INLINE bfloat& operator op##=(bfloat& a, T b) {                             \
-    return a = bfloat(float(a) op float(b));                                           \
+#define EMULATOR_BFLOAT_OPERATOR(op)                                                      \
+  EMULATOR_INLINE bfloat operator op(bfloat a, bfloat b) {                                \
+    return bfloat(float(a) op float(b));                                                  \
+  }                                                                                       \
+  template <typename T, emulator::if_with_bfloat<T> = 0>                                  \
+  EMULATOR_INLINE emulator::with_bfloat<T> operator op(bfloat a, T b) {                   \
+    return emulator::rounded_to(emulator::with_bfloat<T>(), float(a) op float(b));        \
+  }                                                                                       \
+  template <typename T, emulator::if_with_bfloat<T> = 0>                                  \
+  EMULATOR_INLINE emulator::with_bfloat<T> operator op(T a, bfloat b) {                   \
+    return emulator::rounded_to(emulator::with_bfloat<T>(), float(a) op float(b));        \
+  }                                                                                       \
+  template <typename T>                                                                   \
+  EMULATOR_INLINE bfloat& operator op##=(bfloat& a, T b) {                                \
+    return a = bfloat(float(a) op float(b));                                              \
   }
 EMULATOR_BFLOAT_OPERATOR(+)
 EMULATOR_BFLOAT_OPERATOR(-)
@@ -83,7 +112,22 @@ EMULATOR_BFLOAT_OPERATOR(*)
 EMULATOR_BFLOAT_OPERATOR(/)
 #undef EMULATOR_BFLOAT_OPERATOR
 
-EMULATOR_INLINE bfloat operator-(bfloat a) { return -float(a); }
+EMULATOR_INLINE bfloat operator-(bfloat a) { return bfloat(-float(a)); }
+
+// Comparisons convert both, to float.
+#define EMULATOR_BFLOAT_COMPARISON(op)                                                     \
+  EMULATOR_INLINE bool operator op(bfloat a, bfloat b) { return float(a) op float(b); }    \
+  template <typename T, emulator::if_with_bfloat<T> = 0>                                   \
+  EMULATOR_INLINE bool operator op(bfloat a, T b) { return float(a) op float(b); }         \
+  template <typename T, emulator::if_with_bfloat<T> = 0>                                   \
+  EMULATOR_INLINE bool operator op(T a, bfloat b) { return float(a) op float(b); }
+EMULATOR_BFLOAT_COMPARISON(==)
+EMULATOR_BFLOAT_COMPARISON(!=)
+EMULATOR_BFLOAT_COMPARISON(<)
+EMULATOR_BFLOAT_COMPARISON(<=)
+EMULATOR_BFLOAT_COMPARISON(>)
+EMULATOR_BFLOAT_COMPARISON(>=)
+#undef EMULATOR_BFLOAT_COMPARISON
 
 // Reinterprets bits, as `as_type<float>(0x3f800000u)`.
 template <typename To, typename From>

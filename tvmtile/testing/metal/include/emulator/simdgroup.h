@@ -54,7 +54,24 @@ struct Part {
 };
 
 template <typename T>
+struct scalar_of {
+  using type = T;
+};
+template <typename T, int N>
+struct scalar_of<metal::vec<T, N>> {
+  using type = T;
+};
+
+// What the lanes of a simdgroup can hand to each other.
+template <typename T>
+constexpr bool is_exchanged =
+    is_scalar<T> && sizeof(T) <= 4 && !std::is_same_v<T, bool> && !std::is_same_v<T, bfloat>;
+
+template <typename T>
 T exchange(const char* name, int line, T value, unsigned argument, Collective execute) {
+  static_assert(is_exchanged<typename scalar_of<T>::type>,
+                "functions of a simdgroup take half, float and integers of 32 bits at most: "
+                "no long, bool or bfloat");
   Part<T> part{value, argument, value};
   meet_simdgroup({Operation::kSimdFunction, name, line}, &part, execute);
   return part.result;
@@ -118,8 +135,8 @@ void shuffle(const Site& site, void* const* payloads, unsigned count) {
 }
 
 inline void vote(const Site&, void* const* payloads, unsigned count) {
-  Lanes<ulong> lanes(payloads);
-  ulong votes = 0;
+  Lanes<uint> lanes(payloads);
+  uint votes = 0;
   for (unsigned i = 0; i < count; ++i) votes |= (lanes[i].value & 1) << i;
   for (unsigned i = 0; i < count; ++i) lanes[i].result = votes;
 }
@@ -206,19 +223,19 @@ class simd_vote {
 };
 
 inline simd_vote simd_ballot(bool value, int line = __builtin_LINE()) {
-  return simd_vote(emulator::exchange<ulong>("simd_ballot", line, value, 0, emulator::vote),
+  return simd_vote(emulator::exchange<uint>("simd_ballot", line, value, 0, emulator::vote),
                    emulator::this_simdgroup_size());
 }
 inline simd_vote simd_active_threads_mask(int line = __builtin_LINE()) {
   return simd_vote(
-      emulator::exchange<ulong>("simd_active_threads_mask", line, 1, 0, emulator::vote),
+      emulator::exchange<uint>("simd_active_threads_mask", line, 1, 0, emulator::vote),
       emulator::this_simdgroup_size());
 }
 inline bool simd_any(bool value, int line = __builtin_LINE()) {
-  return emulator::exchange<ulong>("simd_any", line, value, 0, emulator::vote) != 0;
+  return emulator::exchange<uint>("simd_any", line, value, 0, emulator::vote) != 0;
 }
 inline bool simd_all(bool value, int line = __builtin_LINE()) {
-  return emulator::exchange<ulong>("simd_all", line, !value, 0, emulator::vote) == 0;
+  return emulator::exchange<uint>("simd_all", line, !value, 0, emulator::vote) == 0;
 }
 inline bool simd_is_first() { return emulator::this_lane() == 0; }
 

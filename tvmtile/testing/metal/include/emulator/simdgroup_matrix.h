@@ -84,12 +84,19 @@ void simdgroup_store(const simdgroup_matrix<T, C, R>& matrix, T* destination,
   emulator::matrix_store({emulator::Operation::kMatrixStore, "simdgroup_store", line}, transfer);
 }
 
-// d = a * b + c. Types may differ: half matrices are accumulated in float ones.
+// Types of a product may differ, as half matrices that are accumulated in float ones; of half and
+// bfloat neither becomes the other.
+template <typename... T>
+constexpr bool can_multiply =
+    !((std::is_same_v<T, half> || ...) && (std::is_same_v<T, bfloat> || ...));
+
+// d = a * b + c.
 template <typename D, typename A, typename B, typename C>
 void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                                    const simdgroup_matrix<B, 8, 8>& b,
                                    const simdgroup_matrix<C, 8, 8>& c,
                                    int line = __builtin_LINE()) {
+  static_assert(can_multiply<D, A, B, C>, "half and bfloat matrices are not multiplied together");
   emulator::MatrixMultiply multiply{
       &d, &a, &b, &c, emulator::element_of<D>, emulator::element_of<A>, emulator::element_of<B>,
       emulator::element_of<C>};
@@ -100,6 +107,7 @@ void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d, const simdgroup
 template <typename D, typename A, typename B>
 void simdgroup_multiply(simdgroup_matrix<D, 8, 8>& d, const simdgroup_matrix<A, 8, 8>& a,
                         const simdgroup_matrix<B, 8, 8>& b, int line = __builtin_LINE()) {
+  static_assert(can_multiply<D, A, B>, "half and bfloat matrices are not multiplied together");
   emulator::MatrixMultiply multiply{
       &d, &a, &b, nullptr, emulator::element_of<D>, emulator::element_of<A>,
       emulator::element_of<B>, emulator::element_of<D>};
