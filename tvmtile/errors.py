@@ -268,7 +268,8 @@ class MetalEmulationError(TileError):
     ----------
     kind : str
         "race", "out_of_bounds", "uninitialized", "divergence", "misaligned", "address_space",
-        "threadgroup_memory", "not_uniform", "invalid_lane", "read_only" or "resources".
+        "threadgroup_memory", "not_uniform", "invalid_lane", "read_only", "division", "stack",
+        "endless" or "resources".
     kernel : str
         The kernel's name.
     buffer : str or None

@@ -96,7 +96,7 @@ def test_loads_and_stores_of_threads_are_counted_by_what_an_instruction_moves():
     using namespace metal;
     kernel void k(device const half* a [[buffer(0)]], device half* out [[buffer(1)]],
                   uint i [[thread_position_in_threadgroup]]) {
-      threadgroup half tile[512];
+      alignas(16) threadgroup half tile[512];
       ((threadgroup uint4*)tile)[i] = ((device const uint4*)a)[i];
       threadgroup_barrier(mem_flags::mem_threadgroup);
       simdgroup_half8x8 m;

@@ -26,6 +26,8 @@ class EmulatorAdapter(MetalAdapter):
     ----------
     launch_statistics : list of (str, LaunchStatistics)
         What each launch of the last call did, with the kernel's name.
+    seconds : float
+        Processor time that a threadgroup may take before it counts as endless; 0 is no limit.
     """
 
     device = "cpu"
@@ -33,6 +35,7 @@ class EmulatorAdapter(MetalAdapter):
     def __init__(self, program: MetalProgram, name: str, params: Sequence[ir.Var]) -> None:
         super().__init__(program, name, params)
         self.launch_statistics: list[tuple[str, LaunchStatistics]] = []
+        self.seconds = 60.0
 
     @property
     def statistics(self) -> LaunchStatistics | None:
@@ -72,6 +75,7 @@ class EmulatorAdapter(MetalAdapter):
                 *self._scalars(launch),
                 grid=launch.grid,
                 threads=launch.threads,
+                seconds=self.seconds,
             )
             self.launch_statistics.append((launch.kernel, statistics))
 

@@ -9,6 +9,9 @@ module = compile_msl(source)
 module.kernel("add")(a, b, out, grid=(8, 1, 1), threads=(64, 1, 1))
 ```
 
+What would end the process, a division by zero or a stack that overflows, is an error of the launch, and
+so is a threadgroup that takes more than a minute of processor time (`MetalKernel.__call__`, `seconds`).
+
 The emulator follows the Metal Shading Language Specification. It is strict where hardware forgives,
 and knows nothing of speed. What it can't show: the rounding of Apple's matrix units and fast
 mathematics (it computes in float32), threads that wait for each other by spinning on atomics, and

@@ -22,6 +22,9 @@ class Failure(enum.IntEnum):
     INVALID_LANE = 8
     READ_ONLY = 9
     RESOURCES = 10
+    DIVISION = 11
+    STACK = 12
+    ENDLESS = 13
 
 
 class Access(enum.IntEnum):
@@ -70,6 +73,7 @@ class Launch(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("threads", ctypes.c_uint32 * 3),
         ("threadgroup_memory_limit", ctypes.c_uint32),
+        ("seconds", ctypes.c_double),
     )
 
 

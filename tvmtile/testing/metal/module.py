@@ -20,10 +20,11 @@ from tvmtile.testing.metal.restrictions import check_restrictions
 from tvmtile.testing.metal.signature import KernelSignature, Parameter, find_kernels
 from tvmtile.testing.metal.translate import translate
 
-__all__ = ["LaunchStatistics", "MetalKernel", "MetalModule", "compile_msl"]
+__all__ = ["SECONDS", "LaunchStatistics", "MetalKernel", "MetalModule", "compile_msl"]
 
 MAX_THREADS = 1024
 THREADGROUP_MEMORY = 32 * 1024
+SECONDS = 60.0
 # One launch at a time: the runtime of a module has one state.
 _LOCK = threading.Lock()
 
@@ -132,6 +133,7 @@ class MetalKernel:
         threads: int | Sequence[int],
         threadgroup_memory: Mapping[int, int] | None = None,
         check_device_races: bool = True,
+        seconds: float = SECONDS,
     ) -> LaunchStatistics:
         """Run the kernel over a grid, and write its results to the arguments.
 
@@ -153,6 +155,8 @@ class MetalKernel:
         check_device_races : bool
             Whether two threads that touch one address of a buffer without a barrier between, or
             from two threadgroups, are a mistake. Races in threadgroup memory always are.
+        seconds : float
+            Processor time that a threadgroup may take before it counts as endless; 0 is no limit.
 
         Returns
         -------
@@ -183,6 +187,7 @@ class MetalKernel:
             _extent(grid, "grid"),
             shape,
             THREADGROUP_MEMORY,
+            seconds,
         )
         report, statistics = abi.Report(), abi.Statistics()
         with _LOCK:

@@ -18,6 +18,9 @@ _HELP = {
     Failure.UNINITIALIZED: "write it first, and put a barrier between",
     Failure.DIVERGENCE: "every thread must get there: move it out of the branch or the early return",
     Failure.MISALIGNED: "align the index, or access it by a narrower or a packed type",
+    Failure.DIVISION: "guard the division; Metal's result is undefined",
+    Failure.STACK: "keep arrays of that size in threadgroup or device memory",
+    Failure.ENDLESS: "if the kernel is right and only long, give it more time: `seconds`",
     Failure.NOT_UNIFORM: "all lanes of a simdgroup pass the same: the function adds the lane's part",
 }
 
@@ -171,6 +174,17 @@ class _Words:
 
     def read_only(self) -> str:
         return f"read-only: thread {self.thread} writes {self.element}, which is const"
+
+    def division(self) -> str:
+        return f"division: thread {self.thread} divides an integer by zero, or the lowest one by -1"
+
+    def stack(self) -> str:
+        return f"stack: thread {self.thread} has more than 240 KiB of variables, or recurses"
+
+    def endless(self) -> str:
+        return (
+            f"endless: the threadgroup did not end in its time; thread {self.thread} is in a loop"
+        )
 
     def resources(self) -> str:
         return "the emulator could not get the memory for this launch"

@@ -34,7 +34,9 @@ _KERNEL_FLAGS = (
     "-fno-exceptions",
     "-fno-threadsafe-statics",
     "-ffp-contract=off",
-    "-fsanitize=thread,alignment,bounds",
+    "-fsanitize=thread,alignment,bounds,integer-divide-by-zero",
+    # A frame of any size touches the end of its stack.
+    "-fstack-clash-protection",
     "-isystem",
     str(_INCLUDE),
 )

@@ -3,7 +3,7 @@
 // -fsanitize=thread puts a call in front of every memory access that might be shared. These
 // functions stand where ThreadSanitizer's own runtime would. -fsanitize=alignment and
 // -fsanitize=bounds call when a pointer is not aligned for its type, or an index is outside of an
-// array whose extent is known.
+// array whose extent is known; -fsanitize=integer-divide-by-zero does before such a division.
 #include <cstring>
 
 #include "machine.h"
@@ -70,7 +70,13 @@ void report_index(const OutOfBounds& bounds, std::uintptr_t index) {
 // The constants of a program are made when it is loaded, before there is a launch to check.
 inline void note(std::uintptr_t address, std::size_t bytes, Access access,
                  std::uintptr_t instruction) {
-  if (machine != nullptr) machine->access(address, bytes, access, instruction);
+  if (machine == nullptr) return;
+  const std::sig_atomic_t before = in_runtime;
+  in_runtime = 1;
+  called_from = instruction;
+  machine->access(address, bytes, access, instruction);
+  if (time_is_up && !before) machine->fail_at(Failure::kEndless, instruction - 1);
+  in_runtime = before;
 }
 
 }  // namespace emulator
@@ -131,6 +137,9 @@ void __tsan_func_exit() {}
 
 void __ubsan_handle_type_mismatch_v1(emulator::TypeMismatch* mismatch, std::uintptr_t address) {
   emulator::report_misaligned(*mismatch, address);
+}
+void __ubsan_handle_divrem_overflow(void*, std::uintptr_t, std::uintptr_t) {
+  emulator::machine->fail_at(emulator::Failure::kDivision, INSTRUCTION - 1);
 }
 void __ubsan_handle_out_of_bounds(emulator::OutOfBounds* bounds, std::uintptr_t index) {
   emulator::report_index(*bounds, index);

@@ -82,6 +82,7 @@ bool Machine::run() {
       std::uint64_t{launch_.grid[0]} * launch_.grid[1] * launch_.grid[2];
   for (group_ = 0; group_ < groups && !failed_; ++group_) {
     prepare_group();
+    signals_.limit(launch_.seconds);
     run_group();
   }
   if (failed_) return false;
@@ -182,7 +183,9 @@ void Machine::run_group() {
 
 void Machine::run_thread() {
   Thread& thread = machine->current();
+  in_runtime = 0;
   machine->launch_.entry(machine->arguments_.data(), thread.context);
+  in_runtime = 1;
   machine->finish(thread);
 }
 
@@ -391,6 +394,22 @@ void Machine::check_races(const Thread& thread, const Region& region, std::uint6
 }
 
 // --- failures
+
+bool Machine::is_guard(std::uintptr_t address) const {
+  const std::uintptr_t offset = address - stacks_;
+  return offset < threads_.size() * kStackBytes && offset % kStackBytes < kGuardBytes;
+}
+
+bool Machine::is_in_image(std::uintptr_t address) const {
+  return address - image_start() < image_bytes();
+}
+
+void Machine::fail_at(Failure failure, std::uintptr_t instruction) {
+  in_runtime = 1;
+  // A line is looked up by the address that follows an instruction.
+  begin_report(failure, *current_).instruction = instruction + 1 - image_start();
+  fail();
+}
 
 Report& Machine::begin_report(Failure failure, const Thread& thread) {
   report_.failure = failure;

@@ -7,6 +7,7 @@
 #include "../include/emulator/launch.h"
 #include "fiber.h"
 #include "memory.h"
+#include "signals.h"
 
 namespace emulator {
 
@@ -62,6 +63,12 @@ class Machine {
     this->access(*current_, address, size, access, instruction);
   }
 
+  // Whether an address is behind the end of a thread's stack, or in the module.
+  bool is_guard(std::uintptr_t address) const;
+  bool is_in_image(std::uintptr_t address) const;
+  // Ends the launch for what the running thread does at an instruction.
+  [[noreturn]] void fail_at(Failure failure, std::uintptr_t instruction);
+
   // A report about `thread`, filled in as far as it is the same for all failures.
   Report& begin_report(Failure failure, const Thread& thread);
   void describe_memory(std::uintptr_t address, std::uint64_t size);
@@ -104,6 +111,7 @@ class Machine {
   Report& report_;
   Statistics& statistics_;
   Memory memory_;
+  Signals signals_;
   std::vector<void*> arguments_;
   std::vector<Thread> threads_;
   std::vector<Simdgroup> simdgroups_;

@@ -9,15 +9,35 @@ unsigned this_lane() { return machine->current().context.lane; }
 
 unsigned this_simdgroup_size() { return machine->simdgroup_size(); }
 
+namespace {
+
+// While it lives, the runtime is not left for a signal. Threads that meet take turns in it.
+struct InRuntime {
+  explicit InRuntime(const Site& site) : line(site.line) { in_runtime = 1; }
+  ~InRuntime() {
+    if (time_is_up) {
+      machine->begin_report(Failure::kEndless, machine->current()).line = line;
+      machine->fail();
+    }
+    in_runtime = 0;
+  }
+  int line;
+};
+
+}  // namespace
+
 void meet_simdgroup(const Site& site, void* payload, Collective execute) {
+  InRuntime here(site);
   machine->meet_simdgroup(site, payload, execute);
 }
 
 void threadgroup_barrier(const Site& site, unsigned memory) {
+  InRuntime here(site);
   machine->meet_threadgroup(site, memory);
 }
 
 void simdgroup_barrier(const Site& site, unsigned memory) {
+  InRuntime here(site);
   Collective order = [](const Site&, void* const* payloads, unsigned) {
     machine->simdgroup_barrier_passed(*static_cast<unsigned*>(payloads[0]));
   };
@@ -26,6 +46,7 @@ void simdgroup_barrier(const Site& site, unsigned memory) {
 
 void* threadgroup_variable(const char* name, int line, std::size_t bytes,
                            std::size_t element_bytes, std::size_t alignment) {
+  InRuntime here({Operation::kThreadgroupBarrier, name, line});
   return machine->threadgroup_variable(name, line, bytes, element_bytes, alignment);
 }
 

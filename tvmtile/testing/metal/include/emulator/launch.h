@@ -37,6 +37,7 @@ struct Launch {
   std::uint32_t grid[3];
   std::uint32_t threads[3];
   std::uint32_t threadgroup_memory_limit;
+  double seconds;  // of processor time for a threadgroup
 };
 
 enum class Failure : std::int32_t {
@@ -51,6 +52,9 @@ enum class Failure : std::int32_t {
   kInvalidLane,
   kReadOnly,
   kResources,
+  kDivision,
+  kStack,
+  kEndless,
 };
 
 // An atomic operation that modifies is a read and then a write, both atomic.
