@@ -344,6 +344,30 @@ def test_a_number_is_larger_and_smaller_than_none(dtype):
     torch.testing.assert_close(y, expected, rtol=0, atol=0, equal_nan=True)
 
 
+# Large loops -------------------------------------------------------------------------------------
+
+
+def test_an_element_that_very_many_iterations_add_to():
+    """The registers of a thread are no reason to write out thousands of iterations."""
+    count = 1 << 17
+
+    @T.prim_func
+    def program(X: T.Tensor((count,), "float32"), Y: T.Tensor((1,), "float32")):
+        with T.Kernel(1, threads=32):
+            total = T.alloc_fragment((1,), "float32")
+            T.clear(total)
+            for i in T.Parallel(count):
+                total[0] += X[i]
+            T.atomic_add(Y[0], total[0])
+
+    x, y = (torch.arange(count) % 4).float(), torch.ones(1)
+    kernel = emulated(program)
+    kernel(x, y)
+    assert y.item() == 1 + count * 1.5
+    loads = kernel.get_kernel_source().count("(X_ptr + ")
+    assert 0 < loads < 64
+
+
 # Indices -----------------------------------------------------------------------------------------
 
 

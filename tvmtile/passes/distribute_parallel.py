@@ -27,6 +27,8 @@ __all__ = ["DistributeParallel"]
 
 _MOST_UNROLLED = 64
 """Iterations of a loop over memory alone that are written out one by one."""
+_MOST_IN_REGISTERS = 512
+"""Those of a loop over fragments: an array that more of them index is no matter of registers."""
 
 
 @prim_func_pass("DistributeParallel")
@@ -231,7 +233,8 @@ class _Iterations:
             body = self._moved(tirx.Var("lane", "int32"), 1, body)
         body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
-        unrolled = self._has_fragments or count <= _MOST_UNROLLED
+        most = _MOST_IN_REGISTERS if self._has_fragments else _MOST_UNROLLED
+        unrolled = count <= most
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
         for variable, digit in reversed(loops):
             body = for_loop(variable, digit.extent, body, kind)
