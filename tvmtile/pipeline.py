@@ -75,6 +75,7 @@ from tvmtile.passes import (
     RunSingleIterations,
     SerializeThreads,
     SerializeVectors,
+    ShortCircuitOnCpu,
     SplitReducers,
     StageOverlaps,
     StructureExits,
@@ -120,6 +121,7 @@ _CPU: tuple[Any, ...] = (
     LowerElementOp,  # atomics and others on single elements become instructions and calls
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
+    ShortCircuitOnCpu,  # the right side of `and` is looked at only where the left one holds
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     WidenIndices,  # elements of large tensors are numbered in 64 bits
     PlaceMemoryOnCpu,  # tiles become arrays of the host

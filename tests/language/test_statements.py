@@ -401,3 +401,27 @@ def test_indices_that_lie_outside_of_a_tensor_at_run_time(threads):
         if i % 16 < 12 and 0 <= place < 64:
             expected[1, place] = i
     assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_the_right_side_of_and_and_or_is_read_where_the_left_one_leaves_it_open(target):
+    @T.prim_func
+    def main(
+        A: T.Tensor((8,), "float32"), P: T.Tensor((8,), "int32"), C: T.Tensor((2, 8), "int32")
+    ):
+        with T.Kernel(1, threads=32):
+            s = T.alloc_shared((8,), "float32")
+            T.copy(A, s)
+            for i in T.Parallel(8):
+                C[0, i] = 0
+                C[1, i] = 0
+                if P[i] < 8 and s[P[i]] > 3:
+                    C[0, i] = 1
+                if P[i] >= 8 or s[P[i]] > 3:
+                    C[1, i] = 1
+
+    p = torch.tensor([0, 5, 7, 1 << 30, 4, 3, 1 << 29, 1], dtype=torch.int32)
+    c = torch.empty(2, 8, dtype=torch.int32)
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    tvmtile.compile(main, target=target, **backend)(torch.arange(8.0), p, c)
+    assert c.tolist() == [[0, 1, 1, 0, 1, 0, 0, 0], [0, 1, 1, 1, 1, 0, 1, 0]]

@@ -58,6 +58,7 @@ from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.serialize_vectors import SerializeVectors
+from tvmtile.passes.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.split_reducers import SplitReducers
 from tvmtile.passes.stage_overlaps import StageOverlaps
 from tvmtile.passes.structure_exits import StructureExits
@@ -123,6 +124,7 @@ __all__ = [
     "RunSingleIterations",
     "SerializeThreads",
     "SerializeVectors",
+    "ShortCircuitOnCpu",
     "SplitReducers",
     "StageOverlaps",
     "StructureExits",
