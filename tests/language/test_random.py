@@ -58,8 +58,18 @@ def test_each_thread_has_a_sequence(target):
         assert numbers.tolist() == [number(seed, sequence, offset + i) for i in range(COUNT)]
 
 
-def test_cuda_compiles_it():
-    assert tvmtile.compile(program(1, 0), target={"kind": "cuda", "arch": "sm_90a"}).cubin
+def test_cuda_compiles_it_to_a_source_that_grows_with_the_text():
+    @T.prim_func
+    def parallel(A: T.Tensor((512,), "uint32")):
+        with T.Kernel(4, threads=32) as bx:
+            T.rng_init(3)
+            for i in T.Parallel(128):
+                A[bx * 128 + i] = T.rng_rand()
+
+    for main in (program(1, 0), parallel):
+        kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"})
+        assert kernel.cubin
+        assert len(kernel.get_kernel_source()) < 40_000
 
 
 def test_iterations_of_a_parallel_loop_take_different_numbers():

@@ -60,7 +60,9 @@ def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _PHILOX)
     state = T.alloc_buffer((3,), "uint64", scope="local")
     for place, value in ((_SEED, seed), (_SEQUENCE, seq), (_POSITION, off)):
         T.buffer_store(state, _word(value), [place])
-    _kernel("rng_init").random_state = state
+    counter = T.alloc_buffer((4,), "uint32", scope="local")
+    products = T.alloc_buffer((2,), "uint64", scope="local")
+    _kernel("rng_init").random_state = (state, counter, products)
 
 
 def _word(value: Any) -> Any:
@@ -81,20 +83,18 @@ def rng_rand() -> ir.Expr:
     NestingError
         Before `T.rng_init`.
     """
-    state = _state("rng_rand")
-    position = T.Bind(tirx.BufferLoad(state, [_POSITION]))
-    T.buffer_store(state, position + tirx.const(1, "uint64"), [_POSITION])
-    counter = [
-        half
-        for number in (position >> tirx.const(2, "uint64"), tirx.BufferLoad(state, [_SEQUENCE]))
-        for half in _halves(number)
-    ]
-    numbers = _philox(counter, _halves(tirx.BufferLoad(state, [_SEED])))
+    state, counter, products = _state("rng_rand")
+    position, sequence, seed = (
+        tirx.BufferLoad(state, [place]) for place in (_POSITION, _SEQUENCE, _SEED)
+    )
+    start = (*_halves(position >> tirx.const(2, "uint64")), *_halves(sequence))
+    for place, word in enumerate(start):
+        T.buffer_store(counter, word, [place])
+    _philox(counter, products, _halves(seed))
     lane = tirx.bitwise_and(tirx.Cast("int32", position), 3)
-    chosen = numbers[-1]
-    for index in range(2, -1, -1):
-        chosen = tirx.Select(lane == index, numbers[index], chosen)
-    return T.Bind(chosen)
+    T.buffer_store(counter, tirx.BufferLoad(counter, [lane]), [0])
+    T.buffer_store(state, position + tirx.const(1, "uint64"), [_POSITION])
+    return T.Bind(tirx.BufferLoad(counter, [0]))
 
 
 def rng_rand_float(bit: int = 32, dist: str = "uniform") -> ir.Expr:
@@ -139,8 +139,8 @@ def _kernel(name: str) -> Any:
     return kernel
 
 
-def _state(name: str) -> ir.Var:
-    state: ir.Var | None = _kernel(name).random_state
+def _state(name: str) -> tuple[ir.Var, ir.Var, ir.Var]:
+    state: tuple[ir.Var, ir.Var, ir.Var] | None = _kernel(name).random_state
     if state is None:
         raise NestingError(
             f"T.{name}: the kernel has no T.rng_init", help="call T.rng_init(seed) before"
@@ -148,19 +148,26 @@ def _state(name: str) -> ir.Var:
     return state
 
 
-def _halves(number: Any) -> list[Any]:
+def _halves(number: Any) -> tuple[Any, Any]:
     """The lower and the upper 32 bits."""
     upper = tirx.shift_right(number, tirx.const(32, "uint64"))
-    return [T.Bind(tirx.Cast("uint32", half)) for half in (number, upper)]
+    return tirx.Cast("uint32", number), tirx.Cast("uint32", upper)
 
 
-def _philox(counter: list[Any], key: list[Any]) -> list[Any]:
-    c, k = list(counter), list(key)
-    for _ in range(_ROUNDS):
-        (low0, high0), (low1, high1) = (
-            _halves(T.Bind(tirx.Cast("uint64", c[2 * i]) * tirx.const(_MULTIPLIERS[i], "uint64")))
-            for i in range(2)
-        )
-        c = [T.Bind(high1 ^ c[1] ^ k[0]), low1, T.Bind(high0 ^ c[3] ^ k[1]), low0]
-        k = [part + tirx.const(step, "uint32") for part, step in zip(k, _KEY_STEPS, strict=True)]
-    return c
+def _philox(counter: ir.Var, products: ir.Var, key: tuple[Any, Any]) -> None:
+    """Replace the counter by its four numbers; stores, as names would be written out where used."""
+    word = [tirx.BufferLoad(counter, [place]) for place in range(4)]
+    product = [tirx.BufferLoad(products, [place]) for place in range(2)]
+    for round in range(_ROUNDS):
+        keys = [
+            part + tirx.const(step * round % 2**32, "uint32")
+            for part, step in zip(key, _KEY_STEPS, strict=True)
+        ]
+        for place, multiplier in enumerate(_MULTIPLIERS):
+            factor = tirx.Cast("uint64", word[2 * place])
+            T.buffer_store(products, factor * tirx.const(multiplier, "uint64"), [place])
+        (low0, high0), (low1, high1) = map(_halves, product)
+        T.buffer_store(counter, high1 ^ word[1] ^ keys[0], [0])
+        T.buffer_store(counter, high0 ^ word[3] ^ keys[1], [2])
+        T.buffer_store(counter, low1, [1])
+        T.buffer_store(counter, low0, [3])
