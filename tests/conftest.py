@@ -17,6 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="compile the kernels of tests/gpu for every architecture where there is no GPU, not two",
     )
+    parser.addoption(
+        "--fuzz-seeds",
+        type=int,
+        help="how many random programs of tests/fuzz to run; 80 on the CPU and 20 on Metal's emulator "
+        "where absent",
+    )
 
 
 def pytest_configure() -> None:

@@ -85,8 +85,9 @@ def gemm(
 
     Notes
     -----
-    Every product is exact or rounded to the accumulator's dtype (a float16 accumulator is summed
-    in float32 within one call and rounded at its end); the order of the sum is the compiler's.
+    Every product is exact or rounded to the accumulator's dtype; the order of the sum is the
+    compiler's. A float16 accumulator is summed in float32 within one call and rounded at its end on
+    the CPU, and rounded after each instruction, of 8 or 16 products, by matrix units that keep it so.
     """
     del k_pack, wg_wait, annotations
     if mbar is not None:

@@ -1,0 +1,266 @@
+"""Expressions of a tile program, evaluated by numpy for all lanes of a `T.Parallel` at once."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.memory import Buffer, Lanes
+from tests.fuzz.operators import Region
+from tests.fuzz.values import (
+    Invalid,
+    Value,
+    binary,
+    cast,
+    compare,
+    is_float,
+    literal,
+    logical,
+    monotone,
+    negate_bool,
+    rounded,
+    select,
+    storage,
+)
+
+__all__ = ["Expressions"]
+
+_BINARY = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+}
+_COMPARED = {
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+}
+# Growing functions, and the units in the last place by which a target may miss them.
+_MONOTONE = {
+    "exp": (np.exp, 8),
+    "tanh": (np.tanh, 16),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 16),
+    "sqrt": (lambda x: np.sqrt(np.maximum(x, 0)), 4),
+    "floor": (np.floor, 0),
+    "ceil": (np.ceil, 0),
+    "trunc": (np.trunc, 0),
+    "round": (np.rint, 0),
+}
+
+
+class Expressions:
+    """Evaluates expressions; `Interpreter` adds statements.
+
+    Attributes
+    ----------
+    names : dict
+        What the names in scope stand for: a `Value`, a `Buffer`, or a macro's definition.
+    lanes : Lanes
+        Who evaluates.
+    """
+
+    names: dict[str, Any]
+    lanes: Lanes
+
+    @contextmanager
+    def within(self, lanes: Lanes) -> Iterator[None]:
+        """Let fewer lanes evaluate."""
+        outer, self.lanes = self.lanes, lanes
+        try:
+            yield
+        finally:
+            self.lanes = outer
+
+    def value(self, node: ast.expr) -> Value:
+        """What an expression is in each lane."""
+        match node:
+            case ast.Constant(value=bool(constant)):
+                return literal(constant, "bool")
+            case ast.Constant(value=constant):
+                return literal(constant)
+            case ast.Name(id=name):
+                return self._named(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return self._negated(self.value(operand))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return negate_bool(self.value(operand))
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(_BINARY[type(op)], left, right)
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return compare(_COMPARED[type(op)], self.value(left), self.value(right))
+            case ast.BoolOp(op=op, values=values):
+                return self._logical("and" if isinstance(op, ast.And) else "or", values)
+            case ast.Subscript():
+                return self._element(node)
+            case ast.Call(func=ast.Attribute(attr=function), args=args):
+                return self._call(function, args)
+        raise Invalid(f"the interpreter does not know {ast.unparse(node)}")
+
+    def integer(self, node: ast.expr) -> int:
+        """An integer that is the same in all lanes."""
+        value = self.value(node)
+        if value.data.size != 1 or not value.exact:
+            raise Invalid(f"{ast.unparse(node)} differs from lane to lane")
+        return int(value.data.reshape(-1)[0])
+
+    def region(self, node: ast.expr) -> Region:
+        """A tile operand: a buffer, a region of it or an element at which a tile begins."""
+        if isinstance(node, ast.Name):
+            return Region.whole(self.names[node.id])
+        if not isinstance(node, ast.Subscript) or not isinstance(node.value, ast.Name):
+            raise Invalid(f"{ast.unparse(node)} is no tile")
+        buffer = self.names[node.value.id]
+        indices = self._indices(node)
+        spans = [self._span(i, n) for i, n in zip(indices, buffer.shape, strict=True)]
+        is_element = not any(isinstance(i, ast.Slice) for i in indices)
+        extents = None if is_element else tuple(extent for _, extent in spans)
+        return Region(buffer, tuple(low for low, _ in spans), extents)
+
+    def _span(self, index: ast.expr, size: int) -> tuple[int, int]:
+        if not isinstance(index, ast.Slice):
+            return self.integer(index), 1
+        low = self.integer(index.lower) if index.lower else 0
+        return low, (self.integer(index.upper) if index.upper else size) - low
+
+    @staticmethod
+    def _indices(node: ast.Subscript) -> list[ast.expr]:
+        return list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+
+    def _named(self, name: str) -> Value:
+        found = self.names[name]
+        if isinstance(found, Buffer):  # a variable
+            return self._loaded(found, np.zeros((), np.int64))
+        return found
+
+    @staticmethod
+    def _negated(value: Value) -> Value:
+        if not value.dtype:
+            return Value(-value.data, value.error, "")
+        return binary("-", literal(0, value.dtype), value)
+
+    def _binary(self, operator: str, left: ast.expr, right: ast.expr) -> Value:
+        a, b = self.value(left), self.value(right)
+        if a.dtype or b.dtype:
+            return binary(operator, self._present(a), self._present(b))
+        # Two Python numbers are Python's.
+        expression = ast.Expression(ast.BinOp(left, _OPERATOR[operator], right))
+        return literal(eval(compile(ast.fix_missing_locations(expression), "", "eval")))
+
+    def _present(self, value: Value) -> Value:
+        """A value with 0 in place of what lanes that do not run would have."""
+        if value.data.shape != self.lanes.runs.shape or self.lanes.runs.all():
+            return value
+        runs = self.lanes.runs
+        error = np.where(runs, value.error, 0.0)
+        return Value(np.where(runs, value.data, value.data.dtype.type(1)), error, value.dtype)
+
+    def _logical(self, operator: str, nodes: list[ast.expr]) -> Value:
+        result = self.value(nodes[0])
+        for node in nodes[1:]:
+            # The right side is evaluated where the left one does not decide.
+            with self.within(self.lanes.where(result, operator == "and")):
+                right = self.value(node)
+            result = logical(operator, result, right)
+        return result
+
+    def offsets(self, node: ast.Subscript) -> tuple[Buffer, np.ndarray, np.ndarray]:
+        """The buffer of an element, its flat offset and whether it exists, in each lane."""
+        if not isinstance(node.value, ast.Name):
+            raise Invalid(f"{ast.unparse(node)} is no element")
+        buffer = self.names[node.value.id]
+        offset, inside = np.zeros((), np.int64), self.lanes.runs
+        for index, size in zip(map(self.value, self._indices(node)), buffer.shape, strict=True):
+            if not index.exact or is_float(index.dtype):
+                raise Invalid(f"an index of {buffer.name} is not exact")
+            inside = inside & (index.data >= 0) & (index.data < size)
+            offset = offset * size + np.clip(index.data, 0, size - 1)
+        if buffer.scope != "global" and not inside[self.lanes.runs].all():
+            raise Invalid(f"an index lies outside of {buffer.name}")
+        return buffer, np.broadcast_to(offset, inside.shape), inside
+
+    def _element(self, node: ast.Subscript) -> Value:
+        buffer, offset, inside = self.offsets(node)
+        return self._loaded(buffer, offset, inside)
+
+    def _loaded(self, buffer: Buffer, offset: np.ndarray, inside: Any = None) -> Value:
+        inside = self.lanes.runs if inside is None else inside
+        flat = self.placed(buffer, offset)[inside]
+        found = buffer.load(flat)
+        self.own(buffer, "read", flat, inside)
+        data, error = np.zeros(inside.shape, found.data.dtype), np.zeros(inside.shape)
+        data[inside], error[inside] = found.data, found.error
+        return Value(data, error, buffer.dtype)
+
+    def placed(self, buffer: Buffer, offset: np.ndarray) -> np.ndarray:
+        """Flat offsets in a buffer, of which each lane may have its own."""
+        offset = np.broadcast_to(offset, self.lanes.runs.shape)
+        if buffer.private:
+            return np.arange(offset.size) * buffer.size + offset
+        return offset
+
+    def own(self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray) -> None:
+        """Note who touches elements: `Interpreter` does."""
+        raise NotImplementedError
+
+    def _call(self, function: str, args: list[ast.expr]) -> Value:
+        if function in ("if_then_else", "Select"):
+            return self._chosen(*args)
+        if function == "cast":
+            return cast(self._present(self.value(args[0])), ast.literal_eval(args[1]))
+        values = [self._present(self.value(arg)) for arg in args]
+        return called(function, values)
+
+    def _chosen(self, test: ast.expr, then: ast.expr, otherwise: ast.expr) -> Value:
+        condition = self.value(test)
+        with self.within(self.lanes.where(condition)):
+            a = self._present(self.value(then))
+        with self.within(self.lanes.where(condition, wanted=False)):
+            b = self._present(self.value(otherwise))
+        return select(condition, a, b)
+
+
+_OPERATOR = {text: kind() for kind, text in _BINARY.items()}
+
+
+def called(function: str, values: list[Value]) -> Value:
+    """A function of numbers, `T.<function>`."""
+    first = values[0]
+    if function in ("max", "min"):
+        return binary(function, *values)
+    if function == "clamp":
+        return binary("min", binary("max", first, values[1]), values[2])
+    if function == "ceildiv":
+        return _ceildiv(first, values[1])
+    if function == "abs":
+        return rounded(np.abs(first.data), first.error, first.dtype)
+    if function in _MONOTONE:
+        return monotone(*_arguments(function, first))
+    if function == "bool" or is_float(function) or np.issubdtype(storage(function), np.integer):
+        return cast(first, function)
+    raise Invalid(f"the interpreter does not know T.{function}")
+
+
+def _arguments(function: str, value: Value) -> tuple[Any, Value, int]:
+    compute, ulps = _MONOTONE[function]
+    return compute, value if value.dtype else cast(value, "float32"), ulps
+
+
+def _ceildiv(a: Value, b: Value) -> Value:
+    if not a.dtype and not b.dtype:
+        return literal(-(-int(a.data) // int(b.data)))
+    return binary("//", binary("-", binary("+", a, b), literal(1)), b)

@@ -1,0 +1,34 @@
+"""Random tile programs.
+
+A program is right by construction: no element is read before it is written, no two blocks and no two
+iterations of a `T.Parallel` touch an element that one of them writes, and numbers stay within their
+dtypes. (The interpreter checks it; what it refuses is a mistake here.) So a program that a target
+refuses, or that gives other numbers than the interpreter, shows a limit or a defect of the compiler.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.fuzz.kernels import KernelMaker
+from tests.fuzz.parts import Module
+from tests.fuzz.program import Program
+
+__all__ = ["generate"]
+
+
+def generate(seed: int, size: int = 10) -> Program:
+    """The program of a seed and a size: the same one on every machine.
+
+    Parameters
+    ----------
+    seed : int
+        Of the program and of its inputs.
+    size : int
+        The greatest number of statements of a kernel, those in loops and the last stores not counted.
+    """
+    rng = Random(seed)
+    module = Module(rng)
+    for _ in range(2 if rng.random() < 0.15 else 1):
+        KernelMaker(module, size).make()
+    return Program(module.source(seed), seed)

@@ -1,0 +1,329 @@
+"""The meaning of a program of the fuzzer, found by interpreting its text with numpy.
+
+It shares no code with the compiler: the text is parsed by Python's `ast`, tile operators are numpy on
+whole arrays, a `T.Parallel` is evaluated for all its iterations at once. Blocks run one by one.
+A program that has no meaning (see `tests.fuzz.memory` and `tests.fuzz.values`) raises `Invalid`.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.expressions import Expressions
+from tests.fuzz.memory import Buffer, Lanes, Owners
+from tests.fuzz.operators import OPERATORS, Access, reduce, scan, updated
+from tests.fuzz.values import Invalid, Value, literal
+
+__all__ = ["Interpreter"]
+
+_SERIAL = ("Pipelined", "serial", "unroll", "vectorized", "Serial", "Unroll", "Vectorized", "range")
+_HINTS = ("use_swizzle", "annotate_layout", "annotate_safe_value")
+_SCOPES = {"alloc_shared": "shared", "alloc_fragment": "fragment", "alloc_local": "local"}
+
+
+class Interpreter(Expressions):
+    """One call of a program.
+
+    Parameters
+    ----------
+    source : str
+        The text of a module with `@T.prim_func def main`, and perhaps macros.
+    sizes : mapping
+        The values of its dynamic extents.
+    arguments : mapping
+        For each parameter, the elements of a tensor or a number.
+    """
+
+    def __init__(self, source: str, sizes: Mapping[str, int], arguments: Mapping[str, Any]) -> None:
+        module = ast.parse(source)
+        self._functions = {f.name: f for f in module.body if isinstance(f, ast.FunctionDef)}
+        self.names = {name: literal(size, "int32") for name, size in sizes.items()}
+        self.lanes = Lanes.all_of(1)
+        self._globals = dict(self.names)
+        self._block = 0
+        self._in_parallel = False
+        self.tensors: dict[str, Buffer] = {}
+        for arg in self._functions["main"].args.args:
+            self._bind_argument(arg, arguments[arg.arg])
+
+    def run(self) -> dict[str, Buffer]:
+        """Run the program; the result has its tensors."""
+        self._body(self._functions["main"].body)
+        return self.tensors
+
+    def _bind_argument(self, arg: ast.arg, given: Any) -> None:
+        note = arg.annotation
+        if isinstance(note, ast.Call):
+            assert isinstance(note.args[0], ast.Tuple)
+            shape = tuple(self.integer(extent) for extent in note.args[0].elts)
+            buffer = Buffer(arg.arg, shape, ast.literal_eval(note.args[1]), "global")
+            buffer.fill(np.asarray(given))
+            self.names[arg.arg] = self.tensors[arg.arg] = buffer
+            return
+        assert isinstance(note, ast.Attribute)
+        self.names[arg.arg] = literal(given, note.attr)
+
+    # Statements ----------------------------------------------------------------------------------
+
+    def _body(self, statements: list[ast.stmt]) -> None:
+        """Run statements; a lane that meets `continue` leaves `self.lanes`."""
+        for statement in statements:
+            if not self.lanes.runs.any():
+                return
+            self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.With(
+                items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=names)]
+            ):
+                self._kernel(call, names, node.body)
+            case ast.For(iter=ast.Call() as call):
+                self._loop(node, call)
+            case ast.If():
+                self._branch(node)
+            case ast.Assign(targets=[target], value=value):
+                self._assign(target, value)
+            case ast.AugAssign(target=target, op=op, value=value):
+                self._assign(target, ast.BinOp(_as_load(target), op, value))
+            case ast.Expr(value=ast.Call() as call):
+                self._perform(call)
+            case ast.Continue():
+                stay = self.lanes.runs & self.lanes.maybe
+                self.lanes = Lanes(stay, self.lanes.maybe)
+            case ast.Pass() | ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                raise Invalid(f"the interpreter does not know {ast.unparse(node)}")
+
+    def _kernel(self, call: ast.Call, names: ast.expr | None, body: list[ast.stmt]) -> None:
+        extents = [self.integer(extent) for extent in call.args]
+        for tensor in self.tensors.values():
+            tensor.block_owners = Owners(tensor.size)
+        targets = names.elts if isinstance(names, ast.Tuple) else [names] if names else []
+        outer = dict(self.names)
+        for indices in itertools.product(*map(range, reversed(extents))):
+            self._block += 1
+            self.names = dict(outer)
+            for target, index in zip(targets, reversed(indices), strict=True):
+                self._bind(target, literal(index, "int32"))
+            self._body(body)
+        self.names = outer
+
+    def _bind(self, target: ast.expr, value: Value) -> None:
+        assert isinstance(target, ast.Name)
+        self.names[target.id] = value
+
+    def _branch(self, node: ast.If) -> None:
+        condition = self.value(node.test)
+        if not self._in_parallel:
+            if not condition.exact:
+                raise Invalid("a branch of a block is uncertain")
+            self._scoped(node.body if condition.data.all() else node.orelse)
+            return
+        outer = self.lanes
+        rest = Lanes(np.zeros_like(outer.runs), np.zeros_like(outer.maybe))
+        for body, wanted in ((node.body, True), (node.orelse, False)):
+            entered = outer.where(condition, wanted)
+            self.lanes = entered
+            self._scoped(body)
+            left = entered.runs & ~self.lanes.runs
+            # A lane that may have left goes on, and may not.
+            skipped = self._doubtful(body) & entered.maybe
+            runs = self.lanes.runs | (left & entered.maybe)
+            rest = rest.joined(Lanes(runs, outer.maybe | skipped))
+        self.lanes = Lanes(rest.runs & outer.runs, rest.maybe & outer.runs)
+
+    @staticmethod
+    def _doubtful(body: list[ast.stmt]) -> bool:
+        return any(isinstance(n, ast.Continue) for s in body for n in ast.walk(s))
+
+    def _scoped(self, body: list[ast.stmt]) -> None:
+        """Run a body whose names are unknown after it."""
+        outer = dict(self.names)
+        self._body(body)
+        self.names = outer
+
+    # Loops ---------------------------------------------------------------------------------------
+
+    def _loop(self, node: ast.For, call: ast.Call) -> None:
+        name = call.func.id if isinstance(call.func, ast.Name) else call.func.attr  # type: ignore[attr-defined]
+        if name == "Parallel":
+            self._parallel(node, call)
+        elif name == "Persistent":
+            self._persistent(node, call)
+        elif name == "grid":
+            spans = [range(self.integer(extent)) for extent in call.args]
+            for indices in itertools.product(*spans):
+                self._iteration(node, [literal(i, "int32") for i in indices])
+        elif name in _SERIAL:
+            for index in self._range(call.args):
+                self._iteration(node, [index])
+        else:
+            raise Invalid(f"the interpreter does not know loops over T.{name}")
+
+    def _iteration(self, node: ast.For, indices: list[Value], lanes: Lanes | None = None) -> None:
+        outer_lanes, outer_names = self.lanes, dict(self.names)
+        targets = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
+        for target, index in zip(targets, indices, strict=True):
+            self._bind(target, index)
+        self.lanes = lanes or self.lanes
+        self._body(node.body)
+        self.lanes, self.names = outer_lanes, outer_names
+
+    def _range(self, args: list[ast.expr]) -> Iterator[Value]:
+        bounds = [self.value(arg) for arg in args]
+        start, stop = (literal(0), bounds[0]) if len(bounds) == 1 else bounds[:2]
+        step = int(bounds[2].data) if len(bounds) == 3 else 1
+        first, last = int(start.data.reshape(-1)[0]), int(stop.data.reshape(-1)[0])
+        if np.any(start.data != first) or np.any(stop.data != last):
+            raise Invalid("the bounds of a loop differ from lane to lane")
+        for index in range(first, last, step):
+            yield literal(index, "int32")
+
+    def _parallel(self, node: ast.For, call: ast.Call) -> None:
+        if self._in_parallel:
+            raise Invalid("a T.Parallel in another one")
+        extents = [self.integer(extent) for extent in call.args]
+        grid = np.meshgrid(*map(np.arange, extents), indexing="ij")
+        indices = [Value(axis.reshape(-1), np.zeros(()), "int32") for axis in grid]
+        count = int(np.prod(extents))
+        touched = [b for b in self.names.values() if isinstance(b, Buffer) and b.scope != "local"]
+        for buffer in touched:
+            buffer.lane_owners = Owners(buffer.size)
+        self._in_parallel = True
+        self._iteration(node, indices, Lanes.all_of(count))
+        self._in_parallel = False
+        for buffer in touched:
+            buffer.lane_owners = None
+
+    def _persistent(self, node: ast.For, call: ast.Call) -> None:
+        """Tiles are visited in an order, and by blocks, that are the compiler's."""
+        domain, wave, index = call.args
+        assert isinstance(domain, ast.List)
+        extents = [self.integer(extent) for extent in domain.elts]
+        size, mine = self.integer(wave), self.integer(index)
+        for number, tile in enumerate(itertools.product(*map(range, extents))):
+            if number % size == mine:
+                self._block += 1
+                self._iteration(node, [literal(i, "int32") for i in tile])
+
+    # Assignments and calls -----------------------------------------------------------------------
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Subscript):
+            self._store(target, self.value(value))
+            return
+        assert isinstance(target, ast.Name)
+        if isinstance(value, ast.Call) and (made := self._allocated(target.id, value)):
+            self.names[target.id] = made
+            return
+        known = self.names.get(target.id)
+        if isinstance(known, Buffer):
+            self._write(known, np.zeros((), np.int64), self.lanes.runs, self.value(value))
+        else:
+            self.names[target.id] = self.value(value)
+
+    def _allocated(self, name: str, call: ast.Call) -> Buffer | None:
+        function = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        count = self.lanes.runs.size
+        if function == "alloc_var":
+            variable = Buffer(name, (), ast.literal_eval(call.args[0]), "local", count > 1)
+            variable.allocate(count)
+            start = [k.value for k in call.keywords if k.arg == "init"]
+            first = self.value(start[0]) if start else literal(0)
+            self._write(variable, np.zeros((), np.int64), np.ones(count, bool), first)
+            return variable
+        if function not in _SCOPES:
+            return None
+        assert isinstance(call.args[0], ast.Tuple)
+        shape = tuple(self.integer(extent) for extent in call.args[0].elts)
+        buffer = Buffer(name, shape, ast.literal_eval(call.args[1]), _SCOPES[function], count > 1)
+        return buffer.allocate(count)
+
+    def _store(self, target: ast.Subscript, value: Value) -> None:
+        buffer, offset, inside = self.offsets(target)
+        self._write(buffer, offset, inside, value)
+
+    def _write(self, buffer: Buffer, offset: np.ndarray, inside: np.ndarray, value: Value) -> None:
+        flat = self.placed(buffer, offset)[inside]
+        self.own(buffer, "written", flat, inside)
+        buffer.store(flat, _of_lanes(value, inside), self.lanes.maybe[inside])
+
+    def own(self, buffer: Buffer, how: str, offsets: np.ndarray, lanes: np.ndarray) -> None:
+        if buffer.scope == "local" and not buffer.private and self.lanes.runs.size > 1:
+            if how != "read":
+                raise Invalid(f"{buffer.name} of a thread is written in T.Parallel")
+        if buffer.lane_owners is not None:
+            getattr(buffer.lane_owners, how)(offsets, np.flatnonzero(lanes))
+        if buffer.block_owners is not None:
+            getattr(buffer.block_owners, how)(offsets, np.full(offsets.shape, self._block))
+
+    def _perform(self, call: ast.Call) -> None:
+        if isinstance(call.func, ast.Name):
+            self._expand(call)
+            return
+        assert isinstance(call.func, ast.Attribute)
+        name = call.func.attr
+        options = {str(k.arg): _constant(k.value) for k in call.keywords}
+        if name in _HINTS:
+            return
+        if name.startswith("atomic_"):
+            self._atomic(name.removeprefix("atomic_"), call.args[0], call.args[1])
+            return
+        if self._in_parallel:
+            raise Invalid(f"T.{name} in T.Parallel")
+        access, meaning = Access(self._block), OPERATORS[name]
+        if name == "fill":
+            meaning(access, self.region(call.args[0]), self.value(call.args[1]))  # type: ignore[operator]
+            return
+        regions = [self.region(arg) for arg in call.args]
+        if callable(meaning):
+            meaning(access, *regions, **options)
+        elif name.startswith("reduce_"):
+            reduce(access, regions[0], regions[1], meaning, **options)
+        else:
+            scan(access, regions[0], regions[1] if regions[1:] else None, meaning, **options)
+
+    def _expand(self, call: ast.Call) -> None:
+        """A macro is traced in place where it is called."""
+        assert isinstance(call.func, ast.Name)
+        macro = self._functions[call.func.id]
+        given = [self.names[a.id] if isinstance(a, ast.Name) else self.value(a) for a in call.args]
+        outer = self.names
+        self.names = {
+            **self._globals,
+            **dict(zip((a.arg for a in macro.args.args), given, strict=True)),
+        }
+        self._body(macro.body)
+        self.names = outer
+
+    def _atomic(self, kind: str, target: ast.expr, value: ast.expr) -> None:
+        if self._in_parallel:
+            assert isinstance(target, ast.Subscript)
+            number = self.value(value)
+            buffer, offset, inside = self.offsets(target)
+            flat = self.placed(buffer, offset)[inside]
+            self.own(buffer, "updated", flat, inside)
+            updated(buffer, flat, _of_lanes(number, inside), kind, self.lanes.maybe[inside])
+            return
+        access, source = Access(self._block), self.region(value)
+        access.update(self.region(target).like(source), access.read(source), kind)
+
+
+def _of_lanes(value: Value, lanes: np.ndarray) -> Value:
+    data = np.broadcast_to(value.data, lanes.shape)[lanes]
+    return Value(data, np.broadcast_to(value.error, lanes.shape)[lanes], value.dtype)
+
+
+def _as_load(target: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(target), mode="eval").body
+
+
+def _constant(node: ast.expr) -> Any:
+    return None if isinstance(node, ast.Attribute) else ast.literal_eval(node)

@@ -1,0 +1,307 @@
+"""What the tile operators mean to the interpreter: numpy on whole tiles.
+
+A `Region` is an operand: a buffer, the origin of a tile in it and the tile's extents. What a tile has
+outside a tensor reads as zero and is not written; outside another tile there is nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.memory import Buffer
+from tests.fuzz.sums import is_coarse, order_error, sum_of, summed_in
+from tests.fuzz.values import EPSILON, Invalid, Value, binary, cast, is_float, literal, rounded
+
+__all__ = ["OPERATORS", "Region"]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A tile in a buffer; `extents` is None where the buffer is indexed by an element alone."""
+
+    buffer: Buffer
+    origin: tuple[int, ...]
+    extents: tuple[int, ...] | None
+
+    @staticmethod
+    def whole(buffer: Buffer) -> Region:
+        return Region(buffer, (0,) * len(buffer.shape), buffer.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents, without those that are 1."""
+        return tuple(e for e in self.extents or () if e != 1)
+
+    def like(self, other: Region) -> Region:
+        """The region with the other's extents, aligned at the last axes, where it has none."""
+        if self.extents is not None:
+            return self
+        shape = (1,) * len(self.origin) + (other.extents or (1,))
+        return Region(self.buffer, self.origin, shape[len(shape) - len(self.origin) :])
+
+    def offsets(self) -> tuple[np.ndarray, np.ndarray]:
+        """Flat offsets of the tile's elements, and which of them lie in the buffer."""
+        axes = [
+            np.arange(low, low + n) for low, n in zip(self.origin, self.extents or (), strict=True)
+        ]
+        grid = np.meshgrid(*axes, indexing="ij")
+        inside = np.ones(self.extents or (), bool)
+        offsets = np.zeros(self.extents or (), np.int64)
+        for index, size in zip(grid, self.buffer.shape, strict=True):
+            inside &= (index >= 0) & (index < size)
+            offsets = offsets * size + index
+        if self.buffer.scope != "global" and not inside.all():
+            raise Invalid(f"a region lies outside of {self.buffer.name}")
+        return offsets, inside
+
+
+class Access:
+    """Reads and writes regions for a block, whose number is kept beside the elements of tensors."""
+
+    def __init__(self, block: int) -> None:
+        self._block = block
+
+    def read(self, region: Region) -> Value:
+        """A tile's elements, zero outside a tensor, without axes of extent 1."""
+        offsets, inside = region.offsets()
+        found = region.buffer.load(offsets[inside])
+        self._own(region.buffer, "read", offsets[inside])
+        data = np.zeros(inside.shape, found.data.dtype)
+        error = np.zeros(inside.shape)
+        data[inside], error[inside] = found.data, found.error
+        return Value(data.reshape(region.shape), error.reshape(region.shape), found.dtype)
+
+    def write(self, region: Region, value: Value) -> None:
+        """Write a tile, without what lies outside a tensor."""
+        offsets, inside = region.offsets()
+        shaped = Value(
+            np.broadcast_to(value.data, region.shape).reshape(inside.shape)[inside],
+            np.broadcast_to(value.error, region.shape).reshape(inside.shape)[inside],
+            value.dtype,
+        )
+        self._own(region.buffer, "written", offsets[inside])
+        region.buffer.store(offsets[inside], shaped, np.zeros(shaped.data.shape, bool))
+
+    def update(self, region: Region, value: Value, kind: str) -> None:
+        """Update a tile atomically."""
+        offsets, inside = region.offsets()
+        data = np.broadcast_to(value.data, region.shape).reshape(inside.shape)[inside]
+        error = np.broadcast_to(value.error, region.shape).reshape(inside.shape)[inside]
+        self._own(region.buffer, "updated", offsets[inside])
+        updated(region.buffer, offsets[inside], Value(data, error, value.dtype), kind)
+
+    def _own(self, buffer: Buffer, how: str, offsets: np.ndarray) -> None:
+        if buffer.block_owners is not None:
+            owner = np.full(offsets.shape, self._block)
+            getattr(buffer.block_owners, how)(offsets, owner)
+
+
+def updated(
+    buffer: Buffer, offsets: np.ndarray, value: Value, kind: str, maybe: Any = None
+) -> None:
+    """An atomic update of elements."""
+    maybe = np.zeros(offsets.shape, bool) if maybe is None else maybe
+    if not buffer.defined[offsets].all():
+        raise Invalid(f"an element of {buffer.name} is updated before it is written")
+    if kind == "add":
+        buffer.add(offsets, value, maybe)
+    else:
+        buffer.extreme(offsets, value, maybe, largest=kind == "max")
+
+
+def copy(access: Access, src: Region, dst: Region) -> None:
+    """The source is read before the target is written."""
+    src, dst = src.like(dst), dst.like(src)
+    if src.shape != dst.shape:
+        raise Invalid("a copy between tiles of different shapes")
+    access.write(dst, access.read(src))
+
+
+def fill(access: Access, dst: Region, value: Value) -> None:
+    """One value everywhere."""
+    access.write(dst, cast(value, dst.buffer.dtype))
+
+
+def clear(access: Access, dst: Region) -> None:
+    """Zero everywhere."""
+    fill(access, dst, literal(0))
+
+
+def transpose(access: Access, src: Region, dst: Region) -> None:
+    """The last two axes exchanged."""
+    value = access.read(src)
+    if len(src.shape) != 2 or dst.shape != src.shape[::-1]:
+        raise Invalid("a transposition of tiles that do not fit")
+    access.write(dst, Value(value.data.T, value.error.T, value.dtype))
+
+
+def gemm(
+    access: Access,
+    a: Region,
+    b: Region,
+    c: Region,
+    transpose_A: bool = False,
+    transpose_B: bool = False,
+    clear_accum: bool = False,
+    policy: Any = None,
+) -> None:
+    """`C += A @ B`: products are exact or rounded to the accumulator's dtype."""
+    left, right = access.read(_matrix(a)), access.read(_matrix(b))
+    dtype = c.buffer.dtype
+    x, ex = (m.T if transpose_A else m for m in _matrices(left, a))
+    y, ey = (m.T if transpose_B else m for m in _matrices(right, b))
+    if x.shape[1] != y.shape[0]:
+        raise Invalid("a product of tiles that do not fit")
+    via = summed_in(dtype)
+    terms = x[:, :, None] * y[None, :, :]
+    if is_float(via) and not is_float(left.dtype):
+        terms = terms.astype(np.float64)
+    error = abs(x)[:, :, None] * ey[None] + ex[:, :, None] * (abs(y) + ey)[None]
+    product = sum_of(Value(terms, error, via), 1, via, _product_error(left.dtype, via))
+    before = literal(0, via) if clear_accum else cast(access.read(_matrix(c)), via)
+    before = Value(
+        before.data.reshape(product.data.shape) if not clear_accum else before.data,
+        before.error.reshape(product.data.shape) if not clear_accum else before.error,
+        via,
+    )
+    result = cast(binary("+", before, product), dtype)
+    error = _in_any_order(before, terms, product, via)
+    if dtype == "float16":
+        error = error + _rounded_between(before, terms)
+    result = Value(result.data, result.error + error, result.dtype)
+    shape = _matrix(c).shape
+    access.write(_matrix(c), Value(result.data.reshape(shape), result.error.reshape(shape), dtype))
+
+
+def _in_any_order(before: Value, terms: np.ndarray, product: Value, via: str) -> Any:
+    """The accumulator may be rounded after each product that is added to it."""
+    if not is_float(via):
+        return 0.0
+    absolute = np.abs(terms).sum(axis=1) + np.abs(before.data)
+    coarse = is_coarse(terms).all(axis=1) & is_coarse(before.data)
+    return order_error(absolute, product.error + before.error, coarse, terms.shape[1] + 1, via)
+
+
+def _rounded_between(before: Value, terms: np.ndarray) -> Any:
+    """Matrix units round a float16 accumulator after each instruction, of eight products or more."""
+    absolute = np.abs(terms).sum(axis=1) + np.abs(before.data)
+    coarse = is_coarse(terms).all(axis=1) & is_coarse(before.data)
+    count = terms.shape[1] // 8 + 1
+    return order_error(absolute, before.error, coarse, count, "float16")
+
+
+def _product_error(dtype: str, via: str) -> float:
+    """Tensor cores multiply float32 as tf32, whose eleven bits hold quarters and integers."""
+    if not is_float(via):
+        return 0.0
+    return 4 * EPSILON["float16"] if dtype == "float32" else 0.0
+
+
+def _matrix(region: Region) -> Region:
+    return region if region.extents is not None else Region.whole(region.buffer)
+
+
+def _matrices(value: Value, region: Region) -> list[np.ndarray]:
+    extents = _matrix(region).extents or ()
+    return [part.reshape(extents[-2:]) for part in (value.data, value.error)]
+
+
+_BITS = {"bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor}
+
+
+def reduce(
+    access: Access,
+    src: Region,
+    dst: Region,
+    kind: str,
+    dim: int = -1,
+    clear: bool = True,
+) -> None:
+    """The elements along an axis combined, with what the result holds where `clear` is false."""
+    value = access.read(src)
+    extents = src.extents or ()
+    data, error = value.data.reshape(extents), value.error.reshape(extents)
+    if kind.startswith("abs"):
+        data, kind = np.abs(data), kind[3:]
+    result = _combined(Value(data, error, value.dtype), kind, dim)
+    if not clear:
+        before = access.read(dst)
+        before = cast(
+            Value(
+                before.data.reshape(result.data.shape),
+                before.error.reshape(result.data.shape),
+                before.dtype,
+            ),
+            result.dtype,
+        )
+        stacked = Value(
+            np.stack([result.data, before.data]),
+            np.stack([result.error, before.error]),
+            result.dtype,
+        )
+        result = _combined(stacked, kind, 0)
+    result = cast(result, dst.buffer.dtype)
+    shape = dst.shape
+    access.write(dst, Value(result.data.reshape(shape), result.error.reshape(shape), result.dtype))
+
+
+def _combined(value: Value, kind: str, axis: int) -> Value:
+    data, error = value.data, value.error
+    if kind == "sum":
+        return sum_of(value, axis, summed_in(value.dtype))
+    if kind in _BITS:
+        return Value(_BITS[kind].reduce(data, axis=axis), np.zeros(()), value.dtype)
+    extreme = data.max(axis=axis) if kind == "max" else data.min(axis=axis)
+    return Value(extreme, error.max(axis=axis), value.dtype)
+
+
+def scan(
+    access: Access,
+    src: Region,
+    dst: Region | None,
+    kind: str,
+    dim: int = 0,
+    reverse: bool = False,
+) -> None:
+    """Running totals along an axis."""
+    dst = src if dst is None else dst
+    value = access.read(src)
+    extents = src.extents or ()
+    data, error = value.data.reshape(extents), value.error.reshape(extents)
+    if reverse:
+        data, error = np.flip(data, dim), np.flip(error, dim)
+    if kind == "max":
+        totals, errors = np.maximum.accumulate(data, dim), np.maximum.accumulate(error, dim)
+        result = Value(totals, errors, value.dtype)
+    else:
+        result = _running_sum(Value(data, error, value.dtype), dim)
+    result = cast(result, dst.buffer.dtype)
+    parts = [np.flip(part, dim) if reverse else part for part in (result.data, result.error)]
+    access.write(dst, Value(*(part.reshape(dst.shape) for part in parts), result.dtype))
+
+
+def _running_sum(value: Value, dim: int) -> Value:
+    via = summed_in(value.dtype)
+    totals, errors = np.cumsum(value.data, dim), np.cumsum(value.error, dim)
+    if is_float(via):
+        absolute = np.cumsum(np.abs(value.data), dim)
+        coarse = np.logical_and.accumulate(is_coarse(value.data), dim)
+        errors = errors + order_error(absolute, errors, coarse, value.data.shape[dim], via)
+        return Value(totals, errors, via)
+    return rounded(totals, errors, via)
+
+
+OPERATORS = {
+    "copy": copy,
+    "fill": fill,
+    "clear": clear,
+    "transpose": transpose,
+    "gemm": gemm,
+    **{f"reduce_{kind}": kind for kind in ("sum", "max", "min", "abssum", "absmax", *_BITS)},
+    "cumsum": "sum",
+    "cummax": "max",
+}
+"""Tile operators by their name in the language: what they do, or how they combine."""

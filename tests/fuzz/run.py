@@ -1,0 +1,232 @@
+"""Compile a program of the fuzzer for a target, call it, and compare with its meaning."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import traceback
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.interpret import Buffer
+from tests.fuzz.program import Program, mismatch
+from tests.fuzz.values import storage
+
+__all__ = ["TARGETS", "Outcome", "run"]
+
+_BAND = 1024
+_PATTERN = 0x7B  # large as a float of any width, odd as an integer
+_ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
+TARGETS = ("llvm", "metal", "cuda", "gpu")
+"""The CPU, Metal's emulator, CUDA compiled by NVRTC and not run, CUDA on the GPU of this machine."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a program on a target.
+
+    Attributes
+    ----------
+    kind : str
+        "passed"; "refused", by an error of tvmtile; "wrong" numbers; "internal", an exception of
+        another kind or a crash; "invalid", a program without a meaning; "slow".
+    detail : str
+        The error, or the first element that is wrong.
+    seconds : float
+        Of processor time, that compiling, the calls and the comparison took.
+    """
+
+    kind: str
+    detail: str = ""
+    seconds: float = 0.0
+
+    @property
+    def is_failure(self) -> bool:
+        """A defect, of the compiler or of the fuzzer."""
+        return self.kind not in ("passed", "refused")
+
+    @property
+    def reason(self) -> str:
+        """The first line of the detail, without what differs from program to program."""
+        return self.detail.strip().partition("\n")[0][:160]
+
+
+class Band(Exception):
+    """An element outside of a tensor was written."""
+
+
+class Guarded:
+    """A tensor in the middle of a larger one, whose other bytes nobody may change."""
+
+    def __init__(self, elements: np.ndarray, dtype: str, device: str) -> None:
+        import torch
+
+        stored = np.ascontiguousarray(elements).astype(storage(dtype))
+        memory = np.full(stored.nbytes + 2 * _BAND, _PATTERN, np.uint8)
+        memory[_BAND : _BAND + stored.nbytes] = np.frombuffer(stored.tobytes(), np.uint8)
+        self._size, self._shape, self._dtype = stored.nbytes, stored.shape, stored.dtype
+        # An allocation of torch is aligned for vectors, and so is the band's end.
+        self._memory = torch.empty(memory.size, dtype=torch.uint8, device=device)
+        self._memory.copy_(torch.from_numpy(memory))
+        inner = self._memory[_BAND : _BAND + stored.nbytes]
+        self.tensor = inner.view(getattr(torch, dtype)).view(stored.shape)
+
+    def elements(self) -> np.ndarray:
+        """The elements; `Band` if something beside them has changed."""
+        memory = self._memory.cpu().numpy()
+        outside = np.concatenate([memory[:_BAND], memory[_BAND + self._size :]])
+        if np.any(outside != _PATTERN):
+            raise Band("memory outside of the tensor was written")
+        inner = memory[_BAND : _BAND + self._size].tobytes()
+        return np.frombuffer(inner, self._dtype).reshape(self._shape)
+
+
+def loaded(program: Program, directory: Path) -> ModuleType:
+    """The module of a program; it is in a file, where the tracer and error messages find its lines."""
+    path = directory / f"program_{program.seed}.py"
+    path.write_text(program.source)
+    spec = importlib.util.spec_from_file_location(f"program_{program.seed}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compiled(program: Program, target: str, directory: Path) -> Any:
+    """The kernel of a program."""
+    import tvmtile
+
+    function = loaded(program, directory).main
+    if target == "metal":
+        return tvmtile.compile(function, target="metal", execution_backend="emulator")
+    if target == "gpu":
+        return tvmtile.compile(function, target="cuda")
+    if target == "cuda":
+        arch = _ARCHITECTURES[program.seed % len(_ARCHITECTURES)]
+        kernel = tvmtile.compile(function, target={"kind": "cuda", "arch": arch})
+        assert kernel.cubin
+        return kernel
+    return tvmtile.compile(function, target=target)
+
+
+def called(kernel: Any, program: Program, call: int, device: str) -> dict[str, np.ndarray]:
+    """What the tensors hold after a call."""
+    given = program.arguments(call)
+    dtypes = {
+        arg.arg: _dtype_of(arg)
+        for arg in program.parameters
+        if isinstance(given[arg.arg], np.ndarray)
+    }
+    guarded = {name: Guarded(given[name], dtype, device) for name, dtype in dtypes.items()}
+    kernel(*(guarded[n].tensor if n in guarded else given[n].item() for n in given))
+    return {name: tensor.elements() for name, tensor in guarded.items()}
+
+
+def _dtype_of(arg: Any) -> str:
+    return str(arg.annotation.args[1].value)
+
+
+def _wrong(results: dict[str, np.ndarray], expected: dict[str, Buffer]) -> str:
+    found = (mismatch(expected[name], result) for name, result in results.items())
+    return next((message for message in found if message), "")
+
+
+def _checked(program: Program, target: str, kernel: Any, expected: list[dict[str, Buffer]]) -> str:
+    """What is wrong with a kernel's results: two calls, and the first one again."""
+    device = "cuda" if target == "gpu" else "cpu"
+    earlier: list[dict[str, np.ndarray]] = []
+    for call in (0, 1, 0):
+        results = called(kernel, program, call, device)
+        if message := _wrong(results, expected[call]):
+            return f"call {len(earlier)}: {message}"
+        earlier.append(results)
+    for name, first in earlier[0].items():
+        # Atomic additions of floats come in any order.
+        again = earlier[2][name]
+        if "atomic_add" not in program.source and first.tobytes() != again.tobytes():
+            return f"{name} differs when the call is repeated"
+    return ""
+
+
+def run(program: Program, target: str, directory: Path, limit: float = 10.0) -> Outcome:
+    """Compile a program, call it and compare.
+
+    Parameters
+    ----------
+    program : Program
+        The program; it is found invalid before it is compiled.
+    target : str
+        One of `TARGETS`.
+    directory : Path
+        Where its file is written.
+    limit : float
+        Seconds after which it is slow.
+    """
+    from tests.fuzz.values import Invalid
+
+    try:
+        expected = [program.meaning(call) for call in (0, 1)]
+    except Invalid as error:
+        return Outcome("invalid", str(error))
+    start = _processor_time()
+    outcome = _tried(program, target, directory, expected)
+    seconds = _processor_time() - start
+    if outcome.kind == "passed" and seconds > limit:
+        return Outcome("slow", f"{seconds:.1f} s", seconds)
+    return Outcome(outcome.kind, outcome.detail, seconds)
+
+
+def _processor_time() -> float:
+    """Seconds of this process and of the compilers that it started, on however busy a machine."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+def _tried(
+    program: Program, target: str, directory: Path, expected: list[dict[str, Buffer]]
+) -> Outcome:
+    from tvmtile.errors import (
+        CudaCompileError,
+        MetalCompileError,
+        MetalEmulationError,
+        TileError,
+        TileWarning,
+        VerifyError,
+    )
+
+    # What a valid program must never meet, although tvmtile raises it.
+    defects = (CudaCompileError, MetalCompileError, MetalEmulationError, VerifyError)
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", TileWarning)
+            stack.enter_context(verified())
+            kernel = compiled(program, target, directory)
+        message = "" if target == "cuda" else _checked(program, target, kernel, expected)
+    except defects as error:
+        return Outcome("internal", f"{type(error).__name__}: {error}")
+    except TileError as error:
+        kind = "internal" if "TVM can't compile" in str(error) else "refused"
+        return Outcome(kind, f"{type(error).__name__}: {error}")
+    except Band as error:
+        return Outcome("wrong", str(error))
+    except Exception as error:  # noqa: BLE001 - whatever comes is a finding
+        where = "".join(traceback.format_exception(error)[-6:])
+        return Outcome("internal", f"{type(error).__name__}: {error}\n{where}")
+    return Outcome("wrong", message) if message else Outcome("passed")
+
+
+def verified() -> Any:
+    """What must hold between tvmtile's passes is checked."""
+    import tvm
+
+    from tvmtile.passes import Verifier
+
+    return tvm.transform.PassContext(instruments=[Verifier()])

@@ -1,0 +1,168 @@
+"""Random programs on the CPU and on Metal's emulator; and that the fuzzer finds defects."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+
+from tests.fuzz.generate import generate
+from tests.fuzz.program import Program
+from tests.fuzz.run import run
+from tests.fuzz.shrink import shrink
+from tvmtile.pipeline import LOWERING
+from tvmtile.tileop.fill import Fill
+
+SEEDS = {"cpu_seed": 80, "metal_seed": 20}
+"""How many programs run where `--fuzz-seeds` does not say."""
+SIZE = 3
+"""Small programs: eighty of them take the CPU target less than a minute."""
+SLOW = {2, 27, 31, 57, 77}
+"""Dynamic columns and divisions by dynamic extents, which the CPU target compiles slowly."""
+BROKEN = pytest.mark.xfail(
+    reason="TVM: Detected bound for i conflicts with memorization", strict=False
+)
+_OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
+DOCUMENTED = {
+    "llvm": (_OUTSIDE,),
+    "metal": (
+        _OUTSIDE,
+        r"T.Kernel: threads=\d+, but ",
+        r"gemm: an accumulator of \[\d+, \d+\] does not consist of 8x8 matrices",
+    ),
+}
+"""What a target refuses by its documentation."""
+
+_has_compiler = shutil.which("g++") is not None or shutil.which("clang++") is not None
+emulated = pytest.mark.skipif(not _has_compiler, reason="the emulator needs a C++ compiler")
+
+
+def pytest_generate_tests(metafunc):
+    """The programs of the first seeds, on each target."""
+    for name in SEEDS.keys() & set(metafunc.fixturenames):
+        count = metafunc.config.getoption("fuzz_seeds")
+        seeds = range(SEEDS[name] if count is None else count)
+        marks = dict.fromkeys(SLOW, pytest.mark.slow) | {45: BROKEN}
+        marked = [pytest.param(s, marks=marks[s]) if s in marks else s for s in seeds]
+        metafunc.parametrize(name, marked)
+
+
+def check(seed, target, directory):
+    outcome = run(generate(seed, SIZE), target, directory)
+    if outcome.kind == "refused":
+        reason = outcome.detail.partition(": ")[2]
+        assert any(re.match(known, reason) for known in DOCUMENTED[target]), outcome.detail
+        return
+    assert outcome.kind == "passed", f"{outcome.kind}: {outcome.detail}"
+
+
+def test_programs_on_the_cpu(cpu_seed, tmp_path):
+    check(cpu_seed, "llvm", tmp_path)
+
+
+@emulated
+def test_programs_on_metal(metal_seed, tmp_path):
+    check(metal_seed, "metal", tmp_path)
+
+
+def test_a_seed_always_gives_the_same_program():
+    assert generate(7).source == generate(7).source
+    assert generate(7).source != generate(8).source
+
+
+# The fuzzer finds what is broken on purpose -----------------------------------------------------
+
+
+def first_failure(target, directory, wanted, count, size=4):
+    """The first of some programs that fails; those without the text `wanted` are not compiled."""
+    for seed in set(range(count)) - SLOW:
+        program = generate(seed, size)
+        if not re.search(wanted, program.source):
+            continue
+        outcome = run(program, target, directory)
+        if outcome.is_failure:
+            return outcome, program
+    pytest.fail(f"none of {count} programs fails")
+
+
+def test_a_wrong_fill_is_found(monkeypatch, tmp_path):
+    as_loops = Fill.as_loops
+    monkeypatch.setattr(Fill, "as_loops", lambda op: as_loops(Fill(op.dst, 5)))
+    outcome, _ = first_failure("llvm", tmp_path, r"T\.(clear|fill)", 40)
+    assert outcome.kind == "wrong"
+    assert " is 5" in outcome.detail
+
+
+def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
+    from tvmtile.passes import guard_global_access
+
+    bounds = guard_global_access._bounds
+    monkeypatch.setattr(
+        guard_global_access, "_bounds", lambda low, high, extent: bounds(low, high - 1, extent)
+    )
+    outcome, _ = first_failure("llvm", tmp_path, r"O\d+: T.Tensor", 40)
+    assert outcome.kind == "wrong"
+
+
+@emulated
+def test_missing_barriers_are_found(monkeypatch, tmp_path):
+    from tvmtile.passes import InsertBarriers
+
+    kept = tuple(p for p in LOWERING["metal"] if p is not InsertBarriers)
+    monkeypatch.setitem(LOWERING, "metal", kept)
+    outcome, _ = first_failure("metal", tmp_path, r"T.reduce|T.gemm|T.cumsum", 40)
+    assert outcome.kind == "internal"
+    assert "race" in outcome.detail
+
+
+# Shrinking ---------------------------------------------------------------------------------------
+
+
+def test_a_failing_program_is_made_smaller():
+    program = Program(
+        """
+@T.prim_func
+def main(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "float32"), C: T.Tensor((8,), "int32")):
+    with T.Kernel(1, threads=32) as bx:
+        s = T.alloc_shared((8,), "float32")
+        u = T.alloc_shared((8,), "float32")
+        T.copy(A, s)
+        T.copy(s, u)
+        for i in T.Parallel(8):
+            if i > 2:
+                u[i] = T.max(s[i] + T.exp(s[i]), T.float32(1))
+        T.copy(u, B)
+""",
+        seed=3,
+    )
+    smaller = shrink(program, lambda candidate: "T.exp" in candidate.source)
+    body = smaller.source[smaller.source.index("threads") :].splitlines()[1:]
+    assert [line.strip() for line in body] == [
+        "s = T.alloc_shared((8,), 'float32')",
+        "u = T.alloc_shared((8,), 'float32')",
+        "T.copy(A, s)",
+        "for i in T.Parallel(8):",
+        "u[i] = T.exp(s[i])",
+    ]
+    assert "B:" not in smaller.source
+
+
+def test_what_has_no_meaning_is_not_a_smaller_program():
+    program = Program(
+        """
+@T.prim_func
+def main(A: T.Tensor((8,), "float32")):
+    with T.Kernel(1, threads=32) as bx:
+        s = T.alloc_shared((8,), "float32")
+        T.clear(s)
+        T.copy(s, A)
+""",
+        seed=0,
+    )
+    tried = []
+    smaller = shrink(
+        program, lambda candidate: tried.append(candidate) or "T.copy" in candidate.source
+    )
+    assert "T.clear" in smaller.source
+    assert all("T.clear" in t.source or "T.copy" not in t.source for t in tried)

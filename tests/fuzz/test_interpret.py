@@ -1,0 +1,164 @@
+"""The interpreter of the fuzzer against programs whose results are worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fuzz.interpret import Interpreter
+from tests.fuzz.program import mismatch
+from tests.fuzz.values import Invalid, Value, binary, cast, compare, literal, monotone, select
+
+
+def interpreted(body, tensors, dtype="float32", sizes=None):
+    """What the tensors hold after the body of a kernel of two blocks."""
+    shapes = {name: np.shape(value) for name, value in tensors.items()}
+    notes = [f'{n}: T.Tensor(({", ".join(map(str, s))},), "{dtype}")' for n, s in shapes.items()]
+    lines = "\n".join("        " + line for line in body.strip("\n").splitlines())
+    source = (
+        f"@T.prim_func\ndef main({', '.join(notes)}):\n    with T.Kernel(2, threads=32) as bx:\n"
+    )
+    return Interpreter(source + lines, sizes or {}, tensors).run()
+
+
+def data(buffer):
+    return buffer.data.reshape(buffer.shape).tolist()
+
+
+def test_copies_read_zero_outside_a_tensor_and_do_not_write_there():
+    body = """
+s = T.alloc_shared((4,), "float32")
+T.copy(A[bx * 4 - 1], s)
+T.copy(s, B[bx * 4])
+"""
+    results = interpreted(body, {"A": [1, 2, 3, 4, 5], "B": [9] * 6})
+    assert data(results["B"]) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_copy_reads_its_source_before_it_writes():
+    body = """
+s = T.alloc_shared((4,), "float32")
+T.copy(A, s)
+T.copy(s[0:3], s[1:4])
+if bx == 0:
+    T.copy(s, B)
+"""
+    results = interpreted(body, {"A": [1, 2, 3, 4], "B": [0] * 4})
+    assert data(results["B"]) == [1, 1, 2, 3]
+
+
+def test_conditions_continue_and_inner_loops():
+    body = """
+for i in T.Parallel(4):
+    t = T.alloc_var("float32", init=1)
+    for q in T.serial(3):
+        if q == i:
+            continue
+        t = t + T.cast(q, "float32")
+    if i % 2 == 0:
+        if bx == 1:
+            continue
+        B[bx, i] = t
+    else:
+        B[bx, i] = -t
+"""
+    results = interpreted(body, {"B": np.full((2, 4), 7)})
+    assert data(results["B"]) == [[4, -3, 2, -4], [7, -3, 7, -4]]
+
+
+def test_reductions_scans_and_products():
+    body = """
+s = T.alloc_shared((2, 3), "float32")
+r = T.alloc_fragment((2,), "float32")
+c = T.alloc_fragment((2, 2), "float32")
+T.copy(A[bx * 2, 0], s)
+T.reduce_max(s, r, dim=1)
+T.copy(r, M[bx * 2])
+T.gemm(s, s, c, transpose_B=True, clear_accum=True)
+T.copy(c, P[bx * 2, 0])
+T.cumsum(s, dim=1, reverse=True)
+T.copy(s, C[bx * 2, 0])
+"""
+    a = np.arange(12).reshape(4, 3) - 3.0
+    tensors = {"A": a, "M": np.zeros(4), "P": np.zeros((4, 2)), "C": np.zeros((4, 3))}
+    results = interpreted(body, tensors)
+    assert data(results["M"]) == a.max(1).tolist()
+    assert data(results["C"]) == a[:, ::-1].cumsum(1)[:, ::-1].tolist()
+    assert data(results["P"]) == np.concatenate([a[:2] @ a[:2].T, a[2:] @ a[2:].T]).tolist()
+    assert not results["P"].error.any()
+
+
+def test_blocks_and_iterations_add_atomically():
+    body = """
+for i in T.Parallel(5):
+    T.atomic_add(B[i % 2], i + 1)
+"""
+    results = interpreted(body, {"B": [10, 20]}, dtype="int32")
+    assert data(results["B"]) == [10 + 2 * (1 + 3 + 5), 20 + 2 * (2 + 4)]
+
+
+def test_persistent_blocks_visit_each_tile_once():
+    body = """
+for i, j in T.Persistent([3, 2], 2, bx):
+    B[i, j] = B[i, j] + 1
+"""
+    assert data(interpreted(body, {"B": np.zeros((3, 2))})["B"]) == np.ones((3, 2)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('s = T.alloc_shared((4,), "float32")\nT.copy(s, A[bx * 4])', "read before it is written"),
+        (
+            "for i in T.Parallel(3):\n    A[i + 4 * bx] = A[i + 1 + 4 * bx]",
+            "read and written by two",
+        ),
+        ("for i in T.Parallel(4):\n    A[4 * bx] = 1.0", "written by two at a time"),
+        ("A[0] = 1.0", "written by two at a time"),  # blocks
+        ("for i in T.Parallel(1):\n    T.atomic_add(A[0], 1.0)\nA[0] = 1.0", "updated"),
+        (
+            's = T.alloc_shared((4,), "float32")\nfor i in T.Parallel(4):\n    s[i + 1] = 0.0',
+            "outside",
+        ),
+        ("A[bx * 4] = T.cast(A[0], 'int32') + T.int64(1)", "int32 meets int64"),
+        ("A[bx + T.cast(A[1] / 3.0 * 3.0, 'int32')] = 1.0", "not exact"),
+        ("A[bx] = 2.5 * bx", "2.5 meets int32"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(body, message):
+    with pytest.raises(Invalid, match=message):
+        interpreted(body, {"A": [1.0] * 8})
+
+
+def test_an_error_grows_only_where_a_number_is_rounded():
+    third = binary("/", literal(1.0, "float32"), literal(3.0, "float32"))
+    assert 0 < third.error < 1e-6
+    assert binary("*", literal(1.5, "float16"), literal(2.5, "float16")).error == 0
+    assert cast(literal(1.0009765625, "float32"), "float16").error == 0
+    assert 0 < cast(literal(1.0001, "float64"), "float16").error < 2e-3
+    assert cast(literal(-2.5, "float32"), "int32").data == -2
+    assert cast(literal(300, "int32"), "uint8").data == 44
+
+
+def test_a_comparison_that_rounding_decides_is_uncertain():
+    third = binary("/", literal(1.0, "float32"), literal(3.0, "float32"))
+    near = compare("<", binary("*", third, literal(3.0)), literal(1.0))
+    assert near.error == 1
+    chosen = select(near, literal(5.0, "float32"), literal(1.0, "float32"))
+    assert chosen.error == 4
+    assert compare("<", third, literal(1.0)).error == 0
+    assert select(compare("<", third, literal(1.0)), literal(5.0), literal(1.0)).error == 0
+
+
+def test_functions_carry_the_errors_of_their_arguments():
+    about_two = Value(np.asarray(2.0), np.asarray(0.5), "float32")
+    assert monotone(np.floor, about_two, 0).error == pytest.approx(1)
+    root = monotone(np.sqrt, about_two, 4)
+    assert np.sqrt(2.0) - np.sqrt(1.5) < root.error < 0.2
+
+
+def test_a_mismatch_names_the_first_element_that_is_wrong():
+    buffer = interpreted("A[bx] = 2 * bx", {"A": [7.0, 7.0, 7.0]})["A"]
+    assert mismatch(buffer, np.array([0.0, 2.0, 7.0], np.float32)) == ""
+    text = "A[1] is 2.5, not 2.0 (+-0.0e+00); 2 of 3 elements differ"
+    assert mismatch(buffer, np.array([0.0, 2.5, np.nan], np.float32)) == text
