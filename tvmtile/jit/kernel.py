@@ -148,7 +148,7 @@ class Kernel:
 
     def _launch_or_dispatch(self, *args: Any) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""
-        if "torch" not in sys.modules:
+        if sys.modules.get("torch") is None:
             self._launch(*args)
             return
         from tvmtile.jit.torch_calls import as_torch_operator
