@@ -82,6 +82,7 @@ from tvmtile.passes import (
     SwizzleShared,
     UnswitchConditions,
     WidenIndices,
+    WrapUnsignedOnCpu,
 )
 from tvmtile.passes.check_buffers import CheckBuffers
 from tvmtile.passes.kernels import is_tile_program
@@ -121,6 +122,7 @@ _CPU: tuple[Any, ...] = (
     LowerElementOp,  # atomics and others on single elements become instructions and calls
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
+    WrapUnsignedOnCpu,  # arithmetic of unsigned integers wraps
     ShortCircuitOnCpu,  # the right side of `and` is looked at only where the left one holds
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     WidenIndices,  # elements of large tensors are numbered in 64 bits

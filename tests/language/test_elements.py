@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -140,3 +141,22 @@ def test_mistakes(value, error, message):
         def kernel(A: T.Tensor((4, 4), "int32"), B: T.Tensor((4,), "int32")):
             with T.Kernel(1):
                 B[0:2] = value(A)
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_unsigned_integers_wrap(dtype, target):
+    @T.prim_func
+    def main(A: T.Tensor((64,), dtype), B: T.Tensor((64,), dtype), C: T.Tensor((3, 64), dtype)):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                C[0, i] = T.max(A[i] + B[i], B[i])
+                C[1, i] = T.min(A[i] - B[i], A[i])
+                C[2, i] = T.max(A[i] * B[i], B[i]) >> T.cast(1, dtype)
+
+    a, b = np.random.default_rng(0).integers(0, 2 ** int(dtype[4:]), (2, 64), dtype=dtype)
+    c = np.empty((3, 64), dtype)
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    tvmtile.compile(main, target=target, **backend)(a, b, c)
+    expected = [np.maximum(a + b, b), np.minimum(a - b, a), np.maximum(a * b, b) >> 1]
+    np.testing.assert_array_equal(c, np.stack(expected).astype(dtype))

@@ -66,6 +66,7 @@ from tvmtile.passes.swizzle_shared import SwizzleShared
 from tvmtile.passes.unswitch_conditions import UnswitchConditions
 from tvmtile.passes.verify import Verifier, Verify
 from tvmtile.passes.widen_indices import WidenIndices
+from tvmtile.passes.wrap_unsigned import WrapUnsignedOnCpu
 
 __all__ = [
     "AllocateInLoops",
@@ -133,4 +134,5 @@ __all__ = [
     "Verifier",
     "Verify",
     "WidenIndices",
+    "WrapUnsignedOnCpu",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tvm_ffi
@@ -15,6 +15,7 @@ from tvmtile.rewriting import seq, with_children
 __all__ = [
     "Launch",
     "flattened",
+    "importing_llvm",
     "is_barrier",
     "is_continue",
     "is_kernel",
@@ -119,6 +120,13 @@ def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tir
         return rewrite(loop) if is_kernel(loop) else mutator.default_mutate(loop)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+
+
+def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
+    """A body whose calls by name find functions of texts in LLVM's intermediate language."""
+    for text in dict.fromkeys(texts):
+        body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), body)
+    return body
 
 
 def prim_func_pass(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.kernels import importing_llvm, is_kernel, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.rewriting import ScopedRewriter, with_children
 from tvmtile.spans import location_of
@@ -51,9 +51,7 @@ def LowerElementOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)
-    for text in dict.fromkeys(lowerer.imports):
-        body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), body)
-    return func.with_body(body)
+    return func.with_body(importing_llvm(body, lowerer.imports))
 
 
 class _Lower(ScopedRewriter):
