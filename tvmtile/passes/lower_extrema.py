@@ -12,7 +12,7 @@ from tvmtile.passes.kernels import prim_func_pass
 
 __all__ = ["LowerExtremaOnCpu"]
 
-_INTRINSICS = {tirx.Max: "llvm.maxnum.f", tirx.Min: "llvm.minnum.f"}
+_INTRINSICS = {tirx.Max: "llvm.maxnum", tirx.Min: "llvm.minnum"}
 
 
 @prim_func_pass("LowerExtremaOnCpu")
@@ -54,16 +54,18 @@ def _lower(node: Any) -> Any:
         return node
     if _is_number(node.a):
         return type(node)(node.b, node.a)
-    wide = dtype if dtype == "float64" else "float32"
+    kind, _, lanes = dtype.partition("x")
+    bits = "64" if kind == "float64" else "32"
+    wide = dtype if kind == "float64" else f"float32x{lanes}" if lanes else "float32"
     operands = [x if wide == dtype else tirx.Cast(wide, x) for x in (node.a, node.b)]
-    name = _INTRINSICS[type(node)] + wide.removeprefix("float")
+    name = f"{_INTRINSICS[type(node)]}.{f'v{lanes}' if lanes else ''}f{bits}"
     result: ir.Expr = tirx.call_llvm_pure_intrin(wide, name, *operands)
     return result if wide == dtype else tirx.Cast(dtype, result)
 
 
 def _is_number(value: Any) -> bool:
-    if isinstance(value, tirx.Cast):
-        value = value.value
+    if isinstance(value, tirx.Cast | tirx.Broadcast):
+        return _is_number(value.value)
     return isinstance(value, tirx.IntImm) or (
         isinstance(value, tirx.FloatImm) and not math.isnan(value.value)
     )
