@@ -26,8 +26,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # Seconds that `import tvmtile` may add to `import tvm`, and that the hook in `import tvm` may take.
 IMPORT_BUDGET = 0.100
 HOOK_BUDGET = 0.050
-# What `import tvm` itself takes, without torch, on a machine that these budgets are for. Where that takes
-# longer, so may ours.
+# What `import tvm` itself takes, without torch, on a machine that these budgets are for. Where that
+# takes longer, so may ours.
 TVM_SECONDS = 0.4
 # A loaded machine must not fail a test: the best of some runs is compared, with this factor.
 TRIES = 8
