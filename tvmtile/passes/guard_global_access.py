@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer, IntervalSet
+from tvm.sym import Analyzer
 from tvm_ffi import structural_equal, structural_walk
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.extents import take_for_extents
 from tvmtile.passes.kernels import is_kernel, prim_func_pass
+from tvmtile.passes.nest_ranges import NestRanges
 from tvmtile.passes.threads.variance import has_effect
 from tvmtile.rewriting import (
     ScopedRewriter,
     contains,
     seq,
-    substitute,
     with_fresh_variables,
 )
 from tvmtile.tileop.operands import buffer_of, origin_of
@@ -292,7 +292,7 @@ class _Index:
         )
 
 
-class _NestBounds(ScopedRewriter):
+class _NestBounds(NestRanges):
     """Finds the conditions, in terms of outer variables, under which a nest stays inside.
 
     Attributes
@@ -302,11 +302,8 @@ class _NestBounds(ScopedRewriter):
     """
 
     def __init__(self, tensors: set[ir.Var], outer: Analyzer) -> None:
-        super().__init__()
-        self.analyzer = outer
+        super().__init__(outer)
         self._tensors = tensors
-        self._ranges: dict[ir.Var, Any] = {}
-        self._values: dict[ir.Var, Any] = {}
         self._conditions: list[Any] = []
         self.inside: list[_Index] = []
 
@@ -317,14 +314,6 @@ class _NestBounds(ScopedRewriter):
             if not any(structural_equal(condition, other) for other in unique):
                 unique.append(condition)
         return unique
-
-    def visit_for(self, loop: tirx.For) -> Any:
-        self._ranges[loop.loop_var] = IntervalSet(loop.min, loop.min + loop.extent - 1)
-        return super().visit_for(loop)
-
-    def visit_bind(self, bind: tirx.Bind) -> Any:
-        self._values[bind.var] = substitute(bind.value, self._values)
-        return super().visit_bind(bind)
 
     def visit_load(self, node: ir.TensorLoad) -> Any:
         self._note(node.source, node.indices)
@@ -342,8 +331,7 @@ class _NestBounds(ScopedRewriter):
                 continue
             if all(self.analyzer.can_prove(part) for part in _bounds(index, index, extent)):
                 continue
-            # A name that the nest binds is not known before it: its value is looked at instead.
-            interval = self.analyzer.int_set(substitute(index, self._values), self._ranges)
+            interval = self.range_of(index)
             low, high = interval.min_value, interval.max_value
             if not (_depends_on_outer_only(low) and _depends_on_outer_only(high)):
                 continue
@@ -356,5 +344,5 @@ class _NestBounds(ScopedRewriter):
 
 def _depends_on_outer_only(bound: Any) -> bool:
     """Tell whether a bound is finite and reads no memory, which the nest might change."""
-    infinite = contains(bound, ir.Var, lambda var: var.name in ("pos_inf", "neg_inf"))
-    return not infinite and not contains(bound, (ir.TensorLoad, ir.Call), lambda _: True)
+    reads = contains(bound, (ir.TensorLoad, ir.Call), lambda _: True)
+    return NestRanges.is_finite(bound) and not reads

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer, IntervalSet
+from tvm.sym import Analyzer
 
 from tvmtile.layout.nests import is_nest
 from tvmtile.passes.barriers.expressions import conjuncts
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
+from tvmtile.passes.nest_ranges import NestRanges
 from tvmtile.rewriting import (
     ScopedRewriter,
     contains,
     is_stable,
-    substitute,
     with_fresh_variables,
 )
 
@@ -65,7 +65,7 @@ class _Unswitch(ScopedRewriter):
         if not is_nest(loop):
             return super().visit_for(loop)
         conditions = _NestConditions(self.analyzer)
-        conditions.collect(loop)
+        conditions.rewrite(loop)
         loop = _without(loop, conditions.always)
         if not conditions.outside:
             return loop
@@ -74,7 +74,7 @@ class _Unswitch(ScopedRewriter):
         return tirx.IfThenElse(inside, fast, loop)
 
 
-class _NestConditions(ScopedRewriter):
+class _NestConditions(NestRanges):
     """The comparisons in a nest, and what decides them outside of it.
 
     Attributes
@@ -87,27 +87,13 @@ class _NestConditions(ScopedRewriter):
         In terms of what is known before the nest.
     """
 
-    def __init__(self, analyzer: Analyzer) -> None:
-        super().__init__()
-        self.analyzer = analyzer
+    def __init__(self, outer: Analyzer) -> None:
+        super().__init__(outer)
         self.always: list[Any] = []
         self.decided: list[Any] = []
         self.outside: list[Any] = []
-        self._ranges: dict[ir.Var, Any] = {}
-        self._values: dict[ir.Var, Any] = {}
-
-    def collect(self, loop: tirx.For) -> None:
-        """Look at all conditions of a nest."""
-        self.rewrite(loop)
-
-    def visit_for(self, loop: tirx.For) -> Any:
-        self._ranges[loop.loop_var] = IntervalSet(
-            loop.min, self.analyzer.simplify(loop.min + loop.extent - 1)
-        )
-        return super().visit_for(loop)
 
     def visit_bind(self, bind: tirx.Bind) -> Any:
-        self._values[bind.var] = substitute(bind.value, self._values)
         if _is_bool(bind.value):
             self._note(bind.value)
         return super().visit_bind(bind)
@@ -136,8 +122,7 @@ class _NestConditions(ScopedRewriter):
 
     def _decided_by(self, comparison: Any) -> Any:
         """What holds before the nest only if a comparison holds in all iterations; else false."""
-        difference = substitute(comparison.a - comparison.b, self._values)
-        values = self.analyzer.int_set(difference, self._ranges)
+        values = self.range_of(comparison.a - comparison.b)
         is_less = isinstance(comparison, tirx.LT | tirx.LE)
         worst = values.max_value if is_less else values.min_value
         if not self._is_known_before(worst):
@@ -146,11 +131,8 @@ class _NestConditions(ScopedRewriter):
         return self.analyzer.simplify(type(comparison)(worst, zero))
 
     def _is_known_before(self, bound: Any) -> bool:
-        def is_inner(var: ir.Var) -> bool:
-            infinite = var.name in ("pos_inf", "neg_inf")
-            return infinite or var in self._ranges or var in self._values
-
-        return is_stable(bound) and not contains(bound, ir.Var, is_inner)
+        is_outer = not contains(bound, ir.Var, self.is_of_nest)
+        return self.is_finite(bound) and is_stable(bound) and is_outer
 
 
 def _compares_integers(condition: Any) -> bool:
