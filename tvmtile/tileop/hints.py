@@ -23,6 +23,7 @@ from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
     TileOp,
+    ValueOp,
     emit,
     lowering,
     tile_operator,
@@ -43,24 +44,14 @@ __all__ = [
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
-class UseSwizzle(TileOp):
+class UseSwizzle(ValueOp):
     """Visit the blocks of the grid in panels, so that neighbours in time share operands in a cache."""
 
     name = "use_swizzle"
     options = ("panel_size", "order")
-    is_tile = False
 
     panel_size: int = 10
     order: str = "row"
-
-    def reads(self) -> list[Any]:
-        return []
-
-    def writes(self) -> list[Any]:
-        return []
-
-    def normalized(self) -> UseSwizzle:
-        return self
 
     def block_order(self, blocks: Sequence[Any], grid: Sequence[Any]) -> list[Any] | None:
         if len(blocks) < 2:
@@ -125,24 +116,9 @@ def use_swizzle(panel_size: Any, order: str = "row", enable: bool = True) -> Non
 _ORDERS = {"row": "row", "column": "column", "col": "column", "strip": "strip", "mlx": "strip"}
 
 
-class _Statement(TileOp):
-    """A statement without operands, which each thread comes to."""
-
-    is_tile = False
-
-    def reads(self) -> list[Any]:
-        return []
-
-    def writes(self) -> list[Any]:
-        return []
-
-    def normalized(self) -> TileOp:
-        return self
-
-
 @tile_operator
 @dataclass(frozen=True, eq=False)
-class MinBlocks(_Statement):
+class MinBlocks(ValueOp):
     """How many blocks must fit on a multiprocessor at once."""
 
     name = "min_blocks"
@@ -190,7 +166,7 @@ _MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
-class DependentLaunch(_Statement):
+class DependentLaunch(ValueOp):
     """An instruction of programmatic dependent launch: `wait` or `launch_dependents`."""
 
     name = "dependent_launch"

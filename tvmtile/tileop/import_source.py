@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import LoweringContext, ValueOp, emit, lowering, tile_operator
 
 __all__ = ["ImportSource", "import_source"]
 
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
-class ImportSource(TileOp):
+class ImportSource(ValueOp):
     """Put a text before the kernel."""
 
     name = "import_source"
     options = ("source",)
-    is_tile = False
 
     source: str = ""
-
-    def reads(self) -> list[Any]:
-        return []
-
-    def writes(self) -> list[Any]:
-        return []
-
-    def normalized(self) -> ImportSource:
-        return self
 
     def imported_source(self) -> str:
         return self.source

@@ -17,7 +17,7 @@ from tvmtile.rewriting import nest, seq
 from tvmtile.tileop.combine import accumulator_dtype, is_integer
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
 from tvmtile.tileop.operands import as_region, check_bounds, constant, describe, dtype_of
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import LoweringContext, TileOp, ValueOp, emit, lowering, tile_operator
 
 __all__ = ["Print", "PrintTile", "print", "show_tile", "show_value"]
 
@@ -71,12 +71,11 @@ def _label(value: ir.Expr) -> str:
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
-class Print(TileOp):
+class Print(ValueOp):
     """Print a message and, where there is a label, a value; -1 stands for an axis the grid has not."""
 
     name = "print"
     options = ("msg", "label")
-    is_tile = False
     once = True
 
     value: Any
@@ -85,15 +84,6 @@ class Print(TileOp):
     block_z: Any
     msg: str = ""
     label: str = ""
-
-    def reads(self) -> list[Any]:
-        return []
-
-    def writes(self) -> list[Any]:
-        return []
-
-    def normalized(self) -> Print:
-        return self
 
 
 @tile_operator

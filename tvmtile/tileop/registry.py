@@ -27,6 +27,7 @@ __all__ = [
     "Lowering",
     "LoweringContext",
     "TileOp",
+    "ValueOp",
     "all_lowerings",
     "all_operators",
     "checked_call",
@@ -197,6 +198,21 @@ class TileOp:
             keys = call.attrs.keys()
             values.update({key: python_value(call.attrs[key]) for key in keys})
         return cls(**values)
+
+
+class ValueOp(TileOp):
+    """Base of the operators that name no tile: what they have are values and options."""
+
+    is_tile = False
+
+    def reads(self) -> list[Any]:
+        return []
+
+    def writes(self) -> list[Any]:
+        return []
+
+    def normalized(self) -> TileOp:
+        return self
 
 
 def python_value(value: Any) -> Any:

@@ -20,6 +20,7 @@ from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
     TileOp,
+    ValueOp,
     lowering,
     python_value,
     tile_operator,
@@ -36,20 +37,10 @@ APPROXIMATE = "approximate"
 _NUMBERS = {"rz": 0, "rn": 1, "ru": 2, "rd": 3}
 
 
-class _Pure(TileOp):
+class _Pure(ValueOp):
     """An operator whose arguments are values, of which there need not be the same number each time."""
 
-    is_tile = False
     operands: tuple[Any, ...]
-
-    def reads(self) -> list[Any]:
-        return []
-
-    def writes(self) -> list[Any]:
-        return []
-
-    def normalized(self) -> TileOp:
-        return self
 
     def to_call(self, span: Any = None) -> ir.Call:
         attrs = {name: getattr(self, name) for name in self.options}
