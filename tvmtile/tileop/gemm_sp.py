@@ -12,18 +12,17 @@ from typing import Any
 import numpy as np
 from tvm import DataType, tirx
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype, warn
+from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import GemmWarpPolicy
+from tvmtile.tileop.matrices import check_matrix, element_of, oriented
 from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
     check_operand,
-    constant,
     describe,
     dtype_of,
-    extents_of,
     same_extents,
 )
 from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
@@ -128,23 +127,18 @@ class GemmSp(TileOp):
     def check(self) -> None:
         for name in ("A", "E", "B", "C"):
             operand = getattr(self, name)
-            extents = extents_of(operand)
-            if extents is None or any(constant(e) != 1 for e in extents[:-2]) or len(extents) < 2:
-                raise InvalidOperand(
-                    f"gemm_sp: {name} is {describe(operand)}, which is not a matrix",
-                    help="give a whole buffer or a region, `A[i0:i1, j0:j1]`",
-                )
+            check_matrix(self.name, name, operand)
             check_bounds(self.name, operand)
         self._check_dtypes()
-        rows, stored = _matrix(self.A, self.transpose_A)
-        depth, columns = _matrix(self.B, self.transpose_B)
+        rows, stored = oriented(self.A, self.transpose_A)
+        depth, columns = oriented(self.B, self.transpose_B)
         words = stored * self._place_bits // DataType(dtype_of(self.E)).bits
         expected = {
             "B": (depth, stored * 2),
-            "E's rows": (_matrix(self.E, self.transpose_E)[0], rows),
-            "E": (_matrix(self.E, self.transpose_E)[1], words),
-            "C's rows": (_matrix(self.C, False)[0], rows),
-            "C's columns": (_matrix(self.C, False)[1], columns),
+            "E's rows": (oriented(self.E, self.transpose_E)[0], rows),
+            "E": (oriented(self.E, self.transpose_E)[1], words),
+            "C's rows": (oriented(self.C, False)[0], rows),
+            "C's columns": (oriented(self.C, False)[1], columns),
         }
         for what, (found, wanted) in expected.items():
             if not same_extents(found, wanted):
@@ -168,15 +162,15 @@ class GemmSp(TileOp):
     def as_loops(self) -> tirx.Stmt:
         wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
         total = tirx.decl_buffer((1,), wide, name="total", scope="local")
-        stored = _matrix(self.A, self.transpose_A)[1]
+        stored = oriented(self.A, self.transpose_A)[1]
 
         def body(variables: list[Any]) -> tirx.Stmt:
             i, j = variables
             s = tirx.Var("s", "int32")
-            left = converted(_load(self.A, self.transpose_A, i, s), wide)
-            right = converted(_load(self.B, self.transpose_B, self._place(i, s), j), wide)
+            left = converted(element_of(self.A, self.transpose_A, i, s), wide)
+            right = converted(element_of(self.B, self.transpose_B, self._place(i, s), j), wide)
             held = tirx.BufferLoad(total, [0])
-            target = _load(self.C, False, i, j)
+            target = element_of(self.C, False, i, j)
             start = tirx.const(0, wide) if self.clear_accum else converted(target, wide)
             return seq(
                 [
@@ -189,13 +183,13 @@ class GemmSp(TileOp):
                 ]
             )
 
-        return nest(list(_matrix(self.C, False)), body)
+        return nest(list(oriented(self.C, False)), body)
 
     def _place(self, row: Any, stored: Any) -> Any:
         """The place along K of a stored element."""
         bits, word = self._place_bits, int(DataType(dtype_of(self.E)).bits)
         first = stored * bits
-        load = _load(self.E, self.transpose_E, row, tirx.floordiv(first, word))
+        load = element_of(self.E, self.transpose_E, row, tirx.floordiv(first, word))
         code = converted(load, "int32") >> tirx.floormod(first, word)
         if bits == _BITS_OF_A_PLACE:
             return tirx.floordiv(stored, 2) * 4 + (code & tirx.const(3, "int32"))
@@ -206,20 +200,6 @@ class GemmSp(TileOp):
         return GemmSp(
             A, E, B, C, self.transpose_A, self.transpose_E, self.transpose_B, self.clear_accum
         )
-
-
-def _matrix(operand: Any, transposed: bool) -> tuple[Any, Any]:
-    extents = extents_of(operand) or []
-    rows, columns = extents[-2], extents[-1]
-    return (columns, rows) if transposed else (rows, columns)
-
-
-def _load(operand: Any, transposed: bool, row: Any, column: Any) -> Any:
-    if transposed:
-        row, column = column, row
-    *outer, rows, columns = operand.region
-    indices = [*(r.min for r in outer), rows.min + row, columns.min + column]
-    return tirx.BufferLoad(operand.source, indices)
 
 
 @lowering(GemmSp, target=("llvm", "metal", "cuda"), variant="elements")

@@ -10,18 +10,17 @@ import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype, warn
+from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.matrices import check_matrix, element_of, oriented
 from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
     check_operand,
-    constant,
     describe,
     dtype_of,
-    extents_of,
     same_extents,
 )
 from tvmtile.tileop.registry import TileOp, emit, tile_operator
@@ -139,25 +138,25 @@ class Gemm(TileOp):
     @property
     def m(self) -> Any:
         """Rows of the accumulator."""
-        return _matrix(self.C)[0]
+        return oriented(self.C)[0]
 
     @property
     def n(self) -> Any:
         """Columns of the accumulator."""
-        return _matrix(self.C)[1]
+        return oriented(self.C)[1]
 
     @property
     def k(self) -> Any:
         """The extent that is summed over."""
-        return _matrix(self.A)[0 if self.transpose_A else 1]
+        return oriented(self.A)[0 if self.transpose_A else 1]
 
     def check(self) -> None:
         for name in ("A", "B", "C"):
-            _check_rank(name, getattr(self, name))
+            check_matrix(self.name, name, getattr(self, name))
             check_bounds(self.name, getattr(self, name))
-        rows_a, cols_a = _oriented(self.A, self.transpose_A)
-        rows_b, cols_b = _oriented(self.B, self.transpose_B)
-        rows_c, cols_c = _matrix(self.C)
+        rows_a, cols_a = oriented(self.A, self.transpose_A)
+        rows_b, cols_b = oriented(self.B, self.transpose_B)
+        rows_c, cols_c = oriented(self.C)
         if not same_extents(cols_a, rows_b):
             raise ShapeMismatch(
                 "gemm: A and B disagree on K\n"
@@ -215,20 +214,15 @@ class Gemm(TileOp):
         wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
         total = tirx.decl_buffer((1,), wide, name="total", scope="local")
 
-        def place(operand: Any, row: Any, column: Any) -> list[Any]:
-            *outer, rows, columns = operand.region
-            return [*(r.min for r in outer), rows.min + row, columns.min + column]
-
         def value(operand: Any, transposed: bool, row: Any, column: Any) -> Any:
-            indices = place(operand, *((column, row) if transposed else (row, column)))
-            return converted(tirx.BufferLoad(operand.source, indices), wide)
+            return converted(element_of(operand, transposed, row, column), wide)
 
         def body(variables: list[Any]) -> tirx.Stmt:
             i, j = variables
             k = tirx.Var("k", "int32")
             product = value(self.A, self.transpose_A, i, k) * value(self.B, self.transpose_B, k, j)
             held = tirx.BufferLoad(total, [0])
-            target = place(self.C, i, j)
+            target = element_of(self.C, False, i, j)
             start = value(self.C, False, i, j) if not self.clear_accum else tirx.const(0, wide)
             result = converted(held, dtype_of(self.C))
             return seq(
@@ -236,7 +230,7 @@ class Gemm(TileOp):
                     tirx.AllocBuffer(total),
                     tirx.BufferStore(total, start, [0]),
                     for_loop(k, self.k, tirx.BufferStore(total, held + product, [0])),
-                    tirx.BufferStore(self.C.source, result, target),
+                    tirx.BufferStore(target.source, result, target.indices),
                 ]
             )
 
@@ -245,30 +239,6 @@ class Gemm(TileOp):
     def normalized(self) -> Gemm:
         A, B, C = (as_region(operand) for operand in (self.A, self.B, self.C))
         return Gemm(A, B, C, self.transpose_A, self.transpose_B, self.policy, self.clear_accum)
-
-
-def _check_rank(name: str, operand: Any) -> None:
-    extents = extents_of(operand)
-    if extents is None:
-        raise InvalidOperand(
-            f"gemm: {name} is the element {describe(operand)}, which has no extents",
-            help="give a whole buffer or a region, `A[i0:i1, j0:j1]`",
-        )
-    if len(extents) < 2 or any(constant(extent) != 1 for extent in extents[:-2]):
-        raise InvalidOperand(
-            f"gemm: {name} is {describe(operand)}, which is not a matrix",
-            help="the last two axes are the matrix; others must have extent 1: slice a region of them",
-        )
-
-
-def _matrix(operand: Any) -> tuple[Any, Any]:
-    extents = extents_of(operand) or []
-    return extents[-2], extents[-1]
-
-
-def _oriented(operand: Any, transposed: bool) -> tuple[Any, Any]:
-    rows, columns = _matrix(operand)
-    return (columns, rows) if transposed else (rows, columns)
 
 
 def reference(
