@@ -91,13 +91,24 @@ def register() -> None:
     register_tir_pipeline(PIPELINE_NAME, _pipeline)
     for name in ("show_value", "show_tile"):
         register_global_func(f"tvmtile.{name}", partial(_show, name))
+    register_global_func("tvmtile.report_out_of_bounds", _report_out_of_bounds)
+
+
+# What compiled kernels call, which may run where the compiler is not imported.
 
 
 def _show(function: str, *args: Any) -> None:
-    """What T.print calls in a compiled kernel, which may run where the compiler is not imported."""
+    """For T.print."""
     from tvmtile.tileop import printing
 
     getattr(printing, function)(*args)
+
+
+def _report_out_of_bounds(*args: Any) -> None:
+    """For the option `tvmtile.check_indices`."""
+    from tvmtile.passes.insert_index_checks import report_out_of_bounds
+
+    report_out_of_bounds(*args)
 
 
 def _pipeline(**options: Any) -> Any:

@@ -43,6 +43,7 @@ from tvmtile.passes import (
     InferLayout,
     InjectPipeline,
     InsertBarriers,
+    InsertIndexChecks,
     InterchangeLoopsOnCpu,
     KeepComparisons,
     KeepNames,
@@ -113,6 +114,7 @@ _CPU: tuple[Any, ...] = (
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
     SerializeVectors,  # nor are those vectors whose elements depend on each other
+    InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
     LowerTileOp,  # tile operators become loops over elements and micro-kernels

@@ -32,6 +32,7 @@ from tvmtile.jit.kernel import Kernel, name_of
 from tvmtile.jit.metal import build_program
 from tvmtile.language.frontend.entry import OUT_IDX_ATTR
 from tvmtile.passes import Verifier
+from tvmtile.passes.insert_index_checks import CHECK_INDICES
 from tvmtile.target import resolve, runs_here
 from tvmtile.transform import PassConfigKey, is_of_tilelang, warn_without_effect
 
@@ -77,7 +78,9 @@ def compile(
         Accepted with a warning: the flags of NVRTC are fixed.
     pass_configs : mapping, optional
         Options of TVM's passes, as of `tvm.transform.PassContext(config=...)`. With `tvmtile.verify`,
-        what must hold between tvmtile's passes is checked (see `tvmtile.passes.verify`).
+        what must hold between tvmtile's passes is checked (see `tvmtile.passes.verify`). With
+        `tvmtile.check_indices`, an index that lies outside of a tile when the kernel runs on the CPU is
+        an error.
 
     Returns
     -------
@@ -265,7 +268,12 @@ def _compiling(
     """A module of the program alone, with its options in force and TVM's failures translated."""
     register()
     name = name_of(func)
-    mod = ir.IRModule({name: func.with_attr("global_symbol", name)})
+    named = func.with_attr("global_symbol", name)
+    if config.get(CHECK_INDICES):
+        if target.kind.name != "llvm":
+            warn(f"{CHECK_INDICES} has no effect on {target.kind.name}: run the kernel on the CPU")
+        named = named.with_attr(CHECK_INDICES, True)
+    mod = ir.IRModule({name: named})
     with pass_context(config), translate_failures(func, target):
         yield mod
 
@@ -277,6 +285,7 @@ def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> 
     # Options of TileLang's own passes have no meaning here. A key may be a PassConfigKey.
     named = {getattr(key, "value", key): value for key, value in config.items()}
     known = {key: value for key, value in named.items() if not is_of_tilelang(key)}
+    known.pop(CHECK_INDICES, None)
     if known.pop(VERIFY_OPTION, False):
         instruments = [*instruments, Verifier()]
     with tvm.transform.PassContext(

@@ -26,6 +26,7 @@ from tvmtile.passes.guard_global_access import GuardGlobalAccess
 from tvmtile.passes.infer_layout import InferLayout
 from tvmtile.passes.inject_pipeline import InjectPipeline
 from tvmtile.passes.insert_barriers import InsertBarriers
+from tvmtile.passes.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.keep_comparisons import KeepComparisons
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
@@ -92,6 +93,7 @@ __all__ = [
     "InferLayout",
     "InjectPipeline",
     "InsertBarriers",
+    "InsertIndexChecks",
     "InterchangeLoopsOnCpu",
     "KeepComparisons",
     "KeepNames",

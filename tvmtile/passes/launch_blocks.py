@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tvmtile.passes.insert_index_checks import CHECK_INDICES
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.rewriting import for_loop, seq
 
@@ -17,7 +18,8 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
 
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
-    Threads have been dealt with by SerializeThreads.
+    Threads have been dealt with by SerializeThreads. With `tvmtile.check_indices` the blocks run one
+    after the other, so that an error comes as it is raised, not as text from a thread of the pool.
 
     Before
     ------
@@ -43,10 +45,12 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return with_kernels(func, lambda kernel: _parallel_loop(Launch(kernel)))
+    stops = func.attrs is not None and func.attrs.get(CHECK_INDICES, False)
+    kind = tirx.ForKind.SERIAL if stops else tirx.ForKind.PARALLEL
+    return with_kernels(func, lambda kernel: _loop_over_blocks(Launch(kernel), kind))
 
 
-def _parallel_loop(launch: Launch) -> tirx.Stmt:
+def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.Stmt:
     total: Any = tirx.const(1, "int32")
     for axis in launch.blocks:
         total = total * axis.extent
@@ -58,4 +62,4 @@ def _parallel_loop(launch: Launch) -> tirx.Stmt:
         index = rest if last else tirx.floormod(rest, axis.extent)
         bindings.append(tirx.Bind(axis.loop_var, index))
         rest = tirx.floordiv(rest, axis.extent)
-    return for_loop(block, total, seq([*bindings, launch.body]), tirx.ForKind.PARALLEL)
+    return for_loop(block, total, seq([*bindings, launch.body]), kind)
