@@ -126,7 +126,7 @@ class Kernel:
                 f"{self.name} takes no arguments by keyword; it got {', '.join(named)}",
                 help=f"its parameters are {', '.join(p.name for p in self.prim_func.params)}, in order",
             )
-        given = args
+        given, problem = args, None
         try:
             if self.out_idx and len(args) == self._input_count:
                 args = self._results_of_calls.added_to(args, self.adapter.device)
@@ -135,16 +135,12 @@ class Kernel:
             raise
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
             problem = self._call_converted(given, args, error)
-        else:
-            return self._results(args)
-        if problem is None:
-            return self._results(args)
-        raise problem
-
-    def _results(self, args: tuple[Any, ...]) -> Any:
-        if len(self.out_idx) == 1:
-            return args[self.out_idx[0]]
-        return [args[i] for i in self.out_idx] if self.out_idx else None
+        if problem is not None:
+            raise problem
+        if not self.out_idx:
+            return None
+        results = [args[index] for index in self.out_idx]
+        return results if len(results) > 1 else results[0]
 
     def _launch_or_dispatch(self, *args: Any) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""

@@ -15,6 +15,7 @@ A call with plain tensors costs a look at each of them. Imported only where torc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -48,22 +49,23 @@ def as_torch_operator(
         The parameters that are tensors or pointers, and those of them that the program may write.
     """
     operators = Operators(launch, name, written)
-    kept = [(index, index in written) for index in tensors]
+    outputs_of = _items([index for index in tensors if index in written])
+    tensors_of = _items(tensors)
     # Bound here, since a call does little else.
     is_grad_enabled, increment_version = torch.is_grad_enabled, torch._C._increment_version
-    traces, modes = torch._C._get_tracing_state, torch._C._len_torch_dispatch_stack
+    is_tracing, modes = torch._C._is_tracing, torch._C._len_torch_dispatch_stack
 
     def call(*args: Any) -> None:
-        is_plain = not modes() and not traces() and forward_ad._current_level < 0
-        outputs = []
-        for index, is_written in kept:
-            tensor = args[index]
-            if isinstance(tensor, Tensor):
+        is_plain = not modes() and not is_tracing() and forward_ad._current_level < 0
+        try:
+            for tensor in tensors_of(args):
                 if tensor.is_neg() or (tensor.requires_grad and is_grad_enabled()):
                     is_plain = False
-                if is_written:
-                    outputs.append(tensor)
+                    break
+        except (AttributeError, IndexError):  # not a tensor of torch's, or too few arguments
+            is_plain = False
         if not is_plain:
+            outputs = [args[index] for index in written if index < len(args)]
             _call_with_care(launch, operators, args, outputs, name)
             return
         try:
@@ -73,20 +75,27 @@ def as_torch_operator(
                 raise
             operators(*args)  # nothing ran, since there is no memory
         else:
-            if outputs:
-                increment_version(outputs)
+            increment_version(outputs_of(args))
 
     return call
+
+
+def _items(indices: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """What takes the arguments of these indices out of all, which are in order."""
+    if not indices or indices[-1] - indices[0] == len(indices) - 1:
+        return itemgetter(slice(indices[0], indices[-1] + 1) if indices else slice(0))
+    return itemgetter(*indices)
 
 
 def _call_with_care(
     launch: Callable[..., Any],
     operators: Operators,
     args: tuple[Any, ...],
-    outputs: Sequence[Tensor],
+    outputs: Sequence[Any],
     name: str,
 ) -> None:
-    """Call with tensors that require a gradient, or that torch has to see."""
+    """Call with tensors that require a gradient, that torch has to see, or that are not torch's."""
+    outputs = [output for output in outputs if isinstance(output, Tensor)]
     inputs = [arg for arg in args if isinstance(arg, Tensor)]
     if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in inputs):
         raise ArgumentError(f"{name}: {_NO_GRADIENT}", help=_REMEDY)
@@ -115,7 +124,7 @@ def _dispatch(operators: Operators, args: Sequence[Any], outputs: Sequence[Tenso
 def _must_dispatch(tensors: Sequence[Tensor]) -> bool:
     return bool(
         torch._C._len_torch_dispatch_stack()
-        or torch._C._get_tracing_state() is not None
+        or torch._C._is_tracing()
         or forward_ad._current_level >= 0
         or any(tensor.is_neg() or is_wrapper(tensor) for tensor in tensors)
     )
