@@ -28,6 +28,7 @@ from tvmtile.tileop.gemm import elements as _gemm_elements  # noqa: F401
 from tvmtile.tileop.gemm import matmul2d as _gemm_matmul2d  # noqa: F401
 from tvmtile.tileop.gemm import mma as _gemm_mma  # noqa: F401
 from tvmtile.tileop.gemm import simdgroup as _gemm_simdgroup  # noqa: F401
+from tvmtile.tileop.gemm_sp import mma as _gemm_sp_mma  # noqa: F401
 from tvmtile.tileop.reduce import cpu as _reduce_cpu  # noqa: F401
 from tvmtile.tileop.reduce import registers as _reduce_registers  # noqa: F401
 from tvmtile.tileop.scan import cpu as _scan_cpu  # noqa: F401

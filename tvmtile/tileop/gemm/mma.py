@@ -6,11 +6,11 @@ how operands come into registers is in `mma_operands`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
@@ -33,7 +33,17 @@ from tvmtile.tileop.gemm.partition import (
 from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["ATOMS", "Atom", "gemm_mma"]
+__all__ = [
+    "ATOMS",
+    "PAIRS_OF_BYTES",
+    "Atom",
+    "MatrixProduct",
+    "WarpProduct",
+    "atom_of",
+    "gemm_mma",
+    "layouts_of",
+    "m16n8",
+]
 
 
 def _lane(extent: int, stride: int) -> Digit:
@@ -58,6 +68,8 @@ class Atom:
         Extents.
     a, b, c : tuple of tuple of Digit
         The digits of the indices (m, k), (k, n) and (m, n): lane and element in its registers.
+    sparse : bool
+        Half of A is left out: it is (m, k / 2), and one more register says which half.
     """
 
     dtypes: tuple[str, str]
@@ -68,13 +80,20 @@ class Atom:
     a: tuple[Axis, Axis]
     b: tuple[Axis, Axis]
     c: tuple[Axis, Axis]
+    sparse: bool = False
+
+    @property
+    def stored_k(self) -> int:
+        """Extent of A along K."""
+        return self.k // 2 if self.sparse else self.k
 
     @property
     def instruction(self) -> str:
         """The PTX instruction."""
         shape = f"m{self.m}n{self.n}k{self.k}"
         sums = _PTX[self.sums]
-        return f"mma.sync.aligned.{shape}.row.col.{sums}.{'.'.join(self.dtypes)}.{sums}"
+        mma = "mma.sp::ordered_metadata" if self.sparse else "mma"
+        return f"{mma}.sync.aligned.{shape}.row.col.{sums}.{'.'.join(self.dtypes)}.{sums}"
 
 
 _PTX = {
@@ -88,26 +107,39 @@ _PTX = {
     "float8_e4m3fn": "e4m3",
     "float8_e5m2": "e5m2",
 }
+_FACTORS = {"float32": "tf32"}
 _C_16 = ((_register(2, 2), _lane(8, 4)), (_lane(4, 1), _register(2, 1)))
 
 
-def _atom(a: str, b: str, sums: str, packed: int, halves: int = 2) -> Atom:
-    """The instruction of m16n8 whose registers hold `packed` elements, in one or two halves of k."""
-    pair = (_register(packed, 1),) if packed > 1 else ()
-    half_of_a = (_register(2, 2 * packed),) if halves > 1 else ()
-    half_of_b = (_register(2, packed),) if halves > 1 else ()
+def m16n8(a: str, b: str, sums: str, pieces: int = 2, *, sparse: bool = False) -> Atom:
+    """The instruction of 16 x 8 whose lanes hold so many words of a row of A.
+
+    Parameters
+    ----------
+    a, b, sums : str
+        Dtypes of A, B and the accumulator in the instruction.
+    pieces : int
+        Words of a row of A that a lane holds; a word of each lane of four makes a piece of the row.
+    sparse : bool
+        Half of A is left out, so that a lane holds twice as many words of B.
+    """
+    packed = 32 // int(DataType(a).bits)
+    pieces_of_b = 2 * pieces if sparse else pieces
+
+    def row(count: int, stride: int) -> Axis:
+        digits = (_register(count, stride), _lane(4, 1), _register(packed, 1))
+        return tuple(digit for digit in digits if digit.is_thread or digit.extent > 1)
+
     return Atom(
-        (a, b),
+        (_FACTORS.get(a) or _PTX[a], _FACTORS.get(b) or _PTX[b]),
         sums,
         16,
         8,
-        4 * packed * halves,
-        (
-            (_register(2, packed), _lane(8, 4)),
-            (*half_of_a, _lane(4, 1), *pair),
-        ),
-        ((*half_of_b, _lane(4, 1), *pair), (_lane(8, 4),)),
+        4 * packed * pieces_of_b,
+        ((_register(2, packed), _lane(8, 4)), row(pieces, 2 * packed)),
+        (row(pieces_of_b, packed), (_lane(8, 4),)),
         _C_16,
+        sparse,
     )
 
 
@@ -122,7 +154,7 @@ _F64 = Atom(
     ((_lane(8, 4),), (_lane(4, 1), _register(2, 1))),
 )
 
-_BYTES = [
+PAIRS_OF_BYTES = [
     (a, b, sums)
     for dtypes, sums in (
         (("int8", "uint8"), "int32"),
@@ -131,13 +163,14 @@ _BYTES = [
     for a in dtypes
     for b in dtypes
 ]
+"""Dtypes of A and B of a byte each that are multiplied, and of their sums."""
 ATOMS: dict[tuple[str, str], tuple[Atom, ...]] = {
-    ("float16", "float16"): (_atom("f16", "f16", "float32", 2),),
-    ("bfloat16", "bfloat16"): (_atom("bf16", "bf16", "float32", 2),),
-    ("float32", "float32"): (_atom("tf32", "tf32", "float32", 1),),
+    ("float16", "float16"): (m16n8("float16", "float16", "float32"),),
+    ("bfloat16", "bfloat16"): (m16n8("bfloat16", "bfloat16", "float32"),),
+    ("float32", "float32"): (m16n8("float32", "float32", "float32"),),
     **{
-        (a, b): tuple(_atom(_PTX[a], _PTX[b], sums, 4, halves) for halves in (2, 1))
-        for a, b, sums in _BYTES
+        (a, b): tuple(m16n8(a, b, sums, pieces) for pieces in (2, 1))
+        for a, b, sums in PAIRS_OF_BYTES
     },
     ("float64", "float64"): (_F64,),
 }
@@ -147,12 +180,46 @@ ATOMS: dict[tuple[str, str], tuple[Atom, ...]] = {
 # Where it fits -----------------------------------------------------------------------------------
 
 
-def _atom_of(op: Gemm, context: LoweringContext) -> Atom:
+class MatrixProduct(Protocol):
+    """What an operator says of a product that `mma.sync` may do."""
+
+    @property
+    def A(self) -> Any: ...
+    @property
+    def B(self) -> Any: ...
+    @property
+    def C(self) -> Any: ...
+    @property
+    def transpose_A(self) -> bool: ...
+    @property
+    def transpose_B(self) -> bool: ...
+    @property
+    def clear_accum(self) -> bool: ...
+    @property
+    def policy(self) -> int: ...
+    @property
+    def m(self) -> Any: ...
+    @property
+    def n(self) -> Any: ...
+    @property
+    def k(self) -> Any: ...
+
+
+def atom_of(
+    op: MatrixProduct, atoms: Mapping[tuple[str, str], tuple[Atom, ...]], context: LoweringContext
+) -> Atom:
+    """The instruction of a table for a product.
+
+    Raises
+    ------
+    Decline
+        If there is none, or the product is not made of whole instructions.
+    """
     dtypes = (dtype_of(op.A), dtype_of(op.B))
-    if dtypes not in ATOMS:
+    if dtypes not in atoms:
         raise Decline(f"no instruction multiplies {dtypes[0]} and {dtypes[1]}")
-    atoms = ATOMS[dtypes]
-    atom = next((a for a in atoms if constant(tirx.floormod(op.k, a.k)) == 0), atoms[-1])
+    fitting = (a for a in atoms[dtypes] if constant(tirx.floormod(op.k, a.k)) == 0)
+    atom = next(fitting, atoms[dtypes][-1])
     since = max(CUDA_MATRIX_DTYPES[dtype] for dtype in dtypes)
     arch = compute_capability(context.target)
     if arch < since:
@@ -174,7 +241,7 @@ _INTO = {
 }
 
 
-def _share(op: Gemm, atom: Atom, context: LoweringContext) -> Partition:
+def _share(op: MatrixProduct, atom: Atom, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
     # What is repeated may be held by several threads, but in memory it would be added twice.
     repeats = is_fragment(buffer_of(op.C))
@@ -187,9 +254,10 @@ def _share(op: Gemm, atom: Atom, context: LoweringContext) -> Partition:
         raise Decline(str(error)) from error
 
 
-def mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+def layouts_of(
+    op: MatrixProduct, atom: Atom, context: LoweringContext
+) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie."""
-    atom = _atom_of(op, context)
     share = _share(op, atom, context)
     steps = along_k((constant(op.k) or 0) // atom.k)
     found = {}
@@ -209,20 +277,34 @@ def mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayo
     return found
 
 
+def _mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+    return layouts_of(op, atom_of(op, ATOMS, context), context)
+
+
 # Code --------------------------------------------------------------------------------------------
 
 
-@lowering(Gemm, target="cuda", variant="mma", priority=20, layouts=mma_layouts)
+@lowering(Gemm, target="cuda", variant="mma", priority=20, layouts=_mma_layouts)
 def gemm_mma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Each warp multiplies its share, an instruction's k at a time; what it loads it uses in full."""
-    atom = _atom_of(op, context)
-    return _Product(op, atom, _share(op, atom, context), context).statement()
+    return WarpProduct(op, atom_of(op, ATOMS, context), context).statement()
 
 
-class _Product:
-    """The code of one product, for one warp."""
+class WarpProduct:
+    """The code of one product, for one warp.
 
-    def __init__(self, op: Gemm, atom: Atom, share: Partition, context: LoweringContext) -> None:
+    Parameters
+    ----------
+    op : MatrixProduct
+        The operator.
+    atom : Atom
+        Its instruction.
+    context : LoweringContext
+        The block that does it.
+    """
+
+    def __init__(self, op: MatrixProduct, atom: Atom, context: LoweringContext) -> None:
+        share = _share(op, atom, context)
         self._op = op
         self._atom = atom
         self._share = share
@@ -252,10 +334,10 @@ class _Product:
         a = Operand(op.A, atom.a, share.row_matrices, "a", transposed=op.transpose_A, k_axis=1)
         b = Operand(op.B, atom.b, share.column_matrices, "b", transposed=op.transpose_B, k_axis=0)
         loads = [
-            *a.loads(lambda m: (self._row + m * atom.m, k * atom.k), self._lane),
+            *a.loads(lambda m: (self._row + m * atom.m, k * atom.stored_k), self._lane),
             *b.loads(lambda n: (k * atom.k, self._column + n * atom.n), self._lane),
         ]
-        body = seq([*loads, *self._multiplied(a, b)])
+        body = seq([*loads, *self._multiplied(a, b, k)])
         steps = (constant(op.k) or 0) // atom.k
         return seq(
             [
@@ -274,14 +356,20 @@ class _Product:
             return []
         return [tirx.DeclBuffer(self._registers, data=self._sums.data)]
 
-    def _multiplied(self, a: Operand, b: Operand) -> Iterator[tirx.Stmt]:
+    def _also(self, m: int, k: Any) -> list[Any]:
+        """What else the instructions for a matrix of A are given."""
+        del m, k
+        return []
+
+    def _multiplied(self, a: Operand, b: Operand, k: Any) -> Iterator[tirx.Stmt]:
         size = registers_of(self._atom.c)
         for m in range(self._share.row_matrices):
+            also = self._also(m, k)
             for n in range(self._share.column_matrices):
                 first = (m * self._share.column_matrices + n) * size
                 sums = [tirx.BufferLoad(self._registers, [first + e]) for e in range(size)]
                 multiply = T.ptx[self._atom.instruction](
-                    *sums, *a.registers_of(m), *b.registers_of(n), *sums
+                    *sums, *a.registers_of(m), *b.registers_of(n), *sums, *also
                 )
                 yield tirx.Evaluate(multiply)
 

@@ -17,20 +17,20 @@ TARGETS = {
 }
 
 
-def sparse(kind, meta, rng):
-    """Stored elements of [M, K], and the bits of their places."""
+def sparse(kind, meta, rng, rows=M, depth=K):
+    """Stored elements of [rows, depth], and the bits of their places."""
     bits = 4 if kind == "float32" else 2
     codes = []
-    for _ in range(M * K // 4):
+    for _ in range(rows * depth // 4):
         if bits == 2:
             first, second = sorted(rng.choice(4, 2, replace=False))
             codes += [first, second]
         else:
             codes += [rng.choice([0b0100, 0b1110]) for _ in range(2)]
-    words = np.array(codes, np.uint64).reshape(M, -1, np.dtype(meta).itemsize * 8 // bits)
+    words = np.array(codes, np.uint64).reshape(rows, -1, np.dtype(meta).itemsize * 8 // bits)
     shifts = np.arange(words.shape[-1], dtype=np.uint64) * np.uint64(bits)
     packed = (words << shifts).sum(-1).astype(f"uint{np.dtype(meta).itemsize * 8}").view(meta)
-    return rng.integers(-4, 5, (M, K // 2)).astype(kind), np.ascontiguousarray(packed)
+    return rng.integers(-4, 5, (rows, depth // 2)).astype(kind), np.ascontiguousarray(packed)
 
 
 def program(kind, meta, accumulator, columns, transposed=(False, False, False), stages=1):
@@ -99,15 +99,6 @@ def test_against_the_dense_product(target, kind, meta, accumulator):
 @pytest.mark.parametrize("target", TARGETS)
 def test_operands_that_are_stored_transposed(target):
     check("float16", "int16", "float32", target, (True, True, True))
-
-
-@pytest.mark.filterwarnings(SLOW)
-def test_cuda_compiles_it_with_stages():
-    kernel = tvmtile.compile(
-        program("float16", "int16", "float32", K // 16, stages=2),
-        target={"kind": "cuda", "arch": "sm_90a"},
-    )
-    assert kernel.cubin
 
 
 def test_wrong_extents_and_dtypes():

@@ -6,16 +6,18 @@ elements one is. The bits of a row lie one after the other in the elements of `E
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tvm import DataType, tirx
+from tvm.target import Target
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import for_loop, nest, seq
+from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm import GemmWarpPolicy
+from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, GemmWarpPolicy
 from tvmtile.tileop.matrices import check_matrix, element_of, oriented
 from tvmtile.tileop.operands import (
     as_region,
@@ -71,7 +73,9 @@ def gemm_sp(
         [M, N], the accumulator.
     transpose_A, transpose_E, transpose_B : bool
         The operand is stored transposed.
-    policy, k_pack, wg_wait, annotations
+    policy : GemmWarpPolicy
+        How warps share the tile; on a CPU it has no effect.
+    k_pack, wg_wait, annotations
         Accepted for TileLang's kernels.
     clear_accum : bool
         Begin from zero: `C = A @ B`.
@@ -85,14 +89,16 @@ def gemm_sp(
 
     Notes
     -----
-    It is computed element by element on every target, slower than `T.gemm` of the dense tile; a
-    warning says so on GPUs.
+    NVIDIA's matrix units do it (`mma.sp`) for dtypes that they have, with a float32 or float16
+    accumulator, or int32 for integers, from tiles in shared memory. They ask that the places of two
+    stored elements ascend. Elsewhere it is computed element by element, slower than `T.gemm` of the
+    dense tile; a warning says so on GPUs.
     """
-    del policy, k_pack, wg_wait, annotations
+    del k_pack, wg_wait, annotations
     named = (("A_sparse", A_sparse), ("E", E), ("B", B), ("C", C))
     a, e, b, c = (check_operand("gemm_sp", name, value) for name, value in named)
     transposed = (bool(transpose_A), bool(transpose_E), bool(transpose_B))
-    emit(GemmSp(a, e, b, c, *transposed, clear_accum=bool(clear_accum)))
+    emit(GemmSp(a, e, b, c, *transposed, int(policy), clear_accum=bool(clear_accum)))
 
 
 @tile_operator
@@ -101,7 +107,7 @@ class GemmSp(TileOp):
     """Multiply a tile without half of its elements by another tile."""
 
     name = "gemm_sp"
-    options = ("transpose_A", "transpose_E", "transpose_B", "clear_accum")
+    options = ("transpose_A", "transpose_E", "transpose_B", "policy", "clear_accum")
 
     A: Any
     E: Any
@@ -110,6 +116,7 @@ class GemmSp(TileOp):
     transpose_A: bool = False
     transpose_E: bool = False
     transpose_B: bool = False
+    policy: int = 0
     clear_accum: bool = False
 
     def reads(self) -> list[Any]:
@@ -120,7 +127,22 @@ class GemmSp(TileOp):
         return [self.C]
 
     @property
-    def _place_bits(self) -> int:
+    def m(self) -> Any:
+        """Rows of the accumulator."""
+        return oriented(self.C)[0]
+
+    @property
+    def n(self) -> Any:
+        """Columns of the accumulator."""
+        return oriented(self.C)[1]
+
+    @property
+    def k(self) -> Any:
+        """The extent that is summed over, with what is left out."""
+        return oriented(self.B, self.transpose_B)[0]
+
+    @property
+    def place_bits(self) -> int:
         """Bits of `E` for a stored element."""
         return _BITS_OF_A_PLACE * (2 if dtype_of(self.A) == "float32" else 1)
 
@@ -132,7 +154,7 @@ class GemmSp(TileOp):
         self._check_dtypes()
         rows, stored = oriented(self.A, self.transpose_A)
         depth, columns = oriented(self.B, self.transpose_B)
-        words = stored * self._place_bits // DataType(dtype_of(self.E)).bits
+        words = stored * self.place_bits // DataType(dtype_of(self.E)).bits
         expected = {
             "B": (depth, stored * 2),
             "E's rows": (oriented(self.E, self.transpose_E)[0], rows),
@@ -187,7 +209,7 @@ class GemmSp(TileOp):
 
     def _place(self, row: Any, stored: Any) -> Any:
         """The place along K of a stored element."""
-        bits, word = self._place_bits, int(DataType(dtype_of(self.E)).bits)
+        bits, word = self.place_bits, int(DataType(dtype_of(self.E)).bits)
         first = stored * bits
         load = element_of(self.E, self.transpose_E, row, tirx.floordiv(first, word))
         code = converted(load, "int32") >> tirx.floormod(first, word)
@@ -196,19 +218,24 @@ class GemmSp(TileOp):
         return stored * 2 + ((code >> 1) & tirx.const(1, "int32"))
 
     def normalized(self) -> GemmSp:
-        A, E, B, C = (as_region(operand) for operand in (self.A, self.E, self.B, self.C))
-        return GemmSp(
-            A, E, B, C, self.transpose_A, self.transpose_E, self.transpose_B, self.clear_accum
-        )
+        operands = {name: as_region(getattr(self, name)) for name in ("A", "E", "B", "C")}
+        return replace(self, **operands)
+
+    def matrix_operands(self, target: Target | None = None) -> list[Any]:
+        if target is None or target.kind.name != "cuda":
+            return []
+        arch, dtype = compute_capability(target), dtype_of(self.A)
+        return [self.C, self.A, self.B] if CUDA_MATRIX_DTYPES.get(dtype, arch + 1) <= arch else []
 
 
 @lowering(GemmSp, target=("llvm", "metal", "cuda"), variant="elements")
 def gemm_sp_elements(op: GemmSp, context: LoweringContext) -> tirx.Stmt:
     """Each element of the accumulator is a sum of products of what is stored."""
     if context.target.kind.name != "llvm":
+        reasons = "; ".join(reason.splitlines()[0] for _, reason in context.declined)
         warn(
             f"gemm_sp: {describe(op.C)} is computed element by element, which is slower than T.gemm "
-            "of the dense tile",
+            "of the dense tile" + (f": {reasons}" if reasons else ""),
             context.location,
         )
     return op.as_loops()

@@ -1,0 +1,137 @@
+"""mma.sp: where its elements and the bits that describe them lie, and when it is used."""
+
+import itertools
+import warnings
+
+import numpy as np
+import pytest
+import tvm
+from tvm import DataType, tirx
+
+import tvmtile
+import tvmtile.language as T
+from tests.tileop.gemm.test_mma import elements, place
+from tests.tileop.gemm_sp.test_gemm_sp import program
+from tvmtile.errors import TileWarning
+from tvmtile.rewriting import for_loop
+from tvmtile.tileop.gemm_sp import GemmSp
+from tvmtile.tileop.gemm_sp.mma import ATOMS, metadata
+from tvmtile.tileop.operands import as_region
+
+
+@pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)
+def test_every_element_of_a_fragment_is_held_once(dtypes):
+    (atom,) = ATOMS[dtypes]
+    extents = {"a": (atom.m, atom.k // 2), "b": (atom.k, atom.n), "c": (atom.m, atom.n)}
+    for name, (rows, columns) in extents.items():
+        axes = getattr(atom, name)
+        held = [place(axes, lane, e) for lane in range(32) for e in range(elements(axes))]
+        assert sorted(held) == list(itertools.product(range(rows), range(columns)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "packed", "k"), [("float16", 2, 32), ("int8", 4, 64), ("float32", 1, 16)]
+)
+def test_fragments_of_b_lie_where_the_ptx_isa_says(dtype, packed, k):
+    # PTX ISA, "Matrix Fragments for sparse mma.m16n8k16/.m16n8k32/.m16n8k64"
+    (atom,) = ATOMS[dtype, dtype]
+    assert atom.k == k
+    for lane in range(32):
+        group, thread = lane // 4, lane % 4
+        for i in range(4 * packed):
+            row = thread * packed + i % packed + i // packed * 4 * packed
+            assert place(atom.b, lane, i) == (row, group)
+
+
+def words_of_the_lanes(op, atom, k, E):
+    """The words that the lanes compute for an instruction, on the CPU."""
+    lane = tirx.Var("lane", "int32")
+    words = tirx.decl_buffer((32,), "uint32", name="words")
+    value = metadata(op, atom, lane, tirx.const(0, "int32"), k)
+    body = for_loop(lane, 32, tirx.BufferStore(words, value, [lane]))
+    result = tvm.runtime.tensor(np.zeros(32, np.uint32))
+    func = tirx.PrimFunc([op.E.source, words], body).with_attr("global_symbol", "main")
+    tvm.tirx.build(func, "llvm")(tvm.runtime.tensor(E), result)
+    return result.numpy()
+
+
+@pytest.mark.parametrize("meta", ["int8", "uint8", "int16", "int32"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
+def test_the_words_of_the_lanes_hold_every_bit_where_the_ptx_isa_says(dtype, meta):
+    """For each lane and bit of the second instruction along K: a row of E, and a bit of that row."""
+    (atom,) = ATOMS[dtype, dtype]
+    row_bits = {"float16": 32, "float32": 32, "int8": 64}[dtype]
+    width = DataType(meta).bits
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, (16, 2 * row_bits)).astype(np.uint8)
+    E = np.packbits(bits, axis=1, bitorder="little").view(meta)
+    operands = {
+        "A": ((16, atom.k), dtype),
+        "E": ((16, 2 * row_bits // width), meta),
+        "B": ((2 * atom.k, 8), dtype),
+        "C": ((16, 8), atom.sums),
+    }
+    buffers = {
+        name: as_region(tirx.decl_buffer(shape, kind, name=name, scope="global"))
+        for name, (shape, kind) in operands.items()
+    }
+    op = GemmSp(**buffers)
+    for lane, word in enumerate(words_of_the_lanes(op, atom, 1, E)):
+        group, thread = lane // 4, lane % 4
+        for bit in range(32):
+            if row_bits == 32:  # two lanes, each half of two rows
+                row, column = group + bit // 16 * 8, thread % 2 * 16 + bit % 16
+            else:  # four lanes, each half of one row
+                row, column = group + thread % 2 * 8, thread // 2 * 32 + bit
+            assert int(word) >> bit & 1 == bits[row, row_bits + column]
+
+
+@pytest.mark.parametrize(
+    ("kind", "accumulator", "instruction"),
+    [
+        ("float16", "float32", "m16n8k32.row.col.f32.f16.f16.f32"),
+        ("bfloat16", "float32", "m16n8k32.row.col.f32.bf16.bf16.f32"),
+        ("float32", "float32", "m16n8k16.row.col.f32.tf32.tf32.f32"),
+        ("int8", "int32", "m16n8k64.row.col.s32.s8.s8.s32"),
+    ],
+)
+def test_the_matrix_unit_is_used(kind, accumulator, instruction):
+    columns = 64 // 8 if kind == "float32" else 64 // 16
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TileWarning)
+        kernel = tvmtile.compile(
+            program(kind, "int16", accumulator, columns, (False, False, True), stages=2),
+            target={"kind": "cuda", "arch": "sm_80"},
+        )
+    source = kernel.get_kernel_source()
+    assert f"mma.sp::ordered_metadata.sync.aligned.{instruction}" in source
+    assert "ldmatrix" in source
+    assert kernel.cubin
+
+
+def test_the_product_by_elements_says_why():
+    with pytest.warns(
+        TileWarning, match="gemm_sp: c.* is computed element by element.* e.* is a fragment"
+    ):
+        tvmtile.compile(with_metadata_in_registers(), target={"kind": "cuda", "arch": "sm_80"})
+
+
+def with_metadata_in_registers():
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 32), "float16"),
+        E: T.Tensor((32, 4), "int16"),
+        B: T.Tensor((64, 32), "float16"),
+        C: T.Tensor((32, 32), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((64, 32), "float16")
+            e = T.alloc_fragment((32, 4), "int16")
+            c = T.alloc_fragment((32, 32), "float32")
+            T.copy(A, a)
+            T.copy(E, e)
+            T.copy(B, b)
+            T.gemm_sp(a, e, b, c, clear_accum=True)
+            T.copy(c, C)
+
+    return main
