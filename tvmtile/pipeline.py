@@ -87,6 +87,7 @@ from tvmtile.passes import (
 )
 from tvmtile.passes.check_buffers import CheckBuffers
 from tvmtile.passes.kernels import is_tile_program
+from tvmtile.passes.launch_cooperatively import LaunchCooperatively
 from tvmtile.target import gpu, host_target, parse
 
 __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
@@ -293,6 +294,7 @@ _GPU_REST = ir.transform.Sequential(
         s_tir.transform.LowerThreadAllreduce(),
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
+        LaunchCooperatively,  # blocks that wait for each other run at once
         CheckBuffers,  # a kernel takes no more tensors than its GPU binds
     ]
 )

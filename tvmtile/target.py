@@ -228,6 +228,9 @@ class GpuCapability:
         Whether elements move from global to shared memory while threads go on (`cp.async`).
     max_buffers : int or None
         Tensors that a kernel takes, its scalars counted as one; None: as many as there are.
+    runs_blocks_at_once : bool
+        Whether a launch can have all blocks of a grid run at the same time, so that they may wait for
+        each other.
     """
 
     name: str
@@ -240,6 +243,7 @@ class GpuCapability:
     stages_conflicts: bool = False
     has_async_copies: bool = False
     max_buffers: int | None = None
+    runs_blocks_at_once: bool = False
 
 
 # KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -299,4 +303,5 @@ def gpu(target: Target) -> GpuCapability | None:
         kilobytes * 1024,
         shared_alignment=128,
         has_async_copies=compute_capability(target) >= 80,
+        runs_blocks_at_once=True,
     )

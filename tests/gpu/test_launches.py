@@ -7,7 +7,7 @@ import torch
 
 import tvmtile.language as T
 from tests.gpu.machine import DEVICE, on_gpu
-from tvmtile.errors import ArgumentError
+from tvmtile.errors import ArgumentError, InvalidValue
 
 pytestmark = pytest.mark.gpu
 
@@ -74,3 +74,38 @@ def test_a_profiler_measures_the_gpu_and_not_the_launch(increment):
     assert profiler.inputs()[0].device.type == "cuda"
     # 8 MB take 2 us or more at 4 TB/s; waiting for a launch from Python would take much longer.
     assert 0.001 < profiler.do_bench(return_mode="median") < 0.05
+
+
+def test_blocks_wait_for_each_other():
+    blocks, size = 64, 256
+
+    @T.prim_func
+    def main(steps: T.int32, A: T.Tensor((2, blocks, size), "int32")):
+        with T.Kernel(blocks, threads=128) as bx:
+            for step in T.serial(steps):
+                now = step % 2
+                for i in T.Parallel(size):
+                    left = A[now, (bx + blocks - 1) % blocks, i]
+                    A[1 - now, bx, i] = left + A[now, (bx + 1) % blocks, i]
+                T.sync_grid()
+
+    kernel = on_gpu(main)
+    a = torch.randint(0, 9, (2, blocks, size), device=DEVICE, dtype=torch.int32)
+    expected = a[0].clone()
+    kernel(25, a)
+    for _ in range(25):
+        expected = expected.roll(1, 0) + expected.roll(-1, 0)
+    assert torch.equal(a[1], expected)
+
+
+def test_more_blocks_than_fit_at_once_can_not_wait_for_each_other():
+    @T.prim_func
+    def main(A: T.Tensor((1 << 20,), "int32")):
+        with T.Kernel(1 << 20, threads=128) as bx:
+            A[bx] = 1
+            T.sync_grid()
+
+    kernel = on_gpu(main)
+    with pytest.raises(InvalidValue, match="the GPU has no room") as caught:
+        kernel(torch.zeros(1 << 20, device=DEVICE, dtype=torch.int32))
+    assert caught.value.location.text == "T.sync_grid()"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
@@ -22,9 +23,10 @@ from tvmtile.errors import (
     reason_of,
 )
 from tvmtile.passes.accesses import kernels_of
+from tvmtile.passes.kernels import is_grid_barrier
 from tvmtile.spans import location_of
 
-__all__ = ["known_options", "translate_failures"]
+__all__ = ["known_options", "launch_failure", "translate_failures"]
 
 _OUR_LOWERING = tuple(
     str(Path(__file__).resolve().parent.parent / name)
@@ -86,6 +88,34 @@ def _refusal(error: Exception, func: tirx.PrimFunc, target: Target) -> TileError
 def _location(func: tirx.PrimFunc) -> SourceLocation | None:
     kernel = next(kernels_of(func), None)
     return None if kernel is None else location_of(kernel)
+
+
+def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
+    """Say what to do about a launch that CUDA refuses because its blocks would wait for each other.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The program.
+    error : Exception
+        What its call raised; another one is returned as it is.
+    """
+    if "COOPERATIVE_LAUNCH_TOO_LARGE" not in str(error):
+        return error
+    barriers: list[SourceLocation | None] = []
+
+    def note(stmt: tirx.Evaluate) -> None:
+        if is_grid_barrier(stmt):
+            barriers.append(location_of(stmt.value))
+
+    tvm_ffi.structural_walk(func.body, (tirx.Evaluate, note))
+    return InvalidValue(
+        "T.sync_grid: all blocks of the grid wait for each other, and the GPU has no room to run "
+        "all of them at once",
+        help="launch fewer blocks, each of which does more of the work, or let a block use less shared "
+        "memory and fewer threads",
+        location=next(iter(barriers), None),
+    )
 
 
 def known_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,13 @@ from tvmtile.errors import (
     MetalCompileError,
     MetalEmulationError,
     MissingDependency,
+    OutOfBounds,
 )
 from tvmtile.extents import variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
+from tvmtile.jit.failures import launch_failure
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Kernel", "name_of"]
 
 # Nothing is wrong with the arguments then.
-_PROGRAM_FAILURES = (MetalCompileError, MetalEmulationError, MissingDependency)
+_PROGRAM_FAILURES = (MetalCompileError, MetalEmulationError, MissingDependency, OutOfBounds)
 
 
 def name_of(func: tirx.PrimFunc) -> str:
@@ -190,7 +192,8 @@ class Kernel:
                 error = second
             else:
                 return None
-        return explain(self.name, params, self.out_idx, given, self.adapter.device) or error
+        explained = explain(self.name, params, self.out_idx, given, self.adapter.device)
+        return explained or launch_failure(self.prim_func, error)
 
     def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, with tensors in place of None.

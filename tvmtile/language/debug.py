@@ -1,4 +1,4 @@
-"""`T.device_assert`, `T.sync_threads` and `T.thread_return`."""
+"""`T.device_assert`, `T.sync_threads`, `T.sync_grid` and `T.thread_return`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from tvmtile.language.frontend.tracer import as_condition
 from tvmtile.language.kernel import current_kernel
 from tvmtile.spans import current_span
 
-__all__ = ["ARRIVE_COUNT", "BARRIER_ID", "device_assert", "sync_threads", "thread_return"]
+__all__ = [
+    "ARRIVE_COUNT",
+    "BARRIER_ID",
+    "device_assert",
+    "sync_grid",
+    "sync_threads",
+    "thread_return",
+]
 
 BARRIER_ID = "tvmtile.barrier_id"
 """Attribute of a barrier: which of a GPU's barriers it is."""
@@ -56,17 +63,34 @@ def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
     -----
     Tile operators and `T.Parallel` need no barrier of the user's: the compiler puts in those that
     are needed. This is for code written by thread index.
+
+    Raises
+    ------
+    NestingError
+        If it stands outside `T.Kernel` or in `T.Parallel`.
     """
-    if current_kernel() is None:
-        raise NestingError(
-            "T.sync_threads stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
-        )
-    barrier = T.tvm_storage_sync("shared")
     given = {BARRIER_ID: barrier_id, ARRIVE_COUNT: arrive_count}
     attrs = {key: value for key, value in given.items() if value is not None}
-    T.evaluate(
-        ir.Call(barrier.op, barrier.args, attrs or None, span=current_span(), ret_ty=barrier.ty)
-    )
+    _barrier("sync_threads", "shared", attrs)
+
+
+def sync_grid() -> None:
+    """Wait until all threads of all blocks have come here; what they wrote to tensors can be read then.
+
+    Notes
+    -----
+    All blocks of the grid run at once for that. An NVIDIA GPU launches such a kernel cooperatively,
+    which fails where it has no room for all blocks: let each do more of the work. A CPU runs what is
+    before the barrier for all blocks, then what follows, and keeps the tiles that live across it for
+    each block. Apple's GPUs make no such promise: there it is an error.
+
+    Raises
+    ------
+    NestingError
+        If it stands outside `T.Kernel` or in `T.Parallel`; when the kernel is compiled, if some blocks
+        or threads do not come to it.
+    """
+    _barrier("sync_grid", "grid")
 
 
 def thread_return() -> None:
@@ -77,9 +101,23 @@ def thread_return() -> None:
     The other threads go on. A tile operator that follows is the work of all threads of the block, so
     either all of them return or none.
     """
+    _statement("thread_return", T.thread_return())
+
+
+def _barrier(name: str, scope: str, attrs: dict[str, Any] | None = None) -> None:
+    kernel = current_kernel()
+    if kernel is not None and kernel.parallel_depth:
+        raise NestingError(
+            f"T.{name} stands inside T.Parallel, whose iterations the threads share out",
+            help="end the loop there, and do what follows in another T.Parallel",
+        )
+    _statement(name, T.tvm_storage_sync(scope), attrs)
+
+
+def _statement(name: str, call: ir.Call, attrs: dict[str, Any] | None = None) -> None:
+    """Write a call down as a statement of a kernel, at the user's line."""
     if current_kernel() is None:
         raise NestingError(
-            "T.thread_return stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
+            f"T.{name} stands outside T.Kernel", help="move it into `with T.Kernel(...)`"
         )
-    leave = T.thread_return()
-    T.evaluate(ir.Call(leave.op, leave.args, span=current_span(), ret_ty=leave.ty))
+    T.evaluate(ir.Call(call.op, call.args, attrs or None, span=current_span(), ret_ty=call.ty))

@@ -8,9 +8,9 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile.errors import InvalidOperand, OutOfSharedMemory, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.passes.accesses import accesses_of, kernels_of
-from tvmtile.passes.kernels import Launch, prim_func_pass
+from tvmtile.passes.kernels import Launch, is_grid_barrier, prim_func_pass
 from tvmtile.passes.lower_tile_op import target_of
 from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.scopes import is_shared
@@ -44,6 +44,8 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         known only when the kernel is called.
     OutOfSharedMemory
         If the shared tiles of a block need more than the target has; the message lists them.
+    NoLowering
+        If the blocks wait for each other where the target does not run all of them at once.
     UnsupportedDtype
         If the target can't compute with the dtype of a tile or of a value.
     """
@@ -54,6 +56,7 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         return func
     for kernel in kernels_of(func):
         _check_threads(kernel, capability)
+        _check_grid_barriers(kernel, capability)
         _check_dtypes(kernel, capability)
         _check_extents(kernel, capability)
         _check_shared_memory(kernel, capability)
@@ -85,6 +88,21 @@ def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCap
         )
 
     tvm_ffi.structural_walk(kernel, (ir.Call, refuse))
+
+
+def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
+    def refuse(stmt: tirx.Evaluate) -> None:
+        if is_grid_barrier(stmt):
+            raise NoLowering(
+                f"T.sync_grid: {capability.name} does not promise that all blocks of a grid run at "
+                "once, so they can't wait for each other",
+                help="end the kernel there and do the rest in a second one: a launch waits for the one "
+                "before; a function may hold several T.Kernel",
+                location=location_of(stmt.value) or location_of(kernel),
+            )
+
+    if not capability.runs_blocks_at_once:
+        tvm_ffi.structural_walk(kernel, (tirx.Evaluate, refuse))
 
 
 def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:

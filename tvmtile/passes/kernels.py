@@ -18,6 +18,7 @@ __all__ = [
     "importing_llvm",
     "is_barrier",
     "is_continue",
+    "is_grid_barrier",
     "is_kernel",
     "is_loop_exit",
     "is_thread_return",
@@ -202,6 +203,11 @@ def leaves_loop(stmt: tirx.Stmt) -> bool:
 def is_barrier(stmt: tirx.Stmt) -> bool:
     """Tell whether threads wait for each other at a statement."""
     return _calls(stmt, ("tirx.tvm_storage_sync",))
+
+
+def is_grid_barrier(stmt: tirx.Stmt) -> bool:
+    """Tell whether the blocks of a grid wait for each other at a statement."""
+    return is_barrier(stmt) and str(stmt.value.args[0].value) == "grid"
 
 
 def is_loop_exit(stmt: tirx.Stmt) -> bool:

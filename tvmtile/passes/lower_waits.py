@@ -1,4 +1,4 @@
-"""LowerWaitsOnCuda: where the threads of a warp, or some of a block, wait for each other."""
+"""LowerWaitsOnCuda: where a warp, some threads of a block, or all blocks wait for each other."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ __all__ = ["LowerWaitsOnCuda"]
 _OF_SOME = 15
 """The barrier for some of the threads where the user names none; 0 is that of `__syncthreads`."""
 
+_BARRIERS = {"warp": T.cuda.warp_sync, "grid": T.cuda.grid_sync}
+"""Those for other threads than the ones of a block, for which TVM's generator prints nothing."""
+
 
 @prim_func_pass("LowerWaitsOnCuda")
 def LowerWaitsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Write barriers as CUDA has them.
 
-    Threads of a warp run independently, and TVM's generator prints nothing for a barrier of a warp; of
-    a barrier that has a number or is for some threads it takes neither.
+    Threads of a warp run independently, and TVM's generator prints nothing for a barrier of a warp,
+    or of the grid; of a barrier that has a number or is for some threads it takes neither.
 
     Before
     ------
@@ -64,8 +67,8 @@ def _lowered(node: tirx.Evaluate) -> tirx.Evaluate:
     if not is_barrier(node):
         return node
     call: ir.Call = node.value
-    if call.args[0].value == "warp":
-        return tirx.Evaluate(T.cuda.warp_sync())
+    if call.args[0].value in _BARRIERS:
+        return tirx.Evaluate(_BARRIERS[call.args[0].value]())
     attrs = {} if call.attrs is None else dict(call.attrs.items())
     if BARRIER_ID not in attrs and ARRIVE_COUNT not in attrs:
         return node

@@ -20,7 +20,13 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import VerifyError
 from tvmtile.layout.fragment import layout_of
 from tvmtile.passes.asynchrony import FILLING_ISSUES
-from tvmtile.passes.kernels import is_barrier, is_kernel, is_tile_program, leaves_loop
+from tvmtile.passes.kernels import (
+    is_barrier,
+    is_grid_barrier,
+    is_kernel,
+    is_tile_program,
+    leaves_loop,
+)
 from tvmtile.passes.shared_sizes import allocated_bytes
 from tvmtile.rewriting import ScopedRewriter, contains
 from tvmtile.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
@@ -88,12 +94,12 @@ def operands_are_regions(func: tirx.PrimFunc) -> Iterator[str]:
 
 
 def no_thread_loops(func: tirx.PrimFunc) -> Iterator[str]:
-    """Nothing is bound to a thread, and nothing waits for one."""
+    """Nothing is bound to a thread, and nothing waits for one; blocks may wait for each other."""
     for loop in _loops(func.body):
         binding = loop.thread_binding
         if binding is not None and str(binding.thread_tag).startswith("threadIdx"):
             yield f"the loop over {loop.loop_var.name!r} is bound to {binding.thread_tag}"
-    if contains(func.body, tirx.Evaluate, is_barrier):
+    if contains(func.body, tirx.Evaluate, lambda s: is_barrier(s) and not is_grid_barrier(s)):
         yield "there is a barrier"
 
 

@@ -17,6 +17,7 @@ from tvmtile.passes.kernels import (
     Launch,
     flattened,
     is_barrier,
+    is_grid_barrier,
     is_loop_exit,
     leaves_loop,
     statements_of,
@@ -138,7 +139,9 @@ class _Planner:
             sequence.once(Once(stmt))
         elif is_barrier(stmt):
             if guards and not self._waits_for_comers(stmt, guards):
-                raise _divergent(stmt, "T.sync_threads")
+                raise _divergent(stmt, _name_of(stmt))
+            if is_grid_barrier(stmt):
+                sequence.once(Once(stmt))
             sequence.end_run()
         elif self._is_block_level(stmt):
             if self._takes_part(stmt, guards):
@@ -269,7 +272,7 @@ class _Planner:
     def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
         for child in statements_of(stmt):
             if is_barrier(child):
-                raise _divergent(child, "T.sync_threads")
+                raise _divergent(child, _name_of(child))
             if self._is_block_level(child):
                 raise _divergent(child, _name_of(child))
             if self._stores_exchanged(child):
@@ -427,6 +430,8 @@ def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
 
 
 def _name_of(stmt: tirx.Stmt) -> str:
+    if is_barrier(stmt):
+        return "T.sync_grid" if is_grid_barrier(stmt) else "T.sync_threads"
     op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
     return "T.Parallel" if op is None else f"T.{op.name}"
 

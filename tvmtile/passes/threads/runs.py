@@ -18,13 +18,32 @@ from tvmtile.rewriting import contains, for_loop, seq, substitute
 __all__ = ["emit_runs"]
 
 
-def emit_runs(plan: Plan, launch: Launch) -> tirx.Stmt:
-    """Turn a cut body into statements, with a loop over the threads of each run."""
-    return _Emitter(plan, launch).emit(plan.items)
+def emit_runs(
+    plan: Plan,
+    launch: Launch,
+    scope: str = "local",
+    kind: tirx.ForKind = tirx.ForKind.SERIAL,
+) -> tirx.Stmt:
+    """Turn a cut body into statements, with a loop over the threads of each run.
+
+    Parameters
+    ----------
+    plan : Plan
+        The body.
+    launch : Launch
+        Its threads, or what is taken for them.
+    scope : str
+        Where values are kept from one run to another.
+    kind : ForKind
+        Of the outermost of the loops.
+    """
+    return _Emitter(plan, launch, scope, kind).emit(plan.items)
 
 
 class _Emitter:
-    def __init__(self, plan: Plan, launch: Launch) -> None:
+    def __init__(self, plan: Plan, launch: Launch, scope: str, kind: tirx.ForKind) -> None:
+        self._scope = scope
+        self._kind = kind
         self._variance = plan.variance
         self._launch = launch
         self._threads = [loop.loop_var for loop in launch.threads]
@@ -82,7 +101,7 @@ class _Emitter:
 
     def _storage(self, var: ir.Var) -> ir.Var:
         return tirx.decl_buffer(
-            (self._launch.num_threads,), str(var.ty.dtype), name=var.name, scope="local"
+            (self._launch.num_threads,), str(var.ty.dtype), name=var.name, scope=self._scope
         )
 
     def _recall(self, var: ir.Var) -> Any:
@@ -217,9 +236,10 @@ class _Emitter:
             var: ir.Var(var.name, var.ty) for var in (*self._threads, *self._needed(run))
         }
         body = substitute(body, fresh)
-        for loop in self._launch.threads_fastest_first:
+        *inner, outermost = self._launch.threads_fastest_first
+        for loop in inner:
             body = for_loop(fresh[loop.loop_var], loop.extent, body)
-        return body
+        return for_loop(fresh[outermost.loop_var], outermost.extent, body, self._kind)
 
 
 def _must_keep(value: Any) -> bool:
