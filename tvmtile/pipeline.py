@@ -15,6 +15,8 @@ from tvm.target import Target
 
 from tvmtile.codegen.comparisons import ShowComparisons
 from tvmtile.codegen.constants import WriteConstants
+from tvmtile.codegen.device import marked
+from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_arrays import KeepElements
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
@@ -263,9 +265,11 @@ def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule
     return (tirx.transform.BindTarget(_with_host(target)), *CHECKS, *LOWERING[kind])
 
 
-def _is_for_metal(mod: ir.IRModule) -> bool:
-    targets = (func.attrs.get("target") for func in mod.functions.values() if func.attrs)
-    return any(target is not None and target.kind.name == "metal" for target in targets)
+def _metal_kernels(mod: ir.IRModule) -> list[str]:
+    """The names of the kernels for Metal of a module that was split."""
+    functions = mod.functions.values()
+    kernels = [func for func in functions if func.attrs["target"].kind.name == "metal"]
+    return [str(kernel.attrs["global_symbol"]) for kernel in kernels]
 
 
 def _with_host(target: Target) -> Target:
@@ -319,7 +323,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
     of a Let a variable: TVM's simplifier binds such a Let a second time and fails. LLVM finds common
     subexpressions itself.
     """
-    rest, finalize, finalize_device = default_s_tir_pipeline()
+    rest, finalize, _ = default_s_tir_pipeline()
 
     def finalize_host() -> Any:
         # LLVM has no pointers to the narrow floats that a kernel's tensors may hold.
@@ -329,7 +333,10 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
     def finalize_on_device() -> Any:
         return ir.transform.Sequential(
             [
-                finalize_device(),
+                tirx.transform.LowerWarpMemory(),
+                tirx.transform.StmtSimplify(),
+                LowerIntrinsics,
+                tirx.transform.LowerIntrin(),
                 tirx.transform.FP8StorageLegalize(),
                 ShowComparisons,
                 WriteConstants,
@@ -347,8 +354,6 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
         ):
             programs = [gv.name_hint for gv, func in mod.functions.items() if is_tile_program(func)]
             lowered = LowerTilePrograms()(mod)
-            if _is_for_metal(lowered):
-                complete_what_tvm_builds()
             on_gpu = {
                 n: lowered[n] for n in programs if gpu(lowered[n].attrs["target"]) is not None
             }
@@ -356,7 +361,8 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
             others = {name: func for name, func in functions.items() if name not in on_gpu}
             result = _GPU_REST(ir.IRModule(on_gpu, attrs=mod.attrs))
             for gv, func in result.functions.items():
-                result[gv] = without_keywords(func)
+                result[gv] = marked(without_keywords(func))
+            complete_what_tvm_builds(_metal_kernels(result))
             if others:
                 result.update(rest(ir.IRModule(others, attrs=mod.attrs)))
             return result

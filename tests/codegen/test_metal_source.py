@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tvm
 import tvm_ffi
+from tvm import ir
 
 import tvmtile.language as T
 from tvmtile.codegen import metal_source
@@ -67,11 +68,30 @@ def test_a_number_of_64_bits_is_a_long():
     assert metal_source.complete(source) == expected
 
 
-def test_what_tvm_builds_is_complete():
-    tvm_source("float16")
-    source, format_ = tvm.get_global_func(CALLBACK)(tvm_source("float16"), resolve("metal"))
-    assert "half v_half;" in source
-    assert format_ == "metal"
+def test_what_tvm_builds_of_tile_programs_is_complete():
+    @T.prim_func
+    def tile(value: T.float16, A: T.Tensor((32,), "float16")):
+        with T.Kernel(1, threads=32):
+            T.fill(A, value)
+
+    tvm.tirx.build(tile, target="metal", pipeline="tvmtile")
+    complete = tvm.get_global_func(CALLBACK)
+    built = {}
+
+    def record(source, target):
+        text, format_ = complete(source, target)
+        built[text.partition("kernel void ")[2].partition("(")[0]] = text
+        return text, format_
+
+    tvm_ffi.register_global_func(CALLBACK, record, override=True)
+    try:
+        programs = {"tile": tile, "plain": program("float16")}
+        module = {name: func.with_attr("global_symbol", name) for name, func in programs.items()}
+        tvm.tirx.build(ir.IRModule(module), target="metal", pipeline="tvmtile")
+    finally:
+        tvm_ffi.register_global_func(CALLBACK, complete, override=True)
+    assert "half v_half;" in built["tile_kernel"]
+    assert "half v_half;" not in built["plain_kernel"]
 
 
 def test_a_callback_of_somebody_else_is_left_in_place():

@@ -7,6 +7,7 @@ from tvm import relax, tirx
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.language.attributes import dtype_of_expressions
 
 
 def halved(value):
@@ -31,7 +32,11 @@ def test_helpers_may_ask_for_the_dtype_of_a_value():
 
 def test_buffers_keep_theirs_and_what_is_no_value_has_none():
     buffer = tirx.decl_buffer((4,), "int8")
-    assert buffer.dtype == "int8"
-    assert buffer[0].dtype == T.int8
-    assert (tirx.Var("n", "int64") + 1).dtype == T.int64
-    assert not hasattr(relax.Tuple([]), "dtype")
+    for _ in range(2):
+        with dtype_of_expressions(), dtype_of_expressions():
+            assert buffer.dtype == "int8"
+            assert buffer[0].dtype == T.int8
+            assert (tirx.Var("n", "int64") + 1).dtype == T.int64
+            assert not hasattr(relax.Tuple([]), "dtype")
+        assert buffer.dtype == "int8"
+        assert not hasattr(buffer[0], "dtype")

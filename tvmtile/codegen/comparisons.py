@@ -7,21 +7,18 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from tvmtile.codegen.device import device_pass
 from tvmtile.tileop.operands import constant
 
 __all__ = ["ShowComparisons"]
 
 
-def _show_comparisons(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
-    del mod, context
+@device_pass("ShowComparisons")
+def ShowComparisons(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    """Undo `KeepComparisons`, when nothing simplifies any more."""
+    del kind
     tests = (tirx.EQ, tirx.NE, tirx.LT)
     return func.with_body(tvm_ffi.structural_map(func.body, (tests, _shown)))
-
-
-ShowComparisons = tirx.transform.prim_func_pass(
-    _show_comparisons, opt_level=0, name="tvmtile.ShowComparisons"
-)
-"""The pass over kernels for GPUs that undoes `KeepComparisons`, when nothing simplifies any more."""
 
 
 def _shown(test: Any) -> Any:

@@ -20,22 +20,17 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile.codegen.device import device_pass
+
 __all__ = ["WriteConstants"]
 
 _LOWEST_INT = -(2**31)
 
 
-def _write_constants(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
-    del mod, context
-    target = func.attrs.get("target") if func.attrs is not None else None
-    rules = None if target is None else _RULES.get(target.kind.name)
-    return func if rules is None else func.with_body(tvm_ffi.structural_map(func.body, rules))
-
-
-WriteConstants = tirx.transform.prim_func_pass(
-    _write_constants, opt_level=0, name="tvmtile.WriteConstants"
-)
-"""The pass over kernels for GPUs, the last one before their generators."""
+@device_pass("WriteConstants")
+def WriteConstants(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    """Rewrite what the generator of a target prints wrongly."""
+    return func.with_body(tvm_ffi.structural_map(func.body, _RULES[kind]))
 
 
 def _float(number: tirx.FloatImm) -> Any:

@@ -14,7 +14,7 @@ from tvm.backend.cuda.codegen.registry import CODEGEN_REGISTRY
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
-from tvmtile.codegen import cuda_atomics, cuda_floats, cuda_math
+from tvmtile.codegen import cuda_atomics, cuda_floats
 
 __all__ = ["ASSERT_FAIL", "LOG", "decode", "encode", "function_call", "value"]
 
@@ -91,4 +91,3 @@ def _register(name: str, effect: int) -> None:
 
 _register(_INTRINSIC, OPAQUE)
 _register(_PURE_INTRINSIC, PURE)
-cuda_math.register_rules()

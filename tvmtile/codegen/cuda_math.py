@@ -15,11 +15,10 @@ from tvmtile.codegen.float_functions import (
     OTHER_NAMES,
     Rule,
     calling,
-    register,
     scaling,
 )
 
-__all__ = ["register_rules"]
+__all__ = ["RULES"]
 
 _OWN_NAMES = ("erf", "hypot", "log1p", "rsqrt", "tanh")
 _APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "pow", "sin", "tan")
@@ -37,10 +36,13 @@ def _or_fast(name: str, exact: Rule) -> Rule:
     return lowered
 
 
-def register_rules() -> None:
-    """Let TVM lower the functions with the rules of this module."""
+def _rules() -> dict[str, Rule]:
     names = {name: name for name in (*NAMES, *_OWN_NAMES)} | OTHER_NAMES
     rules = {name: calling({"float32": f"{own}f", "float64": own}) for name, own in names.items()}
     rules |= {name: _or_fast(name, rules[name]) for name in _APPROXIMATIONS}
     rules["ldexp"] = scaling({"float32": "ldexpf", "float64": "ldexp"})
-    register("cuda", rules)
+    return rules
+
+
+RULES = _rules()
+"""How each function is called, by the name of TVM's intrinsic."""

@@ -10,13 +10,11 @@ from tvm.tirx.script import builder as T
 
 __all__ = [
     "FAST",
-    "LEVEL",
     "NAMES",
     "OTHER_NAMES",
     "Rule",
     "calling",
     "operator",
-    "register",
     "scaling",
     "widened",
 ]
@@ -25,8 +23,6 @@ Rule: TypeAlias = Callable[[ir.Call], ir.Expr]
 """Makes an expression of the call of an intrinsic."""
 FAST = "tvmtile.fast"
 """Attribute of the call of a function that need not be exact."""
-LEVEL = 11
-"""Of our rules: above TVM's own."""
 
 NAMES = (
     "acos",
@@ -127,9 +123,3 @@ def operator(name: str) -> ir.Op:
     """TVM's operator of a name: most are of the dialect `tirx`, a few of `prim`."""
     own = f"prim.{name}"
     return ir.Op.get(own if own in ir.Op.list_op_names() else f"tirx.{name}")
-
-
-def register(target: str, rules: Mapping[str, Rule]) -> None:
-    """Let TVM lower intrinsics, by name, with rules of ours."""
-    for name, rule in rules.items():
-        tirx.register_intrin_lowering(operator(name).name, target=target, f=rule, level=LEVEL)

@@ -132,9 +132,6 @@ _HOMES = (
 )
 
 
-metal_shuffles.register_shuffles()
-
-
 def element_of(matrices: ir.Var, register: Any) -> ir.Expr:
     """An element that a thread holds of an array of simdgroup matrices.
 

@@ -15,14 +15,15 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.codegen.device import device_pass
 
 __all__ = ["KeepElements"]
 
 
-def _keep_elements(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
-    del mod, context
-    target = func.attrs.get("target") if func.attrs is not None else None
-    if target is None or target.kind.name != "metal":
+@device_pass("KeepElements")
+def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    """Hide such strides in kernels for Metal."""
+    if kind != "metal":
         return func
     roots = _roots(func.body)
     lanes = _vector_lanes(func.body, roots)
@@ -40,12 +41,6 @@ def _keep_elements(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc
         return tirx.BufferLoad(load.source, [*load.indices[:-1], hidden])
 
     return func.with_body(tvm_ffi.structural_map(func.body, (ir.TensorLoad, read)))
-
-
-KeepElements = tirx.transform.prim_func_pass(
-    _keep_elements, opt_level=0, name="tvmtile.KeepElements"
-)
-"""The pass over kernels for Metal."""
 
 
 def _roots(body: tirx.Stmt) -> dict[ir.Var, ir.Var]:

@@ -11,12 +11,11 @@ from tvmtile.codegen.float_functions import (
     Rule,
     calling,
     operator,
-    register,
     scaling,
     widened,
 )
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["FUNCTIONS", "RULES"]
 
 FUNCTIONS = {
     # No difference from 1 is taken, which a compiler that reorders sums would make nothing of.
@@ -56,4 +55,5 @@ def _rules() -> dict[str, Rule]:
     return rules
 
 
-register("metal", _rules())
+RULES = _rules()
+"""How each function is called, by the name of TVM's intrinsic."""

@@ -7,14 +7,13 @@ bits, bfloat by its bits, and bool as an integer.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-from tvm import ir, tirx
+from tvm import ir
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen.float_functions import LEVEL
+from tvmtile.codegen.float_functions import Rule
 
-__all__ = ["definition", "register_shuffles"]
+__all__ = ["RULES", "definition"]
 
 _FUNCTIONS = {
     "tvm_warp_shuffle": "simd_shuffle",
@@ -44,7 +43,7 @@ def definition(name: str) -> str | None:
     return f"#define {name}(value, lane) {_FORMS[dtype].format(function=function)}\n"
 
 
-def _rule(function: str) -> Any:
+def _rule(function: str) -> Rule:
     def lowered(call: ir.Call) -> ir.Expr:
         _, value, lane, *_ = call.args
         dtype = str(call.ty.dtype)
@@ -54,9 +53,5 @@ def _rule(function: str) -> Any:
     return lowered
 
 
-def register_shuffles() -> None:
-    """Let TVM lower its shuffles with the rules of this module."""
-    for name, function in _FUNCTIONS.items():
-        tirx.register_intrin_lowering(
-            f"tirx.{name}", target="metal", f=_rule(function), level=LEVEL
-        )
+RULES = {name: _rule(function) for name, function in _FUNCTIONS.items()}
+"""How each shuffle is called, by the name of TVM's intrinsic."""

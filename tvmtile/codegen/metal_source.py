@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Iterable
 
 import tvm
 import tvm_ffi
@@ -31,6 +33,7 @@ _CAST = re.compile(r"\(thread \w+\s*\*\)\(*(?!thread\b)(\w+)")
 _ARRAY = re.compile(
     rf"^( *)(thread \w+ (\w+)\[\d+\];|threadgroup (?:{'|'.join(_BYTES)}) \w+\[\d+\];)", re.MULTILINE
 )
+_KERNEL = re.compile(r"\bkernel void (\w+)\(")
 _LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
 
 
@@ -75,13 +78,35 @@ def needed_alignment(source: str) -> int:
     return max((_BYTES[element] * int(lanes) for element, lanes in vectors), default=1)
 
 
-def complete_what_tvm_builds() -> None:
-    """Have TVM's own Metal modules made of complete sources, from now on.
+def complete_what_tvm_builds(names: Iterable[str]) -> None:
+    """Have TVM's own Metal module of this thread's next build made of complete sources.
 
     A callback that somebody registered before, to compile kernels ahead of time, is left in place.
+
+    Parameters
+    ----------
+    names : iterable of str
+        The kernels that are to be completed: TVM hands over those of others too.
     """
-    if tvm.get_global_func(_CALLBACK, allow_missing=True) is None:
-        tvm_ffi.register_global_func(_CALLBACK, lambda source, _: (complete(source), "metal"))
+    _EXPECTED.names = {*_expected(), *names}
+    if _expected() and tvm.get_global_func(_CALLBACK, allow_missing=True) is None:
+        tvm_ffi.register_global_func(_CALLBACK, _complete_if_ours)
+
+
+_EXPECTED = threading.local()
+
+
+def _expected() -> set[str]:
+    return getattr(_EXPECTED, "names", set())
+
+
+def _complete_if_ours(source: str, target: Target) -> tuple[str, str]:
+    """What TVM calls with each kernel's source."""
+    del target
+    (name,) = _KERNEL.findall(source)
+    is_ours = name in _expected()
+    _expected().discard(name)
+    return complete(source) if is_ours else source, "metal"
 
 
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:

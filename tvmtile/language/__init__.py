@@ -12,7 +12,6 @@ from tvm.script.tirx import *
 
 from tvmtile.language.allocate import *
 from tvmtile.language.annotations import *
-from tvmtile.language.attributes import add_dtype_to_expressions
 from tvmtile.language.debug import *
 from tvmtile.language.dtypes import as_dtype, dtype_names
 from tvmtile.language.frontend import macro, prim_func
@@ -70,4 +69,3 @@ from tvmtile.tileop.scan import cummax, cumsum
 from tvmtile.tileop.transpose import transpose
 
 globals().update({name: as_dtype(name) for name in dtype_names()})
-add_dtype_to_expressions()

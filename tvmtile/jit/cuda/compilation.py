@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import tvm_ffi
@@ -45,33 +45,51 @@ def compiling(target: Target) -> Iterator[Compilation]:
     """Compile what TVM builds in this context as tile programs.
 
     TVM's own callback looks for headers in a toolkit only, and lets NVRTC read a second's worth of
-    them. It stays in use for what others build, and where `TVM_CUDA_COMPILE_MODE=nvcc` asks for it.
+    them. It is put back after the last of our builds, and in the meantime compiles what other threads
+    build; and where `TVM_CUDA_COMPILE_MODE=nvcc` asks for it, all.
 
     Parameters
     ----------
     target : Target
         Of kind `cuda`.
     """
-    _install()
     compilation = Compilation(str(target.attrs["arch"]))
     token = _current.set(compilation)
     try:
-        yield compilation
+        with _BUILDS:
+            yield compilation
     finally:
         _current.reset(token)
 
 
-@lru_cache(maxsize=1)
-def _install() -> None:
-    import tvm.support.nvcc  # noqa: F401 - registers the callback that ours stands before
+class _Builds:
+    """Keeps our callback in TVM's place while programs are built, in any number of threads."""
 
-    theirs = tvm_ffi.get_global_func(_CALLBACK)
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
 
-    def compile_for_tvm(source: str) -> Any:
+    def __enter__(self) -> None:
+        import tvm.support.nvcc  # noqa: F401 - registers the callback that ours stands before
+
+        with self._lock:
+            if self._count == 0:
+                self._theirs = tvm_ffi.get_global_func(_CALLBACK)
+                tvm_ffi.register_global_func(_CALLBACK, self._compile, override=True)
+            self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0:
+                tvm_ffi.register_global_func(_CALLBACK, self._theirs, override=True)
+
+    def _compile(self, source: str) -> Any:
         compilation = _current.get()
         if compilation is None or os.environ.get("TVM_CUDA_COMPILE_MODE", "nvrtc") != "nvrtc":
-            return theirs(source)
+            return self._theirs(source)
         compilation.binary = compile_source(source, compilation.arch)
         return compilation.binary.cubin
 
-    tvm_ffi.register_global_func(_CALLBACK, compile_for_tvm, override=True)
+
+_BUILDS = _Builds()

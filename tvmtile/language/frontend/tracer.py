@@ -32,6 +32,7 @@ from tvmtile.errors import (
     user_location,
     warn,
 )
+from tvmtile.language.attributes import dtype_of_expressions
 from tvmtile.language.dtypes import DType
 from tvmtile.language.tensor import OutputTensor, TensorSpec
 from tvmtile.language.variables import Reference, is_scalar_variable
@@ -304,7 +305,8 @@ class Tracer:
         outer = current_tracer()
         _ACTIVE.tracer = self
         try:
-            yield self
+            with dtype_of_expressions():
+                yield self
         finally:
             _ACTIVE.tracer = outer
 
