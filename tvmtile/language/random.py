@@ -155,12 +155,15 @@ def _halves(number: Any) -> tuple[Any, Any]:
 
 
 def _philox(counter: ir.Var, products: ir.Var, key: tuple[Any, Any]) -> None:
-    """Replace the counter by its four numbers; stores, as names would be written out where used."""
+    """Replace the counter by its four numbers; stores, as names would be written out where used.
+
+    The rounds are a loop, or a source would grow with each number of an unrolled loop.
+    """
     word = [tirx.BufferLoad(counter, [place]) for place in range(4)]
     product = [tirx.BufferLoad(products, [place]) for place in range(2)]
-    for round in range(_ROUNDS):
+    with T.serial(0, _ROUNDS) as round:
         keys = [
-            part + tirx.const(step * round % 2**32, "uint32")
+            part + tirx.const(step, "uint32") * tirx.Cast("uint32", round)
             for part, step in zip(key, _KEY_STEPS, strict=True)
         ]
         for place, multiplier in enumerate(_MULTIPLIERS):

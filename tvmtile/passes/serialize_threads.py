@@ -9,7 +9,8 @@ from tvm import tirx
 from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels
 from tvmtile.passes.threads.plan import plan_threads
 from tvmtile.passes.threads.runs import emit_runs
-from tvmtile.rewriting import with_children
+from tvmtile.rewriting import substitute, with_children
+from tvmtile.tileop.operands import constant
 
 __all__ = ["SerializeThreads"]
 
@@ -38,7 +39,8 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     The pass comes before LowerTileOp because a tile operator is still one statement there, which is
     what tells the work of a block from that of a thread. An operator on a private array, such as
-    `T.clear` of one, is the work of a thread.
+    `T.clear` of one, is the work of a thread. The index of the only thread along an axis is 0, on which
+    nothing depends.
 
     Raises
     ------
@@ -86,6 +88,9 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     def serialize(kernel: tirx.For) -> tirx.Stmt:
         launch = Launch(kernel)
+        alone = [loop for loop in launch.threads if constant(loop.extent) == 1]
+        zero = {loop.loop_var: tirx.const(0, str(loop.loop_var.ty.dtype)) for loop in alone}
+        launch.body = substitute(launch.body, zero)
         body = emit_runs(plan_threads(launch), launch)
         for block in reversed(launch.blocks):
             body = with_children(block, body=body)
