@@ -235,6 +235,37 @@ def test_former_values_on_metal(dtype, order):
     assert values[[0, 2, 3]].tolist() == [0, 5, 0]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_former_values_of_neighbours(compiled, dtype):
+    """What is updated is the tensor, not neighbours of it that a thread has loaded at once."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((256,), dtype), C: T.Tensor((256,), dtype), previous: T.Tensor((256,), dtype)
+    ):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(256):
+                previous[i] = T.atomic_add(C[i], A[i], return_prev=True)
+
+    kind = getattr(torch, dtype)
+    values, out = torch.arange(256).to(kind), torch.zeros(256, dtype=kind)
+    compiled(main)(torch.ones(256, dtype=kind), values, out)
+    assert out.tolist() == list(range(256))
+    assert values.tolist() == list(range(1, 257))
+    assert tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"}).cubin
+
+
+def test_a_function_of_cuda_updates_the_tensor_and_not_a_copy():
+    @T.prim_func
+    def main(A: T.Tensor((256,), "float32"), C: T.Tensor((256,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(256):
+                A[i] = T.call_extern("float32", "atomicAdd", T.address_of(C[i]), A[i])
+
+    kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"})
+    assert "atomicAdd((&(C_ptr[" in kernel.get_kernel_source()
+
+
 def test_registers_have_no_atomic_operations_on_metal():
     @T.prim_func
     def main(C: T.Tensor((4,), "int32")):

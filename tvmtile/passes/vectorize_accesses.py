@@ -143,7 +143,8 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
     found: list[ir.TensorLoad] = []
 
     def call(node: ir.Call, mutator: Any) -> Any:
-        return node if is_if_then_else(node) else mutator.default_mutate(node)
+        is_certain = not is_if_then_else(node) and not _takes_places(node)
+        return mutator.default_mutate(node) if is_certain else node
 
     def load(node: ir.TensorLoad, mutator: Any) -> Any:
         found.append(node)
@@ -159,6 +160,14 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
         for node in found
         if not any(contains(index, ir.Var, names.__contains__) for index in node.indices)
     ]
+
+
+def _takes_places(call: ir.Call) -> bool:
+    """Tell whether elements among the arguments of a call are places in memory, not their values."""
+    op = operator_of(call)
+    if op is not None:
+        return bool(op.reads() or op.writes())
+    return isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of"
 
 
 @dataclass(frozen=True)
@@ -262,7 +271,10 @@ class _Moves:
                     return tirx.BufferLoad(loaded.array, [number])
             return mutator.default_mutate(node)
 
-        return tvm_ffi.structural_mutate(body, [(ir.TensorLoad, replace)])
+        def call(node: ir.Call, mutator: Any) -> Any:
+            return node if _takes_places(node) else mutator.default_mutate(node)
+
+        return tvm_ffi.structural_mutate(body, [(ir.TensorLoad, replace), (ir.Call, call)])
 
     def with_store_replaced(self, store: tirx.BufferStore) -> tirx.Stmt:
         first = self._first(store.buffer, store.indices)
