@@ -27,6 +27,8 @@ __all__ = ["DistributeParallel"]
 
 _MOST_UNROLLED = 64
 """Iterations of a loop over memory alone that are written out one by one."""
+_MOST_WITH_LOOPS = 8
+"""Those of a loop with loops inside, whose text is long and where there is little to gain."""
 _MOST_IN_REGISTERS = 512
 """Those of a loop over fragments: an array that more of them index is no matter of registers."""
 
@@ -233,7 +235,9 @@ class _Iterations:
             body = self._moved(tirx.Var("lane", "int32"), 1, body)
         body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
-        most = _MOST_IN_REGISTERS if self._has_fragments else _MOST_UNROLLED
+        most = _MOST_WITH_LOOPS if contains(body, tirx.For, _is_serial) else _MOST_UNROLLED
+        if self._has_fragments:
+            most = _MOST_IN_REGISTERS
         unrolled = count <= most
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
         for variable, digit in reversed(loops):
@@ -271,6 +275,10 @@ def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:
 
 def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:
     analyzer.bind(variable, ir.Range(0, extent), allow_override=True)
+
+
+def _is_serial(loop: tirx.For) -> bool:
+    return bool(loop.kind == tirx.ForKind.SERIAL)
 
 
 def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt:
