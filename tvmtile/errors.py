@@ -61,6 +61,7 @@ __all__ = [
     "import_optional",
     "user_location",
     "warn",
+    "warn_ignored",
     "warnings_on_success",
 ]
 
@@ -334,6 +335,27 @@ def warn(message: str, location: SourceLocation | None = None) -> None:
         warnings.warn(message, TileWarning, stacklevel=3)
         return
     warnings.warn_explicit(message, TileWarning, where.file, where.line, registry=_SHOWN_WARNINGS)
+
+
+OPTIONS_OF_TILELANG = "these are options of TileLang's own lowering"
+"""Why annotations of an operator change nothing."""
+
+
+def warn_ignored(function: str, reason: str, **given: Any) -> None:
+    """Warn of arguments that are accepted for TileLang's kernels and change nothing.
+
+    Parameters
+    ----------
+    function : str
+        What got them, as the user calls it.
+    reason : str
+        Why it needs none of them.
+    **given
+        Their values; what is None, empty or false has not been given.
+    """
+    for name, value in given.items():
+        if value is not None and value is not False and value != {}:
+            warn(f"{function}: {name} has no effect: {reason}")
 
 
 @contextmanager

@@ -72,9 +72,9 @@ from tvmtile.passes import (
     PlaceMemoryOnGpu,
     PlanPipeline,
     PlanSharedMemory,
+    PlanUnrolling,
     ReadFromDevice,
     ReduceAccumulations,
-    RollLoopsWithExits,
     RunSingleIterations,
     SerializeThreads,
     SerializeVectors,
@@ -88,8 +88,8 @@ from tvmtile.passes import (
     WrapUnsignedOnCpu,
 )
 from tvmtile.passes.check_buffers import CheckBuffers
+from tvmtile.passes.kernel_attributes import SetKernelAttributes
 from tvmtile.passes.kernels import is_tile_program
-from tvmtile.passes.launch_cooperatively import LaunchCooperatively
 from tvmtile.target import gpu, host_target, parse
 
 __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
@@ -115,7 +115,7 @@ _CPU: tuple[Any, ...] = (
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoAtomicsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
-    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
     SerializeThreads,  # code written by thread index runs for one thread after the other
@@ -144,7 +144,7 @@ _METAL: tuple[Any, ...] = (
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoAtomicsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
-    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReadFromDevice,  # tiles that are read once are not staged
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
@@ -182,7 +182,7 @@ _CUDA: tuple[Any, ...] = (
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoAtomicsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
-    RollLoopsWithExits,  # loops that are left by break or continue are not unrolled
+    PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
@@ -298,7 +298,7 @@ _GPU_REST = ir.transform.Sequential(
         s_tir.transform.LowerThreadAllreduce(),
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
-        LaunchCooperatively,  # blocks that wait for each other run at once
+        SetKernelAttributes,  # blocks that wait for each other run at once, and tensors may alias
         CheckBuffers,  # a kernel takes no more tensors than its GPU binds
     ]
 )

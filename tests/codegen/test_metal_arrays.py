@@ -45,10 +45,10 @@ def test_products_of_words(dtype, accum, accumulator):
             c = accumulator((32, 32), accum)
             T.clear(c)
             for k in T.Pipelined(2, num_stages=0):
-                T.copy(A[0, k * 32], a, coalesced_width=2)
-                T.copy(B[k * 32, 0], b, coalesced_width=2)
+                T.copy(A[0, k * 32], a)
+                T.copy(B[k * 32, 0], b)
                 T.gemm(a, b, c)
-            T.copy(c, C, coalesced_width=2)
+            T.copy(c, C)
 
     x = torch.randint(-4, 5, (32, 64)).to(getattr(torch, dtype))
     y = torch.randint(-4, 5, (64, 32)).to(getattr(torch, dtype))

@@ -180,6 +180,10 @@ def test_an_option_that_does_not_exist(call, message, help):
 
 def test_options_of_tilelang_that_change_nothing():
     options = {"target_host": None, "verbose": True, "execution_backend": None}
-    kernel = tvmtile.jit(scale, target="llvm", debug_root_path="x", **options)(4, 2.0)
+    with pytest.warns(TileWarning, match=r"tvmtile\.jit: (verbose|debug_root_path) has no effect"):
+        kernel = tvmtile.jit(scale, target="llvm", debug_root_path="x", **options)(4, 2.0)
     assert kernel.target.kind.name == "llvm"
-    assert tvmtile.compile(scale(4, 2.0), target="llvm", **options).target == kernel.target
+    with pytest.warns(
+        TileWarning, match=r"tvmtile\.compile: verbose has no effect: kernel\.lowering"
+    ):
+        assert tvmtile.compile(scale(4, 2.0), target="llvm", **options).target == kernel.target

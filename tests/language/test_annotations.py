@@ -17,8 +17,6 @@ def test_hints_for_cuda_change_no_result():
             T.annotate_pass_configs({tvmtile.PassConfigKey.TL_DISABLE_TMA_LOWER: True})
             T.annotate_min_blocks_per_sm(2)
             T.annotate_restrict_buffers(A)
-            T.annotate_producer_reg_dealloc(24)
-            T.annotate_consumer_reg_alloc(240)
             T.disable_warp_group_reg_alloc()
             T.no_set_max_nreg()
             T.pdl_sync()
@@ -76,11 +74,86 @@ def test_what_has_no_effect_says_so():
         annotated(lambda A: T.annotate_pass_configs(options))
 
 
-def test_options_of_operators_that_have_no_effect_say_so():
-    def options(A):
-        C = T.alloc_shared((64,), "float32")
-        T.clear(C)
-        T.atomic_add(A[0:64], C, use_tma=True)
+def on_tiles(use):
+    """A program with two tiles of 16 x 16, a row, and one use of them."""
 
-    with pytest.warns(TileWarning, match="T.atomic_add: use_tma has no effect"):
-        annotated(options)
+    @T.prim_func
+    def main(A: T.Tensor((16, 16), "float16")):
+        with T.Kernel(1, threads=32):
+            s = T.alloc_shared((16, 16), "float16")
+            c = T.alloc_fragment((16, 16), "float32")
+            row = T.alloc_fragment((16,), "float32")
+            T.clear(s)
+            T.clear(c)
+            T.clear(row)
+            use(A, s, c, row)
+
+    return main
+
+
+def a_parallel_loop(c, **hints):
+    loop = T.Parallel(16, 16, **hints)
+    i, j = loop.__enter__()
+    T.buffer_store(c, T.float32(0), [i, j])
+    loop.__exit__(None, None, None)
+
+
+NOTES = {"any": 1}
+WITHOUT_EFFECT = {
+    "T.gemm: wg_wait": lambda A, s, c, row: T.gemm(s, s, c, wg_wait=-1),
+    "T.gemm: mbar": lambda A, s, c, row: T.gemm(s, s, c, mbar=row),
+    "T.gemm: k_pack": lambda A, s, c, row: T.gemm(s, s, c, k_pack=2),
+    "T.gemm: annotations": lambda A, s, c, row: T.gemm(s, s, c, annotations=NOTES),
+    "T.copy: coalesced_width": lambda A, s, c, row: T.copy(A, s, coalesced_width=4),
+    "T.copy: eviction_policy": lambda A, s, c, row: T.copy(A, s, eviction_policy="evict_first"),
+    "T.copy: prefer_instruction": lambda A, s, c, row: T.copy(A, s, prefer_instruction="cp_async"),
+    "T.copy: loop_layout": lambda A, s, c, row: T.copy(A, s, loop_layout=row),
+    "T.copy: any": lambda A, s, c, row: T.copy(A, s, annotations=NOTES),
+    "T.fill: annotations": lambda A, s, c, row: T.fill(s, 1, NOTES),
+    "T.transpose: annotations": lambda A, s, c, row: T.transpose(A, s, NOTES),
+    "T.cumsum: annotations": lambda A, s, c, row: T.cumsum(s, annotations=NOTES),
+    "T.cummax: annotations": lambda A, s, c, row: T.cummax(s, annotations=NOTES),
+    "T.reduce_sum: batch": lambda A, s, c, row: T.reduce_sum(c, row, batch=2),
+    "T.reduce_max: annotations": lambda A, s, c, row: T.reduce_max(c, row, annotations=NOTES),
+    "T.atomic_add: use_tma": lambda A, s, c, row: T.atomic_add(A, s, use_tma=True),
+    "T.atomic_add: annotations": lambda A, s, c, row: T.atomic_add(A, s, annotations=NOTES),
+    "T.atomic_max: annotations": lambda A, s, c, row: T.atomic_max(A, s, annotations=NOTES),
+    "T.atomic_min: annotations": lambda A, s, c, row: T.atomic_min(A, s, annotations=NOTES),
+    "T.alloc_reducer: replication": lambda A, s, c, row: T.alloc_reducer(
+        8, "int32", replication="all"
+    ),
+    "T.print: warp_id": lambda A, s, c, row: T.print(s, warp_id=1),
+    "T.print: warp_group_id": lambda A, s, c, row: T.print(s, warp_group_id=1),
+    "T.Parallel: coalesced_width": lambda A, s, c, row: a_parallel_loop(c, coalesced_width=4),
+    "T.Parallel: loop_layout": lambda A, s, c, row: a_parallel_loop(c, loop_layout=c),
+    "T.Parallel: prefer_async": lambda A, s, c, row: a_parallel_loop(c, prefer_async=True),
+    "T.Pipelined: sync": lambda A, s, c, row: T.Pipelined(4, sync=[[0]]),
+    "T.Pipelined: group": lambda A, s, c, row: T.Pipelined(4, group=[[0]]),
+    "T.sync_warp: mask": lambda A, s, c, row: T.sync_warp(0xFFFF),
+    "T.annotate_producer_reg_dealloc": lambda A, s, c, row: T.annotate_producer_reg_dealloc(24),
+    "T.annotate_consumer_reg_alloc": lambda A, s, c, row: T.annotate_consumer_reg_alloc(240),
+}
+
+
+@pytest.mark.parametrize("option", WITHOUT_EFFECT)
+def test_options_of_operators_that_have_no_effect_say_so(option):
+    with pytest.warns(TileWarning, match=f"{option}.* has no effect: ") as caught:
+        on_tiles(WITHOUT_EFFECT[option])
+    assert len(caught) == 1
+
+
+def test_options_at_their_defaults_say_nothing():
+    def defaults(A, s, c, row):
+        T.copy(A, s, disable_tma=True, coalesced_width=None, annotations={})
+        T.gemm(s, s, c, k_pack=1, wg_wait=0, mbar=None, annotations={})
+        T.reduce_sum(c, row, batch=1, annotations=None)
+        T.print(s, warp_id=0)
+        T.sync_warp(0xFFFFFFFF)
+
+    on_tiles(defaults)
+
+
+def test_pointers_to_memory_that_tensors_share_are_not_restricted():
+    source = source_for("sm_80", lambda A: None)
+    assert "float* __restrict__ A" in source
+    assert "__restrict__" not in source_for("sm_80", T.annotate_restrict_buffers)

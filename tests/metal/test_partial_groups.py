@@ -74,7 +74,7 @@ def reduced_by_all(rows, columns, threads):
     @T.prim_func
     def main(A: T.Tensor((rows, columns), "float32"), C: T.Tensor((rows, columns), "float32")):
         with T.Kernel(1, threads=threads):
-            total = T.alloc_reducer((columns,), "float32", "sum", replication="all")
+            total = T.alloc_reducer((columns,), "float32", "sum")
             T.clear(total)
             for i, j in T.Parallel(rows, columns):
                 total[j] += A[i, j]

@@ -112,7 +112,7 @@ def loop_exit(A: T.Buffer((8,), "float32")):
         (region_beyond_tile, None, "tile[4:12] float32 lies outside tile[8] float32"),
         (vector_beyond_tile, None, "lies outside tile[8] float32"),
         (shared_tile, "tvmtile.PlaceMemoryOnCpu", "tile[8] float32 has the scope 'shared.dyn'"),
-        (loop_exit, "tvmtile.RollLoopsWithExits", "the loop over 'i' is left, and is not serial"),
+        (loop_exit, "tvmtile.PlanUnrolling", "the loop over 'i' is left, and is not serial"),
         (shared_tile, "tvmtile.LaunchBlocksOnCpu", "the loop over 'bx' is bound to a block"),
     ],
 )

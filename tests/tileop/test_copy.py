@@ -221,8 +221,8 @@ def test_program_parses_back():
     @T.prim_func
     def main(A: T.Tensor((8, 8), "float32"), C: T.Tensor((8, 8), "float32")):
         with T.Kernel(1) as bx:
-            T.copy(A, C, coalesced_width=4, disable_tma=True)
-            T.copy(A[bx, 0:4], C[0, 4:8], annotations={"eviction_policy": "evict_first"})
+            T.copy(A, C, disable_tma=True)
+            T.copy(A[bx, 0:4], C[0, 4:8], annotations={"direct": False})
 
     assert_structural_equal(from_source(main.script()), main)
 
@@ -280,7 +280,7 @@ def test_asynchronous_copies_that_are_waited_for() -> None:
             T.async_copy(A[0, :], tile[0, :])
             for i in T.serial(1, 5):
                 if i < 4:
-                    T.async_copy(A[i, :], tile[i % 2, :], coalesced_width=4)
+                    T.async_copy(A[i, :], tile[i % 2, :])
                     T.ptx_commit_group()
                     T.ptx_wait_group(1)
                 else:

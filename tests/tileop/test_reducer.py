@@ -51,18 +51,17 @@ def test_several_loops_contribute(tensors, close, compiled):
     close(out, 1 + src.double().sum((1, 2)).numpy())
 
 
-@pytest.mark.parametrize("replication", ["all", "none", None])
-def test_older_style(tensors, close, replication, compiled):
+def test_older_style(tensors, close, compiled):
     """T.clear, ordinary stores, and the totals read in place."""
 
     @T.prim_func
     def main(A: T.Tensor((8, 16), "float32"), C: T.Tensor((8,), "float32")):
         with T.Kernel(1, threads=32):
-            total = T.alloc_reducer(8, "float32", op="sum", replication=replication)
+            total = T.alloc_reducer(8, "float32", op="sum")
             T.clear(total)
             for i, j in T.Parallel(8, 16):
                 total[i] += A[i, j]
-            T.finalize_reducer(total, batch=2)
+            T.finalize_reducer(total)
             T.copy(total, C)
 
     src, out = tensors((8, 16), "float32"), torch.zeros(8)

@@ -22,6 +22,7 @@ from tvmtile.errors import (
     UnknownTarget,
     hide_internal_frames,
     warn,
+    warn_ignored,
 )
 from tvmtile.jit.adapter import Adapter, TvmAdapter
 from tvmtile.jit.backends import METAL_ADAPTERS, backend_for, check_for_tvm
@@ -36,7 +37,14 @@ from tvmtile.passes.insert_index_checks import CHECK_INDICES
 from tvmtile.target import resolve, runs_here
 from tvmtile.transform import PassConfigKey, is_of_tilelang, warn_without_effect
 
-__all__ = ["build", "compile", "par_compile", "pass_context", "refuse_unknown"]
+__all__ = [
+    "build",
+    "compile",
+    "ignore_options",
+    "par_compile",
+    "pass_context",
+    "refuse_unknown",
+]
 
 VERIFY_OPTION = "tvmtile.verify"
 
@@ -73,7 +81,7 @@ def compile(
         or None, is "tvm_ffi" on a CPU; for Metal it is "torch" where torch has an Apple GPU, else
         "emulator".
     target_host, verbose
-        Accepted for TileLang's kernels.
+        Accepted with a warning: the host is that of the target, and `kernel.lowering` shows the passes.
     compile_flags
         Accepted with a warning: the flags of NVRTC are fixed.
     pass_configs : mapping, optional
@@ -97,7 +105,7 @@ def compile(
         For what is wrong with the program on this target.
     """
     refuse_unknown("compile", unknown, compile)
-    del target_host, verbose
+    ignore_options("tvmtile.compile", verbose, target_host)
     if compile_flags:
         warn_without_effect({PassConfigKey.TL_DEVICE_COMPILE_FLAGS: compile_flags})
     if not isinstance(func, tirx.PrimFunc):
@@ -114,6 +122,23 @@ def compile(
     kernel = _compiled(func, options)
     kernel.options = options
     return kernel
+
+
+def ignore_options(
+    name: str, verbose: bool | None, target_host: Any, debug_root_path: Any = None
+) -> None:
+    """Warn of options of TileLang's kernels that change nothing.
+
+    Parameters
+    ----------
+    name : str
+        The function, as the user calls it.
+    verbose, target_host, debug_root_path
+        What it was given.
+    """
+    lowered = "kernel.lowering holds the program after each pass"
+    warn_ignored(name, lowered, verbose=verbose, debug_root_path=debug_root_path)
+    warn_ignored(name, "the host is that of the target", target_host=target_host)
 
 
 def refuse_unknown(name: str, unknown: Iterable[str], *functions: Callable[..., Any]) -> None:

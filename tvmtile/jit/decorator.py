@@ -22,7 +22,7 @@ from tvmtile.errors import (
     hide_internal_frames,
 )
 from tvmtile.jit.compiler import compile as compile_program
-from tvmtile.jit.compiler import par_compile, refuse_unknown
+from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 from tvmtile.language.frontend.entry import Macro
@@ -67,7 +67,7 @@ def jit(
     scope : mapping, optional
         Names around the definition, for annotations that are strings; the caller's where absent.
     target_host, verbose, debug_root_path
-        Accepted for TileLang's kernels.
+        Accepted with a warning, as by `tvmtile.compile`.
     compile_flags
         As of `tvmtile.compile`.
 
@@ -83,7 +83,7 @@ def jit(
         If an option is none of these; the message offers the nearest one.
     """
     refuse_unknown("jit", unknown, jit)
-    del target_host, verbose, debug_root_path
+    ignore_options("tvmtile.jit", verbose, target_host, debug_root_path)
     options = {
         "target": target,
         "execution_backend": execution_backend,

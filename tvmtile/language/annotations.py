@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tvmtile.errors import warn
+from tvmtile.errors import warn, warn_ignored
+from tvmtile.language.frontend.tracer import current_tracer
 from tvmtile.tileop.hints import (
     annotate_layout,
     annotate_min_blocks_per_sm,
@@ -17,6 +18,7 @@ from tvmtile.tileop.import_source import import_source
 from tvmtile.transform import PassConfigKey, warn_without_effect
 
 __all__ = [
+    "MAY_ALIAS",
     "annotate_compile_flags",
     "annotate_consumer_reg_alloc",
     "annotate_l2_hit_ratio",
@@ -36,14 +38,18 @@ __all__ = [
 ]
 
 
+MAY_ALIAS = "tvmtile.may_alias"
+"""Attribute of a function: tensors of its may share memory."""
+
+
 def annotate_compile_flags(flags: Any) -> None:
     """Accepted with a warning: the flags for the compiler of generated CUDA source are fixed."""
     warn_without_effect({PassConfigKey.TL_DEVICE_COMPILE_FLAGS: flags})
 
 
-def annotate_consumer_reg_alloc(count: int = 240) -> None:
-    """Accepted for TileLang's kernels: registers of a consumer thread, where roles are split."""
-    del count
+def annotate_consumer_reg_alloc(reg_count: int = 240) -> None:
+    """Accepted with a warning: registers of a consumer thread, where roles are split."""
+    warn_ignored("T.annotate_consumer_reg_alloc", _NO_ROLES, reg_count=reg_count)
 
 
 def annotate_l2_hit_ratio(l2_hit_ratio_map: dict[Any, float]) -> None:
@@ -57,14 +63,26 @@ def annotate_pass_configs(configs: Mapping[Any, Any]) -> None:
     warn_without_effect(configs)
 
 
-def annotate_producer_reg_dealloc(count: int = 24) -> None:
-    """Accepted for TileLang's kernels: registers of a producer thread, where roles are split."""
-    del count
+def annotate_producer_reg_dealloc(reg_count: int = 24) -> None:
+    """Accepted with a warning: registers of a producer thread, where roles are split."""
+    warn_ignored("T.annotate_producer_reg_dealloc", _NO_ROLES, reg_count=reg_count)
+
+
+_NO_ROLES = "all threads of a block have the same work, and the same registers"
 
 
 def annotate_restrict_buffers(*buffers: Any) -> None:
-    """Accepted for TileLang's kernels: tensors that may share memory."""
-    del buffers
+    """Say that tensors may share memory with others, as slices of one tensor may.
+
+    Parameters
+    ----------
+    *buffers : buffer
+        Parameters. On CUDA no pointer of the program is `__restrict__` then; other targets assume
+        nothing.
+    """
+    tracer = current_tracer()
+    if buffers and tracer is not None:
+        tracer.attributes[MAY_ALIAS] = True
 
 
 def disable_warp_group_reg_alloc() -> None:

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
-from tvmtile.errors import InvalidOperand, NestingError
+from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
 from tvmtile.language.frontend.tracer import LoopNest
 from tvmtile.language.kernel import current_kernel
 from tvmtile.tileop.operands import constant
@@ -18,6 +18,7 @@ __all__ = [
     "ORDER_ANNOTATION",
     "STAGES_ANNOTATION",
     "STAGE_ANNOTATION",
+    "UNROLL_FACTOR",
     "Parallel",
     "Persistent",
     "Pipelined",
@@ -36,6 +37,8 @@ ORDER_ANNOTATION = "tvmtile.order"
 """Annotation of a pipelined loop: the user's order of its statements."""
 STAGE_ANNOTATION = "tvmtile.stage"
 """Annotation of a pipelined loop: the user's stage of each of its statements."""
+UNROLL_FACTOR = "pragma_unroll_factor"
+"""Annotation of a loop: how many of its iterations to unroll."""
 
 
 class _ParallelNest(LoopNest):
@@ -90,10 +93,8 @@ def Parallel(
     ----------
     *extents : int or Expr
         The extent of each axis; the loop yields as many variables.
-    coalesced_width : int, optional
-        Elements that a thread handles at once; a hint.
-    loop_layout, prefer_async
-        Hints of TileLang for CUDA, kept as annotations.
+    coalesced_width, loop_layout, prefer_async
+        Accepted with a warning: the compiler shares the iterations out.
     annotations : dict, optional
         Annotations of the outermost loop.
 
@@ -104,14 +105,12 @@ def Parallel(
     """
     if not extents:
         raise InvalidOperand("T.Parallel needs at least one extent")
-    merged = dict(annotations or {})
-    hints = {
-        "tvmtile.coalesced_width": coalesced_width,
-        "tvmtile.loop_layout": loop_layout,
-        "tvmtile.prefer_async": prefer_async,
-    }
-    merged.update({key: value for key, value in hints.items() if value is not None})
-    return _ParallelNest([_extent("T.Parallel", e) for e in extents], merged)
+    distributed = (
+        "the compiler shares the iterations out, by the layouts of the fragments in the loop"
+    )
+    hints = {"coalesced_width": coalesced_width, "loop_layout": loop_layout}
+    warn_ignored("T.Parallel", distributed, **hints, prefer_async=prefer_async)
+    return _ParallelNest([_extent("T.Parallel", e) for e in extents], dict(annotations or {}))
 
 
 def Pipelined(
@@ -139,11 +138,12 @@ def Pipelined(
         of each; a stage runs an iteration ahead of the next one. Names whose value can be computed
         again in each stage have no entries.
     sync, group
-        Accepted for TileLang's kernels; the dependences are found by the compiler.
+        Accepted with a warning: the compiler finds the dependences.
     annotations : dict, optional
         Further annotations of the loop.
     """
-    del sync, group
+    dependences = "the compiler finds what depends on what"
+    warn_ignored("T.Pipelined", dependences, sync=sync, group=group)
     if not isinstance(num_stages, int) or num_stages < 0:
         raise InvalidOperand(
             f"T.Pipelined: num_stages={num_stages!r}", help="num_stages is an integer of 0 or more"
@@ -245,7 +245,7 @@ def unroll(
     explicit : bool
         Unroll in the program itself rather than in the code generator.
     unroll_factor : int, optional
-        How many iterations to unroll at a time.
+        How many iterations to unroll at a time: the loop becomes one over so many copies of its body.
     annotations : dict, optional
         Annotations of the loop.
     """
@@ -255,9 +255,17 @@ def unroll(
     if explicit:
         merged["pragma_unroll_explicit"] = True
     if unroll_factor is not None:
-        merged["pragma_unroll_factor"] = unroll_factor
+        _check_factor(unroll_factor)
+        merged[UNROLL_FACTOR] = unroll_factor
     is_known = all(constant(bound) is not None for bound in (start, stop) if bound is not None)
     return _loop("T.unroll", T.unroll if is_known else T.serial, start, stop, step, merged)
+
+
+def _check_factor(factor: Any) -> None:
+    if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
+        raise InvalidOperand(
+            f"T.unroll: unroll_factor={factor!r}", help="unroll_factor is a positive integer"
+        )
 
 
 def vectorized(start: Any, stop: Any = None, *, annotations: dict[str, Any] | None = None) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.language.kernel import get_thread_bindings, get_thread_extents
 from tvmtile.language.math import as_expr
 from tvmtile.spans import current_span
@@ -118,7 +118,8 @@ def sync_warp(mask: Any = None) -> None:
     mask : int, optional
         Accepted for TileLang's kernels.
     """
-    del mask
+    is_full = isinstance(mask, int) and mask & _ALL_LANES == _ALL_LANES
+    warn_ignored("T.sync_warp", "all threads of a warp wait", mask=None if is_full else mask)
     T.evaluate(_located(T.tvm_storage_sync("warp")))
 
 

@@ -53,9 +53,9 @@ from tvmtile.passes.place_fragments import PlaceFragments
 from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
 from tvmtile.passes.plan_pipeline import PlanPipeline
 from tvmtile.passes.plan_shared_memory import PlanSharedMemory
+from tvmtile.passes.plan_unrolling import PlanUnrolling
 from tvmtile.passes.read_from_device import ReadFromDevice
 from tvmtile.passes.reduce_accumulations import ReduceAccumulations
-from tvmtile.passes.roll_loops import RollLoopsWithExits
 from tvmtile.passes.run_single_iterations import RunSingleIterations
 from tvmtile.passes.serialize_threads import SerializeThreads
 from tvmtile.passes.serialize_vectors import SerializeVectors
@@ -121,9 +121,9 @@ __all__ = [
     "PlaceMemoryOnGpu",
     "PlanPipeline",
     "PlanSharedMemory",
+    "PlanUnrolling",
     "ReadFromDevice",
     "ReduceAccumulations",
-    "RollLoopsWithExits",
     "RunSingleIterations",
     "SerializeThreads",
     "SerializeVectors",

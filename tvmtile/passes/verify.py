@@ -183,7 +183,7 @@ INVARIANTS: dict[str, tuple[Invariant, ...]] = {
     "tvmtile.LowerTileOp": (no_tile_operators,),
     "tvmtile.GuardGlobalAccess": (tensors_within_bounds,),
     "tvmtile.LowerElementOp": (no_operators,),
-    "tvmtile.RollLoopsWithExits": (loops_with_exits_are_serial,),
+    "tvmtile.PlanUnrolling": (loops_with_exits_are_serial,),
     "tvmtile.LowerParallelOnCpu": (no_parallel_loops,),
     "tvmtile.InferLayout": (fragments_have_layouts,),
     "tvmtile.DistributeParallel": (no_parallel_loops,),

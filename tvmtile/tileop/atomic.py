@@ -13,7 +13,14 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen import cuda_atomics, metal_atomics
 from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, carrier_dtype, supported_dtypes
-from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype, warn
+from tvmtile.errors import (
+    OPTIONS_OF_TILELANG,
+    InvalidOperand,
+    InvalidValue,
+    ShapeMismatch,
+    UnsupportedDtype,
+    warn_ignored,
+)
 from tvmtile.rewriting import nest, seq, substitute
 from tvmtile.tileop.elementwise import (
     converted,
@@ -87,7 +94,7 @@ def atomic_add(
     use_tma
         Accepted with a warning: elements are updated one by one, or as vectors.
     annotations
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Returns
     -------
@@ -112,9 +119,9 @@ def atomic_add(
     The order in which blocks update an element is not fixed, so sums of floats may differ in their
     last bits from call to call.
     """
-    del annotations
-    if use_tma:
-        warn("T.atomic_add: use_tma has no effect: elements are updated one by one, or as vectors")
+    warn_ignored("T.atomic_add", OPTIONS_OF_TILELANG, annotations=annotations)
+    one_by_one = "elements are updated one by one, or as vectors"
+    warn_ignored("T.atomic_add", one_by_one, use_tma=use_tma)
     return _update("add", dst, value, memory_order, return_prev)
 
 
@@ -126,7 +133,7 @@ def atomic_max(
     annotations: dict[str, Any] | None = None,
 ) -> Any:
     """`dst = max(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
-    del annotations
+    warn_ignored("T.atomic_max", OPTIONS_OF_TILELANG, annotations=annotations)
     return _update("max", dst, value, memory_order, return_prev)
 
 
@@ -138,7 +145,7 @@ def atomic_min(
     annotations: dict[str, Any] | None = None,
 ) -> Any:
     """`dst = min(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
-    del annotations
+    warn_ignored("T.atomic_min", OPTIONS_OF_TILELANG, annotations=annotations)
     return _update("min", dst, value, memory_order, return_prev)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.inference import loop_layout
 from tvmtile.layout.nests import nests_in
@@ -56,19 +56,13 @@ def copy(
         begins; its extents are then those of the other side. Axes of extent 1 may be left out.
         The dtype of `dst` may differ: each element is converted. Two elements are one of each, also
         inside `T.Parallel`.
-    coalesced_width : int, optional
-        Elements that a thread moves at once; a hint.
     disable_tma : bool
-        Do not use the tensor memory accelerator; a hint for CUDA.
-    eviction_policy : {"evict_normal", "evict_first", "evict_last"}, optional
-        Cache hint for CUDA.
-    prefer_instruction : str, optional
-        Instruction to prefer on CUDA, such as "cp_async".
+        Do not use the tensor memory accelerator, which no copy does.
+    coalesced_width, eviction_policy, prefer_instruction, loop_layout
+        Accepted with a warning: the compiler chooses the instructions.
     annotations : dict, optional
         The same hints by name, and `direct`: on unified memory, whether operators read the source in
         place of the shared tile `dst`. By default they do where that reads each element once.
-    loop_layout
-        Layout hint of TileLang for CUDA.
 
     Raises
     ------
@@ -82,15 +76,19 @@ def copy(
     Where a tile reaches over the edge of a tensor in global memory, elements outside read as zero
     and are not written. So ragged shapes need no code in a kernel.
     """
+    del disable_tma
     hints = {
         "coalesced_width": coalesced_width,
-        "disable_tma": disable_tma or None,
         "eviction_policy": eviction_policy,
         "prefer_instruction": prefer_instruction,
+        "loop_layout": loop_layout,
+        **(annotations or {}),
     }
-    given: dict[str, Any] = {key: value for key, value in hints.items() if value is not None}
-    del loop_layout
-    given.update({k: v for k, v in (annotations or {}).items() if k in Copy.options})
+    given = {name: hints.pop(name) for name in Copy.options if name in hints}
+    hints.pop("disable_tma", None)
+    warn_ignored(
+        "T.copy", "the compiler chooses the instructions and shares the elements out", **hints
+    )
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
     if not _store_element(src, dst):
         emit(Copy(src, dst, **given))
@@ -133,7 +131,6 @@ def async_copy(
         src,
         dst,
         coalesced_width=coalesced_width,
-        prefer_instruction="cp_async",
         annotations=annotations,
         loop_layout=loop_layout,
     )
@@ -145,15 +142,11 @@ class Copy(TileOp):
     """Copy a tile from `src` to `dst`."""
 
     name = "copy"
-    options = ("coalesced_width", "disable_tma", "eviction_policy", "prefer_instruction", "direct")
+    options = ("direct",)
     is_copy = True
 
     src: Any
     dst: Any
-    coalesced_width: int | None = None
-    disable_tma: bool = False
-    eviction_policy: str | None = None
-    prefer_instruction: str | None = None
     direct: bool | None = None
 
     def reads(self) -> list[Any]:

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
-from tvmtile.errors import InvalidOperand
+from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
 from tvmtile.layout.fragment import layout_of
 from tvmtile.rewriting import for_loop
 from tvmtile.scopes import SIMDGROUP_SCOPE
@@ -45,12 +45,12 @@ def fill(buffer: Any, value: Any, annotations: dict[str, Any] | None = None) -> 
     value : number or Expr
         Converted to the tile's dtype.
     annotations : dict, optional
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
     """
     from tvmtile.language.dtypes import cast
     from tvmtile.language.math import as_expr
 
-    del annotations
+    warn_ignored("T.fill", OPTIONS_OF_TILELANG, annotations=annotations)
     buffer = check_operand("fill", "buffer", buffer)
     emit(Fill(buffer, cast(as_expr(value), dtype_of(buffer)) if _is_expr(value) else value))
 
@@ -67,7 +67,7 @@ def clear(buffer: Any, annotations: dict[str, Any] | None = None) -> None:
     buffer : buffer, region or element
         The tile.
     annotations : dict, optional
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
     """
     fill(buffer, 0, annotations)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvmtile.errors import InvalidOperand, UnsupportedDtype
+from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.operands import (
     as_region,
@@ -52,7 +52,7 @@ def im2col(
     kernel, stride, dilation, pad : int
         Of the convolution, in both directions alike.
     eviction_policy, annotations
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Raises
     ------
@@ -64,7 +64,10 @@ def im2col(
     """
     from tvmtile.language.math import as_expr
 
-    del eviction_policy, annotations
+    warn_ignored(
+        "T.im2col", "what a cache keeps is left to the GPU", eviction_policy=eviction_policy
+    )
+    warn_ignored("T.im2col", OPTIONS_OF_TILELANG, annotations=annotations)
     emit(
         Im2col(
             check_operand("im2col", "img", img),

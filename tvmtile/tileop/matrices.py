@@ -6,10 +6,29 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.errors import InvalidOperand
+from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
 from tvmtile.tileop.operands import constant, describe, extents_of
 
-__all__ = ["check_matrix", "element_of", "oriented"]
+__all__ = ["check_matrix", "element_of", "ignore_schedule", "oriented"]
+
+
+def ignore_schedule(
+    operator: str, k_pack: int, wg_wait: int, mbar: Any, annotations: dict[str, Any] | None
+) -> None:
+    """Warn of what TileLang's kernels say of when and by which instruction a product is computed.
+
+    Parameters
+    ----------
+    operator : str
+        The operator, as the user calls it.
+    k_pack, wg_wait, mbar, annotations
+        What it was given.
+    """
+    complete = "the product is complete when the next statement begins"
+    warn_ignored(operator, complete, wg_wait=wg_wait or None, mbar=mbar)
+    packed = "it is of the matrix units of AMD's GPUs"
+    warn_ignored(operator, packed, k_pack=None if k_pack == 1 else k_pack)
+    warn_ignored(operator, OPTIONS_OF_TILELANG, annotations=annotations)
 
 
 def check_matrix(operator: str, name: str, operand: Any) -> None:

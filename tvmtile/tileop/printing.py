@@ -13,6 +13,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen import cuda, metal
+from tvmtile.errors import warn_ignored
 from tvmtile.rewriting import nest, seq
 from tvmtile.tileop.combine import accumulator_dtype, is_integer
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
@@ -36,7 +37,7 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     msg : str
         A text to print first.
     warp_group_id, warp_id : int
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Notes
     -----
@@ -49,7 +50,8 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     from tvmtile.language.kernel import current_kernel
     from tvmtile.language.math import as_expr
 
-    del warp_group_id, warp_id
+    once = "a tile and a value of the block are printed once a block, others by each thread"
+    warn_ignored("T.print", once, warp_group_id=warp_group_id or None, warp_id=warp_id or None)
     kernel = current_kernel()
     blocks = list(kernel.blocks) if kernel is not None else []
     x, y, z = [*blocks, *[tirx.const(-1, "int32")] * (3 - len(blocks))]

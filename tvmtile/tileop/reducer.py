@@ -12,7 +12,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import (
+    OPTIONS_OF_TILELANG,
+    InvalidOperand,
+    ShapeMismatch,
+    UnsupportedDtype,
+    warn_ignored,
+)
 from tvmtile.rewriting import seq
 from tvmtile.tileop.across_threads import combine_over_block, per_thread
 from tvmtile.tileop.combine import COMBINERS, Combiner, is_integer
@@ -57,7 +63,7 @@ def alloc_reducer(
     op : {"sum", "max", "min", "bitand", "bitor", "bitxor"}
         How contributions are combined.
     replication : {"all", "none"}, optional
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Returns
     -------
@@ -84,7 +90,8 @@ def alloc_reducer(
     from tvmtile.language.allocate import alloc_fragment
     from tvmtile.language.dtypes import as_dtype
 
-    del replication
+    held = "the compiler decides which threads hold totals"
+    warn_ignored("T.alloc_reducer", held, replication=replication)
     if op not in _KINDS:
         raise InvalidOperand(
             f"alloc_reducer: there is no way to combine called {op!r}",
@@ -159,18 +166,20 @@ def finalize_reducer(
         Of the same extents: where the totals go. Without it they stay in `reducer`, which is then an
         ordinary tile.
     batch, annotations
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Raises
     ------
     ShapeMismatch
         If `dst` has other extents.
     """
-    del annotations
     if batch < 1:
         raise InvalidOperand(
             f"finalize_reducer: batch={batch!r}", help="batch is a positive integer"
         )
+    exchanged = "the compiler decides how threads exchange their totals"
+    warn_ignored("T.finalize_reducer", exchanged, batch=None if batch == 1 else batch)
+    warn_ignored("T.finalize_reducer", OPTIONS_OF_TILELANG, annotations=annotations)
     _combiner_of("finalize_reducer", reducer)
     target = reducer if dst is None else check_operand("finalize_reducer", "dst", dst)
     emit(FinalizeReducer(reducer, target))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch
+from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.inference import loop_layout
 from tvmtile.layout.nests import Nest
@@ -43,7 +43,7 @@ def transpose(src: Any, dst: Any, annotations: dict[str, Any] | None = None) -> 
         [N, M], with the leading axes of `src`; another tile than `src`. Its dtype may differ: each
         element is converted.
     annotations : dict, optional
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def transpose(src: Any, dst: Any, annotations: dict[str, Any] | None = None) -> 
     ShapeMismatch
         If the extents of `dst` are not those of `src` exchanged.
     """
-    del annotations
+    warn_ignored("T.transpose", OPTIONS_OF_TILELANG, annotations=annotations)
     emit(Transpose(check_operand("transpose", "src", src), check_operand("transpose", "dst", dst)))
 
 

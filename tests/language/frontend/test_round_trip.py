@@ -20,8 +20,8 @@ def gemm(
         T.use_swizzle(10, order="column")
         T.clear(c)
         for k in T.Pipelined(T.ceildiv(K, 16), num_stages=3):
-            T.copy(A[by * 32, k * 16], a, coalesced_width=8)
-            T.copy(B[bx * 32, k * 16], b, eviction_policy="evict_first")
+            T.copy(A[by * 32, k * 16], a)
+            T.copy(B[bx * 32, k * 16], b, annotations={"direct": True})
             T.gemm(a, b, c, transpose_B=True, policy=T.GemmWarpPolicy.FullRow)
         T.copy(c, C[by * 32, bx * 32])
 
@@ -97,7 +97,7 @@ def control(X: T.Tensor((M,), "int32"), n: T.int32, flag: T.bool, scale: T.float
 @T.prim_func
 def values(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), "int64"), H: T.Tensor((8,), "bfloat16")):
     with T.Kernel(1):
-        for i in T.Parallel(8, coalesced_width=4):
+        for i in T.Parallel(8, annotations={"hint": 4}):
             x = A[i]
             y: T.float64 = x
             A[i] = (

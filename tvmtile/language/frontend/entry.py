@@ -123,6 +123,8 @@ def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     """The program with what only the tracer knows: where its kernels stand, and what it returns."""
     located = _with_locations(func, tracer)
     _check_variables(located)
+    for name, value in tracer.attributes.items():
+        located = located.with_attr(name, value)
     return _with_outputs(located, tracer)
 
 

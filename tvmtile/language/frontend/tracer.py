@@ -293,6 +293,7 @@ class Tracer:
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
         self.returned: tuple[Any, ...] = ()
+        self.attributes: dict[str, Any] = {}  # of the function that is written
         self.in_kernel = False
         self._regions: list[_Region] = []
         self._variables: dict[ir.Var, _Variable] = {}

@@ -10,11 +10,11 @@ import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
-from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
+from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.matrices import check_matrix, element_of, oriented
+from tvmtile.tileop.matrices import check_matrix, element_of, ignore_schedule, oriented
 from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
@@ -69,9 +69,7 @@ def gemm(
         How warps share the tile; on a CPU it has no effect.
     clear_accum : bool
         Begin from zero: `C = A @ B`.
-    k_pack, wg_wait, annotations
-        Accepted for TileLang's kernels; the compiler schedules the instruction.
-    mbar
+    k_pack, wg_wait, mbar, annotations
         Accepted with a warning: the product is complete when the next statement begins.
 
     Raises
@@ -88,9 +86,7 @@ def gemm(
     compiler's. A float16 accumulator is summed in float32 within one call and rounded at its end on
     the CPU, and rounded after each instruction, of 8 or 16 products, by matrix units that keep it so.
     """
-    del k_pack, wg_wait, annotations
-    if mbar is not None:
-        warn("T.gemm: mbar has no effect: the product is complete when the next statement begins")
+    ignore_schedule("T.gemm", k_pack, wg_wait, mbar, annotations)
     A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
     emit(Gemm(A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)))
 

@@ -18,7 +18,7 @@ from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, GemmWarpPolicy
-from tvmtile.tileop.matrices import check_matrix, element_of, oriented
+from tvmtile.tileop.matrices import check_matrix, element_of, ignore_schedule, oriented
 from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
@@ -76,7 +76,7 @@ def gemm_sp(
     policy : GemmWarpPolicy
         How warps share the tile; on a CPU it has no effect.
     k_pack, wg_wait, annotations
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
     clear_accum : bool
         Begin from zero: `C = A @ B`.
 
@@ -94,7 +94,7 @@ def gemm_sp(
     stored elements ascend. Elsewhere it is computed element by element, slower than `T.gemm` of the
     dense tile; a warning says so on GPUs.
     """
-    del k_pack, wg_wait, annotations
+    ignore_schedule("T.gemm_sp", k_pack, wg_wait, None, annotations)
     named = (("A_sparse", A_sparse), ("E", E), ("B", B), ("C", C))
     a, e, b, c = (check_operand("gemm_sp", name, value) for name, value in named)
     transposed = (bool(transpose_A), bool(transpose_E), bool(transpose_B))

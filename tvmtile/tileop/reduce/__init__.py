@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 from tvm import ir
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import (
+    OPTIONS_OF_TILELANG,
+    InvalidOperand,
+    ShapeMismatch,
+    UnsupportedDtype,
+    warn_ignored,
+)
 from tvmtile.tileop.combine import COMBINERS, Combiner, is_integer, propagating_nan
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.operands import (
@@ -68,12 +74,12 @@ def reduce(
     clear : bool
         False also combines what is in `out`.
     batch : int
-        Accepted for TileLang's kernels: how many results threads exchange at once.
+        Accepted with a warning: how many results threads exchange at once.
     nan_propagate : bool
         A maximum or minimum over a NaN is NaN, as torch has it. By default NaNs are ignored (and a
         maximum over nothing else is minus infinity), as TileLang has it, which costs less.
     annotations : dict, optional
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Raises
     ------
@@ -89,7 +95,6 @@ def reduce(
     Floats narrower than 32 bits are combined in float32 and rounded once. The order in which a sum
     of floats is taken is the compiler's.
     """
-    del annotations
     if reduce_type not in COMBINERS:
         raise InvalidOperand(
             f"reduce: there is no way to combine called {reduce_type!r}",
@@ -98,6 +103,9 @@ def reduce(
     name = f"reduce_{reduce_type}"
     if batch < 1:
         raise InvalidOperand(f"{name}: batch={batch!r}", help="batch is a positive integer")
+    exchanged = "the compiler decides how threads exchange their results"
+    warn_ignored(f"T.{name}", exchanged, batch=None if batch == 1 else batch)
+    warn_ignored(f"T.{name}", OPTIONS_OF_TILELANG, annotations=annotations)
     src, dst = check_operand(name, "buffer", buffer), check_operand(name, "out", out)
     axis = checked_axis(name, "buffer", src, dim)
     emit(Reduce(src, dst, reduce_type, axis, bool(clear), bool(nan_propagate)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tvmtile.errors import ShapeMismatch
+from tvmtile.errors import OPTIONS_OF_TILELANG, ShapeMismatch, warn_ignored
 from tvmtile.tileop.operands import (
     as_region,
     check_bounds,
@@ -43,7 +43,7 @@ def cumsum(
     reverse : bool
         Sum from the end: `dst[i] = src[i] + ... + src[-1]`.
     annotations : dict, optional
-        Accepted for TileLang's kernels.
+        Accepted with a warning.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def cumsum(
     -----
     Floats narrower than 32 bits are summed in float32; each result is rounded once.
     """
-    del annotations
+    warn_ignored("T.cumsum", OPTIONS_OF_TILELANG, annotations=annotations)
     _emit_scan("cumsum", "sum", src, dst, dim, reverse)
 
 
@@ -81,7 +81,7 @@ def cummax(
     InvalidOperand
         If there is no such axis.
     """
-    del annotations
+    warn_ignored("T.cummax", OPTIONS_OF_TILELANG, annotations=annotations)
     _emit_scan("cummax", "max", src, dst, dim, reverse)
 
 
