@@ -218,7 +218,7 @@ def operator_in_parallel():
 
 def nested_parallel():
     """
-    NestingError: T.Parallel stands inside another T.Parallel
+    NestingError: T.Parallel stands inside another T.Parallel and is not all that it does
       help: write one T.Parallel with all extents, `for i, j in T.Parallel(M, N)`, or make the inner
           loop T.serial
     """
@@ -227,6 +227,7 @@ def nested_parallel():
     def kernel(A: T.Tensor((64, 64), T.float16)):
         with T.Kernel(1, threads=128):
             for i in T.Parallel(64):
+                A[i, 0] = 1
                 for j in T.Parallel(64):  # <--
                     A[i, j] = 0
 

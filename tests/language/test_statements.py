@@ -118,6 +118,41 @@ def test_leaving_loops_that_would_be_unrolled(kind):
     assert torch.equal(y, torch.where(signs() > 0, 2.0, 3.0))
 
 
+def test_parallel_loops_of_parallel_loops_are_one_nest():
+    @T.prim_func
+    def main(A: T.Tensor((6, 4, 10), "int32")):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(6):
+                for j in T.Parallel(4):
+                    for k in T.Parallel(10):
+                        A[i, j, k] = i * 100 + j * 10 + k
+
+    a = everywhere(main, torch.zeros(6, 4, 10, dtype=torch.int32))
+    i, j, k = (torch.arange(n) for n in a.shape)
+    assert torch.equal(a, (i[:, None, None] * 100 + j[:, None] * 10 + k).int())
+
+
+def test_parallel_loops_beside_other_statements_or_of_other_extents():
+    with pytest.raises(NestingError, match="is not all that it does"):
+
+        @T.prim_func
+        def behind(A: T.Tensor((8, 8), "int32")):
+            with T.Kernel(1, threads=64):
+                for i in T.Parallel(8):
+                    for j in T.Parallel(8):
+                        A[i, j] = 0
+                    A[i, 0] = 1
+
+    with pytest.raises(NestingError, match="is not all that it does"):
+
+        @T.prim_func
+        def triangle(A: T.Tensor((8, 8), "int32")):
+            with T.Kernel(1, threads=64):
+                for i in T.Parallel(8):
+                    for j in T.Parallel(i + 1):
+                        A[i, j] = 0
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_break_in_a_parallel_loop(target):
     @T.prim_func

@@ -89,6 +89,7 @@ class Kernel:
         self.blocks: list[ir.Var] = []
         self.threads: list[ir.Var] = []
         self.parallel_depth = 0
+        self.parallel_variables: list[ir.Var] = []
         self.random_state: tuple[ir.Var, ir.Var, ir.Var] | None = None
 
     def __enter__(self) -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
+from tvm.tirx.script.builder.frame import ForFrame
 
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
 from tvmtile.language.frontend.tracer import LoopNest
 from tvmtile.language.kernel import current_kernel
+from tvmtile.rewriting import contains
 from tvmtile.tileop.operands import constant
 
 __all__ = [
@@ -58,26 +60,50 @@ class _ParallelNest(LoopNest):
                 "T.Parallel stands outside T.Kernel",
                 help="elementwise work is done by the blocks of `with T.Kernel(...)`",
             )
-        if kernel.parallel_depth:
-            raise NestingError(
-                "T.Parallel stands inside another T.Parallel",
-                help="write one T.Parallel with all extents, `for i, j in T.Parallel(M, N)`, or make "
-                "the inner loop T.serial",
-            )
+        if kernel.parallel_depth and not self._continues(kernel.parallel_variables):
+            raise _nested()
         kernel.parallel_depth += 1
         variables = []
         for position, extent in enumerate(self._extents):
             frame = T.parallel(extent, annotations=self._annotations if position == 0 else None)
             variables.append(frame.__enter__())
             self._frames.append(frame)
+        kernel.parallel_variables += variables
         return variables[0] if len(variables) == 1 else variables
+
+    def _continues(self, outer: list[ir.Var]) -> bool:
+        """Tell whether the loops make one nest with those that they stand in."""
+        around = IRBuilder.current().frames[-1]
+        is_first = isinstance(around, ForFrame) and around.vars[0].same_as(outer[-1])
+        return (
+            is_first
+            and not around.stmts
+            and not self._annotations
+            and not contains(list(self._extents), ir.Var, lambda var: any(map(var.same_as, outer)))
+        )
 
     def __exit__(self, *exception: Any) -> None:
         kernel = current_kernel()
         if kernel is not None:
             kernel.parallel_depth -= 1
+            del kernel.parallel_variables[-len(self._extents) :]
+        body = self._frames[-1].stmts
+        if len(body) > 1 and not any(exception) and any(map(_is_parallel_loop, body)):
+            raise _nested()
         while self._frames:
             self._frames.pop().__exit__(*exception)
+
+
+def _is_parallel_loop(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
+
+
+def _nested() -> NestingError:
+    return NestingError(
+        "T.Parallel stands inside another T.Parallel and is not all that it does",
+        help="write one T.Parallel with all extents, `for i, j in T.Parallel(M, N)`, or make the inner "
+        "loop T.serial",
+    )
 
 
 def Parallel(
@@ -88,6 +114,8 @@ def Parallel(
     annotations: dict[str, Any] | None = None,
 ) -> LoopNest:
     """Elementwise work on tiles: all iterations are independent and share the block's threads.
+
+    A loop whose body is another one, of extents that do not depend on it, makes one nest with it.
 
     Parameters
     ----------
@@ -101,7 +129,7 @@ def Parallel(
     Raises
     ------
     NestingError
-        Outside `T.Kernel`, or inside another `T.Parallel`.
+        Outside `T.Kernel`, or inside another `T.Parallel` beside other statements.
     """
     if not extents:
         raise InvalidOperand("T.Parallel needs at least one extent")
