@@ -118,6 +118,30 @@ def test_leaving_loops_that_would_be_unrolled(kind):
     assert torch.equal(y, torch.where(signs() > 0, 2.0, 3.0))
 
 
+def test_a_small_fragment_is_visited_by_parallel_and_by_serial_loops():
+    @T.prim_func
+    def main(A: T.Tensor((3, 16), "float32"), B: T.Tensor((3,), "float32")):
+        with T.Kernel(3, threads=64) as bx:
+            f = T.alloc_fragment((16,), "float32")
+            T.clear(f)
+            for k in T.serial(3):
+                for i in T.Parallel(16):
+                    f[i] += A[bx, i] * k
+            most = T.alloc_local((1,), "float32")
+            most[0] = f[0]
+            for c in range(1, 16):
+                most[0] = T.max(most[0], f[c])
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0
+            for c in range(16):
+                total[0] += T.abs(f[c] - most[0])
+            B[bx] = total[0]
+
+    a = torch.arange(48, dtype=torch.float32).reshape(3, 16)
+    b = everywhere(main, a, torch.zeros(3))
+    assert torch.equal(b, torch.full((3,), 3.0 * sum(range(16))))
+
+
 def test_parallel_loops_of_parallel_loops_are_one_nest():
     @T.prim_func
     def main(A: T.Tensor((6, 4, 10), "int32")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm_ffi
@@ -11,10 +12,13 @@ from tvmtile.errors import NestingError
 from tvmtile.passes.accesses import Access, accesses_of, kernels_of, uses, values_of_names
 from tvmtile.passes.kernels import prim_func_pass
 from tvmtile.scopes import FRAGMENT_SCOPE
-from tvmtile.tileop.operands import describe
+from tvmtile.tileop.operands import constant, describe
 from tvmtile.tileop.registry import operator_of
 
 __all__ = ["CheckFragments"]
+
+_MOST_HELD_WHOLE = 64
+"""Elements of a fragment that a thread may well hold all of, in registers."""
 
 
 @prim_func_pass("CheckFragments")
@@ -22,10 +26,10 @@ def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Refuse a serial loop over the elements of a fragment that is spread over the threads.
 
     A fragment is spread over the threads where a tile operator accumulates into it (a matrix
-    instruction fixes which thread holds which element), or where T.Parallel visits it. In a serial
-    loop every thread would come to every element, of which it holds a few. A fragment that is only
-    copied into, or visited by serial loops alone, can be held whole by every thread, and so can
-    one whose layout is fixed by hand. The program is not changed.
+    instruction fixes which thread holds which element), or where T.Parallel visits it, unless it is
+    small. In a serial loop every thread would come to every element, of which it holds a few. A small
+    fragment, or one that is only copied into, or visited by serial loops alone, can be held whole by
+    every thread, and so can one whose layout is fixed by hand. The program is not changed.
 
     ```
     T.gemm(A_shared, B_shared, C_local)
@@ -63,6 +67,9 @@ def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
     op = access.operator
     if op is not None and op.is_tile:
         return access.writes and (access.reads or "clear_accum" in op.options)
+    extents = [constant(extent) or math.inf for extent in access.buffer.ty.shape]
+    if math.prod(extents) <= _MOST_HELD_WHOLE:
+        return False
     return any(
         loop.kind == tirx.ForKind.PARALLEL and uses(access.indices, loop.loop_var, names)
         for loop in access.loops
