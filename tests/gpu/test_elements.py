@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import subprocess
@@ -149,6 +150,40 @@ def test_functions_of_two_values_and_special_ones():
 
 
 # Floats of 8 bits --------------------------------------------------------------------------------
+
+
+FLOATS = ("float32", "float16", "bfloat16", *FLOAT8)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_conversions_in_turn(dtype):
+    """ptxas makes one wrong instruction of `bfloat16 -> float16 -> int32`."""
+    ways = list(itertools.product(FLOATS, ("int64", "int32", "uint8")))
+
+    @T.prim_func
+    def main(X: T.Tensor((128,), dtype), Y: T.Tensor((len(ways), 128), "int32")):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(128):
+                for row, (second, integer) in enumerate(ways):
+                    Y[row, i] = T.cast(T.cast(T.cast(X[i], second), integer), "int32")
+
+    x = (torch.arange(128) / 8).to(getattr(torch, dtype))
+    got, expected = torch.zeros(2, len(ways), 128, dtype=torch.int32)
+    tvmtile.compile(main, target="llvm")(x, expected)
+    by_way_of_gpu(main)(x, got)
+    if HAS_GPU:
+        for way, row, wanted in zip(ways, got, expected, strict=True):
+            assert torch.equal(row, wanted), way
+
+
+@pytest.mark.parametrize("pair", [("float16", "bfloat16"), ("bfloat16", "float16")])
+def test_floats_of_16_bits_go_by_float32(pair):
+    @T.prim_func
+    def main(X: T.Tensor((64,), pair[0]), Y: T.Tensor((64,), pair[1])):
+        with T.Kernel(1, threads=32):
+            T.copy(X, Y)
+
+    assert re.search(r"\((half|nv_bfloat16)\)\(*\(float\)", source(main))
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)

@@ -9,6 +9,10 @@ the dtype does and is ambiguous among Metal's functions: a cast follows.
 
 That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name, and its `max` and
 `min` of them give the second operand where either is NaN; `__hmax` and `__hmin` give the number.
+
+ptxas (of CUDA 12 and 13) makes one instruction of a conversion from bfloat16 to float16, or back, and
+one of its result to an integer: it takes the bits of the first for those of the second, and rounds to
+nearest. There the first conversion goes by float32, which holds all values of both.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import struct
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile.codegen.device import device_pass
 
@@ -133,6 +137,14 @@ def _number(node: Any) -> Any:
     return tirx.call_pure_extern(dtype, _EXTREMES[type(node)], node.a, node.b)
 
 
+def _by_float32(cast: tirx.Cast) -> Any:
+    """A conversion between the two floats of 16 bits in two steps."""
+    to, of = DataType(str(cast.ty.dtype)), DataType(str(cast.value.ty.dtype))
+    if {to.with_lanes(1), of.with_lanes(1)} != {"float16", "bfloat16"}:
+        return cast
+    return tirx.Cast(to, tirx.Cast(DataType("float32").with_lanes(to.lanes), cast.value))
+
+
 _RULES: dict[str, list[Any]] = {
     "metal": [
         (tirx.FloatImm, _float),
@@ -144,6 +156,7 @@ _RULES: dict[str, list[Any]] = {
     "cuda": [
         (tirx.FloatImm, _finite),
         ((tirx.Max, tirx.Min), _number),
+        (tirx.Cast, _by_float32),
         *_narrowed(_NARROW_OF["cuda"]),
     ],
 }
