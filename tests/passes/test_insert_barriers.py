@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
-from tvm_ffi import structural_walk
+from tvm_ffi import structural_map, structural_walk
 
 import tvmtile
 import tvmtile.language as TL
@@ -21,7 +23,10 @@ from tests.passes.barriers.oracle import (
     with_pass,
     without,
 )
+from tvmtile import rewriting
 from tvmtile.errors import DataRace, MetalEmulationError
+from tvmtile.passes.barriers.footprint import Footprints
+from tvmtile.passes.barriers.program import Checker
 from tvmtile.testing.metal import compile_msl
 
 # Typical programs ---------------------------------------------------------------------------------
@@ -67,6 +72,54 @@ def test_two_barriers_an_iteration_of_a_gemm():
     func = with_pass(gemm(6))
     assert executed(func) == 2 * 6
     assert_each_is_needed(func)
+
+
+def exchanges(count):
+    """A loop whose threads exchange elements as often as is asked for."""
+
+    @T.prim_func
+    def main(A: T.Buffer((4, 64), "float32"), C: T.Buffer((4, 64), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((64,), "float32", scope="shared")
+                for k in range(4):
+                    S[tx] = A[k, tx]
+                    C[k, tx] = S[63 - tx]
+
+    def repeated(loop):
+        is_inner = loop.loop_var.name == "k"
+        return (
+            rewriting.with_children(loop, body=rewriting.seq([loop.body] * count))
+            if is_inner
+            else loop
+        )
+
+    return main.with_body(structural_map(main.body, (tirx.For, repeated)))
+
+
+def test_the_work_grows_with_the_length_of_a_loop(monkeypatch):
+    work = Counter()
+
+    def counted(owner, name):
+        method = getattr(owner, name)
+
+        def count(self, *args):
+            work[name] += 1
+            return method(self, *args)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(Footprints, "meeting")
+    counted(Checker, "_item")
+
+    def work_of(count):
+        work.clear()
+        assert len(barriers_in(with_pass(exchanges(count)))) == 2 * count
+        return Counter(work)
+
+    short, long = work_of(16), work_of(64)
+    assert short["meeting"] > 16
+    assert all(long[what] <= 5 * short[what] for what in short)
 
 
 @pytest.mark.parametrize("versions", [2, 3])

@@ -100,7 +100,7 @@ def _with_barriers(kernel: tirx.For, *, is_for_metal: bool) -> tirx.For:
     launch = Launch(kernel)
     builder = Builder(launch)
     program = builder.sequence(launch.body)
-    barriers = place(program, builder.checker)
+    barriers = place(program, builder.checker, of_device=builder.exchanges_through_device)
     fenced = is_for_metal and builder.exchanges_through_device
     if not barriers and not fenced:
         return kernel

@@ -99,9 +99,9 @@ class Domain:
         None, if it takes none, or there are too many.
         """
         expression = tvm_ffi.structural_map(expression, (tirx.FloorMod, _with_positive_divisor))
-        variables: set[ir.Var] = set()
-        tvm_ffi.structural_walk(expression, (ir.Var, variables.add))
-        numbers = {var: period([expression], var) for var in variables}
+        variables: list[ir.Var] = []
+        tvm_ffi.structural_walk(expression, (ir.Var, variables.append))
+        numbers = {var: period([expression], var) for var in dict.fromkeys(variables)}
         numbers = {var: number for var, number in numbers.items() if number > 1}
         if not numbers or math.prod(numbers.values()) > _MAX_CASES:
             return []

@@ -71,7 +71,7 @@ class Access(Use):
     Attributes
     ----------
     root : Var
-        The buffer that was allocated.
+        The buffer that was allocated, the same object in all its accesses.
     loops : tuple of Loop
         The loops around it, outermost first.
     location : SourceLocation or None
@@ -82,7 +82,7 @@ class Access(Use):
     loops: tuple[Loop, ...]
     location: SourceLocation | None
 
-    @property
+    @cached_property
     def is_of_device(self) -> bool:
         """Device memory is accessed, not threadgroup memory."""
         return not is_threadgroup_memory(self.root)
@@ -118,6 +118,7 @@ class Effects:
 
     def __init__(self, body: tirx.Stmt) -> None:
         self._roots: dict[ir.Var, ir.Var] = {}
+        self._objects: dict[ir.Var, ir.Var] = {}
         self._shifted: set[ir.Var] = set()
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, Any] = {}
@@ -164,8 +165,9 @@ class Effects:
         return frozenset(root for root in in_two_ways if root.ty.storage_scope == "global")
 
     def root(self, buffer: ir.Var) -> ir.Var:
-        """The buffer that a view looks at."""
-        return self._roots.get(buffer, buffer)
+        """The buffer that a view looks at: always the same object."""
+        root = self._roots.get(buffer, buffer)
+        return self._objects.setdefault(root, root)
 
     def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
         """A loop, as the accesses in it know it."""

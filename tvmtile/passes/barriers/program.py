@@ -3,13 +3,18 @@
 Threads go through uniform loops and branches together, so what all of them do is one sequence of
 statements. Two accesses race if a path leads from one to the other without a barrier, and two threads
 meet at an element. The state at a place of the program is the set of accesses that are open there:
-those since the last barrier, each with the iterations, of the loops around, that it was done in.
+those since the last barrier, each with the iterations, of the loops around, that it was done in, and
+with the slots passed since. One of these slots has to hold a barrier if a later access conflicts: that
+is a clause. An access whose path holds a clause is closed: whatever comes later is separated from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from tvm import tirx
 
@@ -26,6 +31,7 @@ __all__ = [
     "Barriers",
     "Branch",
     "Checker",
+    "Clause",
     "Commit",
     "Exit",
     "Item",
@@ -35,6 +41,7 @@ __all__ = [
     "Sequence",
     "Slot",
     "Wait",
+    "bits_of",
 ]
 
 
@@ -146,12 +153,12 @@ Barriers = dict[Slot, Barrier]
 """Where barriers stand."""
 
 _MAX_DISTANCE = MAX_IN_FLIGHT + 1
+_MAX_PATHS = 16  # of one access, none of them part of another
 _NONE_IN_FLIGHT = -1  # not even what is not committed
 _Orders = frozenset[tuple[Loop, Order]]
 
 
-@dataclass(frozen=True)
-class _Open:
+class _Open(NamedTuple):
     """An access that later ones may race with."""
 
     access: Access
@@ -162,14 +169,27 @@ class _Open:
     """Of what has not arrived yet: how many groups have been committed since it was issued."""
 
 
-_State = frozenset[_Open]
-_NOTHING: _State = frozenset()
+_Paths = tuple[int, ...]
+"""The slots passed since an access, a bit each, on every path that passes no others in addition."""
+_State = dict[_Open, _Paths]
+_NO_SLOTS: _Paths = (0,)
+
+
+class Clause(NamedTuple):
+    """Slots, one of which must hold a barrier."""
+
+    slots: int
+    """A bit each."""
+    meeting: Meeting
+    """The threads to separate."""
 
 
 class Race(Exception):
     """Two accesses that no barrier separates, or no wait for an asynchronous copy."""
 
-    def __init__(self, earlier: Access, later: Access, *, in_flight: bool = False) -> None:
+    def __init__(
+        self, earlier: Access, later: Access, *, in_flight: Collision = Collision.NEVER
+    ) -> None:
         super().__init__("race")
         self.earlier = earlier
         self.later = later
@@ -188,6 +208,10 @@ class Checker:
     def __init__(self, footprints: Footprints) -> None:
         self._footprints = footprints
         self._barriers: Barriers = {}
+        self._bits: Mapping[Slot, int] = {}
+        self._barriers_wait = False
+        self._clauses: dict[Clause, None] = {}
+        self._clauses_with: dict[int, list[int]] = {}
         self._of_device = True
         self._exits: list[tuple[_State, _State]] = []
         self._is_looking = True
@@ -222,16 +246,45 @@ class Checker:
         """
         self._barriers = barriers
         self._of_device = of_device
-        self._exits = [(_NOTHING, _NOTHING)]
+        self._bits = {}
         try:
-            if isinstance(part, Sequence):
-                self._sequence(part, _NOTHING, loops)
-            else:
-                on_their_way = self._entering.get(part) if isinstance(part, Iteration) else None
-                self._item(part, on_their_way or _NOTHING, loops)
+            self._look_at(part, loops)
         except Race as race:
             return race
         return None
+
+    def clauses(
+        self,
+        part: Item | Sequence,
+        loops: tuple[Loop, ...],
+        bits: Mapping[Slot, int],
+        *,
+        barriers_wait: bool,
+    ) -> list[Clause]:
+        """What barriers of the whole block have to separate in a part of the program.
+
+        A set of barriers suffices if each clause has a slot with one.
+
+        Parameters
+        ----------
+        part, loops
+            As of `race`.
+        bits : mapping of Slot to int
+            A bit for each place where a barrier may stand.
+        barriers_wait : bool
+            Every thread waits for its asynchronous copies before a barrier.
+
+        Raises
+        ------
+        Race
+            If barriers at all places do not suffice.
+        """
+        self._barriers = {}
+        self._of_device = True
+        self._bits, self._barriers_wait = bits, barriers_wait
+        self._clauses, self._clauses_with = {}, {}
+        self._look_at(part, loops)
+        return list(self._clauses)
 
     def between(self, earlier: Access, later: Access, loops: tuple[Loop, ...]) -> Meeting:
         """The threads that two accesses of one statement let meet."""
@@ -239,15 +292,35 @@ class Checker:
 
     # Paths -------------------------------------------------------------------------------------------
 
+    def _look_at(self, part: Item | Sequence, loops: tuple[Loop, ...]) -> None:
+        self._exits = [({}, {})]
+        if isinstance(part, Sequence):
+            self._sequence(part, {}, loops)
+        else:
+            on_their_way = self._entering.get(part, {}) if isinstance(part, Iteration) else {}
+            self._item(part, on_their_way, loops)
+
     def _sequence(self, sequence: Sequence, state: _State, loops: tuple[Loop, ...]) -> _State:
         for slot, item in zip(sequence.slots, sequence.items, strict=False):
             state = self._item(item, self._at(slot, state), loops)
         return self._at(sequence.slots[-1], state)
 
     def _at(self, slot: Slot | None, state: _State) -> _State:
-        if slot is None or slot not in self._barriers:
+        if slot is None:
             return state
-        return _after_barrier(state, self._barriers[slot])
+        if slot in self._barriers:
+            return _after_barrier(state, self._barriers[slot])
+        bit = self._bits.get(slot)
+        return self._past(bit, state) if bit else state
+
+    def _past(self, bit: int, state: _State) -> _State:
+        """The state behind a slot, without what a clause separates from all that follows."""
+        clauses = self._clauses_with.get(bit, ())
+        after: _State = {}
+        for opened, paths in state.items():
+            is_ordered = opened.commits is None or self._barriers_wait
+            after[opened] = tuple(path | bit for path in paths) if is_ordered else paths
+        return _not_past(after, clauses) if clauses else after
 
     def _item(self, item: Item, state: _State, loops: tuple[Loop, ...]) -> _State:
         if isinstance(item, Leaf):
@@ -255,100 +328,175 @@ class Checker:
         if isinstance(item, Wait):
             return _after_barrier(state, item.barrier)
         if isinstance(item, Commit):
-            return frozenset(map(_committed, state))
+            return _moved(state, _committed)
         if isinstance(item, Arrival):
-            return frozenset(_arrived(opened, item.in_flight) for opened in state)
+            return self._after_arrival(state, item.in_flight)
         if isinstance(item, Exit):
-            broken, continued = self._exits[-1]
-            both = (broken | state, continued) if item.is_break else (broken, continued | state)
-            self._exits[-1] = both
-            return _NOTHING
+            _add_all(self._exits[-1][0 if item.is_break else 1], state)
+            return {}
         state = self._accesses(item.head, state, loops)
         if isinstance(item, Branch):
-            return frozenset().union(*(self._sequence(case, state, loops) for case in item.cases))
+            joined: _State = {}
+            for case in item.cases:
+                _add_all(joined, self._sequence(case, state, loops))
+            return joined
         return self._iteration(item, state, loops)
+
+    def _after_arrival(self, state: _State, in_flight: int) -> _State:
+        if not self._is_looking:
+            return {o: paths for o, paths in state.items() if o == _arrived(o, in_flight)}
+        return _moved(state, lambda opened: _arrived(opened, in_flight))
 
     def _iteration(self, item: Iteration, before: _State, loops: tuple[Loop, ...]) -> _State:
         loop = item.loop
         inside = (*loops, loop)
         if not self._is_looking:
-            self._entering[item] = self._entering.get(item, _NOTHING) | _pending(before)
-        first = frozenset(_with(opened, loop, Order.FIRST) for opened in before)
-        state, reached = first, _NOTHING
+            _add_all(self._entering.setdefault(item, {}), before)
+        state = _moved(before, lambda opened: _with(opened, loop, Order.FIRST))
+        reached: _State = {}
         while True:
-            self._exits.append((_NOTHING, _NOTHING))
-            end = self._sequence(item.body, state, inside)
+            self._exits.append(({}, {}))
+            end = dict(self._sequence(item.body, state, inside))
             broken, continued = self._exits.pop()
-            end |= continued
-            next_one = frozenset(
-                moved for opened in end for moved in _in_next_iteration(opened, loop)
-            )
+            _add_all(end, continued)
+            next_one: _State = {}
+            for opened, paths in end.items():
+                for moved in _in_next_iteration(opened, loop):
+                    _add(next_one, moved, paths)
             if loop.var is None:  # a `while` evaluates its condition again
                 next_one = self._accesses(item.head, next_one, loops)
-            reached |= next_one
-            if reached <= state:
+            _add_all(reached, next_one)
+            if not _add_all(state, reached):
                 break
-            state |= reached
         if loop.var is None:
-            after = frozenset(_without(opened, loop) for opened in reached)
+            after = _moved(reached, lambda opened: _without(opened, loop))
         else:
-            after = frozenset(_after_loop(opened, loop) for opened in end)
-        after |= frozenset(_without(opened, loop) for opened in broken)
-        return after if item.runs else after | before
+            after = _moved(end, lambda opened: _after_loop(opened, loop))
+        _add_all(after, _moved(broken, lambda opened: _without(opened, loop)))
+        if not item.runs:
+            _add_all(after, before)
+        return after
 
     def _accesses(
         self, accesses: tuple[Access, ...], state: _State, loops: tuple[Loop, ...]
     ) -> _State:
+        """Look for conflicts of accesses with those that are open, then open them too."""
         if not accesses:
             return state
-        opened: list[_Open] = []
+        if self._is_looking:
+            demanded = list(dict.fromkeys(p for each in accesses for p in self._check(state, each)))
+            state = self._close(state, demanded) if demanded else state
+        else:  # what is not a copy does not arrive
+            accesses = tuple(access for access in accesses if access.is_asynchronous)
         orders = frozenset((loop, Order.SAME) for loop in loops)
+        opened: _State = {}
         for access in accesses:
-            for other in state if self._is_looking else ():
-                self._check(other, access)
             commits = 0 if access.is_asynchronous else None
-            opened.append(_Open(access, orders, Meeting.NEVER, commits))
-        return state.union(opened)
+            opened[_Open(access, orders, Meeting.NEVER, commits)] = _NO_SLOTS
+        return {**state, **opened}
 
-    def _check(self, earlier: _Open, later: Access) -> None:
-        if not _may_race(earlier.access, later):
-            return
+    def _check(self, state: _State, later: Access) -> list[int]:
+        """Look for conflicts with an access; the slots that they demand a barrier in."""
         if later.is_of_device and not self._of_device:
-            return
-        if earlier.commits is not None:
-            self._check_arrival(earlier, later)
-            return
-        meeting = self._footprints.meeting(earlier.access, later, dict(earlier.orders))
-        if meeting > earlier.in_order:
-            raise Race(earlier.access, later)
+            return []
+        demanded: list[int] = []
+        for earlier, paths in state.items():
+            if not _may_race(earlier.access, later):
+                continue
+            meeting, in_flight = self._conflict(earlier, later)
+            if meeting <= earlier.in_order:
+                continue
+            if 0 in paths:
+                raise Race(earlier.access, later, in_flight=in_flight)
+            self._clauses.update(dict.fromkeys(Clause(path, meeting) for path in paths))
+            demanded += paths
+        return demanded
 
-    def _check_arrival(self, copy: _Open, later: Access) -> None:
-        found = self._footprints.collision(copy.access, later, dict(copy.orders))
-        if found == Collision.CERTAIN:
-            raise refused_before_arrival(copy.access, later)
-        if found == Collision.POSSIBLE:
-            raise Race(copy.access, later, in_flight=True)
+    def _conflict(self, earlier: _Open, later: Access) -> tuple[Meeting, Collision]:
+        """The threads that meet, and whether they do at an element of a copy in flight."""
+        orders = dict(earlier.orders)
+        if earlier.commits is None:
+            meeting = self._footprints.meeting(earlier.access, later, orders)
+            return meeting, Collision.NEVER
+        found = self._footprints.collision(earlier.access, later, orders)
+        return Meeting.NEVER if found == Collision.NEVER else Meeting.IN_BLOCK, found
+
+    def _close(self, state: _State, demanded: list[int]) -> _State:
+        """The state without what clauses, which are new, separate from all that follows."""
+        for path in demanded:
+            for bit in bits_of(path):
+                self._clauses_with.setdefault(bit, []).append(path)
+        return _not_past(state, demanded)
+
+
+def _not_past(state: _State, clauses: Iterable[int]) -> _State:
+    """What has a path that does not pass all slots of any clause, with these paths."""
+    result: _State = {}
+    for opened, paths in state.items():
+        kept = tuple(p for p in paths if not any(p & clause == clause for clause in clauses))
+        if kept:
+            result[opened] = kept
+    return result
+
+
+def bits_of(path: int) -> Iterator[int]:
+    """The slots of a path."""
+    while path:
+        bit = path & -path
+        yield bit
+        path ^= bit
+
+
+def _add(state: _State, opened: _Open, paths: _Paths) -> bool:
+    """Add paths to an access; tell whether one of them passes less than those that are known."""
+    known = state.get(opened)
+    if known is None:
+        state[opened] = paths
+        return True
+    if known == paths:
+        return False
+    shorter = [path for path in paths if not any(each & path == each for each in known)]
+    if not shorter:
+        return False
+    kept = [each for each in known if not any(path & each == path for path in shorter)]
+    kept += shorter
+    if len(kept) > _MAX_PATHS:  # what all of them pass is less than any of them does
+        kept = [functools.reduce(operator.and_, kept)]
+    state[opened] = tuple(kept)
+    return True
+
+
+def _add_all(state: _State, others: _State) -> bool:
+    changes = [_add(state, opened, paths) for opened, paths in others.items()]
+    return any(changes)
+
+
+def _moved(state: _State, change: Callable[[_Open], _Open]) -> _State:
+    result: _State = {}
+    for opened, paths in state.items():
+        _add(result, change(opened), paths)
+    return result
 
 
 def _may_race(a: Access, b: Access) -> bool:
-    if not a.root.same_as(b.root) or not (a.writes or b.writes):
+    if a.root is not b.root or not (a.writes or b.writes):
         return False
     return not (a.is_atomic and b.is_atomic)
 
 
 def _after_barrier(state: _State, barrier: Barrier) -> _State:
-    def is_ordered(opened: _Open) -> bool:
-        return barrier.orders_device or not opened.access.is_of_device
-
     if barrier.waits_for_copies:
-        state = frozenset(_arrived(opened, _NONE_IN_FLIGHT) for opened in state)
-    unordered = frozenset(opened for opened in state if not is_ordered(opened))
-    unordered |= _pending(state)
-    if barrier.meeting == Meeting.IN_BLOCK:
-        return unordered
-    return unordered.union(
-        replace(opened, in_order=barrier.meeting) for opened in state - unordered
-    )
+        state = _moved(state, lambda opened: _arrived(opened, _NONE_IN_FLIGHT))
+    after: _State = {}
+    for opened, paths in state.items():
+        is_ordered = opened.commits is None and (
+            barrier.orders_device or not opened.access.is_of_device
+        )
+        if not is_ordered:
+            _add(after, opened, paths)
+        elif barrier.meeting != Meeting.IN_BLOCK:
+            _add(after, opened._replace(in_order=barrier.meeting), paths)
+    return after
 
 
 def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
@@ -363,22 +511,17 @@ def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
     )
 
 
-def _pending(state: _State) -> _State:
-    """What asynchronous copies do until they are waited for: barriers do not order it."""
-    return frozenset(opened for opened in state if opened.commits is not None)
-
-
 def _committed(opened: _Open) -> _Open:
     if opened.commits is None:
         return opened
-    return replace(opened, commits=min(opened.commits + 1, MAX_IN_FLIGHT + 1))
+    return opened._replace(commits=min(opened.commits + 1, MAX_IN_FLIGHT + 1))
 
 
 def _arrived(opened: _Open, in_flight: int) -> _Open:
     """After a wait: what it waited for is written now."""
     if opened.commits is None or opened.commits <= in_flight:
         return opened
-    return replace(opened, commits=None)
+    return opened._replace(commits=None)
 
 
 def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Order]]:
@@ -391,7 +534,7 @@ def _of(opened: _Open, loop: Loop) -> set[Order]:
 
 def _replaced(opened: _Open, loop: Loop, orders: Iterable[Order]) -> _Open:
     pairs = frozenset([*_others(opened, loop), *((loop, order) for order in orders)])
-    return replace(opened, orders=pairs)
+    return opened._replace(orders=pairs)
 
 
 def _with(opened: _Open, loop: Loop, order: Order) -> _Open:

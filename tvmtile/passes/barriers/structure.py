@@ -16,7 +16,7 @@ from tvmtile.language.debug import ARRIVE_COUNT
 from tvmtile.passes.asynchrony import committed, waited
 from tvmtile.passes.barriers.effects import Access, Effects, Loop, is_threadgroup_memory
 from tvmtile.passes.barriers.footprint import Footprints
-from tvmtile.passes.barriers.orders import Meeting
+from tvmtile.passes.barriers.orders import Collision, Meeting
 from tvmtile.passes.barriers.program import (
     Arrival,
     Barrier,
@@ -256,7 +256,7 @@ class Builder:
 def refuse(race: Race) -> DataRace | VerifyError:
     """The error that a race is, where no barrier can help."""
     earlier, later = race.earlier, race.later
-    if race.in_flight:
+    if race.in_flight != Collision.NEVER:
         return refused_before_arrival(earlier, later)
     what = "written" if later.writes else "read"
     before = "written" if earlier.writes else "read"
