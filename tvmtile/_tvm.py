@@ -6,6 +6,8 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tvm import ir, tirx
@@ -18,6 +20,8 @@ from tvm.tirx import _ffi_api as _tirx_ffi
 from tvm.tirx.buffer import is_buffer_var
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm.tirx.script.builder.ir import register_script_namespace
+from tvm_ffi import WalkOrder, structural
+from tvm_ffi import _ffi_api as _structural_ffi
 from tvm_ffi.core import CObject
 from tvm_ffi.core import _lookup_or_register_type_info_from_type_key as type_info_of_key
 
@@ -31,6 +35,8 @@ __all__ = [
     "call_packed_returning",
     "codegen_build",
     "is_buffer_var",
+    "mapped",
+    "mutated",
     "parser_method",
     "parser_method_of",
     "register_op",
@@ -38,6 +44,7 @@ __all__ = [
     "register_script_namespace",
     "split_host_device_mods",
     "type_info_of_key",
+    "walk",
 ]
 
 
@@ -61,3 +68,38 @@ parser_method = dispatch.register
 """Decorator `(token, node type)`: how TVMScript's parser visits a node under a decorator."""
 parser_method_of = dispatch.get
 """The method registered for `(token, node type)`."""
+
+
+# TVM looks up the types and the signatures of callbacks at each call, which takes longer than a walk
+# through an expression.
+
+Callbacks = Sequence[tuple[Any, Callable[..., Any]]]
+"""Types of nodes, each with what visits them."""
+
+
+@lru_cache(maxsize=1024)
+def _type_indices(types: Any) -> tuple[int, ...]:
+    each = types if isinstance(types, tuple) else (types,)
+    return tuple(structural._callback_type_to_type_index(t, api_name="tvmtile") for t in each)
+
+
+def _entries(callbacks: Callbacks) -> list[tuple[int, Callable[..., Any]]]:
+    return [(index, visit) for types, visit in callbacks for index in _type_indices(types)]
+
+
+def walk(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]], order: str = "post") -> Any:
+    """Do what `tvm_ffi.structural_walk` does, with less ceremony."""
+    order_index = int(WalkOrder.PREORDER if order == "pre" else WalkOrder.POSTORDER)
+    return _structural_ffi.StructuralWalk(root, _entries(callbacks), [], order_index)
+
+
+def mapped(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]]) -> Any:
+    """Do what `tvm_ffi.structural_map` does, with less ceremony."""
+    order_index = int(WalkOrder.POSTORDER)
+    return _structural_ffi.StructuralMap(root, _entries(callbacks), [], order_index)
+
+
+def mutated(root: Any, *callbacks: tuple[Any, Callable[[Any, Any], Any]]) -> Any:
+    """Do what `tvm_ffi.structural_mutate` does, with less ceremony."""
+    entries = [(index, visit, False) for index, visit in _entries(callbacks)]
+    return _structural_ffi.StructuralMutate(root, entries)

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
 from tvm.tirx import CallEffectKind
 
-from tvmtile._tvm import buffer_var, is_buffer_var
+from tvmtile._tvm import buffer_var, is_buffer_var, mapped, mutated, walk
 from tvmtile.divisions import is_division
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "retyped",
     "seq",
     "substitute",
+    "variables_of",
     "with_children",
     "with_fresh_variables",
 ]
@@ -42,9 +43,9 @@ class ScopedRewriter:
 
     def rewrite(self, node: Any) -> Any:
         """Rewrite a statement or an expression."""
-        return tvm_ffi.structural_mutate(
+        return mutated(
             node,
-            [
+            *[
                 (tirx.For, self._entry(self.visit_for)),
                 (tirx.IfThenElse, self._entry(self.visit_if)),
                 (tirx.AttrStmt, self._entry(self.visit_attribute)),
@@ -172,15 +173,25 @@ _FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 def contains(node: Any, types: type | tuple[type, ...], test: Callable[[Any], bool]) -> bool:
     """Tell whether some node of the given types passes a test."""
-    found = tvm_ffi.structural_walk(
-        node, (types, lambda n: tvm_ffi.VisitInterrupt(True) if test(n) else None), order="pre"
-    )
+    found = walk(node, (types, lambda n: _FOUND if test(n) else None), order="pre")
     return found is not None
+
+
+_FOUND = tvm_ffi.VisitInterrupt(True)
+
+
+def variables_of(node: Any) -> list[ir.Var]:
+    """The variables in a statement or an expression, once each, in their order."""
+    found: list[ir.Var] = []
+    walk(node, (ir.Var, found.append))
+    return list(dict.fromkeys(found))
 
 
 def substitute(node: Any, values: dict[ir.Var, Any]) -> Any:
     """Replace variables by expressions, or buffers by buffers."""
-    return tvm_ffi.structural_map(node, (ir.Var, lambda var: values.get(var, var)))
+    if not values or isinstance(node, tirx.IntImm):
+        return node
+    return mapped(node, (ir.Var, lambda var: values.get(var, var)))
 
 
 def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
@@ -213,13 +224,11 @@ def with_fresh_variables(statement: tirx.Stmt) -> tirx.Stmt:
             buffer_var(var.name, var.ty) if is_buffer_var(var) else ir.Var(var.name, var.ty)
         )
 
-    tvm_ffi.structural_walk(
+    walk(
         statement,
-        (
-            (tirx.For, lambda node: renew(node.loop_var)),
-            (tirx.Bind, lambda node: renew(node.var)),
-            ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: renew(node.buffer)),
-        ),
+        (tirx.For, lambda node: renew(node.loop_var)),
+        (tirx.Bind, lambda node: renew(node.var)),
+        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: renew(node.buffer)),
     )
     return substitute(statement, fresh)
 

@@ -16,7 +16,7 @@ from tvmtile.passes.barriers.expressions import constant, period
 from tvmtile.passes.barriers.orders import SIMDGROUP, Meeting
 from tvmtile.passes.barriers.uses import Use
 from tvmtile.passes.kernels import Launch
-from tvmtile.rewriting import substitute
+from tvmtile.rewriting import substitute, variables_of
 
 __all__ = ["UNBOUNDED", "Domain"]
 
@@ -99,9 +99,7 @@ class Domain:
         None, if it takes none, or there are too many.
         """
         expression = tvm_ffi.structural_map(expression, (tirx.FloorMod, _with_positive_divisor))
-        variables: list[ir.Var] = []
-        tvm_ffi.structural_walk(expression, (ir.Var, variables.append))
-        numbers = {var: period([expression], var) for var in dict.fromkeys(variables)}
+        numbers = {var: period([expression], var) for var in variables_of(expression)}
         numbers = {var: number for var, number in numbers.items() if number > 1}
         if not numbers or math.prod(numbers.values()) > _MAX_CASES:
             return []

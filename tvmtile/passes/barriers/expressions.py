@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import mapped, walk
 from tvmtile.rewriting import contains
 
-__all__ = ["bits", "conjuncts", "constant", "lanes", "mentions", "period", "strides"]
+__all__ = ["bits", "conjuncts", "constant", "lanes", "mentions", "period", "repetition", "strides"]
 
 
 def constant(expression: Any) -> int | None:
@@ -48,8 +48,32 @@ def period(expressions: Iterable[Any], var: ir.Var | None) -> int:
             divisors.append(divisor)
 
     for expression in expressions:
-        tvm_ffi.structural_walk(expression, ((tirx.FloorMod, tirx.FloorDiv), note))
+        walk(expression, ((tirx.FloorMod, tirx.FloorDiv), note))
     return math.lcm(1, *divisors)
+
+
+def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
+    """How much a variable grows until expressions have their values again; None if they may not.
+
+    They do where it stands in remainders of sums and products only.
+    """
+    divisors: list[int] = []
+
+    def without_remainder(node: Any) -> Any:
+        divisor = constant(node.b)
+        if not divisor or not mentions([node.a], var) or not _is_polynomial(node.a):
+            return node
+        divisors.append(divisor)
+        return node.b
+
+    rest = [mapped(each, (tirx.FloorMod, without_remainder)) for each in expressions]
+    return None if mentions(rest, var) else math.lcm(1, *divisors)
+
+
+def _is_polynomial(value: Any) -> bool:
+    if isinstance(value, tirx.Add | tirx.Sub | tirx.Mul):
+        return _is_polynomial(value.a) and _is_polynomial(value.b)
+    return isinstance(value, ir.Var | tirx.IntImm)
 
 
 def strides(buffer: ir.Var) -> list[Any]:

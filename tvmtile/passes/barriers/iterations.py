@@ -7,14 +7,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.passes.barriers.domain import UNBOUNDED, Domain
 from tvmtile.passes.barriers.effects import Access, Loop
-from tvmtile.passes.barriers.expressions import constant, mentions, period
+from tvmtile.passes.barriers.expressions import (
+    conjuncts,
+    constant,
+    mentions,
+    period,
+    repetition,
+)
 from tvmtile.passes.barriers.orders import Order, Side
 from tvmtile.passes.barriers.points import Free
-from tvmtile.rewriting import substitute
+from tvmtile.passes.barriers.symbolic import NotSeparable, evaluate
+from tvmtile.rewriting import substitute, variables_of
 
 __all__ = ["Case", "Iterations"]
 
@@ -156,6 +164,7 @@ class Iterations:
 
     def _alone(self, loop: Loop, side: int, values: dict[ir.Var, Any], free: list[Free]) -> Any:
         """The value of the variable of a loop whose iterations are those of one access only."""
+        assert loop.var is not None
         low = substitute(loop.low, values)
         extent = substitute(loop.extent, values)
         order = self._orders.get(loop)
@@ -169,8 +178,44 @@ class Iterations:
         if most > _MAX_ITERATIONS:
             return self._symbol(loop, f"{role}_value", -UNBOUNDED, 2 * UNBOUNDED)
         iteration = self._symbol(loop, role, 0, max(most, 1))
-        free.append(Free(iteration, max(most, 1), iteration < extent))
+        numbers = self._distinct(loop, self._accesses[side], np.arange(max(most, 1)))
+        free.append(Free(iteration, numbers, iteration < extent))
         return low + iteration * loop.step
+
+    def _distinct(self, loop: Loop, access: Access, numbers: Any) -> Any:
+        """Iterations of a loop that stand for all others.
+
+        What an access touches repeats with the remainders that its indices take of the variable. Of
+        the conditions, those on the variable alone are decided here, and those that nobody knows do not
+        count.
+        """
+        low, step = constant(loop.low), constant(loop.step)
+        if loop.var is None or low is None or step is None or constant(loop.extent) is None:
+            return numbers
+        relevant = list(access.indices or ())
+        relevant += [bound for other in access.loops for bound in (other.low, other.extent)]
+        for condition in itertools.chain.from_iterable(map(conjuncts, access.conditions)):
+            others = [var for var in variables_of(condition) if not var.same_as(loop.var)]
+            if any(map(self._domain.is_uniform, others)):
+                continue
+            holds = None if others else self._decided(condition, loop.var, low + step * numbers)
+            if holds is None:
+                relevant.append(condition)
+            else:
+                numbers = numbers[holds]
+        period = repetition([each for each in relevant if each is not None], loop.var)
+        if period is None or step != 1:
+            return numbers
+        return numbers[np.sort(np.unique(numbers % period, return_index=True)[1])]
+
+    def _decided(self, condition: Any, var: ir.Var, values: Any) -> Any:
+        """Where a condition on a variable holds; None if that is not known."""
+        try:
+            found = evaluate(condition, {var: values}, self._domain.is_uniform, 0)
+        except NotSeparable:
+            return None
+        known = found.term is None
+        return np.broadcast_to(np.asarray(found.numbers, bool), values.shape) if known else None
 
     def _symbol(self, loop: Loop, role: str, low: int, extent: int) -> ir.Var:
         assert loop.var is not None

@@ -25,20 +25,20 @@ class TooMany(Exception):
 
 @dataclass(frozen=True)
 class Free:
-    """A number of iterations that is enumerated.
+    """Iterations of a loop that are enumerated.
 
     Attributes
     ----------
     var : Var
-        Counts them, from 0.
-    most : int
-        How many there are at most.
+        Counts the iterations, from 0.
+    numbers : ndarray
+        Those to look at.
     inside : Expr
         Holds where there is such an iteration.
     """
 
     var: ir.Var
-    most: int
+    numbers: Any
     inside: Any
 
 
@@ -70,6 +70,8 @@ class Points:
 
     def where(self, mask: Any) -> Points:
         """The points at which a mask holds."""
+        if mask.all():
+            return self
         return Points(
             {var: values[mask] for var, values in self.values.items()},
             self.lanes[mask],
@@ -90,13 +92,18 @@ def points_of(access: Access, free: list[Free], parts: int, domain: Domain) -> P
     """
     assert access.indices is not None
     threads, first, last = domain.threads(access)
-    counts = [len(threads), *(each.most for each in free), max(map(lanes, access.indices)), parts]
+    counts = [
+        len(threads),
+        *(len(each.numbers) for each in free),
+        max(map(lanes, access.indices)),
+        parts,
+    ]
     counts += [extent for extent, _ in access.block]
     if math.prod(counts) > _MAX_POINTS:
         raise TooMany
     who, *others = np.indices(counts).reshape(len(counts), -1)
     values = domain.indices_of(threads[who])
-    values |= {each.var: numbers for each, numbers in zip(free, others, strict=False)}
+    values |= {each.var: each.numbers[index] for each, index in zip(free, others, strict=False)}
     lane, part, *offsets = others[len(free) :]
     return Points(values, lane, part, offsets, first[who], last[who])
 

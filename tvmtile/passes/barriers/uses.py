@@ -9,7 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mutated
 from tvmtile.passes.asynchrony import ISSUES
 from tvmtile.passes.barriers.expressions import bits
 from tvmtile.tileop.operands import buffer_of, origin_of
@@ -105,14 +105,12 @@ class _Collector:
         self._found: list[Use] = []
 
     def collect(self, node: Any) -> list[Use]:
-        tvm_ffi.structural_mutate(
+        mutated(
             node,
-            [
-                ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration, _: declaration),
-                (tirx.BufferStore, self._store),
-                (ir.TensorLoad, self._load),
-                (ir.Call, self._call),
-            ],
+            ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration, _: declaration),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
+            (ir.Call, self._call),
         )
         return self._found
 

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import OPAQUE, is_buffer_var
 from tvmtile.passes.kernels import is_loop_exit, statements_of
-from tvmtile.rewriting import contains
+from tvmtile.rewriting import contains, variables_of
 from tvmtile.tileop.operands import buffer_of
 from tvmtile.tileop.registry import operator_of
 
@@ -57,6 +57,9 @@ class ThreadVariance:
         self._roots: dict[ir.Var, ir.Var] = {}
         tvm_ffi.structural_walk(body, (tirx.DeclBuffer, self._note_view))
         self._variant: set[ir.Var] = set(threads)
+        self._variables: dict[Any, tuple[ir.Var, ...]] = {}
+        self._effects: dict[Any, bool] = {}
+        self._arguments: dict[Any, tuple[ir.Var, ...]] = {}
         self._in_parallel = False
         known = 0
         while known != len(self._variant):
@@ -78,12 +81,19 @@ class ThreadVariance:
 
     def depends(self, node: Any) -> bool:
         """Tell whether a statement or an expression uses something that differs."""
-        return contains(node, ir.Var, lambda var: self.root(var) in self._variant)
+        if node not in self._variables:
+            self._variables[node] = tuple(dict.fromkeys(map(self.root, variables_of(node))))
+        return any(var in self._variant for var in self._variables[node])
 
     def differs(self, expression: Any) -> bool:
         """Tell whether an expression may have another value in another thread."""
         # The iterations of T.Parallel are shared out: what one does is done once.
-        return (not self._in_parallel and has_effect(expression)) or self.depends(expression)
+        return self.depends(expression) or (not self._in_parallel and self._does(expression))
+
+    def _does(self, expression: Any) -> bool:
+        if expression not in self._effects:
+            self._effects[expression] = has_effect(expression)
+        return self._effects[expression]
 
     def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
         """Tell whether threads may go through a loop a different number of times."""
@@ -129,9 +139,11 @@ class ThreadVariance:
             differs = divergent or self.depends(call)
             for operand in op.writes():
                 self._mark_private(buffer_of(operand), differs)
-        elif has_effect(call) and not self._in_parallel:
+        elif not self._in_parallel and self._does(call):
             # Every thread makes the call, and may write what it is given.
-            for given in _given(call):
+            if call not in self._arguments:
+                self._arguments[call] = tuple(dict.fromkeys(_given(call)))
+            for given in self._arguments[call]:
                 self._mark_private(given, True)
 
     def _mark(self, var: ir.Var, differs: bool) -> None:
