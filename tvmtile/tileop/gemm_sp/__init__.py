@@ -256,7 +256,8 @@ def reference(
     rows, stored = A.shape
     bits = 4 if A.dtype == np.float32 else 2
     unsigned = np.ascontiguousarray(E).view(np.uint8).reshape(rows, -1)
-    unpacked = np.unpackbits(unsigned, axis=1, bitorder="little").reshape(rows, stored, bits)
+    unpacked = np.unpackbits(unsigned, axis=1, bitorder="little").astype(int)
+    unpacked = unpacked.reshape(rows, stored, bits)
     dense = np.zeros((rows, 2 * stored))
     for i in range(rows):
         for s in range(stored):
