@@ -37,7 +37,7 @@ from tvmtile.passes import (
     DeclareAsAccessed,
     DeclareInKernel,
     DistributeParallel,
-    DoAtomicsOnce,
+    DoScalarsOnce,
     DropIdleGroups,
     FlattenShared,
     FragmentToSimdgroup,
@@ -113,7 +113,7 @@ _CPU: tuple[Any, ...] = (
     NameDivisions,  # a division by what is known at run time only has a name
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
-    DoAtomicsOnce,  # what no thread is named for is done once a block
+    DoScalarsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
@@ -142,7 +142,7 @@ _METAL: tuple[Any, ...] = (
     NameDivisions,  # a division by what is known at run time only has a name
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
-    DoAtomicsOnce,  # what no thread is named for is done once a block
+    DoScalarsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
@@ -180,7 +180,7 @@ _CUDA: tuple[Any, ...] = (
     NameDivisions,  # a division by what is known at run time only has a name
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
-    DoAtomicsOnce,  # what no thread is named for is done once a block
+    DoScalarsOnce,  # what no thread is named for is done once a block
     StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other

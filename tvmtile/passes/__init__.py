@@ -18,7 +18,7 @@ from tvmtile.passes.check_reducers import CheckReducers
 from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
 from tvmtile.passes.declare_in_kernel import DeclareInKernel
 from tvmtile.passes.distribute_parallel import DistributeParallel
-from tvmtile.passes.do_atomics_once import DoAtomicsOnce
+from tvmtile.passes.do_scalars_once import DoScalarsOnce
 from tvmtile.passes.drop_idle_groups import DropIdleGroups
 from tvmtile.passes.flatten_shared import FlattenShared
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
@@ -85,7 +85,7 @@ __all__ = [
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",
-    "DoAtomicsOnce",
+    "DoScalarsOnce",
     "DropIdleGroups",
     "FlattenShared",
     "FragmentToSimdgroup",

@@ -273,25 +273,22 @@ class Reduce(TileOp):
         return replace(self, dim=self.dim + 1) if grown else self
 
     def carried_layouts(self, layouts: Mapping[ir.Var, Any]) -> dict[ir.Var, Any]:
-        layout = layouts.get(buffer_of(self.src))
-        if layout is None:
+        layout, result = layouts.get(buffer_of(self.src)), buffer_of(self.dst)
+        kept = [axis for axis in moving_axes(self.src) if axis != self.dim]
+        of_result = [extent for extent in result.ty.shape if constant(extent) != 1]
+        if layout is None or len(of_result) != len(kept):  # the result is a part of a buffer
             return {}
-        return {
-            buffer_of(self.dst): _along(layout.without_axis(self.dim), self.src, self.dst, self.dim)
-        }
+        return {result: _along(layout.without_axis(self.dim), kept, result, self.dim)}
 
     def normalized(self) -> Reduce:
         options = {name: getattr(self, name) for name in self.options}
         return Reduce(as_region(self.src), as_region(self.dst), **options)
 
 
-def _along(layout: Any, src: Any, dst: Any, dim: int) -> Any:
+def _along(layout: Any, kept: list[int], result: ir.Var, dim: int) -> Any:
     """The layout of what is left of the source, for a result with other axes of extent 1."""
-    kept = [axis for axis in moving_axes(src) if axis != dim]
-    digits = [layout.axes[axis - (axis > dim)] for axis in kept]
-    digits.reverse()
-    shape = buffer_of(dst).ty.shape
-    axes = tuple(() if constant(extent) == 1 else digits.pop() for extent in shape)
+    digits = iter([layout.axes[axis - (axis > dim)] for axis in kept])
+    axes = tuple(() if constant(extent) == 1 else next(digits) for extent in result.ty.shape)
     return replace(layout, axes=axes)
 
 
