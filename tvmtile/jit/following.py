@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 from tvm import ir, tirx
@@ -39,13 +40,18 @@ def target_of(arguments: Iterable[Any]) -> str | None:
     """The target of the GPU that a tensor is on, else of the CPU; None where there is no tensor."""
     target = None
     for argument in arguments:
-        if not hasattr(argument, "shape"):
-            continue
-        kind = str(getattr(argument, "device", "cpu")).partition(":")[0]
-        target = _TARGETS.get(kind, "llvm")
-        if target != "llvm":
-            break
+        device = getattr(argument, "device", None)
+        if device is not None or hasattr(argument, "shape"):
+            target = _target_on(device)
+            if target != "llvm":
+                break
     return target
+
+
+@lru_cache(maxsize=64)
+def _target_on(device: Any) -> str:
+    """The target of a device of torch's, numpy's or TVM's; numpy before its second version has none."""
+    return _TARGETS.get(str(device).partition(":")[0], "llvm")
 
 
 class FollowingKernel(Kernel):
