@@ -254,3 +254,20 @@ def test_what_a_condition_guards_is_not_computed_before_it():
     places = torch.tensor([0, 1, 2, 3, 7, 8, 1 << 30, 5], dtype=torch.int32)
     expected = torch.tensor([3, 6, 9, 12, 24, 0, 0, 18]).to(BFLOAT16)
     assert torch.equal(tvmtile.compile(main, out_idx=2)(a, places), expected)
+
+
+def test_vectors_in_private_arrays_and_views_of_them():
+    @T.prim_func
+    def main(A: T.Tensor((8,), "bfloat16"), B: T.Tensor((8,), "bfloat16")):
+        with T.Kernel(1, threads=1):
+            pairs = T.alloc_local((4,), "bfloat16x2")
+            elements = T.view(pairs, (8,), "bfloat16")
+            for i in T.serial(4):
+                pairs[i] = T.abs2(T.bfloat16x2(A[2 * i], A[2 * i + 1]))
+            for i in T.serial(8):
+                B[i] = elements[i]
+
+    a = torch.linspace(-2, 2, 8).to(BFLOAT16)
+    b = torch.zeros(8, dtype=BFLOAT16)
+    tvmtile.compile(main)(a, b)
+    assert torch.equal(b, a.abs())

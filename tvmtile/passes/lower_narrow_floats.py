@@ -232,10 +232,11 @@ class _Lowering:
     def storage(self, buffer: ir.Var, name: str) -> ir.Var:
         """The buffer that holds the bits of a buffer of narrow floats."""
         if buffer not in self._variables:
-            ty = buffer.ty
+            ty, scalar = buffer.ty, self.narrow(buffer.ty.dtype)
+            assert scalar is not None, buffer
             self._variables[buffer] = tirx.decl_buffer(
                 ty.shape,
-                NARROW_FLOATS[str(ty.dtype)].storage,
+                _like(ty.dtype, NARROW_FLOATS[scalar].storage),
                 name=name,
                 strides=ty.strides,
                 elem_offset=ty.elem_offset,
