@@ -315,6 +315,30 @@ def test_loops_whose_length_differs_between_threads():
     np.testing.assert_array_equal(c[:, 2], -(-t // 2))
 
 
+def test_warps_go_through_a_loop_a_different_number_of_times():
+    """Lanes begin at places of their own and exchange values; each warp has its own end."""
+
+    @T.prim_func
+    def program(A: T.Tensor((300,), "int32"), B: T.Tensor((300,), "int32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            end = T.alloc_var("int32")
+            end = 96 + tx // 32 * 192
+            for i in T.serial(tx // 32 * 96 + tx % 32, end, 32):
+                B[i] = T.shfl_xor(A[i], 1) + T.popcount(
+                    T.call_extern("uint32", "__match_any_sync", 0xFFFFFFFF, A[i])
+                )
+                T.sync_warp()
+
+    a, b = RNG.integers(0, 5, 300, np.int32), np.zeros(300, np.int32)
+    run(program, a, b)
+    warps = a[:288].reshape(9, 32)
+    peers = (warps[:, :, None] == warps[:, None, :]).sum(-1)
+    partners = warps.reshape(9, 16, 2)[:, :, ::-1].reshape(9, 32)
+    np.testing.assert_array_equal(b[:288], (partners + peers).ravel())
+    assert not b[288:].any()
+
+
 def test_a_uniform_break_leaves_a_loop_with_barriers():
     @T.prim_func
     def program(C: T.Tensor((8,), "int32"), n: T.int32):

@@ -32,10 +32,11 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
       another one still reads: a barrier is understood there, which on a GPU the compiler puts in.
 
     A loop or a branch with a cut inside stays outside of the loops over threads; the condition of a
-    branch that differs between threads is then kept per thread. A private array (`T.alloc_local`,
-    `T.alloc_var`) that lives across a cut gets an element for each thread; a value bound before a cut
-    is computed again, or kept if it was read from memory. Shuffles and reductions over threads go
-    through a shared array.
+    branch that differs between threads is then kept per thread, and a loop whose bounds differ is
+    stepped through by all threads together, each as often as its own bounds say. A private array
+    (`T.alloc_local`, `T.alloc_var`) that lives across a cut gets an element for each thread; a value
+    bound before a cut is computed again, or kept if it was read from memory. Shuffles and reductions
+    over threads go through a shared array.
 
     The pass comes before LowerTileOp because a tile operator is still one statement there, which is
     what tells the work of a block from that of a thread. An operator on a private array, such as

@@ -15,8 +15,9 @@ from tvm import ir, tirx
 
 from tvmtile.errors import NestingError
 from tvmtile.language.dtypes import DType, cast
+from tvmtile.language.warps import WARP_SIZE
 from tvmtile.passes.kernels import Launch
-from tvmtile.rewriting import contains, for_loop, seq, substitute
+from tvmtile.rewriting import contains, for_loop, is_foreign, seq, substitute
 from tvmtile.spans import location_of
 
 __all__ = ["Exchanged", "exchange_values"]
@@ -63,8 +64,16 @@ _SOURCES: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
-def _is_shuffle(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name in _SOURCES
+_MATCH = "__match_any_sync"
+
+
+def _is_exchange(call: ir.Call) -> bool:
+    return _is_match(call) or (isinstance(call.op, ir.Op) and call.op.name in _SOURCES)
+
+
+def _is_match(call: ir.Call) -> bool:
+    """Tell whether CUDA's function is called by name: which lanes have the value of a thread."""
+    return is_foreign(call) and str(call.args[0].value) == _MATCH
 
 
 class _Exchange:
@@ -94,12 +103,12 @@ class _Exchange:
         )
 
     def _visit_for(self, loop: tirx.For, mutator: Any) -> tirx.Stmt:
-        if contains((loop.min, loop.extent), ir.Call, _is_shuffle):
+        if contains((loop.min, loop.extent), ir.Call, _is_exchange):
             raise _misplaced(loop, "the bounds of a loop")
         return mutator.default_mutate(loop)
 
     def _visit_while(self, loop: tirx.While, mutator: Any) -> tirx.Stmt:
-        if contains(loop.condition, ir.Call, _is_shuffle):
+        if contains(loop.condition, ir.Call, _is_exchange):
             raise _misplaced(loop, "the condition of a `while`")
         return mutator.default_mutate(loop)
 
@@ -111,17 +120,22 @@ class _Exchange:
     # Shuffles ----------------------------------------------------------------------------------
 
     def _with_exchanges(self, node: Any, rebuild: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
-        if not contains(node, ir.Call, _is_shuffle):
+        if not contains(node, ir.Call, _is_exchange):
             return rebuild(node)
         before: list[tirx.Stmt] = []
 
         def visit(call: ir.Call, mutator: Any) -> Any:
             if isinstance(call.op, ir.Op) and call.op.name == _LAZY:
-                if contains(list(call.args[1:]), ir.Call, _is_shuffle):
+                if contains(list(call.args[1:]), ir.Call, _is_exchange):
                     raise _misplaced(call, "one side of a conditional expression")
                 return mutator.default_mutate(call)
-            if not _is_shuffle(call):
+            if not _is_exchange(call):
                 return mutator.default_mutate(call)
+            if _is_match(call):
+                mask, value = (mutator.mutate(arg) for arg in call.args[1:])
+                statements, lanes = self._published(value)
+                before.extend(statements)
+                return cast(self._equal_lanes(lanes) & cast(mask, DType("uint32")), DType(call.ty))
             _, value, operand, width, _ = [mutator.mutate(arg) for arg in call.args]
             statements, lanes = self._published(value)
             before.extend(statements)
@@ -147,6 +161,18 @@ class _Exchange:
         # In place of a lane outside of the group, or of the block, a thread reads its own.
         present = tirx.all(source >= 0, source < width, partner < self._launch.num_threads)
         return tirx.BufferLoad(lanes, [tirx.Select(present, partner, thread)])
+
+    def _equal_lanes(self, lanes: ir.Var) -> Any:
+        """A bit for each lane of a thread's warp whose value is that of the thread."""
+        thread = self._launch.thread_index
+        first, last = thread - tirx.floormod(thread, WARP_SIZE), self._launch.num_threads - 1
+        own, found = tirx.BufferLoad(lanes, [thread]), tirx.const(0, "uint32")
+        for lane in range(WARP_SIZE):
+            other = tirx.BufferLoad(lanes, [tirx.min(first + lane, last)])
+            same = tirx.all(first + lane <= last, other == own)
+            bit = tirx.const(1 << lane, "uint32")
+            found = found | tirx.Select(same, bit, tirx.const(0, "uint32"))
+        return found
 
     # Reductions --------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.language.debug import ARRIVE_COUNT
+from tvmtile.language.warps import WARP_SIZE
 from tvmtile.passes.kernels import (
     Launch,
     flattened,
@@ -31,7 +32,7 @@ from tvmtile.passes.threads.variance import (
     is_parallel,
     is_private,
 )
-from tvmtile.rewriting import contains, substitute
+from tvmtile.rewriting import contains, for_loop, substitute
 from tvmtile.spans import location_of
 from tvmtile.tileop.operands import buffer_of, constant
 from tvmtile.tileop.registry import operator_of
@@ -171,6 +172,9 @@ class _Planner:
         if isinstance(stmt, tirx.IfThenElse) and self._variance.differs(stmt.condition):
             self._cut_divergent_branch(sequence, stmt, guards)
             return
+        if isinstance(stmt, tirx.For) and self._variance.is_divergent(stmt):
+            self._cut_divergent_loop(sequence, stmt, guards)
+            return
         bodies = [self.cut(child, guards) for child in statements_of(stmt)]
         sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies)))
 
@@ -182,6 +186,38 @@ class _Planner:
         for case, taken in zip(statements_of(branch), (True, False), strict=False):
             for item in self.cut(case, (*guards, (condition, taken))):
                 sequence.once(item)
+
+    def _cut_divergent_loop(self, sequence: _Sequence, loop: tirx.For, guards: _Guards) -> None:
+        """Step all threads through a loop together, as often as the one with most iterations does."""
+        first, trips = (ir.Var(name, loop.loop_var.ty) for name in ("first", "trips"))
+        step, steps = (ir.Var(name, loop.loop_var.ty) for name in ("step", "steps"))
+        self._variance.add(first, trips)
+        dtype = str(step.ty.dtype)
+        most = tirx.decl_buffer((1,), dtype, name="most", scope="shared")
+        larger = tirx.max(tirx.BufferLoad(most, [0]), trips)
+        bounds = Run(guards=guards)
+        for stmt in (
+            tirx.Bind(first, loop.min),
+            tirx.Bind(trips, loop.extent),
+            tirx.BufferStore(most, larger, [0]),
+        ):
+            bounds.statements.append(stmt)
+            if isinstance(stmt, tirx.Bind):
+                self._bound[stmt.var] = stmt.value
+        active = tirx.Var("active", "bool")
+        inside = _Sequence(self._variance, guards)
+        self._add_to_run(inside, tirx.Bind(active, step < trips))
+        body = substitute(loop.body, {loop.loop_var: first + step})
+        for item in self.cut(body, (*guards, (active, True))):
+            inside.once(item)
+        for item in (
+            Once(tirx.AllocBuffer(most)),
+            Once(tirx.BufferStore(most, tirx.const(0, dtype), [0])),
+            bounds,
+            Once(tirx.Bind(steps, tirx.BufferLoad(most, [0]))),
+            Nested([inside.items], lambda bodies: for_loop(step, steps, *bodies)),
+        ):
+            sequence.once(item)
 
     def _takes_part(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
         """Tell whether some thread comes to a block-level statement under guards.
@@ -209,14 +245,18 @@ class _Planner:
             return self._launch.num_threads
         parts = [var if taken else tirx.Not(var) for var, taken in guards]
         test = self._inlined(tirx.all(*parts))
-        threads = {loop.loop_var for loop in self._launch.threads}
-        if contains(test, (ir.TensorLoad, ir.Call), lambda _: True) or contains(
-            test, ir.Var, lambda var: var not in threads
-        ):
+        if not self._is_of_threads(test):
             return None
         analyzer = Analyzer()
         tests = (substitute(test, thread) for thread in self._launch.all_threads())
         return sum(analyzer.can_prove(each) for each in tests)
+
+    def _is_of_threads(self, value: Any) -> bool:
+        """Tell whether a value depends on nothing but the index of the thread."""
+        threads = {loop.loop_var for loop in self._launch.threads}
+        return not contains(value, (ir.TensorLoad, ir.Call), lambda _: True) and not contains(
+            value, ir.Var, lambda var: var not in threads
+        )
 
     def _inlined(self, expression: Any) -> Any:
         while contains(expression, ir.Var, lambda var: var in self._bound):
@@ -255,6 +295,8 @@ class _Planner:
         if not statements_of(stmt):
             return False
         if isinstance(stmt, tirx.For | tirx.While) and self._variance.is_divergent(stmt):
+            if self._ends_by_warps(stmt) and self._waits(stmt):
+                return True
             self._refuse_waiting(stmt)
             return False
         return (
@@ -263,6 +305,24 @@ class _Planner:
             or self._conflicts_within(stmt)
             or self._stores_common_array(stmt)
         )
+
+    def _ends_by_warps(self, loop: tirx.For | tirx.While) -> bool:
+        """Tell whether threads leave a loop by its bounds, and those of a warp perhaps together.
+
+        What only its warp waits for needs no more. Bounds that are known to differ in a warp are none.
+        """
+        if not self._variance.ends_divergently(loop):
+            return False
+        trips = self._inlined(loop.extent)
+        if not self._is_of_threads(trips):
+            return True
+        analyzer = Analyzer()
+        warps: dict[int, set[int]] = {}
+        for thread in self._launch.all_threads():
+            number = int(analyzer.simplify(substitute(self._launch.thread_index, thread)))
+            count = analyzer.simplify(substitute(trips, thread))
+            warps.setdefault(number // WARP_SIZE, set()).add(int(count))
+        return all(len(counts) == 1 for counts in warps.values())
 
     def _stores_common_array(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a private array is stored that is one for all threads, as it is the same."""

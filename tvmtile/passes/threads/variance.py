@@ -103,6 +103,14 @@ class ThreadVariance:
             bounds = self.differs(loop.min) or self.differs(loop.extent)
         return bounds or self._leaves_divergently(loop.body, False)
 
+    def ends_divergently(self, loop: tirx.For | tirx.While) -> bool:
+        """Tell whether it is by their bounds alone that threads leave a loop at different times."""
+        return isinstance(loop, tirx.For) and not self._leaves_divergently(loop.body, False)
+
+    def add(self, *variables: ir.Var) -> None:
+        """Take variables for such that differ."""
+        self._variant.update(variables)
+
     def _leaves_divergently(self, stmt: tirx.Stmt, divergent: bool) -> bool:
         if is_loop_exit(stmt):
             return divergent
