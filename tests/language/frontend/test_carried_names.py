@@ -229,3 +229,19 @@ def test_refused_assignments():
                     for i in T.Parallel(2):
                         x = x + B[i]
                 B[0] = x
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_number_of_a_loop_hides_a_tensor_of_its_name(target):
+    @T.prim_func
+    def kernel(S: T.Tensor((4,), "float32"), B: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=32):
+            for k in T.serial(4):
+                first = S[k]
+                for i in T.Parallel(2):
+                    S = first * (i + 1)
+                    B[k * 2 + i] = S
+
+    given = torch.arange(4.0)
+    expected = torch.stack([given, 2 * given], 1).flatten()
+    torch.testing.assert_close(computed(kernel, given, n=8, target=target), expected)

@@ -463,7 +463,9 @@ class Tracer:
         if isinstance(previous, Reference) and _is_number(value):
             previous.store(value)
             return previous
-        self._note_rebinding(name, name in local_names)
+        # A tile does not become a number: from here to the end of the loop the name is another one.
+        hides = is_buffer_var(previous) and _is_number(value)
+        self._note_rebinding(name, name in local_names and not hides)
         return self._bind(name, value)
 
     def _check_assignment(self, name: str, variable: _Variable, value: Any) -> None:
