@@ -7,6 +7,7 @@ import torch
 
 import tvmtile.language as T
 from tests.metal.programs import assert_close, emulated, operands, random
+from tvmtile import errors
 from tvmtile.errors import TileWarning
 
 PLACES = {"device": None, "shared": T.alloc_shared, "fragment": T.alloc_fragment}
@@ -219,18 +220,20 @@ def test_integers(compiled, dtypes, accum_dtype):
 @pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float32", "float16")])
 def test_operands_of_different_dtypes(compiled, dtypes):
     A_dtype, B_dtype = dtypes
+    errors._SHOWN_WARNINGS.clear()
+    with pytest.warns(TileWarning, match="gemm: .* differ in dtype"):
 
-    @T.prim_func
-    def main(
-        A: T.Tensor((32, 32), A_dtype),
-        B: T.Tensor((32, 32), B_dtype),
-        C: T.Tensor((32, 32), "float32"),
-    ):
-        with T.Kernel(1, threads=32):
-            C_local = T.alloc_fragment((32, 32), "float32")
-            T.clear(C_local)
-            T.gemm(A, B, C_local)
-            T.copy(C_local, C)
+        @T.prim_func
+        def main(
+            A: T.Tensor((32, 32), A_dtype),
+            B: T.Tensor((32, 32), B_dtype),
+            C: T.Tensor((32, 32), "float32"),
+        ):
+            with T.Kernel(1, threads=32):
+                C_local = T.alloc_fragment((32, 32), "float32")
+                T.clear(C_local)
+                T.gemm(A, B, C_local)
+                T.copy(C_local, C)
 
     a, b = random(32, 32, dtype=A_dtype), random(32, 32, dtype=B_dtype)
     c = torch.empty(32, 32)
@@ -264,18 +267,24 @@ def test_float16_and_bfloat16_are_multiplied_element_by_element(dtypes):
     """No matrix unit mixes them: slower than one would expect, so that a warning says it."""
     of_B, of_C = dtypes
 
-    @T.prim_func
-    def main(
-        A: T.Tensor((32, 32), "float16"), B: T.Tensor((32, 32), of_B), C: T.Tensor((32, 32), of_C)
-    ):
-        with T.Kernel(1, threads=64):
-            product = T.alloc_fragment((32, 32), of_C)
-            T.gemm(A, B, product, clear_accum=True)
-            T.copy(product, C)
+    def program(of_B, of_C):
+        @T.prim_func
+        def main(
+            A: T.Tensor((32, 32), "float16"),
+            B: T.Tensor((32, 32), of_B),
+            C: T.Tensor((32, 32), of_C),
+        ):
+            with T.Kernel(1, threads=64):
+                product = T.alloc_fragment((32, 32), of_C)
+                T.gemm(A, B, product, clear_accum=True)
+                T.copy(product, C)
+
+        return main
 
     a = torch.randint(-2, 3, (32, 32)).half()
     b, c = a.to(getattr(torch, of_B)), torch.zeros(32, 32, dtype=getattr(torch, of_C))
-    with pytest.warns(TileWarning, match="float16 and bfloat16 matrices are not multiplied"):
-        kernel = emulated(main)
+    errors._SHOWN_WARNINGS.clear()
+    with pytest.warns(TileWarning, match="differ in dtype|float16 and bfloat16 matrices are not"):
+        kernel = emulated(program(of_B, of_C))
     kernel(a, b, c)
     assert torch.equal(c, (a.float() @ b.float()).to(c.dtype))

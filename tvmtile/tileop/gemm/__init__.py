@@ -10,7 +10,7 @@ import numpy as np
 from tvm import tirx
 from tvm.target import Target
 
-from tvmtile.errors import ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
@@ -88,7 +88,13 @@ def gemm(
     """
     ignore_schedule("T.gemm", k_pack, wg_wait, mbar, annotations)
     A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
-    emit(Gemm(A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)))
+    op = Gemm(A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum))
+    emit(op)
+    if not op.has_related_dtypes():
+        warn(
+            f"gemm: {describe(A)} and {describe(B)} differ in dtype: the product is right, and slow on "
+            "matrix units that take one dtype; T.copy one into a tile of the other's"
+        )
 
 
 _MATRIX_DTYPES = ("float16", "bfloat16", "float32")
@@ -171,6 +177,11 @@ class Gemm(TileOp):
     def _shown(self, name: str) -> str:
         transposed = getattr(self, f"transpose_{name}")
         return describe(getattr(self, name)) + (" (transposed)" if transposed else "")
+
+    def has_related_dtypes(self) -> bool:
+        """Tell whether A and B have one dtype, or two that some matrix unit takes together."""
+        kinds = {dtype_of(self.A), dtype_of(self.B)}
+        return len(kinds) == 1 or kinds <= {"int8", "uint8"} or kinds <= set(_FLOAT8)
 
     def _check_dtypes(self) -> None:
         a, b, c = (dtype_of(operand) for operand in (self.A, self.B, self.C))
