@@ -15,6 +15,7 @@ from tvm.target import Target
 
 from tvmtile.codegen.comparisons import ShowComparisons
 from tvmtile.codegen.constants import WriteConstants
+from tvmtile.codegen.cuda_negations import KeepNegations
 from tvmtile.codegen.device import marked
 from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_arrays import KeepElements
@@ -339,6 +340,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
                 tirx.transform.LowerIntrin(),
                 tirx.transform.FP8StorageLegalize(),
                 ShowComparisons,
+                KeepNegations,
                 WriteConstants,
                 KeepElements,
             ]

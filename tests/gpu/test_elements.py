@@ -186,6 +186,38 @@ def test_floats_of_16_bits_go_by_float32(pair):
     assert re.search(r"\((half|nv_bfloat16)\)\(*\(float\)", source(main))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int16", "int8"])
+def test_extremes_of_negated_integers(dtype):
+    """ptxas before CUDA 13.4 loses the sign of `b` in `min(min(a, -b), c)`, on sm_90 and sm_100."""
+
+    @T.prim_func
+    def main(X: T.Tensor((3, 64), dtype), Y: T.Tensor((4, 64), dtype), Z: T.Tensor((64,), dtype)):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_fragment((3, 64), dtype)
+            least = T.alloc_fragment((64,), dtype)
+            for i, j in T.Parallel(3, 64):
+                tile[i, j] = -X[i, j]
+            T.reduce_min(tile, least, dim=0)
+            T.copy(least, Z)
+            for j in T.Parallel(64):
+                Y[0, j] = T.min(T.min(X[0, j], -X[1, j]), X[2, j])
+                Y[1, j] = T.max(T.max(-X[0, j], -X[1, j]), -X[2, j])
+                Y[2, j] = T.max(T.max(X[0, j], X[1, j] * -1), X[2, j])
+                Y[3, j] = T.max(T.max(X[0, j], -T.abs(X[1, j])), X[2, j])
+
+    x = torch.randint(-100, 100, (3, 64)).to(getattr(torch, dtype))
+    y, z = torch.zeros(4, 64, dtype=x.dtype), torch.zeros(64, dtype=x.dtype)
+    # Four of Y, one of the tile; each in the text, and the function itself.
+    assert source(main, "sm_90a").count("tvmtile_negate(") >= 6
+    by_way_of_gpu(main)(x, y, z)
+    if HAS_GPU:
+        a, b, c = x
+        rows = [(a, -b, c), (-a, -b, -c), (a, -b, c), (a, -b.abs(), c)]
+        expected = [torch.stack(rows[0]).amin(0), *(torch.stack(r).amax(0) for r in rows[1:])]
+        assert torch.equal(y, torch.stack(expected))
+        assert torch.equal(z, (-x).amin(0))
+
+
 @pytest.mark.parametrize("dtype", FLOAT8)
 def test_floats_of_8_bits(dtype):
     """All codes decode bit by bit; floats near to codes and half-way between encode as on the CPU."""

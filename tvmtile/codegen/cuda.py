@@ -37,6 +37,14 @@ __device__ __noinline__ void tvmtile_assert_fail(const char* message, const char
 #endif
 }
 """,
+    # See `cuda_negations`.
+    "tvmtile_negate": """\
+__device__ __forceinline__ int tvmtile_negate(int x) {
+  int result;
+  asm("{ .reg .b32 flipped; not.b32 flipped, %1; add.s32 %0, flipped, 1; }" : "=r"(result) : "r"(x));
+  return result;
+}
+""",
 }
 
 
