@@ -25,7 +25,7 @@ _AFFECTED = ("int8", "int16", "int32")
 
 @device_pass("KeepNegations")
 def KeepNegations(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
-    """Hide the negations of signed integers from ptxas in kernels that take minima or maxima of them."""
+    """Hide negations of signed integers from ptxas in kernels that take their minima or maxima."""
     if kind != "cuda" or not contains(func.body, (tirx.Min, tirx.Max), _is_affected):
         return func
     return func.with_body(
