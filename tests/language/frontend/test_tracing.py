@@ -10,7 +10,13 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import NestingError, ScopeError, SyntaxNotSupported, UndefinedName
+from tvmtile.errors import (
+    InvalidOperand,
+    NestingError,
+    ScopeError,
+    SyntaxNotSupported,
+    UndefinedName,
+)
 
 GLOBAL_STEP = 3
 
@@ -336,6 +342,24 @@ def test_masks_wider_than_32_bits():
 
     x = torch.tensor([0x1200000034, -1])
     assert run(f, x) == [0x34, 0x12, 1, ((-1 ^ 0xFFFFFFFFFF) | 0x10) % 2**32]
+
+
+def test_shifts_of_wide_numbers_and_by_too_much():
+    @T.prim_func
+    def f(X: T.Tensor((2,), "int64"), A: T.Tensor((1,), "int32")):
+        with T.Kernel(1):
+            A[0] = (0x1200000000 >> X[0]) & 0xFF
+
+    assert run(f, torch.tensor([32, 0]), n=1) == [0x12]
+    message = r"`A\[1\]` is shifted by 16, `<< 16`, and has 16 bits"
+    with pytest.raises(InvalidOperand, match=message) as caught:
+
+        @T.prim_func
+        def g(A: T.Tensor((4,), "uint16"), B: T.Tensor((1,), "uint32")):
+            with T.Kernel(1):
+                B[0] = T.cast(A[1] << 16, "uint32")
+
+    assert 'make it wider before: T.cast(value, "uint32")' in str(caught.value)
 
 
 # Macros --------------------------------------------------------------------------------------

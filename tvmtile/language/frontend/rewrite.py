@@ -173,6 +173,7 @@ def _thunk(value: ast.expr) -> ast.Lambda:
     return ast.Lambda(_plain_arguments([]), value)
 
 
+_BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
 _AUGMENTED = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -479,7 +480,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         """`a & b` becomes `__tile__.binary("and_", a, b)`, which makes constants wide enough."""
         left, right = self.visit(node.left), self.visit(node.right)
-        if not isinstance(node.op, ast.BitAnd | ast.BitOr | ast.BitXor):
+        if not isinstance(node.op, _BITWISE):
             node.left, node.right = left, right
             return node
         operator = ast.Constant(_AUGMENTED[type(node.op)])

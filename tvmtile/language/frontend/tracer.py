@@ -666,6 +666,8 @@ class Tracer:
         """An operator between two values."""
         if op in _BITWISE:
             left, right = _as_wide_as(right, left), _as_wide_as(left, right)
+        if op in _SHIFTS:
+            _check_shift(_SHIFTS[op], left, right)
         return getattr(operator, op)(left, right)
 
     # Conditions ------------------------------------------------------------------------------
@@ -718,7 +720,29 @@ _SYMBOLS = {
 }
 
 
-_BITWISE = {"and_", "or_", "xor"}
+_SHIFTS = {"lshift": "<<", "rshift": ">>"}
+_BITWISE = {"and_", "or_", "xor", *_SHIFTS}
+
+
+def _check_shift(symbol: str, value: Any, amount: Any) -> None:
+    """Refuse to shift all bits out of a value: narrow integers are not computed in 32 bits, as in C.
+
+    Raises
+    ------
+    InvalidOperand
+        If the value has not so many bits, or the amount is negative.
+    """
+    if type(amount) is not int or not ir.is_prim_expr(value):
+        return
+    dtype = DType(str(value.ty.dtype))
+    if "int" in dtype and not 0 <= amount < dtype.bits:
+        raise InvalidOperand(
+            f"{_describe(value)} is shifted by {amount}, `{symbol} {amount}`, and has "
+            f"{dtype.bits} bits",
+            help=f'make it wider before: T.cast(value, "uint{max(32, 2 * dtype.bits)}") {symbol} ...'
+            if 0 <= amount < 64
+            else "an amount is at least 0 and less than the number of bits",
+        )
 
 
 def _as_wide_as(other: Any, value: Any) -> Any:
