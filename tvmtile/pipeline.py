@@ -17,6 +17,7 @@ from tvmtile.codegen.comparisons import ShowComparisons
 from tvmtile.codegen.constants import WriteConstants
 from tvmtile.codegen.cuda_negations import KeepNegations
 from tvmtile.codegen.device import marked
+from tvmtile.codegen.index_sums import NarrowSums
 from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_arrays import KeepElements
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
@@ -339,6 +340,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
                 LowerIntrinsics,
                 tirx.transform.LowerIntrin(),
                 tirx.transform.FP8StorageLegalize(),
+                NarrowSums,
                 ShowComparisons,
                 KeepNegations,
                 WriteConstants,

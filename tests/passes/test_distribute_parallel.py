@@ -438,3 +438,24 @@ def test_a_guard_that_neighbours_share_stands_around_their_vector():
     b = torch.zeros_like(a)
     kernel(a, b)
     assert torch.equal(a, b)
+
+
+def test_conditions_on_the_outer_loops_are_looked_at_outside_of_the_inner_ones():
+    """Of a fragment of 4 x 8 elements a thread, that end where rows and columns do."""
+    m, n = T.dynamic("m, n")
+
+    @T.prim_func
+    def main(A: T.Tensor((m, n), "float32"), C: T.Tensor((m, n), "float32")):
+        with T.Kernel(T.ceildiv(m, 64), threads=64) as bx:
+            tile = T.alloc_fragment((64, 32), "float32")
+            for k in T.serial(2):
+                T.copy(A[bx * 64, k * 32], tile)
+            T.copy(tile, C[bx * 64, 0])
+
+    kernel = emulated(main)
+    result = kernel.get_kernel_source().split("tile[31] = ")[-1]
+    assert result.count("C_ptr[") == 32
+    assert result.count("arg.m[0]") == 8
+    a, c = torch.randn(70, 45), torch.zeros(70, 45)
+    kernel(a, c)
+    assert torch.equal(c[:, :13], a[:, 32:])

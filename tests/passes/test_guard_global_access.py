@@ -150,3 +150,29 @@ def test_a_condition_on_a_variable_holds_until_it_changes() -> None:
 
     memory = torch.arange(1.0, 17)
     assert tvmtile.compile(main, out_idx=1)(memory[:8]).tolist() == [8, 0, 0, 0, 2]
+
+
+def test_only_the_innermost_loop_gets_a_version_without_guards() -> None:
+    """What comes before it and after it is done once."""
+    m = T.dynamic("m")
+
+    @T.prim_func
+    def sums(A: T.Tensor((m, 64), "float32"), C: T.Tensor((m,), "float32")):
+        with T.Kernel(T.ceildiv(m, 32), threads=32) as bx:
+            total = T.alloc_fragment((32,), "float32")
+            for i in T.Parallel(32):
+                total[i] = C[bx * 32 + i]
+            for k in T.serial(64):
+                for i in T.Parallel(32):
+                    total[i] += A[bx * 32 + i, k]
+            for i in T.Parallel(32):
+                C[bx * 32 + i] = total[i]
+
+    kernel = tvmtile.compile(sums, target="metal", execution_backend="emulator")
+    lines = kernel.get_kernel_source().splitlines()
+    assert sum("A_ptr[" in line for line in lines) == 2
+    assert sum("C_ptr[" in line for line in lines) == 2
+    a, c = torch.randn(45, 64), torch.randn(45)
+    expected = c + a.sum(1)
+    kernel(a, c)
+    torch.testing.assert_close(c, expected)

@@ -17,8 +17,14 @@ from tvmtile.passes.asynchrony import is_late
 from tvmtile.passes.asynchrony.issue import issued
 from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
 from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_private
-from tvmtile.passes.vectorize_accesses import vectorized
-from tvmtile.rewriting import ScopedRewriter, contains, for_loop, substitute, with_children
+from tvmtile.passes.vectorize_accesses import vectorized, without_invariant
+from tvmtile.rewriting import (
+    ScopedRewriter,
+    contains,
+    for_loop,
+    substitute,
+    with_children,
+)
 from tvmtile.scopes import is_fragment
 from tvmtile.tileop.operands import constant, origin_of
 from tvmtile.tileop.registry import operator_of
@@ -241,7 +247,7 @@ class _Iterations:
         unrolled = count <= most
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
         for variable, digit in reversed(loops):
-            body = for_loop(variable, digit.extent, body, kind)
+            body = _repeated(variable, digit.extent, body, kind)
         return body
 
     def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
@@ -286,6 +292,13 @@ def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt
     if not needed:
         return body
     return tirx.IfThenElse(analyzer.simplify(tirx.all(*needed)), body, None)
+
+
+def _repeated(variable: ir.Var, extent: int, body: tirx.Stmt, kind: tirx.ForKind) -> tirx.Stmt:
+    """A loop, inside of those conditions around its body that are the same in all iterations."""
+    condition, body = without_invariant(variable, body)
+    loop = for_loop(variable, extent, body, kind)
+    return loop if condition is None else tirx.IfThenElse(condition, loop, None)
 
 
 def _is_for_others(stmt: tirx.Stmt) -> bool:

@@ -34,7 +34,9 @@ def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Loads outside read as zero, or what `T.annotate_safe_value` says, lane by lane where they are of
     vectors; stores outside are not done. Accesses that the analyzer proves to lie
     inside stay as they are. A nest of elementwise loops gets two versions: where the whole nest lies
-    inside, which is the case for all but the last tiles, the unguarded one runs.
+    inside, which is the case for all but the last tiles, the unguarded one runs. What stands before or
+    after a loop that moves tiles itself runs rarely, and is only guarded: a second version of a
+    pipeline's first copies and of its result would cost more to compile than it saves.
 
     Before
     ------
@@ -101,6 +103,7 @@ class _Guard(ScopedRewriter):
         self._outside = outside
         self._in_kernel = False
         self._in_nest = False
+        self._is_innermost = True  # no loop that moves tiles stands beside
         self._inside: list[_Index] = []  # of the nest that runs where all of it lies inside
 
     # Loops: an elementwise nest is versioned as a whole ---------------------------------------
@@ -108,11 +111,15 @@ class _Guard(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> Any:
         if is_kernel(loop):
             self._in_kernel = True
-            result = super().visit_for(loop)
+            result = self._visit_body(loop)
             self._in_kernel = False
             return result
-        if not self._in_kernel or loop.kind != tirx.ForKind.PARALLEL or self._in_nest:
+        if not self._in_kernel or self._in_nest or loop.thread_binding is not None:
             return super().visit_for(loop)
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return self._visit_body(loop)
+        if not self._is_innermost:
+            return self._visit_nest(loop)
         bounds = _NestBounds(self._tensors, self.analyzer)
         conditions = bounds.of(loop)
         guarded = self._visit_nest(loop)
@@ -124,6 +131,25 @@ class _Guard(ScopedRewriter):
             plain = self._visit_nest(loop)
             self._inside = []
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
+
+    def _visit_body(self, loop: tirx.For) -> Any:
+        outer, self._is_innermost = self._is_innermost, not self._moves_tiles_in_loops(loop.body)
+        result = super().visit_for(loop)
+        self._is_innermost = outer
+        return result
+
+    def _moves_tiles_in_loops(self, body: tirx.Stmt) -> bool:
+        """Tell whether a loop in a body has a nest in it that accesses a tensor."""
+
+        def moves(nest: tirx.For) -> bool:
+            is_nest = nest.kind == tirx.ForKind.PARALLEL
+            return is_nest and contains(nest.body, ir.Var, self._tensors.__contains__)
+
+        def is_loop(loop: tirx.For) -> bool:
+            is_serial = loop.kind != tirx.ForKind.PARALLEL and loop.thread_binding is None
+            return is_serial and contains(loop.body, tirx.For, moves)
+
+        return contains(body, tirx.For, is_loop)
 
     def _visit_nest(self, loop: tirx.For) -> Any:
         self._in_nest = True

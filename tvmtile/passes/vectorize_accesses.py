@@ -15,6 +15,7 @@ from tvm.sym import Analyzer
 
 from tvmtile.index_width import count_of, is_large, widened
 from tvmtile.layout.shared import has_plain_rows, neighbours
+from tvmtile.passes.barriers.expressions import conjuncts
 from tvmtile.passes.kernels import flattened
 from tvmtile.passes.threads.variance import is_private
 from tvmtile.rewriting import (
@@ -30,7 +31,7 @@ from tvmtile.scopes import is_fragment, is_shared
 from tvmtile.tileop.operands import constant, offset_in_memory
 from tvmtile.tileop.registry import operator_of
 
-__all__ = ["LARGEST", "bytes_of", "first_neighbour", "vectorized"]
+__all__ = ["LARGEST", "bytes_of", "first_neighbour", "vectorized", "without_invariant"]
 
 _WORD = 4
 LARGEST = 16
@@ -53,11 +54,12 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
     analyzer : Analyzer
         Knows the ranges of the variables around.
     """
+    condition, body = without_invariant(variable, body)
+    if condition is not None:
+        return tirx.IfThenElse(condition, vectorized(variable, extent, body, analyzer), None)
     choice = _choice(body)
     if choice is not None and _is_same_for_all(choice.condition, variable):
         then_case = vectorized(variable, extent, choice.then_case, analyzer)
-        if choice.else_case is None:
-            return tirx.IfThenElse(choice.condition, then_case, None, choice.span)
         else_case = vectorized(variable, extent, choice.else_case, analyzer)
         return tirx.IfThenElse(
             choice.condition, then_case, with_fresh_variables(else_case), choice.span
@@ -78,6 +80,28 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
         last = moves.with_store_replaced(last)
     loop = for_loop(variable, extent, seq([*names, last]), tirx.ForKind.UNROLLED)
     return seq([*moves.before, loop, *moves.after])
+
+
+def without_invariant(variable: ir.Var, body: tirx.Stmt) -> tuple[Any, tirx.Stmt]:
+    """What must hold in all iterations for one of them to do something, or None, and the rest.
+
+    Parameters
+    ----------
+    variable : Var
+        The variable of a loop.
+    body : Stmt
+        An iteration.
+    """
+    if not isinstance(body, tirx.IfThenElse) or body.else_case is not None:
+        return None, body
+    parts = conjuncts(body.condition)
+    outside = [part for part in parts if _is_same_for_all(part, variable)]
+    if not outside:
+        return None, body
+    inside = [part for part in parts if not any(part.same_as(other) for other in outside)]
+    if not inside:
+        return tirx.all(*outside), body.then_case
+    return tirx.all(*outside), tirx.IfThenElse(tirx.all(*inside), body.then_case, None, body.span)
 
 
 def _is_same_for_all(condition: Any, variable: ir.Var) -> bool:

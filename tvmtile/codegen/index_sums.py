@@ -1,0 +1,141 @@
+"""Indices in 64 bits, of which GPUs compute as much as fits in 32: their registers are that wide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.codegen.device import device_pass
+from tvmtile.rewriting import ScopedRewriter, contains
+
+__all__ = ["NarrowSums"]
+
+_WIDE = "int64"
+_LIMIT = 2**31
+_UNKNOWN = 2**63
+
+
+@device_pass("NarrowSums")
+def NarrowSums(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    """Convert sums to 64 bits, where TVM converts what is summed.
+
+    TVM's simplifier moves conversions to the variables, so this comes when nothing simplifies any
+    more. A part of an index is computed in 32 bits if the ranges of its variables show that it fits.
+    """
+    del kind
+    if not contains(func.body, tirx.Cast, _is_conversion):
+        return func
+    return func.with_body(_Narrow().rewrite(func.body))
+
+
+class _Narrow(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[Any, tuple[int, int]] = {}
+
+    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+        if node.attr_key == "thread_extent":
+            bounds = ir.Range(tirx.const(0, str(node.value.ty.dtype)), node.value)
+            self.analyzer.bind(node.node.var, bounds, allow_override=True)
+        return self.descend(node)
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        return self.descend(branch)  # what is known of a variable holds everywhere
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        load = self.descend(node)
+        if not any(map(_is_wide, load.indices)):
+            return load
+        return tirx.BufferLoad(load.source, list(map(self._index, load.indices)), load.span)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        store = self.descend(node)
+        if not any(map(_is_wide, store.indices)):
+            return store
+        indices = list(map(self._index, store.indices))
+        return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+
+    def _index(self, index: Any) -> Any:
+        if isinstance(index, tirx.Ramp):
+            return tirx.Ramp(self._index(index.base), index.stride, index.lanes, index.span)
+        return self._parts(index).wide if _is_wide(index) else index
+
+    def _parts(self, value: Any) -> _Parts:
+        if isinstance(value, tirx.IntImm):
+            number = int(value)
+            is_small = -_LIMIT <= number < _LIMIT
+            return _Parts(tirx.const(number, "int32") if is_small else None, value, number, number)
+        if _is_conversion(value):
+            return _Parts(value.value, value, *self._bounds(value.value))
+        combine = _BOUNDS.get(type(value))
+        if combine is None:
+            return _Parts(None, value, -_UNKNOWN, _UNKNOWN)
+        a, b = self._parts(value.a), self._parts(value.b)
+        low, high = combine(a, b)
+        if a.narrow is None or b.narrow is None or low < -_LIMIT or high >= _LIMIT:
+            return _Parts(None, type(value)(a.wide, b.wide), low, high)
+        narrow = type(value)(a.narrow, b.narrow)
+        return _Parts(narrow, tirx.Cast(_WIDE, narrow), low, high)
+
+    def _bounds(self, value: Any) -> tuple[int, int]:
+        if value not in self._known:
+            bound = self.analyzer.const_int_bound(value)
+            self._known[value] = int(bound.min_value), int(bound.max_value)
+        return self._known[value]
+
+
+@dataclass
+class _Parts:
+    """A value in 32 bits, or None if it may not fit; the same in 64; and its bounds."""
+
+    narrow: Any
+    wide: Any
+    low: int
+    high: int
+
+
+def _of_sum(a: _Parts, b: _Parts) -> tuple[int, int]:
+    return a.low + b.low, a.high + b.high
+
+
+def _of_difference(a: _Parts, b: _Parts) -> tuple[int, int]:
+    return a.low - b.high, a.high - b.low
+
+
+def _of_product(a: _Parts, b: _Parts) -> tuple[int, int]:
+    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return min(corners), max(corners)
+
+
+def _of_common_bits(a: _Parts, b: _Parts) -> tuple[int, int]:
+    positive = [each.high for each in (a, b) if each.low >= 0]
+    return (0, min(positive)) if positive else (-_UNKNOWN, _UNKNOWN)
+
+
+def _of_shifted(a: _Parts, b: _Parts) -> tuple[int, int]:
+    if b.low != b.high or b.low < 0:
+        return -_UNKNOWN, _UNKNOWN
+    return a.low >> b.low, a.high >> b.low
+
+
+_BOUNDS: dict[type, Callable[[_Parts, _Parts], tuple[int, int]]] = {
+    tirx.Add: _of_sum,
+    tirx.Sub: _of_difference,
+    tirx.Mul: _of_product,
+    ir.prim.BitwiseAnd: _of_common_bits,
+    ir.prim.RShift: _of_shifted,
+}
+
+
+def _is_wide(index: Any) -> bool:
+    return str(index.ty.dtype).startswith(_WIDE)
+
+
+def _is_conversion(value: Any) -> bool:
+    """Tell whether a value is one of 32 bits, in 64."""
+    if not isinstance(value, tirx.Cast) or str(value.ty.dtype) != _WIDE:
+        return False
+    return str(value.value.ty.dtype) == "int32"
