@@ -7,6 +7,8 @@ lets the threads exchange values through an array.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -360,24 +362,29 @@ def __fns(mask: Any, base: Any, offset: Any) -> Any:
         `base` itself.
     """
     bits = T.Bind(tirx.Cast("uint32", as_expr(mask)))
-    place, left = (T.alloc_buffer((1,), "int32", scope="local") for _ in range(2))
     start, count = tirx.Cast("int32", as_expr(base)), tirx.Cast("int32", as_expr(offset))
-    none, at, rest = (
-        tirx.const(-1, "int32"),
-        tirx.BufferLoad(place, [0]),
-        tirx.BufferLoad(left, [0]),
-    )
-    T.buffer_store(place, none, [0])
-    T.buffer_store(left, tirx.max(tirx.abs(count), 1), [0])
+    # Variables and products: of nested conditions TVM's simplifier makes more of them.
+    place, left = _variable(-1), _variable(tirx.max(tirx.abs(count), 1))
+    direction = _variable(tirx.Select(count < 0, -1, 1))
+    steps, found = _variable(tirx.Select(count == 0, 1, WARP_SIZE)), _variable(0)
     with T.serial(0, WARP_SIZE) as step:
-        here = tirx.Select(count < 0, start - step, start + step)
-        in_word = tirx.all(here >= 0, here < WARP_SIZE, tirx.any(count != 0, step == 0))
-        shift = tirx.Cast("uint32", tirx.min(tirx.max(here, 0), WARP_SIZE - 1))
+        here = start + step * direction[0]
+        conditions = (here >= 0, here < WARP_SIZE, step < steps[0])
+        shift = tirx.Cast("uint32", tirx.bitwise_and(here, WARP_SIZE - 1))
         bit = tirx.bitwise_and(tirx.shift_right(bits, shift), tirx.const(1, "uint32"))
-        found = tirx.Select(in_word, tirx.Cast("int32", bit), 0)
-        T.buffer_store(left, rest - found, [0])
-        T.buffer_store(place, tirx.Select(tirx.all(found == 1, rest == 0, at < 0), here, at), [0])
-    return T.Bind(tirx.Cast("uint32", at))
+        is_in_word = functools.reduce(operator.mul, (tirx.Cast("int32", c) for c in conditions))
+        T.buffer_store(found, tirx.Cast("int32", bit) * is_in_word, [0])
+        T.buffer_store(left, left[0] - found[0], [0])
+        is_last = found[0] * tirx.Cast("int32", left[0] == 0)
+        T.buffer_store(place, place[0] + is_last * (here - place[0]), [0])
+    return T.Bind(tirx.Cast("uint32", place[0]))
+
+
+def _variable(value: Any) -> ir.Var:
+    """An `int32` that changes, of one thread."""
+    variable = T.alloc_buffer((1,), "int32", scope="local")
+    T.buffer_store(variable, value, [0])
+    return variable
 
 
 def syncthreads_count(predicate: Any) -> Any:
