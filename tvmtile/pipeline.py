@@ -116,7 +116,7 @@ _CPU: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoScalarsOnce,  # what no thread is named for is done once a block
-    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
+    StructureExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
@@ -145,7 +145,7 @@ _METAL: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoScalarsOnce,  # what no thread is named for is done once a block
-    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
+    StructureExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReadFromDevice,  # tiles that are read once are not staged
@@ -183,7 +183,7 @@ _CUDA: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoScalarsOnce,  # what no thread is named for is done once a block
-    StructureExits,  # what follows a return, or `continue` of T.Parallel, depends on a condition
+    StructureExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import tvmtile
 import tvmtile.language as T
@@ -140,3 +141,34 @@ def test_outside_a_kernel():
             T.thread_return()
             with T.Kernel(1):
                 C[0] = 1
+
+
+@pytest.mark.parametrize("leave", ["continue", "break"])
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_a_loop_of_one_iteration_is_left(leave, target):
+    # TVM replaces the loop by its body.
+    @T.prim_func
+    def continues(C: T.Tensor((3,), "int32")):
+        with T.Kernel(3, threads=32) as bx:
+            for q in range(1):
+                if bx == 1:
+                    continue
+                C[bx] = q + 5
+
+    @T.prim_func
+    def breaks(C: T.Tensor((3,), "int32")):
+        with T.Kernel(3, threads=32) as bx:
+            for q in range(bx, bx + 1):
+                if bx == 1:
+                    break
+                C[bx] = q - bx + 5
+
+    program = continues if leave == "continue" else breaks
+    if target == "cuda":
+        kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_80"})
+        assert kernel.cubin
+        return
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    c = torch.zeros(3, dtype=torch.int32)
+    tvmtile.compile(program, target=target, **backend)(c)
+    assert c.tolist() == [5, 0, 5]

@@ -7,12 +7,13 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.sym import Analyzer
 
 from tvmtile.errors import NestingError
 from tvmtile.passes.kernels import (
     Launch,
     flattened,
-    is_continue,
+    is_loop_exit,
     is_thread_return,
     leaves_loop,
     prim_func_pass,
@@ -23,18 +24,19 @@ from tvmtile.passes.kernels import (
 )
 from tvmtile.rewriting import contains, seq, with_children
 from tvmtile.spans import location_of
+from tvmtile.tileop.operands import constant
 
 __all__ = ["StructureExits"]
 
 
 @prim_func_pass("StructureExits")
 def StructureExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Turn `T.thread_return()`, and `continue` of `T.Parallel`, into branches.
+    """Turn `T.thread_return()`, and exits of loops that may be no loops, into branches.
 
     What follows a branch that leaves moves into its other side. An exit further inside, in a loop or
     in a branch that goes on otherwise, is noted in a variable of the thread; loops are left, and what
     follows them depends on the variable. A GPU's thread may run one iteration of `T.Parallel`, without
-    a loop that it could continue.
+    a loop that it could continue; and TVM replaces a serial loop of one iteration by its body.
 
     Raises
     ------
@@ -78,7 +80,7 @@ def StructureExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
 
     def structure(kernel: tirx.For) -> tirx.For:
-        body = _without_continues(Launch(kernel).body)
+        body = _without_loop_exits(Launch(kernel).body)
         if contains(body, tirx.Evaluate, is_thread_return):
             body = _Structure(is_thread_return, _may_return, "returned").of(body)
         return with_launch_body(kernel, body)
@@ -86,11 +88,14 @@ def StructureExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return with_kernels(func, structure)
 
 
-def _without_continues(body: tirx.Stmt) -> tirx.Stmt:
+def _without_loop_exits(body: tirx.Stmt) -> tirx.Stmt:
+    analyzer = Analyzer()
+
     def visit(loop: tirx.For) -> tirx.For:
-        if loop.kind != tirx.ForKind.PARALLEL or not leaves_loop(loop.body):
+        runs_once = constant(analyzer.simplify(loop.extent)) == 1
+        if not (runs_once or loop.kind == tirx.ForKind.PARALLEL) or not leaves_loop(loop.body):
             return loop
-        structured = _Structure(is_continue, leaves_loop, "continued").of(loop.body)
+        structured = _Structure(is_loop_exit, leaves_loop, "continued").of(loop.body)
         return with_children(loop, body=structured)
 
     return tvm_ffi.structural_map(body, (tirx.For, visit))
