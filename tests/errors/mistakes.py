@@ -792,6 +792,7 @@ def shift_of_a_float():
     """
     InvalidOperand: TVM does not take this: Expected integer argument as LHS of << operator (left
         shift), but received A[i] of type T.float16
+      help: set TVM_BACKTRACE=1 to see where in TVM
     """
 
     @T.prim_func

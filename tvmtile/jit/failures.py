@@ -15,7 +15,9 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.errors import (
+    CudaCompileError,
     InvalidValue,
+    MetalCompileError,
     NoLowering,
     SourceLocation,
     TileError,
@@ -56,6 +58,9 @@ def translate_failures(func: tirx.PrimFunc, target: Target) -> Iterator[None]:
     """
     try:
         yield
+    except (CudaCompileError, MetalCompileError) as error:
+        error.location = _location(func) or error.location  # of the kernel, not of the call
+        raise
     except Exception as error:
         if os.environ.get("TVM_BACKTRACE") == "1" or not _is_refusal(error):
             raise

@@ -25,7 +25,7 @@ from tvmtile.extents import variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
-from tvmtile.jit.failures import launch_failure
+from tvmtile.jit.failures import launch_failure, translate_failures
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
@@ -274,7 +274,8 @@ class Kernel:
         CudaCompileError
             If NVRTC refuses the kernel's source.
         """
-        return self._cuda_adapter("cubin").binary.cubin
+        with translate_failures(self.prim_func, self.target):
+            return self._cuda_adapter("cubin").binary.cubin
 
     def resources(self) -> tuple[KernelResources, ...]:
         """What the CUDA kernels of the program take: registers, spills, stack, shared memory.
@@ -293,7 +294,8 @@ class Kernel:
         CudaCompileError
             If NVRTC refuses the kernel's source.
         """
-        log = self._cuda_adapter("resources()").binary.log
+        with translate_failures(self.prim_func, self.target):
+            log = self._cuda_adapter("resources()").binary.log
         return resources_of(log, dict(self.lowering)["tvmtile.LowerTilePrograms"][self.name])
 
     def _cuda_adapter(self, what: str) -> CudaAdapter:

@@ -9,9 +9,10 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.language.dtypes import DType, as_dtype
-from tvmtile.language.frontend.tracer import _converted
+from tvmtile.language.frontend.tracer import _converted, current_tracer
 from tvmtile.language.kernel import current_kernel
 from tvmtile.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
+from tvmtile.spans import current_span
 
 __all__ = [
     "FRAGMENT_SCOPE",
@@ -120,7 +121,11 @@ def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None
 def _allocate(function: str, shape: Any, dtype: Any, scope: str) -> ir.Var:
     _require_kernel(function)
     name: DType = as_dtype(dtype)
-    return T.alloc_buffer(_shape(function, shape), str(name), scope=scope)
+    tile = T.alloc_buffer(_shape(function, shape), str(name), scope=scope)
+    tracer = current_tracer()
+    if tracer is not None:
+        tracer.allocation_spans[tile] = current_span()
+    return tile
 
 
 def _require_kernel(function: str) -> None:

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import NestingError
-from tvmtile.language.frontend.tracer import as_condition
+from tvmtile.language.frontend.tracer import as_condition, write_assertion
 from tvmtile.language.kernel import current_kernel
 from tvmtile.spans import current_span
 
@@ -43,9 +43,7 @@ def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) ->
     test = as_condition(condition)
     if not isinstance(test, ir.Expr):
         test = tirx.const(bool(test), "bool")
-    frame = T.Assert(test, msg or "device_assert failed")
-    frame.add_callback(lambda: frame.__exit__(None, None, None))
-    frame.__enter__()
+    write_assertion(test, msg or "device_assert failed")
 
 
 def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:

@@ -156,17 +156,33 @@ def _first_use(func: tirx.PrimFunc, variable: ir.Var) -> SourceLocation | None:
 
 
 def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
-    """Give the outermost loop of every `T.Kernel` its line, which TVM's builder of loops leaves out."""
+    """Give kernels, tiles and assertions their lines, which TVM's builder leaves out."""
     from tvmtile.language.kernel import KERNEL_ANNOTATION
 
-    spans = iter(tracer.kernel_spans)
+    spans, assertions = iter(tracer.kernel_spans), iter(tracer.assertion_spans)
 
     def locate(loop: tirx.For) -> tirx.For:
         return (
             with_children(loop, span=next(spans)) if KERNEL_ANNOTATION in loop.annotations else loop
         )
 
-    return func.with_body(structural_map(func.body, (tirx.For, locate)))
+    def locate_allocation(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
+        span = tracer.allocation_spans.get(node.buffer)
+        return node if span is None else tirx.AllocBuffer(node.buffer, node.annotations, span)
+
+    def locate_assertion(node: tirx.AssertStmt) -> tirx.AssertStmt:
+        span = next(assertions, None)
+        return tirx.AssertStmt(node.condition, node.error_kind, node.message_parts, span)
+
+    located = structural_map(
+        func.body,
+        [
+            (tirx.For, locate),
+            (tirx.AllocBuffer, locate_allocation),
+            (tirx.AssertStmt, locate_assertion),
+        ],
+    )
+    return func.with_body(located)
 
 
 def _with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:

@@ -289,6 +289,8 @@ class Tracer:
     ) -> None:
         self.on_kernel = on_kernel
         self.kernel_spans: list[ir.Span | None] = []
+        self.assertion_spans: list[ir.Span | None] = []
+        self.allocation_spans: dict[ir.Var, ir.Span | None] = {}
         self.analyzer = Analyzer()
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
@@ -445,9 +447,7 @@ class Tracer:
         if not isinstance(test, ir.Expr):
             return bool(test)
         text = message()
-        frame = T.Assert(test, "assertion failed" if text is None else text)
-        frame.add_callback(lambda: frame.__exit__(None, None, None))
-        frame.__enter__()
+        write_assertion(test, "assertion failed" if text is None else text)
         return True
 
     # Names -----------------------------------------------------------------------------------
@@ -843,6 +843,16 @@ def _dtype_of_variable(value: Any) -> str | None:
         return None
     dtype = str(value.ty.dtype)
     return dtype if DataType(dtype).lanes == 1 and dtype != "handle" else None
+
+
+def write_assertion(test: ir.Expr, text: Any) -> None:
+    """Write an assertion for the running kernel down, at the user's line."""
+    tracer = current_tracer()
+    if tracer is not None:
+        tracer.assertion_spans.append(current_span())
+    frame = T.Assert(test, text)
+    frame.add_callback(lambda: frame.__exit__(None, None, None))
+    frame.__enter__()
 
 
 def _carried_in_parallel(name: str) -> ScopeError:

@@ -357,7 +357,11 @@ def _truth_value(failure: _Failure) -> TileError | None:
 
 def _refused_by_tvm(failure: _Failure) -> TileError:
     kind = InvalidValue if isinstance(failure.error, ValueError) else InvalidOperand
-    return kind(f"TVM does not take this: {reason_of(failure.error)}", location=failure.location)
+    return kind(
+        f"TVM does not take this: {reason_of(failure.error)}",
+        help="set TVM_BACKTRACE=1 to see where in TVM",
+        location=failure.location,
+    )
 
 
 _BY_PYTHON: tuple[_Rule, ...] = (
