@@ -44,6 +44,7 @@ from tvmtile.passes import (
     FlattenShared,
     FragmentToSimdgroup,
     GuardGlobalAccess,
+    HideTruncationsOnCpu,
     InferLayout,
     InjectPipeline,
     InsertBarriers,
@@ -135,6 +136,7 @@ _CPU: tuple[Any, ...] = (
     WidenIndices,  # elements of large tensors are numbered in 64 bits
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
+    HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 

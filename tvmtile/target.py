@@ -171,10 +171,13 @@ class CpuCapability:
         Width of a vector register.
     vector_registers : int
         How many of them there are.
+    truncates_masked : bool
+        LLVM has an instruction that truncates elements and stores those of a mask.
     """
 
     vector_bits: int
     vector_registers: int
+    truncates_masked: bool = False
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in a vector register."""
@@ -184,7 +187,7 @@ class CpuCapability:
 # Most specific first. TVM's llvm_get_vector_width answers 512 for every x86-64 target, so the
 # features that LLVM derives from triple, mcpu and mattr are asked instead.
 _CPU_BY_FEATURE = (
-    ("avx512f", CpuCapability(512, 32)),
+    ("avx512f", CpuCapability(512, 32, truncates_masked=True)),
     ("avx", CpuCapability(256, 16)),
     ("sse2", CpuCapability(128, 16)),
     ("neon", CpuCapability(128, 32)),

@@ -23,6 +23,7 @@ from tvmtile.passes.drop_idle_groups import DropIdleGroups
 from tvmtile.passes.flatten_shared import FlattenShared
 from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.guard_global_access import GuardGlobalAccess
+from tvmtile.passes.hide_truncations import HideTruncationsOnCpu
 from tvmtile.passes.infer_layout import InferLayout
 from tvmtile.passes.inject_pipeline import InjectPipeline
 from tvmtile.passes.insert_barriers import InsertBarriers
@@ -90,6 +91,7 @@ __all__ = [
     "FlattenShared",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",
+    "HideTruncationsOnCpu",
     "InferLayout",
     "InjectPipeline",
     "InsertBarriers",
