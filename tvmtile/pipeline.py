@@ -137,6 +137,7 @@ _CPU: tuple[Any, ...] = (
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
+    KeepNames,  # and such a division is done where it has its name
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 

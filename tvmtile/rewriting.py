@@ -227,7 +227,7 @@ def with_fresh_variables(statement: tirx.Stmt) -> tirx.Stmt:
     walk(
         statement,
         (tirx.For, lambda node: renew(node.loop_var)),
-        (tirx.Bind, lambda node: renew(node.var)),
+        ((tirx.Bind, tirx.Let), lambda node: renew(node.var)),
         ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: renew(node.buffer)),
     )
     return substitute(statement, fresh)

@@ -7,6 +7,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile.codegen.once import once
+from tvmtile.divisions import is_division
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.passes.insert_index_checks import CHECK_INDICES
 from tvmtile.passes.kernels import (
@@ -33,8 +35,9 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
 
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
-    Threads have been dealt with by SerializeThreads. With `tvmtile.check_indices` the blocks run one
-    after the other, so that an error comes as it is raised, not as text from a thread of the pool.
+    Threads have been dealt with by SerializeThreads. An index that is a division by a dynamic extent is
+    computed where it has its name. With `tvmtile.check_indices` the blocks run one after the other, so
+    that an error comes as it is raised, not as text from a thread of the pool.
 
     A kernel with `T.sync_grid` becomes several loops over the blocks, one for what is between two
     barriers; loops and branches around a barrier stay outside of them. A tile that lives across a
@@ -89,10 +92,18 @@ def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.Stmt:
     bindings: list[tirx.Stmt] = []
     for position, axis in enumerate(launch.blocks):
         last = position == len(launch.blocks) - 1
-        index = rest if last else tirx.floormod(rest, axis.extent)
+        index = rest if last else _kept(tirx.floormod(rest, axis.extent))
         bindings.append(tirx.Bind(axis.loop_var, index))
-        rest = tirx.floordiv(rest, axis.extent)
+        rest = _kept(tirx.floordiv(rest, axis.extent))
     return for_loop(block, total, seq([*bindings, launch.body]), kind)
+
+
+def _kept(index: Any) -> Any:
+    """A division that is computed once, where it is one by a dynamic extent."""
+    if not is_division(index):
+        return index
+    rounding_to_zero = tirx.Mod if isinstance(index, tirx.FloorMod) else tirx.Div
+    return tirx.max(once(rounding_to_zero(index.a, index.b)), tirx.const(0, "int32"))
 
 
 # Blocks that wait for each other ---------------------------------------------------------------------

@@ -71,7 +71,8 @@ def _is_plain(value: Any) -> bool:
 def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Keep the names of what is costly to compute, which TVM would compute at every use.
 
-    That is a division by what is no constant, and a choice between two values.
+    That is a division by what is no constant, a choice between two values, and a value that holds names
+    (`T.Let`): where copies of it stand, TVM's analyzer fails if it knows more of a name in one of them.
 
     Before
     ------
@@ -107,6 +108,8 @@ def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 class _Keep(ScopedRewriter):
     def visit_bind(self, bind: tirx.Bind) -> Any:
+        if _holds_names(bind.value) and is_stable(bind.value):
+            return tirx.Bind(bind.var, once(bind.value), bind.span)
         if not (_is_integer(bind.value) and _is_costly(bind.value) and is_stable(bind.value)):
             return super().visit_bind(bind)
         self.note_value(bind)
@@ -123,6 +126,10 @@ class _Keep(ScopedRewriter):
         is_above_zero = all(self.analyzer.can_prove(part >= 0) for part in (value.a, value.b))
         rounding_to_zero = _TO_ZERO.get(type(value)) if is_above_zero else None
         return value if rounding_to_zero is None else rounding_to_zero(value.a, value.b)
+
+
+def _holds_names(value: Any) -> bool:
+    return contains(value, tirx.Let, lambda _: True)
 
 
 def _is_costly(value: Any) -> bool:
