@@ -275,6 +275,28 @@ def test_functions_in_vectors_compile_for_cuda(dtype):
     assert tvmtile.compile(kernel, target={"kind": "cuda", "arch": "sm_90a"}).cubin
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
+def test_the_magnitude_of_integers(dtype, target, backend):
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), dtype), C: T.Tensor((64,), dtype)):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                C[i] = T.abs(A[i])
+
+    a = torch.arange(-32, 32).to(getattr(torch, dtype))
+    a[7] = torch.iinfo(a.dtype).min
+    c = torch.empty_like(a)
+    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    assert torch.equal(c, a.abs())
+
+
+def test_a_magnitude_does_not_repeat_its_value_three_times():
+    value = tirx.Var("value", "int32")
+    assert str(T.abs(T.abs(value))).count("value") == 4
+    assert T.abs(-3) == 3
+
+
 def test_vector_loop_that_adds_to_one_element():
     @T.prim_func
     def kernel(A: T.Tensor((8, 4), "float32"), C: T.Tensor((8,), "float32")):

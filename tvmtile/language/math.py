@@ -27,6 +27,7 @@ __all__ = [
     "__log10",
     "__sin",
     "__tan",
+    "abs",
     "align_up",
     "atan2",
     "cast",
@@ -112,6 +113,14 @@ def min(a: Any, b: Any, *more: Any) -> Any:
     if more:
         return min(min(a, b), *more)
     return _python_min(a, b) if _are_numbers(a, b) else tirx.min(*_pair(a, b))
+
+
+def abs(x: Any) -> Any:
+    """The magnitude; of the least integer, whose magnitude its dtype does not have, itself."""
+    if not ir.is_prim_expr(x) or not str(x.ty.dtype).startswith("int"):
+        return tirx.abs(x)
+    # TVM's own names the value three times.
+    return tirx.max(x, tirx.const(0, x.ty.dtype) - x)
 
 
 def clamp(dst: Any, min_val: Any, max_val: Any) -> Any:
