@@ -48,11 +48,10 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     waits for the copy: in front of its barrier all copies of the thread arrive.
 
     That holds for threadgroup memory, and for a tensor that the kernel uses in two ways, of reads,
-    writes and atomic updates. Between
-    accesses of a tensor a barrier is left out where not all threads of the block come: the user orders
-    those, as he does what one block writes and another reads. Tensors that are different parameters
-    are taken to be different memory. An element that one statement writes in several threads is left
-    to them.
+    writes and atomic updates, or writes in two places. Between accesses of a tensor a barrier is left
+    out where not all threads of the block come: the user orders those, as he does what one block writes
+    and another reads. Tensors that are different parameters are taken to be different memory. An
+    element that one statement writes in several threads is left to them.
 
     On Metal, where a barrier orders threadgroup memory only unless it is told to do more, one that
     separates accesses of a tensor is a call of a function of ours.

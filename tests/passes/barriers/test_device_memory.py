@@ -1,4 +1,4 @@
-"""Barriers between accesses of tensors that a kernel both reads and writes."""
+"""Barriers between accesses of tensors that a kernel reads and writes, or writes twice."""
 
 from __future__ import annotations
 
@@ -73,8 +73,30 @@ def test_tensors_that_need_no_barrier_get_none():
             for tx in T.thread_binding(64, "threadIdx.x"):
                 for k in range(n):
                     C[k % 4, 63 - tx] = A[k % 4, tx] + A[k % 4, 63 - tx]
-                for k in range(4):
-                    C[k, tx] = A[k, tx]
+
+    @T.prim_func
+    def written_twice_by_one_thread(C: T.Buffer((4, 64), "float32"), n: T.int32):
+        for bx in T.thread_binding(4, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                C[bx, 63 - tx] = T.float32(1)
+                if n > 3:
+                    C[bx, 63 - tx] = T.float32(2)
+                else:
+                    C[bx, tx ^ 63] = T.float32(3)
+
+    @T.prim_func
+    def written_by_a_whole_tile_or_by_its_elements(C: T.Buffer((100, 64), "float32")):
+        for bx in T.thread_binding(4, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                if bx < 3:
+                    for i in range(8):
+                        C[bx * 32 + i * 4 + tx // 16, T.Ramp(tx % 16 * 4, 1, 4)] = T.Broadcast(
+                            T.float32(1), 4
+                        )
+                else:
+                    for i in range(32):
+                        if bx * 32 + i < 100:
+                            C[bx * 32 + i, tx] = T.float32(1)
 
     @T.prim_func
     def in_place(A: T.Buffer((1024,), "float16"), B: T.Buffer((512,), "float16")):
@@ -108,9 +130,52 @@ def test_tensors_that_need_no_barrier_get_none():
                         A[(k * 4 + bx) // 7 * 8 + tx // 8, (k * 4 + bx) % 7 * 8 + tx % 8] * 2.0
                     )
 
-    for func in (read_and_written, in_place, in_place_of_any_size, in_place_of_many_tiles):
+    for func in (
+        read_and_written,
+        written_twice_by_one_thread,
+        written_by_a_whole_tile_or_by_its_elements,
+        in_place,
+        in_place_of_any_size,
+        in_place_of_many_tiles,
+    ):
         assert not barriers_in(with_pass(func))
         assert not barriers_in(with_pass(for_metal(func)))
+
+
+def test_stores_of_two_statements_are_ordered():
+    @T.prim_func
+    def main(A: T.Buffer((3, 64), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                for k in range(3):
+                    C[63 - tx] = A[k, tx]
+                    C[tx] = A[k, tx]
+
+    func = with_pass(main)
+    assert executed(func) == 2 * 3
+    assert_each_is_needed(func)
+
+
+def test_the_second_of_two_copies_to_a_tensor_stays():
+    """The tiles lie in different threads."""
+
+    @TL.prim_func
+    def main(
+        A: TL.Tensor((32, 32), "float16"),
+        B: TL.Tensor((32, 32), "float16"),
+        C: TL.Tensor((32, 32), "float16"),
+    ):
+        with TL.Kernel(1, threads=64):
+            tile = TL.alloc_shared((32, 32), "float16")
+            held = TL.alloc_fragment((32, 32), "float32")
+            TL.copy(A, tile)
+            TL.copy(B, held)
+            TL.copy(tile, C)
+            TL.copy(held, C)
+
+    a, b, c = torch.randn(32, 32).half(), torch.randn(32, 32).half(), torch.empty(32, 32).half()
+    tvmtile.compile(main, target="metal", execution_backend="emulator")(a, b, c)
+    assert torch.equal(b, c)
 
 
 def test_what_the_user_has_to_order_is_no_error():

@@ -100,8 +100,8 @@ class Access(Use):
 class Effects:
     """Finds the accesses of expressions and of single statements.
 
-    Threadgroup memory is looked at, and device memory that the kernel both reads and writes, or
-    updates atomically besides one of these.
+    Threadgroup memory is looked at, and device memory that the kernel both reads and writes, updates
+    atomically besides one of these, or writes in two places.
 
     Parameters
     ----------
@@ -113,7 +113,8 @@ class Effects:
     written : set of Var
         The buffers of any scope that are written, as the program names them.
     device_memory : frozenset of Var
-        The device memory that is used in two ways, of reads, writes and atomic updates.
+        The device memory that is used in two ways, of reads, writes and atomic updates, or written
+        in two places.
     """
 
     def __init__(self, body: tirx.Stmt) -> None:
@@ -152,7 +153,7 @@ class Effects:
         return self._bound[name] == 1
 
     def _device_memory(self, uses: list[Use]) -> frozenset[ir.Var]:
-        """The device memory that is used in two ways, of reads, writes and atomic updates."""
+        """The device memory that two statements of a thread may access in an order that matters."""
         read, written, updated = (
             {self.root(use.buffer) for use in uses if _is_of_kind(use)}
             for _is_of_kind in (
@@ -162,7 +163,10 @@ class Effects:
             )
         )
         in_two_ways = (read & written) | (written & updated) | (read & updated)
-        return frozenset(root for root in in_two_ways if root.ty.storage_scope == "global")
+        stores = Counter(self.root(use.buffer) for use in uses if use.writes and not use.is_atomic)
+        in_two_places = {root for root, count in stores.items() if count > 1}
+        ordered = in_two_ways | in_two_places
+        return frozenset(root for root in ordered if root.ty.storage_scope == "global")
 
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at: always the same object."""
