@@ -18,11 +18,6 @@ SEEDS = {"cpu_seed": 80, "metal_seed": 20}
 """How many programs run where `--fuzz-seeds` does not say."""
 SIZE = 3
 """Small programs: eighty of them take the CPU target less than a minute."""
-SLOW = {2, 27, 31, 57, 77}
-"""Dynamic columns and divisions by dynamic extents, which the CPU target compiles slowly."""
-BROKEN = pytest.mark.xfail(
-    reason="TVM: Detected bound for i conflicts with memorization", strict=False
-)
 _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
 DOCUMENTED = {
     "llvm": (_OUTSIDE,),
@@ -43,9 +38,7 @@ def pytest_generate_tests(metafunc):
     for name in SEEDS.keys() & set(metafunc.fixturenames):
         count = metafunc.config.getoption("fuzz_seeds")
         seeds = range(SEEDS[name] if count is None else count)
-        marks = dict.fromkeys(SLOW, pytest.mark.slow) | {45: BROKEN}
-        marked = [pytest.param(s, marks=marks[s]) if s in marks else s for s in seeds]
-        metafunc.parametrize(name, marked)
+        metafunc.parametrize(name, seeds)
 
 
 def check(seed, target, directory):
@@ -76,7 +69,7 @@ def test_a_seed_always_gives_the_same_program():
 
 def first_failure(target, directory, wanted, count, size=4):
     """The first of some programs that fails; those without the text `wanted` are not compiled."""
-    for seed in set(range(count)) - SLOW:
+    for seed in range(count):
         program = generate(seed, size)
         if not re.search(wanted, program.source):
             continue

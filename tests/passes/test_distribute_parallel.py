@@ -459,3 +459,23 @@ def test_conditions_on_the_outer_loops_are_looked_at_outside_of_the_inner_ones()
     a, c = torch.randn(70, 45), torch.zeros(70, 45)
     kernel(a, c)
     assert torch.equal(c[:, :13], a[:, 32:])
+
+
+@pytest.mark.parametrize(
+    ("target", "backend"), [("metal", "emulator"), ({"kind": "cuda", "arch": "sm_90a"}, "auto")]
+)
+def test_source_does_not_grow_with_the_share_of_a_thread(target, backend):
+    def kilobytes(rows):
+        @T.prim_func
+        def main(A: T.Tensor((rows, 32), "float32"), C: T.Tensor((rows, 32), "float32")):
+            with T.Kernel(1, threads=32):
+                tile = T.alloc_shared((rows, 32), "float32")
+                T.copy(A, tile)
+                for i, j in T.Parallel(rows, 32):
+                    tile[i, j] = T.exp(tile[i, j]) / (1.0 + T.abs(tile[i, j] * A[i, j]))
+                T.copy(tile, C)
+
+        kernel = tvmtile.compile(main, target=target, execution_backend=backend)
+        return len(kernel.get_kernel_source()) / 1000
+
+    assert kilobytes(256) < kilobytes(64)

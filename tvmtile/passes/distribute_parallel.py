@@ -15,7 +15,7 @@ from tvmtile.layout.loops import LoopAxis, LoopLayout
 from tvmtile.layout.nests import Nest, is_nest
 from tvmtile.passes.asynchrony import is_late
 from tvmtile.passes.asynchrony.issue import issued
-from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.passes.kernels import Launch, is_kernel, prim_func_pass, statements_of
 from tvmtile.passes.threads.variance import ThreadVariance, has_effect, is_private
 from tvmtile.passes.vectorize_accesses import vectorized, without_invariant
 from tvmtile.rewriting import (
@@ -35,6 +35,8 @@ _MOST_UNROLLED = 64
 """Iterations of a loop over memory alone that are written out one by one."""
 _MOST_WITH_LOOPS = 8
 """Those of a loop with loops inside, whose text is long and where there is little to gain."""
+_MOST_STATEMENTS = 256
+"""The statements that the iterations of such a loop are written out as."""
 _MOST_IN_REGISTERS = 512
 """Those of a loop over fragments: an array that more of them index is no matter of registers."""
 
@@ -241,14 +243,19 @@ class _Iterations:
             body = self._moved(tirx.Var("lane", "int32"), 1, body)
         body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
-        most = _MOST_WITH_LOOPS if contains(body, tirx.For, _is_serial) else _MOST_UNROLLED
-        if self._has_fragments:
-            most = _MOST_IN_REGISTERS
-        unrolled = count <= most
+        unrolled = count <= self._most(body)
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
         for variable, digit in reversed(loops):
             body = _repeated(variable, digit.extent, body, kind)
         return body
+
+    def _most(self, body: tirx.Stmt) -> int:
+        """How many iterations are written out one by one."""
+        if self._has_fragments:
+            return _MOST_IN_REGISTERS
+        if contains(body, tirx.For, _is_serial):
+            return _MOST_WITH_LOOPS
+        return min(_MOST_UNROLLED, _MOST_STATEMENTS // _statements(body))
 
     def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
         """The neighbours that a thread moves: asynchronously, if that is asked for and possible."""
@@ -273,6 +280,13 @@ class _Iterations:
             rest = tirx.floordiv(rest, loop.extent)
         body = tirx.IfThenElse(flat < total, substitute(self._nest.body, values), None)
         return for_loop(step, tirx.ceildiv(total, threads), body)
+
+
+def _statements(stmt: tirx.Stmt) -> int:
+    """How many statements a statement is, with its unrolled loops written out."""
+    inside = sum(map(_statements, statements_of(stmt)))
+    is_unrolled = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED
+    return (constant(stmt.extent) or 1) * inside if is_unrolled else max(1, inside)
 
 
 def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:
