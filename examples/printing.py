@@ -8,7 +8,8 @@ def body(script):
     lines = script.splitlines()
     start = next(number for number, line in enumerate(lines) if "@T.prim_func" in line)
     indent = lines[start].index("@")
-    return "\n".join(line[indent:] for line in lines[start:] if "T.func_attr" not in line)
+    ours = (line for line in lines[start:] if not line.startswith("# Metadata"))
+    return "\n".join(line[indent:] for line in ours if "T.func_attr" not in line).rstrip()
 
 
 def abbreviated(program, longest_period=4):
