@@ -34,9 +34,10 @@ def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Loads outside read as zero, or what `T.annotate_safe_value` says, lane by lane where they are of
     vectors; stores outside are not done. Accesses that the analyzer proves to lie
     inside stay as they are. A nest of elementwise loops gets two versions: where the whole nest lies
-    inside, which is the case for all but the last tiles, the unguarded one runs. What stands before or
-    after a loop that moves tiles itself runs rarely, and is only guarded: a second version of a
-    pipeline's first copies and of its result would cost more to compile than it saves.
+    inside, which is the case for all but the last tiles, the unguarded one runs. On GPUs, what stands
+    before or after a loop that moves tiles itself runs rarely, and is only guarded: a second version
+    of a pipeline's first copies and of its result would cost more to compile than it saves. LLVM
+    vectorises what has no guards, so on CPUs all have two versions.
 
     Before
     ------
@@ -63,7 +64,9 @@ def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    guard = _Guard(_tensors_of(func), _safe_values_of(func))
+    target = func.attrs.get("target") if func.attrs is not None else None
+    on_cpu = target is not None and target.kind.name == "llvm"
+    guard = _Guard(_tensors_of(func), _safe_values_of(func), on_cpu=on_cpu)
     take_for_extents(guard.analyzer, func.params)
     return func.with_body(guard.rewrite(func.body))
 
@@ -97,8 +100,9 @@ def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
 
 
 class _Guard(ScopedRewriter):
-    def __init__(self, tensors: set[ir.Var], outside: dict[ir.Var, Any]) -> None:
+    def __init__(self, tensors: set[ir.Var], outside: dict[ir.Var, Any], *, on_cpu: bool) -> None:
         super().__init__()
+        self._on_cpu = on_cpu
         self._tensors = tensors
         self._outside = outside
         self._in_kernel = False
@@ -133,7 +137,8 @@ class _Guard(ScopedRewriter):
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
 
     def _visit_body(self, loop: tirx.For) -> Any:
-        outer, self._is_innermost = self._is_innermost, not self._moves_tiles_in_loops(loop.body)
+        outer = self._is_innermost
+        self._is_innermost = self._on_cpu or not self._moves_tiles_in_loops(loop.body)
         result = super().visit_for(loop)
         self._is_innermost = outer
         return result
