@@ -52,6 +52,7 @@ from tvmtile.passes import (
     InterchangeLoopsOnCpu,
     KeepComparisons,
     KeepNames,
+    KeepRemainders,
     LaunchBlocksOnCpu,
     Legalize,
     LowerAssertionsOnCuda,
@@ -134,6 +135,7 @@ _CPU: tuple[Any, ...] = (
     ShortCircuitOnCpu,  # the right side of `and` is looked at only where the left one holds
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     WidenIndices,  # elements of large tensors are numbered in 64 bits
+    KeepRemainders,  # what TVM would take for one remainder stays two
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
@@ -177,6 +179,7 @@ _METAL: tuple[Any, ...] = (
     LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
     RunSingleIterations,  # what a loop does once is done without the loop
     WidenIndices,  # elements of large tensors are numbered in 64 bits
+    KeepRemainders,  # what TVM would take for one remainder stays two
 )
 
 _CUDA: tuple[Any, ...] = (
@@ -220,6 +223,7 @@ _CUDA: tuple[Any, ...] = (
     LowerAssertionsOnCuda,  # assertions print what does not hold, and stop the kernel
     RunSingleIterations,  # what a loop does once is done without the loop
     WidenIndices,  # elements of large tensors are numbered in 64 bits
+    KeepRemainders,  # what TVM would take for one remainder stays two
 )
 
 LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL, "cuda": _CUDA}

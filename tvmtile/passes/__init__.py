@@ -30,6 +30,7 @@ from tvmtile.passes.insert_barriers import InsertBarriers
 from tvmtile.passes.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.keep_comparisons import KeepComparisons
+from tvmtile.passes.keep_remainders import KeepRemainders
 from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
 from tvmtile.passes.legalize import Legalize
 from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
@@ -99,6 +100,7 @@ __all__ = [
     "InterchangeLoopsOnCpu",
     "KeepComparisons",
     "KeepNames",
+    "KeepRemainders",
     "LaunchBlocksOnCpu",
     "Legalize",
     "LowerAssertionsOnCuda",
