@@ -50,3 +50,32 @@ def test_an_accumulator_is_stored_in_matrices_where_nothing_is_converted(options
     precise = options.get("out") != "float16"
     tolerance = 1e-4 if precise else 5e-2
     torch.testing.assert_close(C.double(), A.double() @ B.double(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("threads", [64, 128])
+def test_one_of_the_simdgroups_that_hold_a_matrix_stores_it(threads):
+    """An operand has fewer matrices than there are simdgroups: several hold each of them."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((16, 16), "bfloat16"),
+        B: T.Tensor((16, 16), "bfloat16"),
+        C: T.Tensor((16, 16), "float32"),
+        D: T.Tensor((16, 16), "bfloat16"),
+    ):
+        with T.Kernel(1, threads=threads):
+            a = T.alloc_fragment((16, 16), "bfloat16")
+            b = T.alloc_shared((16, 16), "bfloat16")
+            c = T.alloc_fragment((16, 16), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, c, clear_accum=True)
+            T.copy(c, C)
+            T.copy(a, D)
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    a, b = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16()
+    c, d = torch.empty(16, 16), torch.empty(16, 16).bfloat16()
+    kernel(a, b, c, d)
+    assert torch.equal(d, a)
+    torch.testing.assert_close(c, a.float() @ b.float())

@@ -22,13 +22,18 @@ __all__ = ["copy_matrices"]
 def copy_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """Store each matrix of a simdgroup with one instruction.
 
-    A tile that may reach over the edge of its tensor is stored element by element there.
+    Of the simdgroups that hold the same matrices the first one stores them. A tile that may reach over
+    the edge of its tensor is stored element by element there.
     """
     layout = _layout(op)
     loops, indices = _places(layout, context)
     store = Matrices(op.dst).store_at(op.src.source, *indices)
     for variable, extent in reversed(loops):
         store = for_loop(variable, extent, store, tirx.ForKind.UNROLLED)
+    first_lane = _first_lane(context)
+    first = [d.value_in(first_lane, layout.threads) == 0 for d in layout.replicas]
+    if first:
+        store = tirx.IfThenElse(tirx.all(*first), store, None)
     inside = unproven_bounds([op.dst], context)
     return tirx.IfThenElse(tirx.all(*inside), store, op.as_loops()) if inside else store
 
@@ -54,8 +59,7 @@ def _places(
     layout: FragmentLayout, context: LoweringContext
 ) -> tuple[list[tuple[ir.Var, int]], tuple[Any, Any, Any]]:
     """Loops over a simdgroup's matrices; the number of each, its row and its column."""
-    # The first lane of a simdgroup holds the first element of its matrices.
-    first_lane = tirx.floordiv(context.thread_index, LANES) * LANES
+    first_lane = _first_lane(context)
     loops: list[tuple[ir.Var, int]] = []
     number: Any = 0
     places: list[Any] = []
@@ -73,3 +77,8 @@ def _places(
             place = place + value * weight
         places.append(place)
     return loops, (number, *places)
+
+
+def _first_lane(context: LoweringContext) -> Any:
+    """The lane of a simdgroup that holds the first element of its matrices."""
+    return tirx.floordiv(context.thread_index, LANES) * LANES
