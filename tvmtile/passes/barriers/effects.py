@@ -123,6 +123,7 @@ class Effects:
         self._shifted: set[ir.Var] = set()
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, Any] = {}
+        self._alike: dict[Any, Access] = {}
         tvm_ffi.structural_walk(
             body,
             [(tirx.DeclBuffer, self._note_view), (tirx.Bind, self._note_value)],
@@ -203,7 +204,7 @@ class Effects:
         location: SourceLocation | None,
     ) -> Access:
         indices = None if use.buffer in self._shifted else use.indices
-        return Access(
+        access = Access(
             buffer=use.buffer,
             indices=None if indices is None else tuple(map(self._resolved, indices)),
             block=tuple((extent, self._resolved(stride)) for extent, stride in use.block),
@@ -218,6 +219,21 @@ class Effects:
             loops=loops,
             location=location,
         )
+        return self._first_like(access) if access.is_of_device else access
+
+    def _first_like(self, access: Access) -> Access:
+        """The first access of the same elements in the same way, which conflicts with the same others.
+
+        Stores of one tensor in many places are compared with each other; often they are alike.
+        """
+        expressions = (access.indices or (), access.conditions, [s for _, s in access.block])
+        kind = (access.is_atomic, access.is_collective, access.is_gathered, access.is_opaque)
+        key = (
+            (access.buffer, access.loops, access.writes, access.is_asynchronous, kind),
+            (access.indices is None, tuple(extent for extent, _ in access.block)),
+            tvm_ffi.StructuralKey(expressions),
+        )
+        return self._alike.setdefault(key, access)
 
     def _resolved(self, expression: Any) -> Any:
         """An expression with bound names replaced by their values, where these never change."""
