@@ -8,7 +8,13 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.passes.accesses import accesses_of
-from tvmtile.passes.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.passes.kernels import (
+    Launch,
+    is_grid_barrier,
+    prim_func_pass,
+    with_kernels,
+    with_launch_body,
+)
 from tvmtile.passes.threads.variance import is_private
 from tvmtile.rewriting import ScopedRewriter, contains, for_loop, seq, with_children
 from tvmtile.scopes import SHARED_SCOPE
@@ -106,18 +112,18 @@ class _Once(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> Any:
         if loop.kind == tirx.ForKind.PARALLEL:
             return loop
-        low_taken, low = self._once_read(loop.min)
-        extent_taken, extent = self._once_read(loop.extent)
+        low_taken, low = self._decided_once(loop.min, loop)
+        extent_taken, extent = self._decided_once(loop.extent, loop)
         bounded = with_children(loop, min=low, extent=extent)
         return seq([*low_taken, *extent_taken, super().visit_for(bounded)])
 
     def visit_if(self, branch: tirx.IfThenElse) -> Any:
-        taken, condition = self._once_read(branch.condition)
+        taken, condition = self._decided_once(branch.condition, branch)
         decided = tirx.IfThenElse(condition, branch.then_case, branch.else_case, branch.span)
         return seq([*taken, super().visit_if(decided)])
 
     def visit_while(self, loop: tirx.While) -> Any:
-        taken, condition = self._once_read(loop.condition)
+        taken, condition = self._decided_once(loop.condition, loop)
         body = self.mutate(loop.body)
         if not taken:
             return tirx.While(loop.condition, body, loop.span)
@@ -136,6 +142,15 @@ class _Once(ScopedRewriter):
     def visit_bind(self, bind: tirx.Bind) -> Any:
         taken, value = self._once_read(bind.value)
         return seq([*taken, tirx.Bind(bind.var, value, bind.span)])
+
+    def _decided_once(self, value: Any, stmt: tirx.Stmt) -> tuple[list[tirx.Stmt], Any]:
+        """What decides a loop or a branch, taken once.
+
+        Where the grid waits in it, the blocks have to agree: nobody writes what they all decide by.
+        """
+        if contains(stmt, tirx.Evaluate, is_grid_barrier):
+            return [], value
+        return self._once_read(value)
 
     def _once_read(self, value: Any) -> tuple[list[tirx.Stmt], Any]:
         """The statements that take a value once, and the value, for every thread."""
