@@ -80,3 +80,18 @@ def test_an_architecture_needs_no_gpu():
 def test_an_architecture_that_is_not_known():
     with pytest.raises(UnknownTarget, match="limits of the CUDA architecture 'sm_61'"):
         gpu(resolve({"kind": "cuda", "arch": "sm_61"}))
+
+
+@pytest.mark.parametrize(
+    ("target", "level"),
+    [
+        ({"kind": "llvm", "mcpu": "znver4"}, 2),
+        ({"kind": "llvm", "mcpu": "znver4", "opt-level": 3}, 3),
+        ({"kind": "llvm", "mcpu": "haswell"}, None),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, None),
+    ],
+)
+def test_llvm_is_asked_for_the_level_that_it_is_right_at(target, level):
+    resolved = resolve(target)
+    assert resolved.attrs.get("opt-level") == level
+    assert resolve(resolved).attrs.get("opt-level") == level

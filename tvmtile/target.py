@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -52,7 +53,18 @@ def target_kinds() -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def host_target() -> Target:
     """The machine this runs on, with all instructions that its processor has."""
-    return Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
+    return _optimised(Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()}))
+
+
+def _optimised(target: Target) -> Target:
+    """A CPU's target with the level of optimisation that LLVM is right at, where none is asked for.
+
+    At its third level LLVM 22 drops the mask of an index like `j * 5 % 16` in some loops for CPUs with
+    AVX-512. The second one is as fast: GEMM, softmax and RMS norm differ by 6% at most, both ways.
+    """
+    if "opt-level" in target.attrs or not cpu(target).truncates_masked:
+        return target
+    return Target({**json.loads(str(target)), "opt-level": 2})
 
 
 def resolve(target: Any) -> Target:
@@ -67,7 +79,8 @@ def resolve(target: Any) -> Target:
         "cuda" is this machine's NVIDIA GPU; `{"kind": "cuda", "arch": "sm_90a"}` names one that may be
         elsewhere, with the letter that gives access to instructions of this one architecture.
         `{"kind": "llvm", "mtriple": "aarch64-linux-gnu"}` is a CPU that may be elsewhere.
-        A GPU's target without a host gets this machine as its host.
+        A GPU's target without a host gets this machine as its host. A CPU with AVX-512 gets LLVM's
+        second level of optimisation, unless it has an `opt-level`.
 
     Raises
     ------
@@ -95,7 +108,7 @@ def resolve(target: Any) -> Target:
             f"tile programs can't be lowered for {architecture}",
             help="they need a CPU with 64-bit addresses and threads, as x86_64, aarch64 and riscv64",
         )
-    return resolved
+    return _optimised(resolved)
 
 
 _SAME_ARCHITECTURE = {"arm64": "aarch64", "arm64e": "aarch64", "amd64": "x86_64"}
