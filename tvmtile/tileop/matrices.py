@@ -7,9 +7,42 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
-from tvmtile.tileop.operands import constant, describe, extents_of
+from tvmtile.tileop.operands import check_bounds, constant, describe, extents_of
+from tvmtile.tileop.registry import TileOp
 
-__all__ = ["check_matrix", "element_of", "ignore_schedule", "oriented"]
+__all__ = ["MatrixProduct", "element_of", "ignore_schedule", "oriented"]
+
+
+class MatrixProduct(TileOp):
+    """A base of operators that add the product of two matrices to a third one.
+
+    Attributes
+    ----------
+    C : region
+        The accumulator, `[m, n]`.
+    """
+
+    C: Any
+
+    def writes(self) -> list[Any]:
+        """The accumulator."""
+        return [self.C]
+
+    @property
+    def m(self) -> Any:
+        """Rows of the accumulator."""
+        return oriented(self.C)[0]
+
+    @property
+    def n(self) -> Any:
+        """Columns of the accumulator."""
+        return oriented(self.C)[1]
+
+    def check_matrices(self, *names: str) -> None:
+        """Refuse operands, by name, that are no matrices or reach outside of their buffers."""
+        for name in names:
+            _check_matrix(self.name, name, getattr(self, name))
+            check_bounds(self.name, getattr(self, name))
 
 
 def ignore_schedule(
@@ -31,7 +64,7 @@ def ignore_schedule(
     warn_ignored(operator, OPTIONS_OF_TILELANG, annotations=annotations)
 
 
-def check_matrix(operator: str, name: str, operand: Any) -> None:
+def _check_matrix(operator: str, name: str, operand: Any) -> None:
     """Refuse an operand that is no matrix.
 
     Parameters

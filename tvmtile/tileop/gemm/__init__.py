@@ -14,16 +14,15 @@ from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.matrices import check_matrix, element_of, ignore_schedule, oriented
+from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 from tvmtile.tileop.operands import (
     as_region,
-    check_bounds,
     check_operand,
     describe,
     dtype_of,
     same_extents,
 )
-from tvmtile.tileop.registry import TileOp, emit, tile_operator
+from tvmtile.tileop.registry import emit, tile_operator
 
 __all__ = ["Gemm", "GemmWarpPolicy", "gemm", "reference"]
 
@@ -117,7 +116,7 @@ _ACCUMULATORS = {
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
-class Gemm(TileOp):
+class Gemm(MatrixProduct):
     """Multiply two tiles and add the product to an accumulator."""
 
     name = "gemm"
@@ -134,28 +133,13 @@ class Gemm(TileOp):
     def reads(self) -> list[Any]:
         return [self.A, self.B] if self.clear_accum else [self.A, self.B, self.C]
 
-    def writes(self) -> list[Any]:
-        return [self.C]
-
-    @property
-    def m(self) -> Any:
-        """Rows of the accumulator."""
-        return oriented(self.C)[0]
-
-    @property
-    def n(self) -> Any:
-        """Columns of the accumulator."""
-        return oriented(self.C)[1]
-
     @property
     def k(self) -> Any:
         """The extent that is summed over."""
         return oriented(self.A)[0 if self.transpose_A else 1]
 
     def check(self) -> None:
-        for name in ("A", "B", "C"):
-            check_matrix(self.name, name, getattr(self, name))
-            check_bounds(self.name, getattr(self, name))
+        self.check_matrices("A", "B", "C")
         rows_a, cols_a = oriented(self.A, self.transpose_A)
         rows_b, cols_b = oriented(self.B, self.transpose_B)
         rows_c, cols_c = oriented(self.C)

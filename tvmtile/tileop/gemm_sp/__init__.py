@@ -18,16 +18,15 @@ from tvmtile.rewriting import for_loop, nest, seq
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, GemmWarpPolicy
-from tvmtile.tileop.matrices import check_matrix, element_of, ignore_schedule, oriented
+from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 from tvmtile.tileop.operands import (
     as_region,
-    check_bounds,
     check_operand,
     describe,
     dtype_of,
     same_extents,
 )
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import LoweringContext, emit, lowering, tile_operator
 
 __all__ = ["GemmSp", "gemm_sp", "reference"]
 
@@ -103,7 +102,7 @@ def gemm_sp(
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
-class GemmSp(TileOp):
+class GemmSp(MatrixProduct):
     """Multiply a tile without half of its elements by another tile."""
 
     name = "gemm_sp"
@@ -123,19 +122,6 @@ class GemmSp(TileOp):
         operands = [self.A, self.E, self.B]
         return operands if self.clear_accum else [*operands, self.C]
 
-    def writes(self) -> list[Any]:
-        return [self.C]
-
-    @property
-    def m(self) -> Any:
-        """Rows of the accumulator."""
-        return oriented(self.C)[0]
-
-    @property
-    def n(self) -> Any:
-        """Columns of the accumulator."""
-        return oriented(self.C)[1]
-
     @property
     def k(self) -> Any:
         """The extent that is summed over, with what is left out."""
@@ -147,10 +133,7 @@ class GemmSp(TileOp):
         return _BITS_OF_A_PLACE * (2 if dtype_of(self.A) == "float32" else 1)
 
     def check(self) -> None:
-        for name in ("A", "E", "B", "C"):
-            operand = getattr(self, name)
-            check_matrix(self.name, name, operand)
-            check_bounds(self.name, operand)
+        self.check_matrices("A", "E", "B", "C")
         self._check_dtypes()
         rows, stored = oriented(self.A, self.transpose_A)
         depth, columns = oriented(self.B, self.transpose_B)
