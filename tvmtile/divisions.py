@@ -12,14 +12,24 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-__all__ = ["is_division", "named_divisions"]
+__all__ = ["is_division", "named_divisions", "rounded_to_zero"]
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+_TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
 
 
 def is_division(value: Any) -> bool:
     """Tell whether a value is a division, or its remainder, whose divisor is no constant."""
     return isinstance(value, _DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
+
+
+def rounded_to_zero(division: Any) -> Any:
+    """A division that rounds down as one that rounds to zero, which processors have.
+
+    Of numbers that are not negative it is the same.
+    """
+    kind = _TO_ZERO.get(type(division))
+    return division if kind is None else kind(division.a, division.b)
 
 
 def named_divisions(values: list[Any], name: str) -> tuple[list[tirx.Bind], list[Any]]:

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.codegen.once import once
-from tvmtile.divisions import is_division
+from tvmtile.divisions import is_division, rounded_to_zero
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.passes.insert_index_checks import CHECK_INDICES
 from tvmtile.passes.kernels import (
@@ -102,8 +102,7 @@ def _kept(index: Any) -> Any:
     """A division that is computed once, where it is one by a dynamic extent."""
     if not is_division(index):
         return index
-    rounding_to_zero = tirx.Mod if isinstance(index, tirx.FloorMod) else tirx.Div
-    return tirx.max(once(rounding_to_zero(index.a, index.b)), tirx.const(0, "int32"))
+    return tirx.max(once(rounded_to_zero(index)), tirx.const(0, "int32"))
 
 
 # Blocks that wait for each other ---------------------------------------------------------------------

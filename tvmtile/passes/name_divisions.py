@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.codegen.once import once
-from tvmtile.divisions import is_division, named_divisions
+from tvmtile.divisions import is_division, named_divisions, rounded_to_zero
 from tvmtile.extents import take_for_extents
 from tvmtile.passes.kernels import prim_func_pass, with_kernels
 from tvmtile.rewriting import ScopedRewriter, contains, is_stable, seq
@@ -120,12 +120,11 @@ class _Keep(ScopedRewriter):
         return tirx.Bind(bind.var, value, bind.span)
 
     def _without_signs(self, value: Any) -> Any:
-        """A division that rounds down as one that rounds to zero, which GPUs have, above zero."""
+        """A division of numbers that are not negative as one that rounds to zero."""
         if not is_division(value):
             return value
         is_above_zero = all(self.analyzer.can_prove(part >= 0) for part in (value.a, value.b))
-        rounding_to_zero = _TO_ZERO.get(type(value)) if is_above_zero else None
-        return value if rounding_to_zero is None else rounding_to_zero(value.a, value.b)
+        return rounded_to_zero(value) if is_above_zero else value
 
 
 def _holds_names(value: Any) -> bool:
@@ -134,6 +133,3 @@ def _holds_names(value: Any) -> bool:
 
 def _is_costly(value: Any) -> bool:
     return is_division(value) or contains(value, tirx.Select, lambda _: True)
-
-
-_TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
