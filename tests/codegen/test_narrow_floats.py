@@ -1,4 +1,4 @@
-"""bfloat16 and floats of 8 bits by their bits, on a CPU, against torch."""
+"""bfloat16 and floats of 8 bits by their bits, against torch: on a CPU, and wholly on all targets."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.gpu.machine import by_way_of_gpu
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS
 
 FLOAT8 = [dtype for dtype in NARROW_FLOATS if dtype != "bfloat16"]
@@ -109,3 +110,73 @@ def test_float8_e8m0_rounds_like_torch_over_all_of_float32():
     values = torch.cat([bits, edges.to(torch.int32)]).view(torch.float32)
     result = converter("float32", "float8_e8m0fnu", len(values))(values)
     assert torch.equal(result.view(torch.uint8), values.to(torch.float8_e8m0fnu).view(torch.uint8))
+
+
+def on_emulator(program):
+    return tvmtile.compile(program, target="metal", execution_backend="emulator")
+
+
+every_target = pytest.mark.parametrize(
+    "compiled", [tvmtile.compile, on_emulator, pytest.param(by_way_of_gpu, marks=pytest.mark.gpu)]
+)
+
+
+def elementwise(source, target, size):
+    @T.prim_func
+    def main(A: T.Tensor((size,), source), B: T.Tensor((size,), target)):
+        with T.Kernel(T.ceildiv(size, 4096), threads=256) as bx:
+            for i in T.Parallel(4096):
+                B[bx * 4096 + i] = T.cast(A[bx * 4096 + i], target)
+
+    return main
+
+
+def bits_of(tensor):
+    """The bits of floats, with all NaNs alike."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+    bits = tensor.view(kinds[tensor.itemsize]).int()
+    return torch.where(tensor.float().isnan(), -(2**31), bits)
+
+
+@every_target
+@pytest.mark.parametrize("wide", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_every_code_decodes_bit_by_bit(compiled, dtype, wide):
+    tensor = all_codes(dtype)
+    result = torch.zeros(256, dtype=getattr(torch, wide))
+    compiled(elementwise(dtype, wide, 256))(tensor, result)
+    assert torch.equal(bits_of(result), bits_of(tensor.to(result.dtype)))
+
+
+def saturated(values, dtype):
+    """What torch makes of values, after those beyond the largest number have become that."""
+    kind = getattr(torch, dtype)
+    if dtype == "float8_e8m0fnu":
+        return values.to(kind)
+    largest = torch.finfo(kind).max
+    return values.clamp(-largest, largest).to(kind)  # NaN stays NaN
+
+
+def values_of(wide):
+    """All values of a dtype of 16 bits; of float32 a million, and those with few bits."""
+    if wide != "float32":
+        codes = torch.arange(2**16, dtype=torch.int32).to(torch.uint16)
+        return codes.view(getattr(torch, wide))
+    generator = torch.Generator().manual_seed(0)
+    low, high, million = -(2**31), 2**31 - 1, 1 << 20
+    bits = torch.randint(low, high, (million,), generator=generator, dtype=torch.int32)
+    exponents = torch.randint(110, 145, (million,), generator=generator, dtype=torch.int32)
+    near_one = (bits & -0x7F800001) | (exponents << 23)
+    few = torch.arange(2**16, dtype=torch.int32) << 16
+    return torch.cat([bits, near_one, few, few + 1, few - 1]).view(torch.float32)
+
+
+@every_target
+@pytest.mark.parametrize("wide", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_every_value_encodes_as_torchs(compiled, dtype, wide):
+    values = values_of(wide)
+    result = torch.zeros(len(values), dtype=torch.uint8).view(getattr(torch, dtype))
+    compiled(elementwise(wide, dtype, len(values)))(values, result)
+    expected = saturated(values.float(), dtype)
+    assert torch.equal(bits_of(result), bits_of(expected))

@@ -91,7 +91,8 @@ def decode(dtype: str, code: Any) -> Any:
     """
     kind = NARROW_FLOATS[dtype]
     u32 = _Lanes(code)
-    wide = tirx.Cast(u32.dtype("uint32"), code)
+    is_constant = isinstance(code, tirx.IntImm)
+    wide = u32(int(code)) if is_constant else tirx.Cast(u32.dtype("uint32"), code)
     if dtype == "bfloat16":
         return u32.as_float(wide << u32(16))
     if not kind.mantissa:
@@ -219,6 +220,11 @@ class _Lanes:
         return tirx.reinterpret(self.dtype("uint32"), value)
 
     def let(self, value: Any, body: Callable[[Any], Any]) -> Any:
-        """`body(value)` with the value computed once."""
+        """`body(value)` with the value computed once.
+
+        TVM's analyzer, which meets a Let twice, does not expect that it then knows a constant better.
+        """
+        if isinstance(value, tirx.IntImm):
+            return body(value)
         var = tirx.Var("bits", self.dtype("uint32"))
         return tirx.Let(var, value, body(var))

@@ -12,6 +12,7 @@ from tvm.script.tirx import *
 
 from tvmtile.language.allocate import *
 from tvmtile.language.annotations import *
+from tvmtile.language.block_scales import *
 from tvmtile.language.debug import *
 from tvmtile.language.dtypes import as_dtype, dtype_names
 from tvmtile.language.frontend import macro, prim_func

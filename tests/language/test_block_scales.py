@@ -1,0 +1,126 @@
+"""Scales of blocks: their values on every target, their shapes, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tests.gpu.machine import by_way_of_gpu
+from tvmtile.errors import InvalidValue, UnsupportedDtype
+
+
+def on_emulator(program):
+    return tvmtile.compile(program, target="metal", execution_backend="emulator")
+
+
+@pytest.mark.parametrize(
+    "compiled", [tvmtile.compile, on_emulator, pytest.param(by_way_of_gpu, marks=pytest.mark.gpu)]
+)
+@pytest.mark.parametrize("dtype", ["uint8", "float8_e8m0fnu"])
+def test_every_code_of_e8m0(compiled, dtype):
+    @T.prim_func
+    def main(A: T.Tensor((256,), dtype), B: T.Tensor((2, 256), "float32")):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(256):
+                B[0, i] = T.e8m0_to_float(A[i])
+                B[1, i] = T.e8m0_to_float(A[i], zero_codes=True)
+
+    codes = torch.arange(256, dtype=torch.uint8)
+    out = torch.zeros(2, 256)
+    compiled(main)(codes.view(getattr(torch, dtype)), out)
+    expected = codes.view(torch.float8_e8m0fnu).float()
+    assert expected[0] == 2.0**-127
+    assert torch.equal(out[0, :255], expected[:255])
+    assert out[0, 255].isnan()
+    expected[[0, 255]] = 0
+    assert torch.equal(out[1], expected)
+
+
+def test_a_constant_scale():
+    @T.prim_func
+    def main(A: T.Tensor((2,), "float32")):
+        with T.Kernel(1):
+            A[0] = T.e8m0_to_float(130)
+            A[1] = T.e8m0_to_float(0xFF, zero_codes=True)
+
+    a = torch.ones(2)
+    tvmtile.compile(main)(a)
+    assert a.tolist() == [8, 0]
+
+
+def test_what_is_no_code():
+    with pytest.raises(InvalidValue, match="(?s)256 is no byte\n.*help: the codes are 0 to 255"):
+        T.e8m0_to_float(256)
+    with pytest.raises(
+        UnsupportedDtype, match="(?s)is of int32\n.*help: a code is of uint8 or float8"
+    ):
+        T.e8m0_to_float(T.int32(3))
+
+
+def test_shapes_of_mx_scales():
+    layout = T.BlockScaledLayout.e8m0_k32()
+    assert layout == T.BlockScaledLayout("float8_e8m0fnu", 32)
+    assert hash(layout) == hash(T.BlockScaledLayout())
+    assert layout.scale_blocks(100) == 4
+    assert layout.a_scale_shape(300, 128) == (300, 4)
+    assert layout.b_scale_shape(64, 128) == (64, 4)
+    assert [layout.scale_index(k) for k in (0, 31, 32, 127)] == [0, 0, 1, 3]
+
+
+def test_shapes_of_float32_scales_of_squares():
+    layout = T.BlockScaledLayout("float32", 128, b_rows=128)
+    assert layout.a_scale_shape(300, 1024) == (300, 8)
+    assert layout.b_scale_shape(500, 1024) == (4, 8)
+
+
+def test_scales_are_decoded_by_their_dtype():
+    layouts = {
+        "uint8": T.BlockScaledLayout("uint8"),
+        "float8_e4m3fn": T.BlockScaledLayout.nvfp4_k16(),
+        "bfloat16": T.BlockScaledLayout("bfloat16", 64),
+    }
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((1,), "uint8"),
+        B: T.Tensor((1,), "float8_e4m3fn"),
+        C: T.Tensor((1,), "bfloat16"),
+        out: T.Tensor((3,), "float32"),
+    ):
+        with T.Kernel(1):
+            for i, (layout, scale) in enumerate(zip(layouts.values(), (A, B, C), strict=True)):
+                out[i] = layout.decode(scale[0])
+
+    out = torch.zeros(3)
+    a = torch.tensor([129], dtype=torch.uint8)
+    b, c = torch.tensor([0.75]).to(torch.float8_e4m3fn), torch.tensor([3.0]).bfloat16()
+    tvmtile.compile(main)(a, b, c, out)
+    assert out.tolist() == [4, 0.75, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "allowed"),
+    [
+        ({"scale_dtype": "int32"}, "scale_dtype='int32'\n.*one of float8_e8m0fnu, uint8,"),
+        ({"block_size": 48}, "block_size=48\n.*one of 16, 32, 64, 128"),
+        ({"a_rows": 0}, "a_rows=0\n.*one of 1, 128"),
+        ({"b_rows": 2}, "b_rows=2\n.*one of 1, 128"),
+        ({"scale_dtype": "float32", "zero_codes": True}, "zero_codes with .*float32\n.*e8m0fnu"),
+    ],
+)
+def test_what_is_no_layout(arguments, allowed):
+    with pytest.raises(ValueError, match="(?s)BlockScaledLayout: " + allowed):
+        T.BlockScaledLayout(**arguments)
+
+
+def test_a_layout_checks_scales():
+    layout = T.BlockScaledLayout.e8m0_k32()
+    layout.validate(300, 64, 128, a_scale=("uint8", (300, 4)), b_scale=(layout.scale_dtype, (4,)))
+    with pytest.raises(
+        ValueError, match=r"(?s)of A have the shape \(128, 4\)\n.*\(300, 4\), or \(4,\)"
+    ):
+        layout.validate(300, 64, 128, a_scale=("uint8", (128, 4)))
+    with pytest.raises(ValueError, match="(?s)of B are of float32\n.*float8_e8m0fnu or uint8"):
+        layout.validate(300, 64, 128, b_scale=("float32", (64, 4)))
