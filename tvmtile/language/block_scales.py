@@ -74,7 +74,7 @@ class BlockScaledLayout:
     block_size : int
         Elements along K that share a scale; the last block may be shorter.
     a_rows, b_rows : int
-        Rows of A, and columns of A @ B, that share a scale. With 128 of B and 1 of A, and blocks of 128,
+        Rows of A, and columns of A @ B, that share a scale. With 128 of B, 1 of A and blocks of 128,
         these are DeepSeek's: 1x128 of A, 128x128 of B.
     zero_codes : bool
         The convention of e8m0 scales, see `e8m0_to_float`.
