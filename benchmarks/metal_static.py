@@ -30,7 +30,7 @@ import tvm
 from metal_static_programs import BK, BM, BN, PROGRAMS, M, N
 
 import tvmtile
-from tvmtile.testing.metal import LaunchStatistics, compile_msl
+from tvmtile.emulator.metal import LaunchStatistics, compile_msl
 
 HERE = Path(__file__).resolve().parent
 LANES = 32
@@ -400,7 +400,7 @@ _PAGE = """\
 
 Made by `{command}` on {date}, with {versions}.
 
-These are counts that the emulator (`tvmtile.testing.metal`) makes while it runs the Metal source of
+These are counts that the emulator (`tvmtile.emulator.metal`) makes while it runs the Metal source of
 each kernel on a CPU. They are **not times**, and nothing was measured on a GPU: a kernel with lower
 counts may be slower. Every kernel's result was compared with torch's float64.
 

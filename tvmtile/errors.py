@@ -38,6 +38,7 @@ __all__ = [
     "ArgumentError",
     "CudaCompileError",
     "DataRace",
+    "EmulationError",
     "InvalidOperand",
     "InvalidValue",
     "LayoutConflict",
@@ -262,27 +263,26 @@ class MetalCompileError(TileError):
     """Metal source that the emulator's C++ compiler refuses."""
 
 
-class MetalEmulationError(TileError):
-    """A mistake that the emulator found in a Metal kernel, where a GPU may hide it.
+class EmulationError(TileError):
+    """A mistake that the emulator found in a kernel, where a GPU may hide it.
 
     Attributes
     ----------
     kind : str
-        "race", "out_of_bounds", "uninitialized", "divergence", "misaligned", "address_space",
-        "threadgroup_memory", "not_uniform", "invalid_lane", "read_only", "division", "stack",
-        "endless" or "resources".
+        "race", "out_of_bounds", "uninitialized", "divergence", "misaligned", "shared_memory",
+        "not_uniform", "invalid_lane", "read_only", "division", "stack", "endless" or "resources".
     kernel : str
         The kernel's name.
     buffer : str or None
-        The buffer or threadgroup variable that was accessed.
+        The buffer or shared variable that was accessed.
     index : int or None
         The element of it, counted in elements of its declared type.
     threads : tuple of (int, int, int)
-        Positions in the threadgroup: the thread that did it, then the other one of a race.
-    threadgroup : (int, int, int) or None
-        The first thread's threadgroup.
+        Positions in the block: the thread that did it, then the other one of a race.
+    block : (int, int, int) or None
+        The first thread's block.
     line : int or None
-        The line of the Metal source.
+        The line of the source.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class MetalEmulationError(TileError):
         buffer: str | None = None,
         index: int | None = None,
         threads: tuple[tuple[int, int, int], ...] = (),
-        threadgroup: tuple[int, int, int] | None = None,
+        block: tuple[int, int, int] | None = None,
         line: int | None = None,
     ) -> None:
         super().__init__(message, help=help, location=location)
@@ -305,8 +305,17 @@ class MetalEmulationError(TileError):
         self.buffer = buffer
         self.index = index
         self.threads = threads
-        self.threadgroup = threadgroup
+        self.block = block
         self.line = line
+
+
+class MetalEmulationError(EmulationError):
+    """A mistake in a Metal kernel; further kinds are "address_space" and "threadgroup_memory"."""
+
+    @property
+    def threadgroup(self) -> tuple[int, int, int] | None:
+        """The first thread's threadgroup."""
+        return self.block
 
 
 class VerifyError(TileError):

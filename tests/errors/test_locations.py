@@ -225,7 +225,7 @@ def test_every_class_of_errors_of_a_kernel_is_in_the_table():
         "ArgumentError",  # of a call
         "InvalidOptions",
         "MetalCompileError",  # the emulator's, of Metal source by hand
-        "MetalEmulationError",  # of a call
+        "EmulationError",  # of a call, and its subclass for Metal
         "MissingDependency",  # of the machine
         "ScopeError",  # tests/language/frontend
         "UnknownTarget",  # of tvmtile.compile

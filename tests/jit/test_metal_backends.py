@@ -13,6 +13,9 @@ import tvm_ffi
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.emulator.machine import toolchain
+from tvmtile.emulator.metal import compile_msl
+from tvmtile.emulator.metal import module as msl_module
 from tvmtile.errors import (
     ArgumentError,
     InvalidOperand,
@@ -23,8 +26,6 @@ from tvmtile.errors import (
 )
 from tvmtile.jit import decorator, metal
 from tvmtile.profiler import do_bench
-from tvmtile.testing.metal import compile_msl, toolchain
-from tvmtile.testing.metal import module as msl_module
 
 pytestmark = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler"
@@ -392,7 +393,7 @@ def test_a_source_is_compiled_for_the_host_once(monkeypatch):
     built = []
     build = toolchain.build_module
     monkeypatch.setattr(
-        toolchain, "build_module", lambda *args: built.append(args[1]) or build(*args)
+        toolchain, "build_module", lambda *args: built.append(args[2]) or build(*args)
     )
     msl_module._compile.cache_clear()
     a, b = np.ones(100, np.float32), np.zeros(100, np.float32)

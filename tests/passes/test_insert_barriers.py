@@ -24,10 +24,10 @@ from tests.passes.barriers.oracle import (
     without,
 )
 from tvmtile import rewriting
+from tvmtile.emulator.metal import compile_msl
 from tvmtile.errors import DataRace, MetalEmulationError
 from tvmtile.passes.barriers.footprint import Footprints
 from tvmtile.passes.barriers.program import Checker
-from tvmtile.testing.metal import compile_msl
 
 # Typical programs ---------------------------------------------------------------------------------
 

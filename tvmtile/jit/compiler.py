@@ -77,7 +77,7 @@ def compile(
         stands for an absent target: a name, or a dictionary as JSON.
     execution_backend : str or None
         Who runs the kernel. "tvm_ffi" is TVM's own runtime. A Metal program is run by "torch", on
-        tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.testing.metal`). "auto",
+        tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.emulator.metal`). "auto",
         or None, is "tvm_ffi" on a CPU; for Metal it is "torch" where torch has an Apple GPU, else
         "emulator".
     target_host, verbose

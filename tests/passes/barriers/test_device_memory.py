@@ -21,9 +21,9 @@ from tests.passes.barriers.oracle import (
     meanings,
     with_pass,
 )
+from tvmtile.emulator.metal import compile_msl
 from tvmtile.errors import MetalEmulationError
 from tvmtile.passes.barriers.effects import Effects
-from tvmtile.testing.metal import compile_msl
 
 
 def reversed_through_a_tensor(steps):

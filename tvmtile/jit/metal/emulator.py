@@ -14,7 +14,7 @@ from tvmtile.jit.metal.adapter import MetalAdapter, is_torch, strides_of
 from tvmtile.jit.metal.program import MetalProgram, packed_scalars
 
 if TYPE_CHECKING:
-    from tvmtile.testing.metal import LaunchStatistics
+    from tvmtile.emulator.metal import LaunchStatistics
 
 __all__ = ["EmulatorAdapter"]
 
@@ -84,7 +84,7 @@ class EmulatorAdapter(MetalAdapter):
         return (packed,) if packed else ()
 
     def _kernel(self, name: str) -> Any:
-        from tvmtile.testing.metal import compile_msl
+        from tvmtile.emulator.metal import compile_msl
 
         return compile_msl(self.program.sources[name]).kernel(name)
 

@@ -1,0 +1,170 @@
+"""Binding arguments, launching, compiling: what a user of the emulator meets."""
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from tvmtile.emulator.machine import toolchain
+from tvmtile.emulator.metal import compile_msl
+from tvmtile.errors import ArgumentError, MetalCompileError, MissingDependency
+
+HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
+SCALE = (
+    HEADER
+    + """
+kernel void scale(device const float* in [[buffer(0)]], device float* out [[buffer(1)]],
+                  constant float& factor [[buffer(2)]], constant int& n [[buffer(3)]],
+                  uint i [[thread_position_in_grid]]) {
+  if (int(i) < n) out[i] = in[i] * factor;
+}
+kernel void shift(device float* a [[buffer(0)]], device float* b [[buffer(1)]],
+                  uint i [[thread_index_in_threadgroup]]) {
+  float x = a[i];
+  threadgroup_barrier(mem_flags::mem_device);
+  b[i] = x;
+}
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def scale():
+    return compile_msl(SCALE).kernel("scale")
+
+
+def test_numpy_and_torch_are_written_in_place(scale):
+    a = np.arange(40, dtype=np.float32)
+    out = np.full(40, -1, np.float32)
+    scale(a, out, 0.5, 33, grid=2, threads=32)
+    np.testing.assert_array_equal(out, np.where(np.arange(40) < 33, a / 2, -1))
+    tensor = torch.full((40,), -1.0)
+    scale(torch.from_numpy(a), tensor, np.float32(3), np.int64(40), grid=2, threads=32)
+    torch.testing.assert_close(tensor, 3 * torch.from_numpy(a))
+
+
+def test_views_of_one_array_are_one_memory():
+    a = np.arange(65, dtype=np.float32)
+    compile_msl(SCALE).kernel("shift")(a[:64], a[1:], grid=1, threads=64)
+    np.testing.assert_array_equal(a, [0, *range(64)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.zeros(4, np.float32),), "takes 4 arguments (in, out, factor, n), got 1"),
+        ((np.zeros(4), np.zeros(4, np.float32), 1.0, 4), "'in': expected float32"),
+        ((np.zeros(4, np.float32), np.zeros((4, 2), np.float32)[:, 0], 1.0, 4), "not contiguous"),
+        ((np.zeros(4, np.float32), "four", 1.0, 4), "got str"),
+        ((np.zeros(4, np.float32), np.zeros(4, np.float32), 1.0, 4.5), "4.5 is no int"),
+        ((np.zeros(4, np.float32), np.zeros(4, np.float32), 1.0, 2**40), "does not fit int"),
+    ],
+)
+def test_arguments_that_do_not_fit(scale, arguments, message):
+    with pytest.raises(ArgumentError) as caught:
+        scale(*arguments, grid=1, threads=4)
+    assert message in str(caught.value)
+
+
+def test_read_only_array_can_be_read_and_not_written(scale):
+    fixed, out = np.ones(4, np.float32), np.zeros(4, np.float32)
+    fixed.flags.writeable = False
+    scale(fixed, out, 2, 4, grid=1, threads=4)
+    assert (out == 2).all()
+    with pytest.raises(ArgumentError, match="read-only"):
+        scale(out, fixed, 2, 4, grid=1, threads=4)
+
+
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        ({"grid": 0, "threads": 4}, "grid: expected one to three positive numbers"),
+        ({"grid": (1, 1, 1, 1), "threads": 4}, "grid: expected one to three"),
+        ({"grid": 1, "threads": (32, 33)}, "a threadgroup has 1024 at most"),
+        ({"grid": 1, "threads": 4, "threadgroup_memory": {0: 64}}, "for the indices []"),
+    ],
+)
+def test_launches_that_metal_refuses(scale, launch, message):
+    out = np.zeros(4, np.float32)
+    with pytest.raises(ArgumentError) as caught:
+        scale(out, out.copy(), 1, 4, **launch)
+    assert message in str(caught.value)
+
+
+def test_kernel_that_is_not_there():
+    with pytest.raises(ArgumentError, match=r"no kernel 'add'.*which has scale, shift"):
+        compile_msl(SCALE).kernel("add")
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("out[i] = undeclared;", "'undeclared'"),
+        ("out[i] = as_type<uint>(half(1));", "as_type keeps the size"),
+        ("const float4 v = float4(1, 2);", "as many components as it has"),
+        ("threadgroup float x[4] = {1};", "a threadgroup variable has no initial value"),
+    ],
+)
+def test_source_that_does_not_compile(statement, message):
+    source = HEADER + (
+        "kernel void k(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {\n"
+        f"  {statement}\n}}"
+    )
+    with pytest.raises(MetalCompileError) as caught:
+        compile_msl(source)
+    assert message in str(caught.value)
+    assert f"line 4: {statement}" in str(caught.value)
+
+
+@pytest.fixture
+def fresh_toolchain():
+    toolchain.find_compiler.cache_clear()
+    yield
+    toolchain.find_compiler.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_toolchain")
+def test_machine_without_a_compiler_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(MissingDependency, match="C\\+\\+ compiler") as caught:
+        compile_msl(HEADER + "kernel void never_compiled_before() {}", cache=False)
+    assert "CXX" in str(caught.value)
+
+
+@pytest.mark.usefixtures("fresh_toolchain")
+def test_cxx_names_the_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "c++ -pipe")
+    assert toolchain.find_compiler() == ("c++", "-pipe")
+
+
+def test_compiled_modules_are_kept(monkeypatch, tmp_path):
+    compile_msl(SCALE)
+    runtimes = list(toolchain.cache_directory().glob("runtime-*"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for runtime in runtimes:  # compiling it again would take seconds
+        shutil.copytree(runtime, toolchain.cache_directory() / runtime.name)
+    source = HEADER + "kernel void kept(device int* a [[buffer(0)]]) { a[0] = 7; }"
+    first = compile_msl(source, cache=False)
+    assert first.library.is_relative_to(tmp_path)
+    monkeypatch.setattr(toolchain, "_run", lambda *_, **__: pytest.fail("compiled again"))
+    again = compile_msl(source)
+    assert again.library == first.library
+    out = np.zeros(1, np.int32)
+    again.kernel("kept")(out, grid=1, threads=1)
+    assert out[0] == 7
+
+
+def test_constants_of_the_program_are_made_before_any_launch():
+    source = """
+    #include <metal_stdlib>
+    using namespace metal;
+    constant float4 table[2] = {float4(1, 2, 3, 4), float4(5.0)};
+    kernel void pick(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+      out[i] = table[i % 2].y;
+    }
+    """
+    out = np.zeros(4, np.float32)
+    compile_msl(source).kernel("pick")(out, grid=1, threads=4)
+    assert out.tolist() == [2, 5, 2, 5]

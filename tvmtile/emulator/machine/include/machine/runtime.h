@@ -1,0 +1,68 @@
+// What a kernel's translation unit and the runtime agree on.
+//
+// Every thread of a block is a fiber. A fiber gives up the processor in two places only: at a
+// barrier and at an operation of its warp. The last thread that arrives does the work for all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace emulator {
+
+constexpr unsigned kWarpSize = 32;
+
+// What threads may meet at: an index into Statistics::operations. A front end numbers what warps do
+// together from kFirstCollective on.
+using Operation = unsigned;
+constexpr Operation kBlockBarrier = 0;
+constexpr Operation kWarpBarrier = 1;
+constexpr Operation kFirstCollective = 2;
+constexpr unsigned kOperations = 16;
+
+// A place in the source where threads meet. Two places are the same if name and line are.
+struct Site {
+  Operation operation;
+  const char* name;
+  int line;
+};
+
+// What a thread is told about itself; the entry glue hands it on as a kernel's attributes ask.
+struct ThreadContext {
+  unsigned position[3];        // in its block
+  unsigned block_position[3];  // in the grid
+  unsigned threads[3];         // per block
+  unsigned grid[3];            // blocks
+  unsigned index;              // in its block
+  unsigned lane;
+  unsigned warp;
+  unsigned warps;  // in the block
+};
+
+// The running thread's index in its warp.
+unsigned this_lane();
+
+// How many threads its warp has: the last one of a block may be short.
+unsigned this_warp_size();
+
+// Waits for the warp. The last lane to arrive calls `execute` with every lane's `payload`.
+using Collective = void (*)(const Site& site, void* const* payloads, unsigned lanes);
+void warp_collective(const Site& site, void* payload, Collective execute);
+
+// What a barrier orders: accesses to global memory, to shared memory, or to both.
+constexpr unsigned kMemoryGlobal = 1;
+constexpr unsigned kMemoryShared = 2;
+
+void block_barrier(const Site& site, unsigned memory);
+void warp_barrier(const Site& site, unsigned memory);
+
+// The memory of a shared variable: every thread of a block gets the same.
+void* shared_variable(const char* name, int line, std::size_t bytes, std::size_t element_bytes,
+                      std::size_t alignment);
+
+// Ends the launch: a lane index that names no lane of the warp.
+[[noreturn]] void fail_invalid_lane(const Site& site, unsigned lane);
+
+// Ends the launch: an argument that must be the same in all lanes and is not.
+[[noreturn]] void fail_not_uniform(const Site& site, const char* argument, unsigned lane);
+
+}  // namespace emulator

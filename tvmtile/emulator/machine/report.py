@@ -1,0 +1,252 @@
+"""What the runtime reports, in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tvmtile.emulator.machine.abi import Access, Failure, Report
+from tvmtile.errors import EmulationError
+
+__all__ = ["Context", "Vocabulary", "error_of"]
+
+_DOES = ("reads", "writes", "atomically reads", "atomically writes")
+_DID = ("read", "wrote", "atomically read", "atomically wrote")
+_HELP = {
+    Failure.UNINITIALIZED: "write it first, and put a barrier between",
+    Failure.DIVERGENCE: "every thread must get there: move it out of the branch or the early return",
+    Failure.MISALIGNED: "align the index, or access it by a narrower type",
+    Failure.DIVISION: "guard the division; its result is undefined",
+    Failure.ENDLESS: "if the kernel is right and only long, give it more time: `seconds`",
+}
+
+Position = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a language calls the parts of the machine.
+
+    Attributes
+    ----------
+    error : type of EmulationError
+        Of its reports.
+    block, warp : str
+        What it calls a block and a warp.
+    spaces : (str, str)
+        What it calls global memory and shared memory.
+    help : mapping
+        Remedies in its own terms.
+    kinds : mapping
+        Failures that it has a name of its own for.
+    """
+
+    error: type[EmulationError]
+    block: str
+    warp: str
+    spaces: tuple[str, str]
+    help: Mapping[Failure, str] = field(default_factory=dict)
+    kinds: Mapping[Failure, str] = field(default_factory=dict)
+
+
+class Context(NamedTuple):
+    """What a report needs to be understood: the language, the kernel, its source, its block's shape."""
+
+    words: Vocabulary
+    kernel: str
+    source: str
+    threads: Position
+
+
+def _position(index: int, extent: Position) -> Position:
+    x, y, _ = extent
+    return index % x, index // x % y, index // (x * y)
+
+
+class _Words:
+    """The parts of a message."""
+
+    def __init__(self, report: Report, line: int, context: Context) -> None:
+        self.report = report
+        self.line = line
+        self.context = context
+        self.names = context.words
+        self.failure = Failure(report.failure)
+        self.thread = _position(max(report.thread, 0), context.threads)
+        self.block: Position = tuple(report.block)
+        self.other_block: Position = tuple(report.other_block)
+        self.other = (
+            None if report.other_thread < 0 else _position(report.other_thread, context.threads)
+        )
+        self.operation = report.operation.decode()
+        self.other_operation = report.other_operation.decode()
+        self.in_buffer = report.space >= 0
+
+    @property
+    def buffer(self) -> str | None:
+        if self.failure is Failure.OUT_OF_BOUNDS and self.operation:
+            return self.subscripted()
+        name = self.report.buffer.decode()
+        return name or None
+
+    @property
+    def index(self) -> int | None:
+        if not self.in_buffer:
+            return self.report.offset if self.failure is Failure.OUT_OF_BOUNDS else None
+        return self.report.offset // max(self.report.element_bytes, 1)
+
+    @property
+    def element(self) -> str:
+        """`A[17]`, with the byte where that is not the element's first."""
+        if not self.in_buffer:
+            return "memory of no buffer"
+        byte = self.report.offset % max(self.report.element_bytes, 1)
+        return f"{self.buffer}[{self.index}]" + (f" (byte {byte} of it)" if byte else "")
+
+    @property
+    def memory(self) -> str:
+        return f"{self.names.spaces[self.report.space]} memory"
+
+    @property
+    def extent(self) -> str:
+        elements = self.report.buffer_bytes // max(self.report.element_bytes, 1)
+        return f"{self.buffer} has {elements} elements"
+
+    def source_line(self, line: int) -> str:
+        lines = self.context.source.splitlines()
+        if not 0 < line <= len(lines):
+            return ""
+        return f"\n  line {line}: {lines[line - 1].strip()}"
+
+    def subscripted(self) -> str | None:
+        """The array whose index the compiler's own check refused, which knows only its type."""
+        extent = re.search(r"\[\d+\]", self.operation)
+        names = set(re.findall(r"([A-Za-z_]\w*)\s*\[", self.source_line(self.line)))
+        if extent is not None and len(names) > 1:
+            declared = rf"\s(\w+)(?:\[[^\]]*\])*{re.escape(extent[0])}"
+            names &= set(re.findall(declared, self.context.source))
+        return names.pop() if len(names) == 1 else None
+
+    # --- one sentence a failure
+
+    def race(self) -> str:
+        who = f"thread {self.other}"
+        if self.other_block != self.block:
+            who += f" of {self.names.block} {self.other_block}"
+        did = _DID[Access(self.report.other_access)]
+        does = _DOES[Access(self.report.access)]
+        between = (
+            "and no barrier is between"
+            if self.other_block == self.block
+            else f"and nothing orders two {self.names.block}s"
+        )
+        return f"race: thread {self.thread} {does} {self.element}, which {who} {did}, {between}"
+
+    def out_of_bounds(self) -> str:
+        if not self.in_buffer and self.operation:
+            array = f"{self.buffer}, {self.operation}" if self.buffer else self.operation
+            index = f"index {self.index} of {array}"
+            return f"out of bounds: thread {self.thread} takes {index}"
+        does = _DOES[Access(self.report.access)]
+        where = f"; {self.extent}" if self.in_buffer else ""
+        return f"out of bounds: thread {self.thread} {does} {self.element}{where}"
+
+    def uninitialized(self) -> str:
+        if self.operation:
+            which = "" if self.other_operation == "matrix" else f" {self.other_operation!r}"
+            return (
+                f"never written: {self.operation} takes matrix{which}, "
+                f"of which thread {self.thread} wrote nothing"
+            )
+        return (
+            f"never written: thread {self.thread} reads {self.element}, "
+            f"which no thread of its {self.names.block} wrote"
+        )
+
+    def divergence(self) -> str:
+        waits = f"divergence: thread {self.thread} waits in {self.operation} (line {self.line})"
+        if self.other_operation:
+            return (
+                f"{waits}, but thread {self.other} in {self.other_operation} "
+                f"(line {self.report.other_line})"
+            )
+        return f"{waits}, but thread {self.other} has returned"
+
+    def misaligned(self) -> str:
+        return (
+            f"misaligned: thread {self.thread} accesses {self.element} as {self.operation}, "
+            f"which must lie at a multiple of {self.report.size} bytes"
+        )
+
+    def shared_memory(self) -> str:
+        return (
+            f"{self.names.spaces[1]} memory: {self.buffer} takes {self.report.buffer_bytes} bytes, "
+            f"which makes {self.report.size} together: more than a {self.names.block} has"
+        )
+
+    def not_uniform(self) -> str:
+        return (
+            f"not uniform: {self.operation} gets another {self.other_operation} from thread "
+            f"{self.other} than from the first lane of its {self.names.warp}"
+        )
+
+    def invalid_lane(self) -> str:
+        return (
+            f"invalid lane: {self.operation} of thread {self.thread} needs lane "
+            f"{self.report.offset}, which its {self.names.warp} does not have"
+        )
+
+    def read_only(self) -> str:
+        return f"read-only: thread {self.thread} writes {self.element}, which is const"
+
+    def division(self) -> str:
+        return f"division: thread {self.thread} divides an integer by zero, or the lowest one by -1"
+
+    def stack(self) -> str:
+        return f"stack: thread {self.thread} has more than 240 KiB of variables, or recurses"
+
+    def endless(self) -> str:
+        return (
+            f"endless: the {self.names.block} did not end in its time; "
+            f"thread {self.thread} is in a loop"
+        )
+
+    def resources(self) -> str:
+        return "the emulator could not get the memory for this launch"
+
+
+def error_of(report: Report, line: int, context: Context) -> EmulationError:
+    """Make the exception of a report.
+
+    Parameters
+    ----------
+    report : Report
+        What the runtime filled in.
+    line : int
+        The line of the source, 0 if it is not known.
+    context : Context
+        The launch.
+
+    Returns
+    -------
+    EmulationError
+        To be raised.
+    """
+    words = _Words(report, line, context)
+    failure, names = words.failure, context.words
+    sentence = getattr(words, failure.name.lower())()
+    other_line = report.other_line if report.other_line != line else 0
+    return names.error(
+        f"kernel {context.kernel!r}: {sentence}\n  in {names.block} {words.block}"
+        f"{words.source_line(line)}{words.source_line(other_line)}",
+        help=names.help.get(failure) or _HELP.get(failure),
+        kind=names.kinds.get(failure, failure.name.lower()),
+        kernel=context.kernel,
+        buffer=words.buffer,
+        index=words.index,
+        threads=(words.thread,) if words.other is None else (words.thread, words.other),
+        block=words.block,
+        line=line or None,
+    )

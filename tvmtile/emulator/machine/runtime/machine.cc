@@ -1,0 +1,503 @@
+#include "machine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0
+#endif
+
+// The module's own image: its constants are read by kernels, and are no buffer.
+extern "C" {
+extern const char __ehdr_start __attribute__((visibility("hidden")));
+extern const char _end __attribute__((visibility("hidden")));
+}
+
+namespace emulator {
+
+Machine* machine = nullptr;
+
+namespace {
+
+constexpr std::size_t kStackBytes = 256 * 1024;
+constexpr std::size_t kGuardBytes = 16 * 1024;
+constexpr std::uint64_t kWidestAccess = 16;  // bytes of an instruction of a thread
+
+std::uintptr_t image_start() { return reinterpret_cast<std::uintptr_t>(&__ehdr_start); }
+std::uintptr_t image_bytes() { return reinterpret_cast<std::uintptr_t>(&_end) - image_start(); }
+
+unsigned volume(const std::uint32_t (&extent)[3]) { return extent[0] * extent[1] * extent[2]; }
+
+void unflatten(std::uint64_t number, const std::uint32_t (&extent)[3], std::uint32_t (&position)[3]) {
+  position[0] = static_cast<std::uint32_t>(number % extent[0]);
+  position[1] = static_cast<std::uint32_t>(number / extent[0] % extent[1]);
+  position[2] = static_cast<std::uint32_t>(number / extent[0] / extent[1]);
+}
+
+bool same(const Site& one, const Site& other) {
+  return one.operation == other.operation && one.line == other.line &&
+         (one.name == other.name || std::strcmp(one.name, other.name) == 0);
+}
+
+template <std::size_t N>
+void copy_text(char (&to)[N], const char* from) {
+  std::strncpy(to, from, N - 1);
+  to[N - 1] = '\0';
+}
+
+}  // namespace
+
+// --- a launch
+
+Machine::Machine(const Launch& launch, Report& report, Statistics& statistics)
+    : launch_(launch), report_(report), statistics_(statistics) {
+  global_clock_.shared_by_blocks = true;
+  unsigned count = volume(launch.threads);
+  threads_.resize(count);
+  warps_.resize((count + kWarpSize - 1) / kWarpSize);
+  block_barrier_.members = count;
+  for (unsigned i = 0; i < warps_.size(); ++i) {
+    warps_[i].first = i * kWarpSize;
+    unsigned rest = count - warps_[i].first;
+    warps_[i].barrier.members = rest < kWarpSize ? rest : kWarpSize;
+  }
+  machine = this;
+}
+
+Machine::~Machine() {
+  machine = nullptr;
+  for (Thread& thread : threads_) release_fiber(thread.fiber);
+  release_fiber(scheduler_);
+  if (stacks_ != 0) munmap(reinterpret_cast<void*>(stacks_), threads_.size() * kStackBytes);
+}
+
+bool Machine::run() {
+  if (!place_buffers()) {
+    report_.failure = Failure::kResources;
+    return false;
+  }
+  std::uint64_t blocks =
+      std::uint64_t{launch_.grid[0]} * launch_.grid[1] * launch_.grid[2];
+  for (block_ = 0; block_ < blocks && !failed_; ++block_) {
+    prepare_block();
+    signals_.limit(launch_.seconds);
+    run_block();
+  }
+  if (failed_) return false;
+  copy_back();
+  count_traffic();
+  return true;
+}
+
+bool Machine::place_buffers() {
+  void* stacks = mmap(nullptr, threads_.size() * kStackBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED) return false;
+  stacks_ = reinterpret_cast<std::uintptr_t>(stacks);
+  for (const Thread& thread : threads_) {
+    // A stack that overflows must not reach the next thread's.
+    mprotect(reinterpret_cast<void*>(stack_of(thread)), kGuardBytes, PROT_NONE);
+  }
+  if (!memory_.reserve(launch_.buffer_count)) return false;
+  for (unsigned i = 0; i < launch_.buffer_count; ++i) {
+    const BufferArgument& buffer = launch_.buffers[i];
+    Region* region = memory_.add_global(i, buffer.name, reinterpret_cast<std::uintptr_t>(buffer.host),
+                                        buffer.bytes, buffer.element_bytes, buffer.writable != 0,
+                                        buffer.tracked != 0);
+    if (region == nullptr) return false;
+    std::memcpy(reinterpret_cast<void*>(region->data), buffer.host, buffer.bytes);
+  }
+  for (unsigned i = 0; i < launch_.binding_count; ++i) {
+    const Binding& binding = launch_.bindings[i];
+    void* address;
+    if (binding.buffer >= 0) {
+      address = reinterpret_cast<void*>(memory_.global()[binding.buffer].data + binding.offset);
+    } else {
+      address = allocate_shared(binding.name, 0, binding.bytes, binding.element_bytes,
+                                     kWidestAccess);
+    }
+    if (address == nullptr) return false;
+    arguments_.push_back(address);
+  }
+  return true;
+}
+
+void Machine::copy_back() {
+  for (unsigned i = 0; i < launch_.buffer_count; ++i) {
+    const BufferArgument& buffer = launch_.buffers[i];
+    const Region& region = memory_.global()[i];
+    if (region.bytes_written == 0) continue;
+    std::memcpy(buffer.host, reinterpret_cast<void*>(region.data), buffer.bytes);
+  }
+}
+
+void Machine::count_traffic() {
+  for (const Region& region : memory_.global()) {
+    statistics_.global_bytes_read += region.bytes_read;
+    statistics_.global_bytes_written += region.bytes_written;
+    statistics_.global_reads += region.reads;
+    statistics_.global_writes += region.writes;
+  }
+  for (const Region& region : memory_.shared()) {
+    statistics_.shared_bytes_read += region.bytes_read;
+    statistics_.shared_bytes_written += region.bytes_written;
+    statistics_.shared_reads += region.reads;
+    statistics_.shared_writes += region.writes;
+  }
+}
+
+// --- a block
+
+void Machine::prepare_block() {
+  global_clock_.next_block();
+  shared_clock_.next_block();
+  block_starts_.push_back(global_clock_.block_start);
+  block_barrier_.waiting = block_barrier_.finished = 0;
+  for (Warp& warp : warps_) {
+    warp.barrier.waiting = warp.barrier.finished = 0;
+  }
+  for (unsigned i = 0; i < threads_.size(); ++i) {
+    Thread& thread = threads_[i];
+    ThreadContext& context = thread.context;
+    unflatten(i, launch_.threads, context.position);
+    unflatten(block_, launch_.grid, context.block_position);
+    std::memcpy(context.threads, launch_.threads, sizeof context.threads);
+    std::memcpy(context.grid, launch_.grid, sizeof context.grid);
+    context.index = i;
+    context.lane = i % kWarpSize;
+    context.warp = i / kWarpSize;
+    context.warps = static_cast<unsigned>(warps_.size());
+    thread.state = Thread::State::kReady;
+    release_fiber(thread.fiber);
+    prepare_fiber(thread.fiber, reinterpret_cast<void*>(stack_of(thread)), kStackBytes, run_thread);
+  }
+}
+
+void Machine::run_block() {
+  current_ = &threads_[0];
+  switch_fiber(scheduler_, current_->fiber);
+  current_ = nullptr;
+}
+
+void Machine::run_thread() {
+  Thread& thread = machine->current();
+  in_runtime = 0;
+  machine->launch_.entry(machine->arguments_.data(), thread.context);
+  in_runtime = 1;
+  machine->finish(thread);
+}
+
+void Machine::finish(Thread& thread) {
+  thread.state = Thread::State::kFinished;
+  Barrier& warp = warps_[thread.context.warp].barrier;
+  for (Barrier* barrier : {&warp, &block_barrier_}) {
+    if (barrier->waiting != 0) fail_divergence(*barrier->waiter, barrier->waiter->site, thread);
+    if (barrier->finished++ == 0) barrier->finisher = &thread;
+  }
+  if (block_barrier_.finished == block_barrier_.members &&
+      never_written_.failure != Failure::kNone) {
+    fail();
+  }
+  Thread* next = next_ready(thread);
+  if (next != nullptr) go_on(thread, next);
+  switch_fiber(thread.fiber, scheduler_);
+  __builtin_unreachable();
+}
+
+// The next thread to run: one of the same warp while there is one, so that operations of
+// warps are over soon.
+Thread* Machine::next_ready(const Thread& after) {
+  const Warp& warp = warps_[after.context.warp];
+  unsigned members = warp.barrier.members;
+  for (unsigned i = 1; i < members; ++i) {
+    Thread& thread = threads_[warp.first + (after.context.lane + i) % members];
+    if (thread.state == Thread::State::kReady) return &thread;
+  }
+  std::size_t count = threads_.size();
+  for (std::size_t i = 1; i < count; ++i) {
+    std::size_t index = after.context.index + i;
+    Thread& thread = threads_[index < count ? index : index - count];
+    if (thread.state == Thread::State::kReady) return &thread;
+  }
+  return nullptr;
+}
+
+void Machine::go_on(Thread& from, Thread* to) {
+  current_ = to;
+  switch_fiber(from.fiber, to == nullptr ? scheduler_ : to->fiber);
+}
+
+// --- barrier
+
+void Machine::arrive(Thread& thread, const Site& site, Barrier& barrier) {
+  if (barrier.finished != 0) fail_divergence(thread, site, *barrier.finisher);
+  if (barrier.waiting != 0 && !same(barrier.waiter->site, site)) {
+    fail_divergence(thread, site, *barrier.waiter);
+  }
+  if (barrier.waiting++ == 0) barrier.waiter = &thread;
+}
+
+void Machine::release(Warp& warp) {
+  warp.barrier.waiting = 0;
+  for (unsigned i = 0; i < warp.barrier.members; ++i) {
+    threads_[warp.first + i].state = Thread::State::kReady;
+  }
+}
+
+void Machine::warp_collective(const Site& site, void* payload, Collective execute) {
+  Thread& thread = *current_;
+  Warp& warp = warps_[thread.context.warp];
+  thread.site = site;
+  arrive(thread, site, warp.barrier);
+  warp.payloads[thread.context.lane] = payload;
+  if (warp.barrier.waiting != warp.barrier.members) {
+    thread.state = Thread::State::kWaiting;
+    go_on(thread, next_ready(thread));
+    return;
+  }
+  ++statistics_.operations[site.operation];
+  // On this thread's stack, which code that is instrumented may read.
+  void* payloads[kWarpSize];
+  std::memcpy(payloads, warp.payloads, sizeof payloads);
+  collective_ = true;
+  execute(site, payloads, warp.barrier.members);
+  collective_ = false;
+  release(warp);
+}
+
+void Machine::block_barrier(const Site& site, unsigned memory) {
+  Thread& thread = *current_;
+  thread.site = site;
+  arrive(thread, site, warps_[thread.context.warp].barrier);
+  arrive(thread, site, block_barrier_);
+  if (block_barrier_.waiting != block_barrier_.members) {
+    thread.state = Thread::State::kWaiting;
+    go_on(thread, next_ready(thread));
+    return;
+  }
+  if (never_written_.failure != Failure::kNone) fail();
+  ++statistics_.operations[site.operation];
+  if (memory & kMemoryGlobal) ++global_clock_.epoch;
+  if (memory & kMemoryShared) ++shared_clock_.epoch;
+  block_barrier_.waiting = 0;
+  for (Warp& warp : warps_) release(warp);
+}
+
+void Machine::warp_barrier_passed(unsigned memory) {
+  unsigned warp = current_->context.warp;
+  if (memory & kMemoryGlobal) ++global_clock_.phase[warp];
+  if (memory & kMemoryShared) ++shared_clock_.phase[warp];
+}
+
+// --- memory
+
+void* Machine::shared_variable(const char* name, int line, std::size_t bytes,
+                                    std::size_t element_bytes, std::size_t alignment) {
+  for (const Region& region : memory_.shared()) {
+    if (region.line == line && std::strcmp(region.name, name) == 0) {
+      return reinterpret_cast<void*>(region.data);
+    }
+  }
+  void* data = allocate_shared(name, line, bytes, element_bytes, alignment);
+  if (data == nullptr) {
+    Report& report = begin_report(Failure::kResources, *current_);
+    report.line = line;
+    fail();
+  }
+  if (statistics_.shared_memory > launch_.shared_memory_limit) {
+    Report& report = begin_report(Failure::kSharedMemory, *current_);
+    copy_text(report.buffer, name);
+    report.buffer_bytes = bytes;
+    report.size = statistics_.shared_memory;
+    report.line = line;
+    fail();
+  }
+  return data;
+}
+
+void* Machine::allocate_shared(const char* name, int line, std::uint64_t bytes,
+                                    std::uint64_t element_bytes, std::uint64_t alignment) {
+  Region* region = memory_.add_shared(name, line, bytes, element_bytes, alignment);
+  if (region == nullptr) return nullptr;
+  statistics_.shared_memory += (bytes + 15) / 16 * 16;
+  return reinterpret_cast<void*>(region->data);
+}
+
+std::uintptr_t Machine::stack_of(const Thread& thread) const {
+  return stacks_ + (&thread - threads_.data()) * kStackBytes;
+}
+
+// Its stack, and the constants of the module. Work for a whole warp uses the stacks of all.
+bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const {
+  if (address - stack_of(thread) <= kStackBytes - size) return true;
+  if (address - image_start() <= image_bytes() - size) return true;
+  return collective_ && address - stacks_ < threads_.size() * kStackBytes;
+}
+
+void Machine::access(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                     Access access, std::uintptr_t instruction, int line) {
+  if (!memory_.contains(address)) {
+    if (is_private(thread, address, size)) return;
+    fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
+  }
+  Region* region = memory_.find(address);
+  if (region == nullptr || size > region->bytes ||
+      address - region->data > region->bytes - size) {
+    fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
+  }
+  const std::uint64_t instructions = collective_ ? 0 : (size + kWidestAccess - 1) / kWidestAccess;
+  if (is_read(access)) {
+    region->bytes_read += size;
+    region->reads += instructions;
+  } else {
+    region->bytes_written += size;
+    region->writes += instructions;
+    if (!region->writable) {
+      fail_access(Failure::kReadOnly, thread, address, size, access, instruction, line);
+    }
+  }
+  if (region->cells != nullptr) {
+    check_races(thread, *region, address - region->data, size, access, instruction, line);
+  }
+}
+
+void Machine::check_races(const Thread& thread, const Region& region, std::uint64_t offset,
+                          std::uint64_t size, Access access, std::uintptr_t instruction,
+                          int line) {
+  const bool shared = region.space == Space::kShared;
+  const Clock& clock = shared ? shared_clock_ : global_clock_;
+  const Stamp now = clock.now(thread.context.index, is_atomic(access));
+  for (std::uint64_t i = offset; i < offset + size; ++i) {
+    Cell& cell = region.cells[i];
+    if (shared && is_read(access) && !clock.in_this_block(cell.write)) {
+      note_never_written(thread, region.data + i, size - (i - offset), access, instruction, line);
+    }
+    bool both_atomic = is_atomic(access) && cell.write.atomic();
+    if (!both_atomic && clock.concurrent(cell.write, now)) {
+      fail_race(thread, region.data + i, size - (i - offset), access, cell.write,
+                cell.write.atomic() ? Access::kAtomicWrite : Access::kWrite, instruction, line);
+    }
+    if (is_read(access)) {
+      // What an atomic read races with is a plain write, which finds the write part of atomics.
+      if (access == Access::kRead) cell.note_read(clock, now);
+      continue;
+    }
+    Stamp reader = cell.concurrent_reader(clock, now);
+    if (reader.epoch() != 0) {
+      fail_race(thread, region.data + i, size - (i - offset), access, reader, Access::kRead,
+                instruction, line);
+    }
+    cell.write = now;
+  }
+}
+
+// --- failures
+
+bool Machine::is_guard(std::uintptr_t address) const {
+  const std::uintptr_t offset = address - stacks_;
+  return offset < threads_.size() * kStackBytes && offset % kStackBytes < kGuardBytes;
+}
+
+bool Machine::is_in_image(std::uintptr_t address) const {
+  return address - image_start() < image_bytes();
+}
+
+void Machine::fail_at(Failure failure, std::uintptr_t instruction) {
+  in_runtime = 1;
+  // A line is looked up by the address that follows an instruction.
+  begin_report(failure, *current_).instruction = instruction + 1 - image_start();
+  fail();
+}
+
+Report& Machine::begin_report(Failure failure, const Thread& thread) {
+  report_.failure = failure;
+  report_.space = -1;
+  report_.thread = static_cast<std::int32_t>(thread.context.index);
+  report_.other_thread = -1;
+  unflatten(block_, launch_.grid, report_.block);
+  std::memcpy(report_.other_block, report_.block, sizeof report_.block);
+  return report_;
+}
+
+void Machine::describe_memory(std::uintptr_t address, std::uint64_t size) {
+  report_.size = size;
+  Region* region = memory_.contains(address) ? memory_.find(address) : nullptr;
+  if (region == nullptr) return;
+  report_.space = static_cast<std::int32_t>(region->space);
+  report_.offset = static_cast<std::int64_t>(address - region->data);
+  report_.buffer_bytes = region->bytes;
+  report_.element_bytes = region->element_bytes;
+  copy_text(report_.buffer, region->name);
+}
+
+void Machine::fail() {
+  // What came of a value that was never written is not the mistake; a race may be why.
+  if (never_written_.failure != Failure::kNone && report_.failure != Failure::kRace) {
+    report_ = never_written_;
+  }
+  failed_ = true;
+  Thread& thread = *current_;
+  switch_fiber(thread.fiber, scheduler_);
+  __builtin_unreachable();
+}
+
+void Machine::fail_divergence(const Thread& thread, const Site& site, const Thread& other) {
+  Report& report = begin_report(Failure::kDivergence, thread);
+  report.line = site.line;
+  copy_text(report.operation, site.name);
+  report.other_thread = static_cast<std::int32_t>(other.context.index);
+  if (other.state != Thread::State::kFinished) {
+    report.other_line = other.site.line;
+    copy_text(report.other_operation, other.site.name);
+  }
+  fail();
+}
+
+Report& Machine::begin_access_report(Failure failure, const Thread& thread, std::uintptr_t address,
+                                     std::uint64_t size, Access access, std::uintptr_t instruction,
+                                     int line) {
+  Report& report = begin_report(failure, thread);
+  describe_memory(address, size);
+  report.access = access;
+  report.instruction = instruction - image_start();
+  report.line = line;
+  return report;
+}
+
+void Machine::fail_access(Failure failure, const Thread& thread, std::uintptr_t address,
+                          std::uint64_t size, Access access, std::uintptr_t instruction, int line) {
+  begin_access_report(failure, thread, address, size, access, instruction, line);
+  fail();
+}
+
+// Another thread may be about to write it: a missing barrier then, which that write will show.
+void Machine::note_never_written(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                                 Access access, std::uintptr_t instruction, int line) {
+  if (never_written_.failure != Failure::kNone) return;
+  never_written_ = begin_access_report(Failure::kUninitialized, thread, address, size, access,
+                                       instruction, line);
+  report_ = Report();
+}
+
+void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint64_t size,
+                        Access access, Stamp other, Access other_access,
+                        std::uintptr_t instruction, int line) {
+  Report& report =
+      begin_access_report(Failure::kRace, thread, address, size, access, instruction, line);
+  report.other_access = other_access;
+  report.other_thread = static_cast<std::int32_t>(other.thread());
+  if (report.space == static_cast<std::int32_t>(Space::kGlobal)) {
+    unflatten(block_of(other), launch_.grid, report.other_block);
+  }
+  fail();
+}
+
+// The number of the block that made an access to global memory.
+std::uint64_t Machine::block_of(Stamp stamp) const {
+  auto next = std::upper_bound(block_starts_.begin(), block_starts_.end(), stamp.epoch());
+  return static_cast<std::uint64_t>(next - block_starts_.begin()) - 1;
+}
+
+}  // namespace emulator

@@ -1,0 +1,84 @@
+// The memory that kernels may touch, and what every access is checked against.
+//
+// Buffers lie 4 GiB apart in reserved address space, so that the upper half of an address names the
+// buffer: an access that misses its buffer by less than 2 GiB, to either side, is known to be out of
+// bounds and whose it was.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "shadow.h"
+
+namespace emulator {
+
+enum class Space : int { kGlobal, kShared };
+
+struct Region {
+  const char* name = "";
+  Space space = Space::kGlobal;
+  int line = 0;  // where a shared variable is declared
+  std::uintptr_t data = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t element_bytes = 1;
+  bool writable = true;
+  Cell* cells = nullptr;  // one a byte; none where nothing can race
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_written = 0;
+  std::uint64_t reads = 0;  // instructions of threads; those of matrices are counted as such
+  std::uint64_t writes = 0;
+};
+
+class Memory {
+ public:
+  ~Memory();
+
+  // Reserves address space for `global` buffers and for the block's variables.
+  bool reserve(unsigned global);
+
+  // Places buffer number `index`. Its address keeps `host`'s remainder modulo 16, so that a view
+  // into an array is aligned as the view is.
+  Region* add_global(unsigned index, const char* name, std::uintptr_t host, std::uint64_t bytes,
+                     std::uint64_t element_bytes, bool writable, bool tracked);
+
+  // Places a variable at a multiple of `alignment`, which is none of a wider vector's.
+  Region* add_shared(const char* name, int line, std::uint64_t bytes,
+                          std::uint64_t element_bytes, std::uint64_t alignment);
+
+  bool contains(std::uintptr_t address) const { return address - base_ < span_; }
+
+  // The region that an address in reserved space belongs to, or is nearest to.
+  Region* find(std::uintptr_t address) {
+    std::uint64_t offset = address - base_;
+    if (offset >= kSlot) return &global_[(offset >> kSlotBits) - 1];
+    std::uint64_t index = offset >> kVariableBits;
+    if (index >= shared_.size()) index = shared_.size() - 1;
+    return shared_.empty() ? nullptr : &shared_[index];
+  }
+
+  std::vector<Region>& shared() { return shared_; }
+  std::vector<Region>& global() { return global_; }
+
+ private:
+  static constexpr unsigned kSlotBits = 32;
+  static constexpr std::uint64_t kSlot = std::uint64_t{1} << kSlotBits;
+  // Shared variables, of 32 KiB at most together, share the first slot.
+  static constexpr unsigned kVariableBits = 24;
+  static constexpr std::uint64_t kVariable = std::uint64_t{1} << kVariableBits;
+
+  Cell* add_cells(std::uint64_t bytes);
+  bool commit(std::uintptr_t address, std::uint64_t bytes);
+
+  std::uintptr_t base_ = 0;
+  std::uint64_t span_ = 0;
+  std::vector<Region> global_;
+  std::vector<Region> shared_;
+  struct Mapping {
+    void* address;
+    std::size_t bytes;
+  };
+  std::vector<Mapping> shadows_;
+};
+
+}  // namespace emulator

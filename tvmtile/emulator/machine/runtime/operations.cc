@@ -1,0 +1,77 @@
+// The operations of runtime.h and of launch.h, as the kernels and Python call them.
+#include <cstring>
+
+#include "machine.h"
+
+namespace emulator {
+
+unsigned this_lane() { return machine->current().context.lane; }
+
+unsigned this_warp_size() { return machine->warp_size(); }
+
+namespace {
+
+// While it lives, the runtime is not left for a signal. Threads that meet take turns in it.
+struct InRuntime {
+  explicit InRuntime(const Site& site) : line(site.line) { in_runtime = 1; }
+  ~InRuntime() {
+    if (time_is_up) {
+      machine->begin_report(Failure::kEndless, machine->current()).line = line;
+      machine->fail();
+    }
+    in_runtime = 0;
+  }
+  int line;
+};
+
+}  // namespace
+
+void warp_collective(const Site& site, void* payload, Collective execute) {
+  InRuntime here(site);
+  machine->warp_collective(site, payload, execute);
+}
+
+void block_barrier(const Site& site, unsigned memory) {
+  InRuntime here(site);
+  machine->block_barrier(site, memory);
+}
+
+void warp_barrier(const Site& site, unsigned memory) {
+  InRuntime here(site);
+  Collective order = [](const Site&, void* const* payloads, unsigned) {
+    machine->warp_barrier_passed(*static_cast<unsigned*>(payloads[0]));
+  };
+  machine->warp_collective(site, &memory, order);
+}
+
+void* shared_variable(const char* name, int line, std::size_t bytes,
+                           std::size_t element_bytes, std::size_t alignment) {
+  InRuntime here({kBlockBarrier, name, line});
+  return machine->shared_variable(name, line, bytes, element_bytes, alignment);
+}
+
+void fail_invalid_lane(const Site& site, unsigned lane) {
+  Report& report = machine->begin_report(Failure::kInvalidLane, machine->current());
+  report.line = site.line;
+  report.offset = lane;
+  std::strncpy(report.operation, site.name, sizeof report.operation - 1);
+  machine->fail();
+}
+
+void fail_not_uniform(const Site& site, const char* argument, unsigned lane) {
+  Report& report = machine->begin_report(Failure::kNotUniform, machine->current());
+  report.line = site.line;
+  report.other_thread = static_cast<std::int32_t>(
+      machine->current().context.warp * kWarpSize + lane);
+  std::strncpy(report.operation, site.name, sizeof report.operation - 1);
+  std::strncpy(report.other_operation, argument, sizeof report.other_operation - 1);
+  machine->fail();
+}
+
+}  // namespace emulator
+
+extern "C" __attribute__((visibility("default"))) int emulator_launch(
+    const emulator::Launch* launch, emulator::Report* report, emulator::Statistics* statistics) {
+  emulator::Machine machine(*launch, *report, *statistics);
+  return machine.run() ? 0 : 1;
+}

@@ -1,0 +1,119 @@
+"""What the Metal specification forbids and C++ allows, as far as tokens tell.
+
+The rest of Metal's rules the host's compiler checks, by the emulator's headers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tvmtile.emulator.metal.lexer import Token
+from tvmtile.emulator.metal.signature import KernelSignature, Parameter
+from tvmtile.errors import MetalCompileError
+
+__all__ = ["LAST_BUFFER", "check_restrictions"]
+
+LAST_BUFFER = 30
+"""The highest index of a buffer, of the 31 that a kernel takes."""
+
+_LACKING = frozenset(
+    (
+        "catch",
+        "double",
+        "dynamic_cast",
+        "goto",
+        "new",
+        "thread_local",
+        "throw",
+        "try",
+        "typeid",
+        "virtual",
+    )
+)
+# Types that are keywords of Metal and names in the emulator's headers.
+_KEYWORDS = frozenset(
+    (
+        *(
+            "bfloat",
+            "half",
+            "uchar",
+            "uint",
+            "ulong",
+            "ushort",
+            "device",
+            "constant",
+            "threadgroup",
+        ),
+        *(f"{t}{n}" for t in ("half", "bfloat", "float", "int", "uint") for n in (2, 3, 4)),
+    )
+)
+_LONG_LONG = re.compile(r"(?:0[xX][0-9a-fA-F']+|[0-9']+)(?:[uU]?(?:ll|LL)|(?:ll|LL)[uU])")
+_DECLARED_BEFORE = frozenset(("=", ";", ",", ")", "["))
+
+
+def check_restrictions(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> None:
+    """Refuse what Apple's compiler refuses, and the host's would take.
+
+    Parameters
+    ----------
+    tokens : sequence of Token
+        The whole source.
+    kernels : sequence of KernelSignature
+        Its kernels.
+
+    Raises
+    ------
+    MetalCompileError
+        If the source uses what Metal lacks, calls a variable like a type, has an atomic float in
+        threadgroup memory, or a kernel takes more buffers than there are.
+    """
+    code = [token for token in tokens if token.kind != "space"]
+    for kernel in kernels:
+        for parameter in (*kernel.buffers, *kernel.threadgroup_buffers):
+            _check_index(kernel, parameter)
+    for i, token in enumerate(code):
+        texts = [t.text for t in code[max(i - 1, 0) : i + 2]]
+        before, after = texts[0] if i else "", texts[-1] if i + 1 < len(code) else ""
+        wrong = _wrong(token, before, after)
+        if wrong is not None:
+            raise _error(wrong, tokens, token.line)
+
+
+def _wrong(token: Token, before: str, after: str) -> str | None:
+    text = token.text
+    if token.kind == "number":
+        return f"{text}: Metal has no long long" if _LONG_LONG.fullmatch(text) else None
+    if token.kind != "name":
+        return None
+    if text in _LACKING:
+        return f"Metal has no {text!r}"
+    if text == before == "long":
+        return "Metal has no long long"
+    if text in _KEYWORDS and after in _DECLARED_BEFORE and _is_type(before):
+        return f"{text!r} is the name of a type: a variable can't have it"
+    if text == "atomic_float" and before == "threadgroup":
+        return "atomic_float is for device memory"
+    return None
+
+
+def _is_type(text: str) -> bool:
+    """Whether a name that follows is declared: after a type, a pointer or a reference."""
+    return text in _KEYWORDS | {"bool", "char", "float", "int", "long", "short", "auto"}
+
+
+def _check_index(kernel: KernelSignature, parameter: Parameter) -> None:
+    if parameter.index is not None and parameter.index > LAST_BUFFER:
+        kind = "threadgroup" if parameter.space == "threadgroup" else "buffer"
+        raise MetalCompileError(
+            f"the Metal source does not compile: kernel {kernel.name!r} has {parameter.name!r} at "
+            f"[[{kind}({parameter.index})]], where {LAST_BUFFER} is the last",
+            help="pass several of its tensors as views of one",
+        )
+
+
+def _error(wrong: str, tokens: Sequence[Token], line: int) -> MetalCompileError:
+    source = "".join(token.text for token in tokens).splitlines()
+    return MetalCompileError(
+        f"the Metal source does not compile: {wrong}\n  line {line}: {source[line - 1].strip()}"
+    )

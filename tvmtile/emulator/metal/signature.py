@@ -1,0 +1,213 @@
+"""What the kernels of a Metal source take: their parameters, and how a launch fills them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tvmtile.emulator.metal.lexer import Token, closing, split_at_commas, text_of
+
+__all__ = ["BUILTIN_ATTRIBUTES", "KernelSignature", "Parameter", "StructField", "find_kernels"]
+
+# What a kernel may ask about its thread, in terms of the runtime's `context`: three arguments of
+# emulator::attribute<T>.
+BUILTIN_ATTRIBUTES = {
+    "thread_position_in_threadgroup": "context.position[{i}]",
+    "threadgroup_position_in_grid": "context.block_position[{i}]",
+    "thread_position_in_grid": (
+        "context.block_position[{i}] * context.threads[{i}] + context.position[{i}]"
+    ),
+    "threads_per_threadgroup": "context.threads[{i}]",
+    "dispatch_threads_per_threadgroup": "context.threads[{i}]",
+    "threadgroups_per_grid": "context.grid[{i}]",
+    "threads_per_grid": "context.grid[{i}] * context.threads[{i}]",
+    "grid_size": "context.grid[{i}] * context.threads[{i}]",
+    "grid_origin": "0",
+    "thread_index_in_threadgroup": "context.index",
+    "thread_index_in_simdgroup": "context.lane",
+    "simdgroup_index_in_threadgroup": "context.warp",
+    "threads_per_simdgroup": "emulator::kWarpSize",
+    "thread_execution_width": "emulator::kWarpSize",
+    "simdgroups_per_threadgroup": "context.warps",
+    "dispatch_simdgroups_per_threadgroup": "context.warps",
+}
+_ADDRESS_SPACES = ("device", "constant", "threadgroup", "thread")
+
+
+@dataclass(frozen=True)
+class StructField:
+    """A field of a struct: the name of its type, and its own."""
+
+    type: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's name.
+    declared : str
+        Its type as written, without qualifiers such as `device` and `const`: "half4", "args_t".
+    type : str
+        Its whole type: "device const half4*".
+    space : str or None
+        The address space of what it points or refers to; None for an attribute.
+    index : int or None
+        Its place in the table of buffers, or of threadgroup memory.
+    attribute : str or None
+        What it asks about the thread, "thread_position_in_grid".
+    is_reference : bool
+        Whether it is a reference.
+    is_const : bool
+        Whether the kernel can't write to it.
+    """
+
+    name: str
+    declared: str
+    type: str
+    space: str | None = None
+    index: int | None = None
+    attribute: str | None = None
+    is_reference: bool = False
+    is_const: bool = False
+
+
+@dataclass(frozen=True)
+class KernelSignature:
+    """A kernel's name and parameters, and where it begins."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    line: int
+    argument_struct: tuple[StructField, ...] | None = None
+
+    @property
+    def buffers(self) -> tuple[Parameter, ...]:
+        """The parameters that buffers are bound to, by their index."""
+        bound = [p for p in self.parameters if p.space in {"device", "constant"}]
+        return tuple(sorted(bound, key=lambda p: p.index or 0))
+
+    @property
+    def threadgroup_buffers(self) -> tuple[Parameter, ...]:
+        """The parameters that the host gives threadgroup memory to, by their index."""
+        bound = [p for p in self.parameters if p.space == "threadgroup"]
+        return tuple(sorted(bound, key=lambda p: p.index or 0))
+
+
+def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
+    """Find every kernel function of a source.
+
+    Parameters
+    ----------
+    tokens : sequence of Token
+        The whole source.
+
+    Returns
+    -------
+    list of KernelSignature
+        In the order of the source.
+    """
+    code = [token for token in tokens if token.kind != "space"]
+    structs = _find_structs(code)
+    kernels = []
+    for i, token in enumerate(code):
+        if token.text != "kernel":
+            continue
+        name = i + 1
+        while name + 1 < len(code) and code[name + 1].text != "(":
+            name += 1
+        if name + 1 >= len(code):
+            break
+        end = closing(code, name + 1)
+        parameters = _number([_parameter(p) for p in split_at_commas(code[name + 2 : end])])
+        # TVM puts a kernel's scalars into a struct that it names after the kernel.
+        scalars = f"{code[name].text}_args_t"
+        struct = structs.get(scalars) if scalars in {p.declared for p in parameters} else None
+        kernels.append(KernelSignature(code[name].text, parameters, token.line, struct))
+    return kernels
+
+
+def _find_structs(code: Sequence[Token]) -> dict[str, tuple[StructField, ...]]:
+    """The fields of structs of plain fields; a struct that has anything else is left out."""
+    structs = {}
+    for i in range(len(code) - 2):
+        if code[i].text != "struct" or code[i + 2].text != "{":
+            continue
+        body = [token.text for token in code[i + 3 : closing(code, i + 2)]]
+        if not {"(", "{"} & set(body):
+            structs[code[i + 1].text] = _plain_fields(body)
+    return structs
+
+
+def _plain_fields(body: Sequence[str]) -> tuple[StructField, ...]:
+    fields = []
+    declaration: list[str] = []
+    for text in body:
+        if text != ";":
+            declaration.append(text)
+            continue
+        if len(declaration) > 1:
+            fields.append(StructField(declaration[0], declaration[1]))
+        declaration = []
+    return tuple(fields)
+
+
+def _parameter(tokens: Sequence[Token]) -> Parameter:
+    attribute, number = _attribute(tokens)
+    plain = _without_attributes(tokens)
+    texts = [token.text for token in plain]
+    name = texts.pop()
+    pointee = texts[: next((i for i, text in enumerate(texts) if text in "*&"), len(texts))]
+    space = next((text for text in texts if text in _ADDRESS_SPACES), None)
+    declared = [t for t in texts if t not in (*_ADDRESS_SPACES, "const", "volatile", "*", "&")]
+    return Parameter(
+        name,
+        "".join(declared),
+        " ".join(texts),
+        space,
+        number,
+        attribute if space is None else None,
+        texts[-1] == "&",
+        space == "constant" or "const" in pointee,
+    )
+
+
+def _attribute(tokens: Sequence[Token]) -> tuple[str | None, int | None]:
+    for i, token in enumerate(tokens):
+        if token.text != "[[":
+            continue
+        inside = tokens[i + 1 : closing(tokens, i)]
+        number = int(inside[2].text) if len(inside) > 2 and inside[1].text == "(" else None
+        return text_of(inside[:1]), number
+    return None, None
+
+
+def _without_attributes(tokens: Sequence[Token]) -> list[Token]:
+    kept: list[Token] = []
+    i = 0
+    while i < len(tokens):
+        if tokens[i].text == "[[":
+            i = closing(tokens, i)
+        else:
+            kept.append(tokens[i])
+        i += 1
+    return kept
+
+
+def _number(parameters: Sequence[Parameter]) -> tuple[Parameter, ...]:
+    """Give the buffers without a number the lowest that is free, as Metal does."""
+    taken = {(p.space == "threadgroup", p.index) for p in parameters if p.index is not None}
+    numbered = []
+    for parameter in parameters:
+        if parameter.space is None or parameter.index is not None:
+            numbered.append(parameter)
+            continue
+        shared = parameter.space == "threadgroup"
+        index = next(i for i in range(len(parameters)) if (shared, i) not in taken)
+        taken.add((shared, index))
+        numbered.append(replace(parameter, index=index))
+    return tuple(numbered)
