@@ -43,10 +43,11 @@ test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile 
 	@$(PYTEST) --maxprocesses 4 --all-architectures -k 'gpu or cuda' \
 	  tests/gpu tests/cuda tests/tileop tests/metal $(PYTEST_ARGS)
 
-lint: venv ## ruff check, ruff format --check, mypy
+lint: venv ## ruff check, ruff format --check, mypy, the layers of imports
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
 
 format: venv ## let ruff fix and format what it can
 	@$(BIN)/ruff check --fix-only .
@@ -58,7 +59,7 @@ docs: venv ## generate the language reference
 	@$(BIN)/python docs/build.py
 
 clean: ## remove caches and build outputs
-	@rm -rf build dist docs/_build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist docs/_build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## and the environment

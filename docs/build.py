@@ -35,7 +35,7 @@ BENCHMARKS = {
 
 # Where a module's names stand. What is in no topic comes after them.
 TOPICS = {
-    "Functions and macros": ["frontend.entry"],
+    "Functions and macros": ["entry"],
     "Parameters": ["tensor"],
     "Kernels": ["kernel"],
     "Memory": ["allocate", "variables", "views", "tileop.reducer"],
@@ -98,7 +98,7 @@ def language_names() -> dict[str, list[tuple[str, Any]]]:
             continue
         if isinstance(value, str):  # a dtype
             continue
-        short = home.removeprefix("tvmtile.").removeprefix("language.")
+        short = home.removeprefix("tvmtile.").removeprefix("language.").removeprefix("frontend.")
         by_module.setdefault(short, []).append((name, value))
     topics = {
         topic: [pair for module in modules for pair in sorted(by_module.pop(module, []))]
@@ -117,7 +117,7 @@ def _first_name(value: Any, entries: list[tuple[str, Any]]) -> str:
 
 def dtype_lines() -> list[str]:
     """The scalar dtypes in one line, and how vectors are named."""
-    dtypes = importlib.import_module("tvmtile.language.dtypes")
+    dtypes = importlib.import_module("tvmtile.frontend.dtypes")
     scalars = [name for name in dtypes.dtype_names() if not re.search(r"\dx\d+$", name)]
     return [
         ", ".join(f"`T.{name}`" for name in scalars) + ".",

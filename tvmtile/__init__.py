@@ -43,7 +43,7 @@ __all__ = [
 
 _LAZY = {
     "CompiledArtifact": "jit",
-    "DataType": "language.dtypes",
+    "DataType": "frontend.dtypes",
     "JITKernel": "jit",
     "Kernel": "jit",
     "PassConfigKey": "transform",

@@ -61,7 +61,7 @@ def _call(name: str, *args: Any) -> Any:
     from tvm.ir import Call
 
     import tvmtile.tileop  # noqa: F401 - defines the operators
-    from tvmtile.tileop.registry import operator_of
+    from tvmtile.ir.operators import operator_of
 
     call = Call(f"tvmtile.{name}", list(args), ret_ty="void")
     op = operator_of(call)
@@ -106,7 +106,7 @@ def _show(function: str, *args: Any) -> None:
 
 def _report_out_of_bounds(*args: Any) -> None:
     """For the option `tvmtile.check_indices`."""
-    from tvmtile.passes.insert_index_checks import report_out_of_bounds
+    from tvmtile.passes.cpu.insert_index_checks import report_out_of_bounds
 
     report_out_of_bounds(*args)
 

@@ -23,8 +23,8 @@ from tvmtile.codegen.metal_arrays import KeepElements
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
 from tvmtile.errors import UnknownTarget, hide_internal_frames
+from tvmtile.ir.kernels import is_tile_program
 from tvmtile.passes import (
-    AllocateInLoops,
     BindExtents,
     CallImportedFunctions,
     CheckAccumulators,
@@ -41,12 +41,14 @@ from tvmtile.passes import (
     DistributeParallel,
     DoScalarsOnce,
     DropIdleGroups,
+    ElideSharedStaging,
     FlattenShared,
     FragmentToSimdgroup,
     GuardGlobalAccess,
     HideTruncationsOnCpu,
     InferLayout,
     InjectPipeline,
+    InlineSingleTripLoops,
     InsertBarriers,
     InsertIndexChecks,
     InterchangeLoopsOnCpu,
@@ -58,6 +60,7 @@ from tvmtile.passes import (
     LowerAssertionsOnCuda,
     LowerCudaFunctions,
     LowerElementOp,
+    LowerExits,
     LowerExtremaOnCpu,
     LowerIntegerCastsOnCuda,
     LowerMathOnCpu,
@@ -68,7 +71,6 @@ from tvmtile.passes import (
     LowerTileOp,
     LowerWaitsOnCuda,
     NameDivisions,
-    OrderBlocks,
     PadSharedRows,
     PlaceFragments,
     PlaceMemoryOnCpu,
@@ -77,23 +79,21 @@ from tvmtile.passes import (
     PlanPipeline,
     PlanSharedMemory,
     PlanUnrolling,
-    ReadFromDevice,
     ReduceAccumulations,
-    RunSingleIterations,
     SerializeThreads,
     SerializeVectors,
     ShortCircuitOnCpu,
+    SinkSharedAllocations,
     SplitReducers,
     StageOverlaps,
-    StructureExits,
+    SwizzleBlockIdx,
     SwizzleShared,
     UnswitchConditions,
     WidenIndices,
     WrapUnsignedOnCpu,
 )
-from tvmtile.passes.check_buffers import CheckBuffers
-from tvmtile.passes.kernel_attributes import SetKernelAttributes
-from tvmtile.passes.kernels import is_tile_program
+from tvmtile.passes.checks.check_buffers import CheckBuffers
+from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
 from tvmtile.target import gpu, host_target, parse
 
 __all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
@@ -118,7 +118,7 @@ _CPU: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoScalarsOnce,  # what no thread is named for is done once a block
-    StructureExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
+    LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
@@ -150,16 +150,16 @@ _METAL: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoScalarsOnce,  # what no thread is named for is done once a block
-    StructureExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
+    LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
-    ReadFromDevice,  # tiles that are read once are not staged
+    ElideSharedStaging,  # tiles that are read once are not staged
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
     FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, and copies run ahead
-    AllocateInLoops,  # and what an iteration has for itself may share memory with other tiles of it
+    SinkSharedAllocations,  # what an iteration has for itself may share memory with other tiles
     PadSharedRows,  # rows of tiles for matrix units begin in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
@@ -172,12 +172,12 @@ _METAL: tuple[Any, ...] = (
     DeclareAsAccessed,  # memory that moves as words is declared in words
     DeclareInKernel,  # a tensor that has views is one argument of a kernel
     InsertBarriers,  # threads wait for each other where they exchange elements
-    OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
+    SwizzleBlockIdx,  # blocks that run together work beside each other, where a kernel asks for it
     LowerCudaFunctions,  # CUDA's own functions, called by name, are what they mean here
     KeepNames,  # and such a division is done where it has its name
     LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
     LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
-    RunSingleIterations,  # what a loop does once is done without the loop
+    InlineSingleTripLoops,  # what a loop does once is done without the loop
     WidenIndices,  # elements of large tensors are numbered in 64 bits
     KeepRemainders,  # what TVM would take for one remainder stays two
 )
@@ -189,14 +189,14 @@ _CUDA: tuple[Any, ...] = (
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoScalarsOnce,  # what no thread is named for is done once a block
-    StructureExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
+    LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
     PlanPipeline,  # what of a loop may run ahead, and how far
     InjectPipeline,  # tiles get versions, copies run ahead, in groups that are waited for
-    AllocateInLoops,  # and what an iteration has for itself may share memory with other tiles of it
+    SinkSharedAllocations,  # what an iteration has for itself may share memory with other tiles
     SwizzleShared,  # what threads take at once from shared tiles lies in different banks
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
@@ -213,7 +213,7 @@ _CUDA: tuple[Any, ...] = (
     InsertBarriers,  # threads wait for each other where they exchange elements
     FlattenShared,  # where an element of a tile lies becomes arithmetic
     PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
-    OrderBlocks,  # blocks that run together work beside each other, where a kernel asks for it
+    SwizzleBlockIdx,  # blocks that run together work beside each other, where a kernel asks for it
     KeepNames,  # and such a division is done where it has its name
     CallImportedFunctions,  # functions of the user's come with their text
     LowerElementOp,  # operators on single elements become instructions
@@ -221,7 +221,7 @@ _CUDA: tuple[Any, ...] = (
     LowerNarrowFloatsOnCuda,  # floats of 8 bits become integers that hold their bits
     LowerWaitsOnCuda,  # barriers of warps, and of some threads, become instructions
     LowerAssertionsOnCuda,  # assertions print what does not hold, and stop the kernel
-    RunSingleIterations,  # what a loop does once is done without the loop
+    InlineSingleTripLoops,  # what a loop does once is done without the loop
     WidenIndices,  # elements of large tensors are numbered in 64 bits
     KeepRemainders,  # what TVM would take for one remainder stays two
 )

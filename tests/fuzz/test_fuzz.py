@@ -88,7 +88,7 @@ def test_a_wrong_fill_is_found(monkeypatch, tmp_path):
 
 
 def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
-    from tvmtile.passes import guard_global_access
+    from tvmtile.passes.memory import guard_global_access
 
     bounds = guard_global_access._bounds
     monkeypatch.setattr(

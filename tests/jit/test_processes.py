@@ -18,8 +18,8 @@ from tvm import tirx
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import ArgumentError
+from tvmtile.ir.spans import location_of
 from tvmtile.jit.ir_data import from_data, to_data
-from tvmtile.spans import location_of
 
 PROGRAM = """
 import multiprocessing

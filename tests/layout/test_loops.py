@@ -5,6 +5,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
+from tvmtile.analysis.nests import Nest, is_nest
 from tvmtile.layout.fragment import (
     REGISTER,
     THREAD,
@@ -13,9 +14,7 @@ from tvmtile.layout.fragment import (
     replicated,
     spread,
 )
-from tvmtile.layout.inference import loop_layout
-from tvmtile.layout.loops import LoopAxis, LoopLayout
-from tvmtile.layout.nests import Nest, is_nest
+from tvmtile.layout.loops import LoopAxis, LoopLayout, loop_layout
 
 THREADS = 64
 

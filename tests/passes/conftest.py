@@ -12,17 +12,17 @@ from tvm.target import Target
 
 from tvmtile import errors, pipeline
 from tvmtile.errors import TileWarning
-from tvmtile.passes.bind_extents import BindExtents
-from tvmtile.passes.inject_pipeline import InjectPipeline
-from tvmtile.passes.legalize import Legalize
-from tvmtile.passes.plan_pipeline import PlanPipeline
-from tvmtile.passes.structure_exits import StructureExits
+from tvmtile.passes.tile.bind_extents import BindExtents
+from tvmtile.passes.tile.inject_pipeline import InjectPipeline
+from tvmtile.passes.tile.legalize import Legalize
+from tvmtile.passes.tile.lower_exits import LowerExits
+from tvmtile.passes.tile.plan_pipeline import PlanPipeline
 
 
 def planned(program):
     """A tile program after PlanPipeline."""
     mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
-    for step in (BindExtents, Legalize, StructureExits, PlanPipeline):
+    for step in (BindExtents, Legalize, LowerExits, PlanPipeline):
         mod = step(mod)
     return mod
 

@@ -10,8 +10,8 @@ from tvm.target import Target
 
 import tvmtile.language as T
 from tvmtile.errors import UnknownTarget
+from tvmtile.ir.kernels import is_tile_program
 from tvmtile.passes import LowerTilePrograms
-from tvmtile.passes.kernels import is_tile_program
 
 RNG = np.random.default_rng(0)
 M, N, K = 70, 50, 90

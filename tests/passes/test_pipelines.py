@@ -6,13 +6,13 @@ import pytest
 from tvm import ir, tirx
 from tvm_ffi import structural_walk
 
-from tests.passes.barriers.oracle import Oracle
-from tests.passes.barriers.test_asynchronous import is_pipelined, with_barriers
+from tests.passes.gpu.barriers.oracle import Oracle
+from tests.passes.gpu.barriers.test_asynchronous import is_pipelined, with_barriers
 from tests.pipelines import CASES
 from tvmtile import errors
 from tvmtile.errors import TileWarning
-from tvmtile.passes.asynchrony import FILLING_ISSUES, ISSUES
-from tvmtile.passes.kernels import flattened, is_barrier
+from tvmtile.ir.async_copies import FILLING_ISSUES, ISSUES
+from tvmtile.ir.kernels import flattened, is_barrier
 
 # What can't be pipelined, and why.
 UNPIPELINED = {"a_sum_that_the_next_copy_needs": "depends on the statement in line"}

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvmtile.codegen.device import device_pass
-from tvmtile.tileop.operands import constant
+from tvmtile.ir.operands import constant
 
 __all__ = ["ShowComparisons"]
 

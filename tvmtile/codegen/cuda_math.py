@@ -9,14 +9,8 @@ from __future__ import annotations
 from tvm import ir
 from tvm.tirx.script import builder as T
 
-from tvmtile.codegen.float_functions import (
-    FAST,
-    NAMES,
-    OTHER_NAMES,
-    Rule,
-    calling,
-    scaling,
-)
+from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, scaling
+from tvmtile.ir.annotations import FAST
 
 __all__ = ["RULES"]
 

@@ -15,8 +15,8 @@ from tvm import tirx
 
 from tvmtile.codegen.cuda import value
 from tvmtile.codegen.device import device_pass
-from tvmtile.rewriting import contains
-from tvmtile.tileop.operands import constant
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains
 
 __all__ = ["KeepNegations"]
 

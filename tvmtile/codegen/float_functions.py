@@ -9,7 +9,6 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 __all__ = [
-    "FAST",
     "NAMES",
     "OTHER_NAMES",
     "Rule",
@@ -21,8 +20,6 @@ __all__ = [
 
 Rule: TypeAlias = Callable[[ir.Call], ir.Expr]
 """Makes an expression of the call of an intrinsic."""
-FAST = "tvmtile.fast"
-"""Attribute of the call of a function that need not be exact."""
 
 NAMES = (
     "acos",

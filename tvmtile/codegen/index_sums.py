@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.codegen.device import device_pass
-from tvmtile.rewriting import ScopedRewriter, contains
+from tvmtile.ir.rewriting import ScopedRewriter, contains
 
 __all__ = ["NarrowSums"]
 

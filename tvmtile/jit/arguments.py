@@ -11,8 +11,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
-from tvmtile.rewriting import substitute
-from tvmtile.tileop.operands import constant
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import substitute
 
 __all__ = ["explain", "is_pointer", "ready", "with_addresses", "with_integers_in_range"]
 

@@ -24,6 +24,7 @@ from tvmtile.errors import (
     warn,
     warn_ignored,
 )
+from tvmtile.frontend.entry import OUT_IDX_ATTR
 from tvmtile.jit.adapter import Adapter, TvmAdapter
 from tvmtile.jit.backends import METAL_ADAPTERS, backend_for, check_for_tvm
 from tvmtile.jit.cuda import CudaAdapter, compiling
@@ -31,9 +32,8 @@ from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
 from tvmtile.jit.kernel import Kernel, name_of
 from tvmtile.jit.metal import build_program
-from tvmtile.language.frontend.entry import OUT_IDX_ATTR
 from tvmtile.passes import Verifier
-from tvmtile.passes.insert_index_checks import CHECK_INDICES
+from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.target import resolve, runs_here
 from tvmtile.transform import PassConfigKey, is_of_tilelang, warn_without_effect
 
@@ -86,7 +86,7 @@ def compile(
         Accepted with a warning: the flags of NVRTC are fixed.
     pass_configs : mapping, optional
         Options of TVM's passes, as of `tvm.transform.PassContext(config=...)`. With `tvmtile.verify`,
-        what must hold between tvmtile's passes is checked (see `tvmtile.passes.verify`). With
+        what must hold between tvmtile's passes is checked (see `tvmtile.passes.checks.verify`). With
         `tvmtile.check_indices`, an index that lies outside of a tile when the kernel runs on the CPU is
         an error.
 

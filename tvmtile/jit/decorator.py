@@ -21,11 +21,11 @@ from tvmtile.errors import (
     SyntaxNotSupported,
     hide_internal_frames,
 )
+from tvmtile.frontend.entry import Macro
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
-from tvmtile.language.frontend.entry import Macro
 
 __all__ = ["JitFunction", "jit"]
 
@@ -136,7 +136,7 @@ class JitFunction:
 
     @functools.cached_property
     def _eager(self) -> Any:
-        from tvmtile.language.eager import EagerFunction
+        from tvmtile.frontend.eager import EagerFunction
 
         return EagerFunction(self.func, self._scope)
 

@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
+from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import (
     CudaCompileError,
     InvalidValue,
@@ -24,9 +25,8 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
-from tvmtile.passes.accesses import kernels_of
-from tvmtile.passes.kernels import is_grid_barrier
-from tvmtile.spans import location_of
+from tvmtile.ir.kernels import is_grid_barrier
+from tvmtile.ir.spans import location_of
 
 __all__ = ["known_options", "launch_failure", "translate_failures"]
 

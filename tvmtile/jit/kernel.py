@@ -13,6 +13,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.accesses import accesses_of
 from tvmtile.errors import (
     ArgumentError,
     InvalidOperand,
@@ -21,7 +22,8 @@ from tvmtile.errors import (
     MissingDependency,
     OutOfBounds,
 )
-from tvmtile.extents import variables_of
+from tvmtile.ir.extents import variables_of
+from tvmtile.ir.rewriting import contains
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
@@ -30,8 +32,6 @@ from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
-from tvmtile.passes.accesses import accesses_of
-from tvmtile.rewriting import contains
 
 if TYPE_CHECKING:
     from tvmtile.profiler import Profiler, TensorSupplyType

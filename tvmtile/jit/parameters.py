@@ -8,8 +8,8 @@ from typing import Any
 from tvm import ir
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.language.dtypes import DType
-from tvmtile.tileop.operands import constant
+from tvmtile.frontend.dtypes import DType
+from tvmtile.ir.operands import constant
 
 __all__ = ["KernelParam"]
 

@@ -13,9 +13,9 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
-from tvmtile.extents import linear_in, variables_of
-from tvmtile.rewriting import contains, substitute
-from tvmtile.tileop.operands import constant
+from tvmtile.ir.extents import linear_in, variables_of
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains, substitute
 
 __all__ = ["Results", "allocator", "bound_extents", "evaluate"]
 

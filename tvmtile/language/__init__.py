@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from tvm.script.tirx import *
 
-from tvmtile.language.allocate import *
+from tvmtile.frontend import dtypes, macro, prim_func
+from tvmtile.frontend.allocate import *
+from tvmtile.frontend.dtypes import as_dtype, dtype_names
+from tvmtile.frontend.kernel import *
+from tvmtile.frontend.loops import *
+from tvmtile.frontend.math import *
+from tvmtile.frontend.pointers import *
+from tvmtile.frontend.tensor import *
+from tvmtile.frontend.variables import Ref, let
 from tvmtile.language.annotations import *
 from tvmtile.language.block_scales import *
 from tvmtile.language.debug import *
-from tvmtile.language.dtypes import as_dtype, dtype_names
-from tvmtile.language.frontend import macro, prim_func
-from tvmtile.language.kernel import *
-from tvmtile.language.loops import *
-from tvmtile.language.math import *
 from tvmtile.language.pairs import *
-from tvmtile.language.pointers import *
 from tvmtile.language.random import *
 from tvmtile.language.rounding import *
 from tvmtile.language.source_kernel import *
-from tvmtile.language.tensor import *
-from tvmtile.language.variables import Ref, let
 from tvmtile.language.views import *
 from tvmtile.language.warps import *
 from tvmtile.language.words import *

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tvmtile.errors import warn, warn_ignored
-from tvmtile.language.frontend.tracer import current_tracer
+from tvmtile.frontend.tracer import current_tracer
+from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.tileop.hints import (
     annotate_layout,
     annotate_min_blocks_per_sm,
@@ -18,7 +19,6 @@ from tvmtile.tileop.import_source import import_source
 from tvmtile.transform import PassConfigKey, warn_without_effect
 
 __all__ = [
-    "MAY_ALIAS",
     "annotate_compile_flags",
     "annotate_consumer_reg_alloc",
     "annotate_l2_hit_ratio",
@@ -36,10 +36,6 @@ __all__ = [
     "ptx_wait_group",
     "use_swizzle",
 ]
-
-
-MAY_ALIAS = "tvmtile.may_alias"
-"""Attribute of a function: tensors of its may share memory."""
 
 
 def annotate_compile_flags(flags: Any) -> None:

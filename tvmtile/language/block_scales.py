@@ -13,8 +13,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.errors import InvalidValue, UnsupportedDtype
-from tvmtile.language.dtypes import as_dtype, cast
-from tvmtile.language.math import as_expr, ceildiv
+from tvmtile.frontend.dtypes import as_dtype, cast
+from tvmtile.frontend.math import as_expr, ceildiv
 
 __all__ = ["BlockScaledLayout", "e8m0_to_float"]
 

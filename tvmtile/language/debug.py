@@ -8,23 +8,17 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import NestingError
-from tvmtile.language.frontend.tracer import as_condition, write_assertion
-from tvmtile.language.kernel import current_kernel
-from tvmtile.spans import current_span
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.tracer import as_condition, write_assertion
+from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
+from tvmtile.ir.spans import current_span
 
 __all__ = [
-    "ARRIVE_COUNT",
-    "BARRIER_ID",
     "device_assert",
     "sync_grid",
     "sync_threads",
     "thread_return",
 ]
-
-BARRIER_ID = "tvmtile.barrier_id"
-"""Attribute of a barrier: which of a GPU's barriers it is."""
-ARRIVE_COUNT = "tvmtile.arrive_count"
-"""Attribute of a barrier: how many threads come to it, where not all do."""
 
 
 def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import InvalidValue
-from tvmtile.language.elements import vector_of
-from tvmtile.language.math import as_expr
-from tvmtile.language.math import max as largest
-from tvmtile.language.math import min as smallest
+from tvmtile.frontend.elements import vector_of
+from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.math import max as largest
+from tvmtile.frontend.math import min as smallest
 from tvmtile.language.rounding import rounded
 
 __all__ = ["abs2", "add2", "fma2", "max2", "min2", "mul2", "sub2"]

@@ -15,13 +15,13 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidValue, NestingError
-from tvmtile.language.kernel import (
+from tvmtile.frontend.kernel import (
     current_kernel,
     get_block_binding,
     get_thread_binding,
     get_thread_extent,
 )
-from tvmtile.language.math import as_expr
+from tvmtile.frontend.math import as_expr
 
 __all__ = ["rng_init", "rng_rand", "rng_rand_float"]
 

@@ -12,10 +12,10 @@ from tvm import ir, tirx
 from tvmtile.codegen.rounded_floats import FORMATS
 from tvmtile.codegen.rounded_floats import ROUNDINGS as CAST_ROUNDINGS
 from tvmtile.errors import InvalidValue, UnsupportedDtype
-from tvmtile.language import dtypes
-from tvmtile.language.dtypes import as_dtype
-from tvmtile.language.math import as_expr
-from tvmtile.spans import current_span
+from tvmtile.frontend import dtypes
+from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.math import as_expr
+from tvmtile.ir.spans import current_span
 from tvmtile.tileop.rounded import APPROXIMATE, ROUNDINGS, Rounded, RoundedCast
 
 __all__ = [

@@ -12,8 +12,8 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import InvalidOperand, NestingError
-from tvmtile.extents import variables_of
-from tvmtile.language.kernel import Kernel
+from tvmtile.frontend.kernel import Kernel
+from tvmtile.ir.extents import variables_of
 from tvmtile.tileop.import_source import import_source
 
 __all__ = ["CUDASourceCodeKernel"]

@@ -9,8 +9,8 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch
-from tvmtile.language.dtypes import as_dtype
-from tvmtile.tileop.operands import constant, describe, dtype_of
+from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.ir.operands import constant, describe, dtype_of
 
 __all__ = ["reshape", "view"]
 

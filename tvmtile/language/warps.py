@@ -16,12 +16,12 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, UnsupportedDtype, warn_ignored
-from tvmtile.language.kernel import get_thread_bindings, get_thread_extents
-from tvmtile.language.math import as_expr
-from tvmtile.spans import current_span
+from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents
+from tvmtile.frontend.math import as_expr
+from tvmtile.ir.spans import current_span
+from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = [
-    "WARP_SIZE",
     "__ffs",
     "__fns",
     "activemask",
@@ -51,7 +51,6 @@ __all__ = [
     "warp_reduce_sum",
 ]
 
-WARP_SIZE = 32
 _ALL_LANES = 0xFFFFFFFF
 _WARPS_PER_GROUP = 4
 

@@ -13,18 +13,11 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, ShapeMismatch
-from tvmtile.language.elements import check_element
-from tvmtile.language.math import as_expr
-from tvmtile.spans import current_span
-from tvmtile.tileop.operands import (
-    buffer_of,
-    check_operand,
-    constant,
-    describe,
-    dtype_of,
-    extents_of,
-    origin_of,
-)
+from tvmtile.frontend.elements import check_element
+from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, extents_of, origin_of
+from tvmtile.ir.spans import current_span
 from tvmtile.tileop.vectors import ramp, splat
 
 __all__ = [

@@ -9,6 +9,7 @@ from tvm.sym import Analyzer, normalize_to_iter_sum
 from tvm.tirx.layout import TileLayout
 
 from tvmtile.errors import InvalidOperand
+from tvmtile.ir.operands import constant, describe
 from tvmtile.layout.fragment import (
     REGISTER,
     THREAD,
@@ -18,7 +19,6 @@ from tvmtile.layout.fragment import (
     layout_of,
 )
 from tvmtile.layout.index_map import mentions
-from tvmtile.tileop.operands import constant, describe
 
 __all__ = ["layout_by_hand"]
 

@@ -13,10 +13,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer, normalize_to_iter_sum
 
+from tvmtile.analysis.nests import Nest
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains
 from tvmtile.layout.fragment import REGISTER, Digit, common_refinement
-from tvmtile.layout.nests import Nest
-from tvmtile.rewriting import contains
-from tvmtile.tileop.operands import constant
 
 __all__ = ["IndexMap", "Part", "cut", "mentions"]
 

@@ -8,13 +8,14 @@ and A[j].
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import DataType, ir
 from tvm.sym import Analyzer
 
+from tvmtile.analysis.nests import Nest, NestAccess
 from tvmtile.layout.fragment import (
     REGISTER,
     THREAD,
@@ -26,9 +27,8 @@ from tvmtile.layout.fragment import (
     widest_vector,
 )
 from tvmtile.layout.index_map import IndexMap, Part, cut, mentions
-from tvmtile.layout.nests import Nest, NestAccess
 
-__all__ = ["LoopAxis", "LoopLayout"]
+__all__ = ["LoopAxis", "LoopLayout", "is_free", "loop_layout"]
 
 
 @dataclass(frozen=True)
@@ -248,3 +248,43 @@ def _joined(
     if extent is not None and extent > position:
         digits.insert(0, Digit(-(-extent // position), REGISTER, 1))
     return tuple(digits)
+
+
+def is_free(nest: Nest, layouts: Callable[[ir.Var], FragmentLayout | None]) -> bool:
+    """Tell whether any thread may run any iteration of a nest, as far as its fragments are concerned.
+
+    A nest may read from anywhere what every thread holds.
+    """
+    return not any(_binds(access, layouts(access.buffer)) for access in nest.accesses)
+
+
+def _binds(access: NestAccess, layout: FragmentLayout | None) -> bool:
+    """Tell whether an access of a fragment says which thread runs an iteration."""
+    return layout is not None and (access.writes or any(digit.is_thread for digit in layout.digits))
+
+
+def loop_layout(
+    nest: Nest, layouts: Callable[[ir.Var], FragmentLayout | None]
+) -> LoopLayout | None:
+    """The layout of a nest's iterations that suits all fragments it touches, or None.
+
+    Parameters
+    ----------
+    nest : Nest
+        The nest.
+    layouts : callable
+        The layout of a fragment; None where it is not known, or where a buffer is no fragment.
+    """
+    known = [(access, layouts(access.buffer)) for access in nest.accesses]
+    placed = [(access, layout) for access, layout in known if layout is not None]
+    for access, layout in sorted(placed, key=_preference):
+        result = LoopLayout.of_elements(nest, access, layout)
+        if result is not None and all(result.reaches(nest, a, held) for a, held in placed):
+            return result
+    return None
+
+
+def _preference(item: tuple[NestAccess, FragmentLayout]) -> tuple[int, bool]:
+    """Elements with few copies first; written ones among equals."""
+    access, layout = item
+    return math.prod(digit.extent for digit in layout.replicas), not access.writes

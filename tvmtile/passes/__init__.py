@@ -3,76 +3,75 @@
 `LowerTilePrograms(target)` is all of them as one pass; their order is in `tvmtile.pipeline`.
 """
 
-from tvmtile.passes.allocate_in_loops import AllocateInLoops
-from tvmtile.passes.bind_extents import BindExtents
-from tvmtile.passes.call_imported_functions import CallImportedFunctions
-from tvmtile.passes.check_accumulators import CheckAccumulators
-from tvmtile.passes.check_assertions import CheckAssertions
-from tvmtile.passes.check_bounds import CheckBounds
-from tvmtile.passes.check_fragments import CheckFragments
-from tvmtile.passes.check_launch import CheckLaunch
-from tvmtile.passes.check_locals import CheckLocals
-from tvmtile.passes.check_loop_exits import CheckLoopExits
-from tvmtile.passes.check_parallel import CheckParallel
-from tvmtile.passes.check_reducers import CheckReducers
-from tvmtile.passes.declare_as_accessed import DeclareAsAccessed
-from tvmtile.passes.declare_in_kernel import DeclareInKernel
-from tvmtile.passes.distribute_parallel import DistributeParallel
-from tvmtile.passes.do_scalars_once import DoScalarsOnce
-from tvmtile.passes.drop_idle_groups import DropIdleGroups
-from tvmtile.passes.flatten_shared import FlattenShared
-from tvmtile.passes.fragment_to_simdgroup import FragmentToSimdgroup
-from tvmtile.passes.guard_global_access import GuardGlobalAccess
-from tvmtile.passes.hide_truncations import HideTruncationsOnCpu
-from tvmtile.passes.infer_layout import InferLayout
-from tvmtile.passes.inject_pipeline import InjectPipeline
-from tvmtile.passes.insert_barriers import InsertBarriers
-from tvmtile.passes.insert_index_checks import InsertIndexChecks
-from tvmtile.passes.interchange_loops import InterchangeLoopsOnCpu
-from tvmtile.passes.keep_comparisons import KeepComparisons
-from tvmtile.passes.keep_remainders import KeepRemainders
-from tvmtile.passes.launch_blocks import LaunchBlocksOnCpu
-from tvmtile.passes.legalize import Legalize
-from tvmtile.passes.lower_assertions import LowerAssertionsOnCuda
-from tvmtile.passes.lower_cuda_functions import LowerCudaFunctions
-from tvmtile.passes.lower_element_op import LowerElementOp
-from tvmtile.passes.lower_extrema import LowerExtremaOnCpu
-from tvmtile.passes.lower_integer_casts import LowerIntegerCastsOnCuda
-from tvmtile.passes.lower_math import LowerMathOnCpu
-from tvmtile.passes.lower_narrow_floats import (
+from tvmtile.passes.checks.check_accumulators import CheckAccumulators
+from tvmtile.passes.checks.check_assertions import CheckAssertions
+from tvmtile.passes.checks.check_bounds import CheckBounds
+from tvmtile.passes.checks.check_fragments import CheckFragments
+from tvmtile.passes.checks.check_launch import CheckLaunch
+from tvmtile.passes.checks.check_locals import CheckLocals
+from tvmtile.passes.checks.check_loop_exits import CheckLoopExits
+from tvmtile.passes.checks.check_parallel import CheckParallel
+from tvmtile.passes.checks.check_reducers import CheckReducers
+from tvmtile.passes.checks.verify import Verifier, Verify
+from tvmtile.passes.cpu.hide_truncations import HideTruncationsOnCpu
+from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
+from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
+from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
+from tvmtile.passes.cpu.lower_extrema import LowerExtremaOnCpu
+from tvmtile.passes.cpu.lower_math import LowerMathOnCpu
+from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
+from tvmtile.passes.cpu.serialize_threads import SerializeThreads
+from tvmtile.passes.cpu.short_circuit import ShortCircuitOnCpu
+from tvmtile.passes.cpu.wrap_unsigned import WrapUnsignedOnCpu
+from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
+from tvmtile.passes.gpu.drop_idle_groups import DropIdleGroups
+from tvmtile.passes.gpu.elide_shared_staging import ElideSharedStaging
+from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
+from tvmtile.passes.gpu.infer_layout import InferLayout
+from tvmtile.passes.gpu.insert_barriers import InsertBarriers
+from tvmtile.passes.gpu.place_fragments import PlaceFragments
+from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
+from tvmtile.passes.lower_tile_programs import LowerTilePrograms
+from tvmtile.passes.memory.declare_as_accessed import DeclareAsAccessed
+from tvmtile.passes.memory.declare_in_kernel import DeclareInKernel
+from tvmtile.passes.memory.flatten_shared import FlattenShared
+from tvmtile.passes.memory.guard_global_access import GuardGlobalAccess
+from tvmtile.passes.memory.pad_shared_rows import PadSharedRows
+from tvmtile.passes.memory.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
+from tvmtile.passes.memory.plan_shared_memory import PlanSharedMemory
+from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
+from tvmtile.passes.memory.swizzle_shared import SwizzleShared
+from tvmtile.passes.memory.widen_indices import WidenIndices
+from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
+from tvmtile.passes.target.inline_single_trip_loops import InlineSingleTripLoops
+from tvmtile.passes.target.keep_comparisons import KeepComparisons
+from tvmtile.passes.target.keep_remainders import KeepRemainders
+from tvmtile.passes.target.lower_assertions import LowerAssertionsOnCuda
+from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
+from tvmtile.passes.target.lower_element_op import LowerElementOp
+from tvmtile.passes.target.lower_integer_casts import LowerIntegerCastsOnCuda
+from tvmtile.passes.target.lower_narrow_floats import (
     LowerNarrowFloatsOnCpu,
     LowerNarrowFloatsOnCuda,
     LowerNarrowFloatsOnMetal,
 )
-from tvmtile.passes.lower_parallel import LowerParallelOnCpu
-from tvmtile.passes.lower_tile_op import LowerTileOp
-from tvmtile.passes.lower_tile_programs import LowerTilePrograms
-from tvmtile.passes.lower_waits import LowerWaitsOnCuda
-from tvmtile.passes.name_divisions import KeepNames, NameDivisions
-from tvmtile.passes.order_blocks import OrderBlocks
-from tvmtile.passes.pad_shared_rows import PadSharedRows
-from tvmtile.passes.place_fragments import PlaceFragments
-from tvmtile.passes.place_memory import PlaceMemoryOnCpu, PlaceMemoryOnCuda, PlaceMemoryOnGpu
-from tvmtile.passes.plan_pipeline import PlanPipeline
-from tvmtile.passes.plan_shared_memory import PlanSharedMemory
-from tvmtile.passes.plan_unrolling import PlanUnrolling
-from tvmtile.passes.read_from_device import ReadFromDevice
-from tvmtile.passes.reduce_accumulations import ReduceAccumulations
-from tvmtile.passes.run_single_iterations import RunSingleIterations
-from tvmtile.passes.serialize_threads import SerializeThreads
-from tvmtile.passes.serialize_vectors import SerializeVectors
-from tvmtile.passes.short_circuit import ShortCircuitOnCpu
-from tvmtile.passes.split_reducers import SplitReducers
-from tvmtile.passes.stage_overlaps import StageOverlaps
-from tvmtile.passes.structure_exits import StructureExits
-from tvmtile.passes.swizzle_shared import SwizzleShared
-from tvmtile.passes.unswitch_conditions import UnswitchConditions
-from tvmtile.passes.verify import Verifier, Verify
-from tvmtile.passes.widen_indices import WidenIndices
-from tvmtile.passes.wrap_unsigned import WrapUnsignedOnCpu
+from tvmtile.passes.target.lower_waits import LowerWaitsOnCuda
+from tvmtile.passes.target.name_divisions import KeepNames, NameDivisions
+from tvmtile.passes.tile.bind_extents import BindExtents
+from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
+from tvmtile.passes.tile.inject_pipeline import InjectPipeline
+from tvmtile.passes.tile.legalize import Legalize
+from tvmtile.passes.tile.lower_exits import LowerExits
+from tvmtile.passes.tile.lower_tile_op import LowerTileOp
+from tvmtile.passes.tile.plan_pipeline import PlanPipeline
+from tvmtile.passes.tile.plan_unrolling import PlanUnrolling
+from tvmtile.passes.tile.reduce_accumulations import ReduceAccumulations
+from tvmtile.passes.tile.serialize_vectors import SerializeVectors
+from tvmtile.passes.tile.split_reducers import SplitReducers
+from tvmtile.passes.tile.stage_overlaps import StageOverlaps
+from tvmtile.passes.tile.unswitch_conditions import UnswitchConditions
 
 __all__ = [
-    "AllocateInLoops",
     "BindExtents",
     "CallImportedFunctions",
     "CheckAccumulators",
@@ -89,12 +88,14 @@ __all__ = [
     "DistributeParallel",
     "DoScalarsOnce",
     "DropIdleGroups",
+    "ElideSharedStaging",
     "FlattenShared",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",
     "HideTruncationsOnCpu",
     "InferLayout",
     "InjectPipeline",
+    "InlineSingleTripLoops",
     "InsertBarriers",
     "InsertIndexChecks",
     "InterchangeLoopsOnCpu",
@@ -106,6 +107,7 @@ __all__ = [
     "LowerAssertionsOnCuda",
     "LowerCudaFunctions",
     "LowerElementOp",
+    "LowerExits",
     "LowerExtremaOnCpu",
     "LowerIntegerCastsOnCuda",
     "LowerMathOnCpu",
@@ -117,7 +119,6 @@ __all__ = [
     "LowerTilePrograms",
     "LowerWaitsOnCuda",
     "NameDivisions",
-    "OrderBlocks",
     "PadSharedRows",
     "PlaceFragments",
     "PlaceMemoryOnCpu",
@@ -126,15 +127,14 @@ __all__ = [
     "PlanPipeline",
     "PlanSharedMemory",
     "PlanUnrolling",
-    "ReadFromDevice",
     "ReduceAccumulations",
-    "RunSingleIterations",
     "SerializeThreads",
     "SerializeVectors",
     "ShortCircuitOnCpu",
+    "SinkSharedAllocations",
     "SplitReducers",
     "StageOverlaps",
-    "StructureExits",
+    "SwizzleBlockIdx",
     "SwizzleShared",
     "UnswitchConditions",
     "Verifier",

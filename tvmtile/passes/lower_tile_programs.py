@@ -11,9 +11,9 @@ from tvm import ir, relax, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
-from tvmtile.language.loops import STAGES_ANNOTATION
-from tvmtile.passes.kernels import is_tile_program
-from tvmtile.passes.plan_pipeline import MOST_STAGES
+from tvmtile.ir.annotations import STAGES_ANNOTATION
+from tvmtile.ir.kernels import is_tile_program
+from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.target import resolve
 
 __all__ = ["LowerTilePrograms"]

@@ -10,10 +10,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.rewriting import nest, seq
-from tvmtile.scopes import SHARED_SCOPE
-from tvmtile.tileop.combine import Combiner
-from tvmtile.tileop.operands import constant
+from tvmtile.ir.combiners import Combiner
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import nest, seq
+from tvmtile.ir.scopes import SHARED_SCOPE
 
 __all__ = ["LANES", "Prefix", "butterfly", "combine_over_block", "per_thread", "shuffled"]
 

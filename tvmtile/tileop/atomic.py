@@ -21,19 +21,12 @@ from tvmtile.errors import (
     UnsupportedDtype,
     warn_ignored,
 )
-from tvmtile.rewriting import nest, seq, substitute
-from tvmtile.tileop.elementwise import (
-    converted,
-    element,
-    matching_offsets,
-    moving_axes,
-    over_region,
-)
-from tvmtile.tileop.operands import (
+from tvmtile.frontend.emit import checked_call, emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import (
     as_region,
     buffer_of,
     check_bounds,
-    check_operand,
     constant,
     describe,
     dtype_of,
@@ -41,15 +34,16 @@ from tvmtile.tileop.operands import (
     match_extents,
     origin_of,
 )
-from tvmtile.tileop.registry import (
-    Decline,
-    LoweringContext,
-    TileOp,
-    checked_call,
-    emit,
-    lowering,
-    tile_operator,
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import nest, seq, substitute
+from tvmtile.tileop.elementwise import (
+    converted,
+    element,
+    matching_offsets,
+    moving_axes,
+    over_region,
 )
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.vectors import lane_of, ramp
 
 __all__ = [
@@ -227,7 +221,7 @@ def atomic_addx4(dst: Any, value: Any, return_prev: bool = False) -> Any:
 
 
 def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
-    from tvmtile.language.math import as_expr
+    from tvmtile.frontend.math import as_expr
 
     name = f"atomic_addx{lanes}"
     target = _neighbours(check_operand(name, "dst", dst), lanes)
@@ -257,7 +251,7 @@ def _cast_like(value: ir.Expr, target: ir.TensorLoad) -> ir.Expr:
 
 
 def _update(kind: str, dst: Any, value: Any, memory_order: str | None, return_prev: bool) -> Any:
-    from tvmtile.language.math import as_expr
+    from tvmtile.frontend.math import as_expr
 
     name = f"atomic_{kind}"
     order = memory_order or "relaxed"
@@ -352,7 +346,7 @@ class Atomic(TileOp):
     def normalized(self) -> Atomic:
         return self
 
-    def over_neighbours(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> Atomic | None:
+    def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> Atomic | None:
         if self.kind != "add" or dtype_of(self.dst) not in _VECTORS or _lanes(self.dst) > 1:
             return None
         values = [substitute(self.value, {variable: variable + lane}) for lane in range(lanes)]

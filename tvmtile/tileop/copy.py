@@ -9,29 +9,18 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
+from tvmtile.analysis.nests import nests_in
 from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, match_extents
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.fragment import layout_of
-from tvmtile.layout.inference import loop_layout
-from tvmtile.layout.nests import nests_in
-from tvmtile.rewriting import seq
-from tvmtile.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.layout.loops import loop_layout
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
-from tvmtile.tileop.operands import (
-    as_region,
-    check_bounds,
-    check_operand,
-    describe,
-    dtype_of,
-    match_extents,
-)
-from tvmtile.tileop.registry import (
-    Decline,
-    LoweringContext,
-    TileOp,
-    emit,
-    lowering,
-    tile_operator,
-)
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["Copy", "async_copy", "copy", "reference"]
 
@@ -96,8 +85,8 @@ def copy(
 
 def _store_element(src: Any, dst: Any) -> bool:
     """Inside `T.Parallel`, where tiles have no place, one element to one element is a store."""
-    from tvmtile.language.frontend.tracer import store_element
-    from tvmtile.language.kernel import current_kernel
+    from tvmtile.frontend.kernel import current_kernel
+    from tvmtile.frontend.tracer import store_element
 
     kernel = current_kernel()
     are_elements = isinstance(src, ir.TensorLoad) and isinstance(dst, ir.TensorLoad)

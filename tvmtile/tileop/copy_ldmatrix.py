@@ -17,15 +17,15 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of, with_weights
-from tvmtile.rewriting import seq
-from tvmtile.scopes import is_fragment, is_shared
 from tvmtile.target import compute_capability
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma_operands import MATRICES, MATRIX_ROWS, has_matrix_rows, indices_of
 from tvmtile.tileop.gemm.partition import LANES
-from tvmtile.tileop.operands import constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["load_matrices", "store_matrices"]

@@ -6,13 +6,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
+from tvmtile.ir.rewriting import for_loop
+from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
-from tvmtile.rewriting import for_loop
-from tvmtile.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm.partition import LANES
 from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, unproven_bounds
-from tvmtile.tileop.operands import constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["copy_matrices"]

@@ -9,16 +9,12 @@ import numpy as np
 from tvm import tirx
 
 from tvmtile.errors import UnsupportedDtype
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import buffer_of, describe, dtype_of, offset_in_memory, origin_of
+from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.operands import (
-    buffer_of,
-    check_operand,
-    describe,
-    dtype_of,
-    offset_in_memory,
-    origin_of,
-)
-from tvmtile.tileop.registry import Decline, LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.vectors import lane_of, ramp
 
 __all__ = ["Dp4a", "dp4a", "reference"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.rewriting import nest
-from tvmtile.tileop.operands import constant
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import nest
 
 __all__ = ["converted", "element", "matching_offsets", "moving_axes", "over_region"]
 

@@ -11,26 +11,15 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, is_whole
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import for_loop
+from tvmtile.ir.scopes import SIMDGROUP_SCOPE
 from tvmtile.layout.fragment import layout_of
-from tvmtile.rewriting import for_loop
-from tvmtile.scopes import SIMDGROUP_SCOPE
 from tvmtile.tileop.elementwise import converted, element, over_region
-from tvmtile.tileop.operands import (
-    as_region,
-    check_bounds,
-    check_operand,
-    describe,
-    dtype_of,
-    is_whole,
-)
-from tvmtile.tileop.registry import (
-    Decline,
-    LoweringContext,
-    TileOp,
-    emit,
-    lowering,
-    tile_operator,
-)
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["Fill", "clear", "fill", "reference"]
 
@@ -47,8 +36,8 @@ def fill(buffer: Any, value: Any, annotations: dict[str, Any] | None = None) -> 
     annotations : dict, optional
         Accepted with a warning.
     """
-    from tvmtile.language.dtypes import cast
-    from tvmtile.language.math import as_expr
+    from tvmtile.frontend.dtypes import cast
+    from tvmtile.frontend.math import as_expr
 
     warn_ignored("T.fill", OPTIONS_OF_TILELANG, annotations=annotations)
     buffer = check_operand("fill", "buffer", buffer)

@@ -13,21 +13,15 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.emit import emit
+from tvmtile.ir.operands import buffer_of
+from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.by_hand import layout_by_hand
 from tvmtile.layout.fragment import FragmentLayout
-from tvmtile.scopes import is_fragment
 from tvmtile.target import compute_capability
-from tvmtile.tileop.operands import buffer_of
-from tvmtile.tileop.registry import (
-    Decline,
-    LoweringContext,
-    TileOp,
-    ValueOp,
-    emit,
-    lowering,
-    tile_operator,
-)
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [
     "AnnotateLayout",
@@ -292,7 +286,7 @@ def _as_layout(buffer: ir.Var, layout: Any) -> Any:
 
 @lowering(UseSwizzle, target=("llvm", "metal", "cuda"), variant="none")
 def _(op: UseSwizzle, context: LoweringContext) -> tirx.Stmt:
-    """OrderBlocks has done it on a GPU; the order does not matter to a CPU's caches."""
+    """SwizzleBlockIdx has done it on a GPU; the order does not matter to a CPU's caches."""
     del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 

@@ -9,16 +9,12 @@ import numpy as np
 from tvm import tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, extents_of
+from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.tileop.elementwise import element, over_region
-from tvmtile.tileop.operands import (
-    as_region,
-    check_bounds,
-    check_operand,
-    describe,
-    dtype_of,
-    extents_of,
-)
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import LoweringContext, lowering
 
 __all__ = ["Im2col", "c2d_im2col", "im2col", "reference"]
 
@@ -62,7 +58,7 @@ def im2col(
     UnsupportedDtype
         If the dtypes differ.
     """
-    from tvmtile.language.math import as_expr
+    from tvmtile.frontend.math import as_expr
 
     warn_ignored(
         "T.im2col", "what a cache keeps is left to the GPU", eviction_policy=eviction_policy

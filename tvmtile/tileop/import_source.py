@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from tvmtile.tileop.registry import LoweringContext, ValueOp, emit, lowering, tile_operator
+from tvmtile.frontend.emit import emit
+from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.tileop.registry import LoweringContext, lowering
 
 __all__ = ["ImportSource", "import_source"]
 

@@ -7,8 +7,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
-from tvmtile.tileop.operands import check_bounds, constant, describe, extents_of
-from tvmtile.tileop.registry import TileOp
+from tvmtile.ir.operands import check_bounds, constant, describe, extents_of
+from tvmtile.ir.operators import TileOp
 
 __all__ = ["MatrixProduct", "element_of", "ignore_schedule", "oriented"]
 

@@ -14,11 +14,13 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen import cuda, metal
 from tvmtile.errors import warn_ignored
-from tvmtile.rewriting import nest, seq
-from tvmtile.tileop.combine import accumulator_dtype, is_integer
+from tvmtile.frontend.emit import emit
+from tvmtile.ir.combiners import accumulator_dtype, is_integer
+from tvmtile.ir.operands import as_region, check_bounds, constant, describe, dtype_of
+from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.rewriting import nest, seq
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
-from tvmtile.tileop.operands import as_region, check_bounds, constant, describe, dtype_of
-from tvmtile.tileop.registry import LoweringContext, TileOp, ValueOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import LoweringContext, lowering
 
 __all__ = ["Print", "PrintTile", "print", "show_tile", "show_value"]
 
@@ -47,8 +49,8 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     each element of a tile as a line of its own; the emulator writes the log to standard output. On
     CUDA such lines go to the standard output of the process when the GPU is waited for.
     """
-    from tvmtile.language.kernel import current_kernel
-    from tvmtile.language.math import as_expr
+    from tvmtile.frontend.kernel import current_kernel
+    from tvmtile.frontend.math import as_expr
 
     once = "a tile and a value of the block are printed once a block, others by each thread"
     warn_ignored("T.print", once, warp_group_id=warp_group_id or None, warp_id=warp_id or None)

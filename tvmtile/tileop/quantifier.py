@@ -10,19 +10,15 @@ from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
-from tvmtile.rewriting import seq
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.combiners import COMBINERS
+from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, extents_of
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import seq
 from tvmtile.tileop.across_threads import combine_over_block
-from tvmtile.tileop.combine import COMBINERS
 from tvmtile.tileop.elementwise import element, over_region
-from tvmtile.tileop.operands import (
-    as_region,
-    check_bounds,
-    check_operand,
-    describe,
-    dtype_of,
-    extents_of,
-)
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import LoweringContext, lowering
 from tvmtile.tileop.vectors import Total
 
 __all__ = ["Quantifier", "all_of", "any_of", "reference"]

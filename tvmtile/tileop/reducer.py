@@ -2,7 +2,7 @@
 
 A reducer is a tile whose scope names how contributions are combined, `local.reducer.sum`. On a CPU it
 is an array; on a GPU each thread has totals of its own until the reducer is finalized (see
-`tvmtile.passes.split_reducers`), and the operators name the way to combine themselves.
+`tvmtile.passes.tile.split_reducers`), and the operators name the way to combine themselves.
 """
 
 from __future__ import annotations
@@ -19,19 +19,15 @@ from tvmtile.errors import (
     UnsupportedDtype,
     warn_ignored,
 )
-from tvmtile.rewriting import seq
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
+from tvmtile.ir.operands import as_region, buffer_of, describe, dtype_of, match_extents
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import seq
 from tvmtile.tileop.across_threads import combine_over_block, per_thread
-from tvmtile.tileop.combine import COMBINERS, Combiner, is_integer
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
-from tvmtile.tileop.operands import (
-    as_region,
-    buffer_of,
-    check_operand,
-    describe,
-    dtype_of,
-    match_extents,
-)
-from tvmtile.tileop.registry import LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.tileop.registry import LoweringContext, lowering
 
 __all__ = [
     "REDUCER_SCOPE",
@@ -87,8 +83,8 @@ def alloc_reducer(
     T.finalize_reducer(total, result)
     ```
     """
-    from tvmtile.language.allocate import alloc_fragment
-    from tvmtile.language.dtypes import as_dtype
+    from tvmtile.frontend.allocate import alloc_fragment
+    from tvmtile.frontend.dtypes import as_dtype
 
     held = "the compiler decides which threads hold totals"
     warn_ignored("T.alloc_reducer", held, replication=replication)
@@ -115,7 +111,7 @@ def reducer_init(reducer: Any, init: Any = None) -> None:
     init : number or Expr, optional
         A contribution to every total, made once.
     """
-    from tvmtile.language.math import as_expr
+    from tvmtile.frontend.math import as_expr
 
     combiner = _combiner_of("reducer_init", reducer)
     dtype = dtype_of(reducer)
@@ -138,7 +134,7 @@ def reducer_update(target: Any, value: Any) -> None:
     value : number or Expr
         Converted to the totals' dtype.
     """
-    from tvmtile.language.math import as_expr
+    from tvmtile.frontend.math import as_expr
 
     target = check_operand("reducer_update", "target", target)
     if not isinstance(target, ir.TensorLoad):

@@ -14,17 +14,10 @@ from tvm import ir, tirx
 from tvmtile.codegen import cuda, metal_rounding, rounded_floats
 from tvmtile.codegen.llvm_rounding import rounding_function
 from tvmtile.errors import UnsupportedDtype
-from tvmtile.spans import current_span
+from tvmtile.ir.operators import TileOp, ValueOp, python_value, tile_operator
+from tvmtile.ir.spans import current_span
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.registry import (
-    Decline,
-    LoweringContext,
-    TileOp,
-    ValueOp,
-    lowering,
-    python_value,
-    tile_operator,
-)
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["APPROXIMATE", "OPERANDS", "ROUNDINGS", "Rounded", "RoundedCast"]
 

@@ -10,8 +10,9 @@ from tvm import tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.tileop.operands import dtype_of
-from tvmtile.tileop.registry import TileOp, emit, tile_operator
+from tvmtile.frontend.emit import emit
+from tvmtile.ir.operands import dtype_of
+from tvmtile.ir.operators import TileOp, tile_operator
 
 __all__ = ["SafeValue", "annotate_safe_value"]
 

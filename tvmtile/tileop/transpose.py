@@ -8,26 +8,28 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from tvmtile.analysis.nests import Nest
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
-from tvmtile.layout.fragment import layout_of
-from tvmtile.layout.inference import loop_layout
-from tvmtile.layout.nests import Nest
-from tvmtile.rewriting import seq
-from tvmtile.scopes import SHARED_SCOPE, is_fragment
-from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.elementwise import converted, element, over_region
-from tvmtile.tileop.operands import (
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import (
     as_region,
     buffer_of,
     check_bounds,
-    check_operand,
     constant,
     describe,
     dtype_of,
     extents_of,
     same_extents,
 )
-from tvmtile.tileop.registry import Decline, LoweringContext, TileOp, emit, lowering, tile_operator
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.layout.fragment import layout_of
+from tvmtile.layout.loops import loop_layout
+from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.elementwise import converted, element, over_region
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["Transpose", "reference", "transpose"]
 

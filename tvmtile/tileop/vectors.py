@@ -16,9 +16,9 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.rewriting import for_loop, seq
+from tvmtile.ir.operands import buffer_of, constant, dtype_of
+from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.target import CpuCapability
-from tvmtile.tileop.operands import buffer_of, constant, dtype_of
 
 __all__ = [
     "Total",

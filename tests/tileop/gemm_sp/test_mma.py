@@ -13,10 +13,10 @@ import tvmtile.language as T
 from tests.tileop.gemm.test_mma import elements, place
 from tests.tileop.gemm_sp.test_gemm_sp import program
 from tvmtile.errors import TileWarning
-from tvmtile.rewriting import for_loop
+from tvmtile.ir.operands import as_region
+from tvmtile.ir.rewriting import for_loop
 from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.gemm_sp.mma import ATOMS, metadata
-from tvmtile.tileop.operands import as_region
 
 
 @pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import tvm_ffi
 from tvm import tirx
 
-from tvmtile.passes.accesses import kernels_of
-from tvmtile.passes.lower_tile_op import target_of
-from tvmtile.passes.shared_sizes import allocated_bytes
+from tvmtile.analysis.accesses import kernels_of
+from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["KernelResources", "resources_of", "resources_of_log"]

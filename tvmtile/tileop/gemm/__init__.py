@@ -11,18 +11,14 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
-from tvmtile.rewriting import for_loop, nest, seq
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import as_region, describe, dtype_of, same_extents
+from tvmtile.ir.operators import tile_operator
+from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
-from tvmtile.tileop.operands import (
-    as_region,
-    check_operand,
-    describe,
-    dtype_of,
-    same_extents,
-)
-from tvmtile.tileop.registry import emit, tile_operator
 
 __all__ = ["Gemm", "GemmWarpPolicy", "gemm", "reference"]
 

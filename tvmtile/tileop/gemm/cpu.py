@@ -6,13 +6,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.language.dtypes import DType, cast
-from tvmtile.rewriting import for_loop, seq
+from tvmtile.frontend.dtypes import DType, cast
+from tvmtile.ir.operands import constant, describe, dtype_of
+from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.target import cpu
 from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.microkernel import GemmTile, Matrix, emit_gemm
-from tvmtile.tileop.operands import constant, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["gemm_loops", "gemm_microkernel"]

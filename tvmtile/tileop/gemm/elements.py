@@ -5,8 +5,8 @@ from __future__ import annotations
 from tvm import tirx
 
 from tvmtile.errors import warn
+from tvmtile.ir.operands import describe
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.operands import describe
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["gemm_elements"]

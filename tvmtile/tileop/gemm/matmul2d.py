@@ -17,9 +17,10 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal import matmul2d
 from tvmtile.errors import InvalidOperand
+from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.rewriting import for_loop, nest, seq
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
-from tvmtile.rewriting import for_loop, nest, seq
-from tvmtile.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.target import gpu
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import (
@@ -29,7 +30,6 @@ from tvmtile.tileop.gemm.partition import (
     layout_of_matrices,
     partition,
 )
-from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["BLOCK", "COLUMN", "ROW", "gemm_matmul2d"]

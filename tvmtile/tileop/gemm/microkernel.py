@@ -37,7 +37,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.rewriting import for_loop, seq
+from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.target import CpuCapability
 
 __all__ = ["GemmTile", "Matrix", "emit_gemm"]

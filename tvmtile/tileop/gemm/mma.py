@@ -14,9 +14,10 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
-from tvmtile.rewriting import for_loop, seq
-from tvmtile.scopes import is_fragment
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, Gemm
@@ -30,7 +31,6 @@ from tvmtile.tileop.gemm.partition import (
     partition,
     registers_of,
 )
-from tvmtile.tileop.operands import buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [

@@ -15,11 +15,11 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile.ir.operands import constant, dtype_of
+from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.fragment import with_weights
 from tvmtile.layout.shared import neighbours
-from tvmtile.scopes import is_shared
 from tvmtile.tileop.gemm.partition import LANES, Axis, registers_of
-from tvmtile.tileop.operands import constant, dtype_of
 
 __all__ = ["MATRICES", "MATRIX_ROWS", "Operand", "has_matrix_rows", "indices_of", "place_of"]
 

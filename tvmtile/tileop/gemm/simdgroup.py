@@ -16,9 +16,10 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import InvalidOperand, VerifyError
+from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
-from tvmtile.rewriting import for_loop, seq
-from tvmtile.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import (
@@ -28,7 +29,6 @@ from tvmtile.tileop.gemm.partition import (
     layout_of_matrices,
     partition,
 )
-from tvmtile.tileop.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [

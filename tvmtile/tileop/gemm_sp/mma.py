@@ -16,8 +16,9 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
+from tvmtile.ir.operands import buffer_of, describe, dtype_of
+from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout.fragment import FragmentLayout
-from tvmtile.scopes import is_fragment
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma import (
     PAIRS_OF_BYTES,
@@ -29,7 +30,6 @@ from tvmtile.tileop.gemm.mma import (
 )
 from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.matrices import element_of
-from tvmtile.tileop.operands import buffer_of, describe, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["ATOMS", "gemm_sp_mma", "metadata"]

@@ -16,13 +16,13 @@ from tvmtile.errors import (
     UnsupportedDtype,
     warn_ignored,
 )
-from tvmtile.tileop.combine import COMBINERS, Combiner, is_integer, propagating_nan
-from tvmtile.tileop.elementwise import moving_axes
-from tvmtile.tileop.operands import (
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer, propagating_nan
+from tvmtile.ir.operands import (
     as_region,
     buffer_of,
     check_bounds,
-    check_operand,
     checked_axis,
     constant,
     describe,
@@ -31,7 +31,8 @@ from tvmtile.tileop.operands import (
     same_extents,
     without_units,
 )
-from tvmtile.tileop.registry import TileOp, emit, tile_operator
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.tileop.elementwise import moving_axes
 
 __all__ = [
     "Reduce",

@@ -7,9 +7,10 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.rewriting import seq
+from tvmtile.ir.combiners import accumulator_dtype
+from tvmtile.ir.operands import constant, dtype_of
+from tvmtile.ir.rewriting import seq
 from tvmtile.target import cpu
-from tvmtile.tileop.combine import accumulator_dtype
 from tvmtile.tileop.elementwise import (
     converted,
     element,
@@ -17,7 +18,6 @@ from tvmtile.tileop.elementwise import (
     moving_axes,
     over_region,
 )
-from tvmtile.tileop.operands import constant, dtype_of
 from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.vectors import (

@@ -16,6 +16,10 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile.ir.combiners import accumulator_dtype
+from tvmtile.ir.operands import as_region, constant, dtype_of
+from tvmtile.ir.rewriting import for_loop, seq, substitute
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.layout.fragment import (
     Digit,
     FragmentLayout,
@@ -26,13 +30,9 @@ from tvmtile.layout.fragment import (
     widest_vector,
     with_weights,
 )
-from tvmtile.rewriting import for_loop, seq, substitute
-from tvmtile.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.tileop.across_threads import LANES, butterfly
-from tvmtile.tileop.combine import accumulator_dtype
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
-from tvmtile.tileop.operands import as_region, constant, dtype_of
 from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 

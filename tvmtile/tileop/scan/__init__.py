@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, ShapeMismatch, warn_ignored
-from tvmtile.tileop.operands import (
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import (
     as_region,
     check_bounds,
-    check_operand,
     checked_axis,
     describe,
     extents_of,
     same_extents,
 )
-from tvmtile.tileop.registry import TileOp, emit, tile_operator
+from tvmtile.ir.operators import TileOp, tile_operator
 
 __all__ = ["Scan", "cummax", "cumsum", "reference"]
 

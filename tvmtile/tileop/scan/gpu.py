@@ -14,14 +14,14 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.rewriting import for_loop, seq
-from tvmtile.scopes import SHARED_SCOPE, is_fragment, is_shared
+from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
+from tvmtile.ir.operands import as_region, constant, dtype_of
+from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_shared
 from tvmtile.target import gpu
 from tvmtile.tileop.across_threads import Prefix
-from tvmtile.tileop.combine import COMBINERS, accumulator_dtype
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, moving_axes
-from tvmtile.tileop.operands import as_region, constant, dtype_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.scan import Scan
 

@@ -1,0 +1,119 @@
+"""The dtypes of the language."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import tvm
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, UnsupportedDtype
+from tvmtile.frontend.dtypes import as_dtype, dtype_names
+
+
+def test_a_dtype_is_its_name_and_tvms_dtype():
+    assert T.float16 == "float16"
+    assert isinstance(T.float16, tvm.DataType)
+    assert {"float16": 1}[T.float16] == 1
+
+
+@pytest.mark.parametrize("name", dtype_names())
+def test_every_name_is_exported_and_understood_by_tvm(name):
+    dtype = getattr(T, name)
+    assert tvm.DataType(str(dtype)) == dtype
+    assert tvm.tirx.Var("v", dtype).ty.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "lanes", "size"),
+    [
+        (T.bool, 8, 1, 1),
+        (T.int4, 4, 1, 1),
+        (T.float16, 16, 1, 2),
+        (T.float32x4, 32, 4, 16),
+        (T.float8_e4m3fnx8, 8, 8, 8),
+        (T.float4_e2m1fnx2, 4, 2, 1),
+    ],
+)
+def test_widths(dtype, bits, lanes, size):
+    assert (dtype.bits, dtype.lanes, dtype.bytes) == (bits, lanes, size)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("half", "float16"),
+        ("tfloat32", "float32"),
+        ("float8_e4m3", "float8_e4m3fn"),
+        (float, "float32"),
+        (int, "int32"),
+        (np.float64, "float64"),
+        (np.dtype("uint8"), "uint8"),
+        (torch.bfloat16, "bfloat16"),
+        (tvm.DataType("int8x4"), "int8x4"),
+        (tvm.script.tirx.int64, "int64"),
+    ],
+)
+def test_spellings(written, name):
+    assert as_dtype(written) == name
+    assert T.dtype(written) == name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (T.float16, torch.float16),
+        (T.float8_e5m2, torch.float8_e5m2),
+        (T.bool, torch.bool),
+        (T.int4, torch.int8),
+        (T.uint4, torch.uint8),
+        (T.float4_e2m1fn, getattr(torch, "float4_e2m1fn_x2", torch.int8)),
+    ],
+)
+def test_the_torch_dtype_that_stores_it(dtype, expected):
+    assert dtype.as_torch() is expected
+
+
+def test_calling_a_dtype_makes_a_constant_a_cast_or_a_variable():
+    assert T.int32(7).value == 7
+    assert T.float32("inf").value == float("inf")
+    assert T.int64(-(2**63)).value == -(2**63)
+    assert "18446744073709551615" in str(T.uint64(2**64 - 1))
+    x = tvm.tirx.Var("x", "int32")
+    tvm.ir.assert_structural_equal(T.float32(x), tvm.tirx.Cast("float32", x))
+    assert T.int32(x).same_as(x)
+    assert T.int8().ty.dtype == "int8"
+
+
+def test_an_unknown_dtype_offers_the_nearest_one():
+    with pytest.raises(UnsupportedDtype, match="there is no dtype 'flaot16'") as info:
+        as_dtype("flaot16")
+    assert info.value.help == "did you mean 'float16'?"
+
+
+def test_dtypes_are_taken_apart_by_tvms_class():
+    from tvmtile import DataType
+
+    assert [(DataType(d).bits, DataType(d).lanes) for d in (T.float16, "int8x4")] == [
+        (16, 1),
+        (8, 4),
+    ]
+
+
+def test_a_vector_of_one_value_a_lane():
+    @T.prim_func
+    def kernel(A: T.Tensor((8,), "float16")):
+        with T.Kernel(1):
+            A[0:2] = T.float16x2(A[4], 3)
+            pair = T.alloc_var("float16x2")
+            pair = T.float16x2(A[5], A[6])
+            A[2] = T.extract_lane(pair, 0)
+            A[3] = T.extract_lane(pair, 1)
+
+    a = torch.arange(8).half()
+    tvmtile.compile(kernel)(a)
+    assert a.tolist() == [4, 3, 5, 6, 4, 5, 6, 7]
+    with pytest.raises(InvalidOperand, match="T.float16x2: 3 values for 2 lanes"):
+        T.float16x2(1, 2, 3)

@@ -1,0 +1,233 @@
+"""The verifier finds violations that are planted, and nothing in programs that are right."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import ir, tirx
+from tvm.script import tirx as T
+
+import tvmtile
+import tvmtile.language as L
+from tvmtile import passes
+from tvmtile.errors import VerifyError
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.passes.checks.verify import INVARIANTS, Verify, violations
+from tvmtile.pipeline import LOWERING
+
+ALL = tuple(INVARIANTS)
+
+
+@T.prim_func
+def whole_buffer(A: T.Buffer((8,), "float32"), C: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        T.tile.copy(A, C)
+
+
+@T.prim_func
+def thread_loop(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(8, thread="threadIdx.x"):
+            A[tx] = T.float32(0)
+
+
+@T.prim_func
+def barrier(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        T.evaluate(T.tvm_storage_sync("shared"))
+
+
+@T.prim_func
+def parallel_in_parallel(A: T.Buffer((8, 8), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for i in T.parallel(8):
+            A[i, 0] = T.float32(0)
+            for j in T.parallel(8):
+                A[i, j] = T.float32(0)
+
+
+@T.prim_func
+def beyond_tensor(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        A[8] = T.float32(0)
+
+
+@T.prim_func
+def beyond_tile(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
+        for i in range(8):
+            A[i] = tile[i + 8]
+
+
+@T.prim_func
+def before_tile(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
+        for i in range(8):
+            tile[i - 8] = A[i]
+
+
+@T.prim_func
+def region_beyond_tile(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
+        T.tile.copy(A[0:8], tile[4:12])
+
+
+@T.prim_func
+def vector_beyond_tile(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
+        tile[T.Ramp(6, 1, 4)] = T.Broadcast(T.float32(0), 4)
+
+
+@T.prim_func
+def shared_tile(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
+        A[0] = tile[0]
+
+
+@T.prim_func
+def loop_exit(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for i in T.unroll(8):
+            if A[i] > T.float32(0):
+                break
+
+
+@pytest.mark.parametrize(
+    ("program", "after", "expected"),
+    [
+        (whole_buffer, "tvmtile.Legalize", "the operand A[8] float32 of copy is not a region"),
+        (whole_buffer, "tvmtile.LowerTileOp", "the tile operator copy is left"),
+        (whole_buffer, "tvmtile.LowerElementOp", "the operator copy is left"),
+        (thread_loop, "tvmtile.SerializeThreads", "the loop over 'tx' is bound to threadIdx.x"),
+        (barrier, "tvmtile.SerializeThreads", "there is a barrier"),
+        (parallel_in_parallel, None, "the parallel loop over 'j' stands inside another one"),
+        (parallel_in_parallel, "tvmtile.LowerParallelOnCpu", "the loop over 'i' is parallel"),
+        (beyond_tensor, "tvmtile.GuardGlobalAccess", "A[8] float32 lies outside A[8] float32"),
+        (beyond_tile, None, "tile[i + 8] float32 lies outside tile[8] float32"),
+        (before_tile, None, "tile[i - 8] float32 lies outside tile[8] float32"),
+        (region_beyond_tile, None, "tile[4:12] float32 lies outside tile[8] float32"),
+        (vector_beyond_tile, None, "lies outside tile[8] float32"),
+        (shared_tile, "tvmtile.PlaceMemoryOnCpu", "tile[8] float32 has the scope 'shared.dyn'"),
+        (loop_exit, "tvmtile.PlanUnrolling", "the loop over 'i' is left, and is not serial"),
+        (shared_tile, "tvmtile.LaunchBlocksOnCpu", "the loop over 'bx' is bound to a block"),
+    ],
+)
+def test_a_planted_violation_is_found(program, after, expected):
+    found = violations(program, [after] if after else [])
+    assert any(expected in problem for problem in found), found
+
+
+def test_a_variable_without_a_definition_is_found():
+    stray = tirx.Var("stray", "int32")
+    loop = beyond_tensor.body
+    A = beyond_tensor.params[0]
+    body = tirx.BufferStore(A, tirx.const(0, "float32"), [stray])
+    broken = tirx.For(loop.loop_var, 0, 1, loop.kind, body, loop.thread_binding, loop.annotations)
+    assert "a variable is used outside of its definition, or defined twice" in violations(
+        beyond_tensor.with_body(broken), []
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "after"),
+    [
+        (thread_loop, "tvmtile.SerializeThreads"),
+        (whole_buffer, "tvmtile.LowerTileOp"),
+        (beyond_tensor, "tvmtile.GuardGlobalAccess"),
+        (shared_tile, "tvmtile.PlaceMemoryOnCpu"),
+    ],
+)
+def test_before_its_pass_an_invariant_need_not_hold(program, after):
+    earlier = [name for name in ALL[: ALL.index(after)] if name != "tvmtile.Legalize"]
+    assert violations(program, earlier) == []
+
+
+def test_guarded_and_unreachable_accesses_are_right():
+    @T.prim_func
+    def program(A: T.Buffer((8,), "float32"), n: T.int32):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(8):
+                if i + 8 < 8:
+                    A[i + 8] = T.float32(0)
+                else:
+                    A[i] = T.if_then_else(i >= 8, A[i + 8], T.float32(0))
+                if n > 0:
+                    A[i + n] = T.float32(0)
+            for i in range(0):
+                A[i + 8] = T.float32(0)
+
+    assert violations(program, ["tvmtile.GuardGlobalAccess"]) == []
+
+
+def test_invariants_are_those_of_passes_of_the_lowering():
+    names = {str(step.info.name) for steps in LOWERING.values() for step in steps}
+    assert set(INVARIANTS) <= names
+
+
+# The instrument, the pass and the option ----------------------------------------------------------
+
+
+@prim_func_pass("SerializeThreads")
+def ForgetfulSerializeThreads(func, context):  # takes the name of a pass, and does nothing
+    return func
+
+
+@prim_func_pass("PlaceMemoryOnCpu")
+def UndoingPlaceMemory(func, context):
+    return whole_buffer
+
+
+def test_the_verifier_checks_a_pass_that_runs_alone():
+    module = ir.IRModule({"main": thread_loop})
+    with pytest.raises(
+        VerifyError, match=r"after tvmtile.SerializeThreads, main breaks(.|\n)*'tx'"
+    ):
+        ForgetfulSerializeThreads(module)
+
+
+def test_within_a_lowering_earlier_invariants_still_hold(monkeypatch):
+    steps = LOWERING["llvm"]
+    place = next(i for i, step in enumerate(steps) if step.info.name == "tvmtile.PlaceMemoryOnCpu")
+    monkeypatch.setitem(LOWERING, "llvm", (*steps[:place], UndoingPlaceMemory))
+    with pytest.raises(VerifyError, match="the tile operator copy is left"):
+        passes.LowerTilePrograms("llvm")(ir.IRModule({"main": whole_buffer}))
+
+
+def test_functions_that_are_no_tile_programs_are_not_checked():
+    @T.prim_func
+    def plain(A: T.Buffer((8,), "float32")):
+        A[9] = T.float32(0)
+
+    module = ir.IRModule({"plain": plain, "main": whole_buffer})
+    passes.LowerTilePrograms("llvm")(module)
+
+
+def test_the_verify_pass_reads_a_module():
+    module = ir.IRModule({"main": whole_buffer})
+    tvm.ir.assert_structural_equal(Verify()(module), module)
+    with pytest.raises(VerifyError, match="is not a region"):
+        Verify("tvmtile.Legalize")(module)
+
+
+def test_the_option_of_compile_asks_for_the_verifier(monkeypatch):
+    @L.prim_func
+    def program(A: L.Tensor((8,), "float32"), C: L.Tensor((8,), "float32")):
+        with L.Kernel(1):
+            L.copy(A, C)
+
+    steps = LOWERING["llvm"]
+    faulty = tuple(
+        ForgetfulSerializeThreads if step.info.name == "tvmtile.SerializeThreads" else step
+        for step in steps
+    )
+    with tvm.transform.PassContext():  # without the verifier of the tests
+        a, c = np.ones(8, np.float32), np.zeros(8, np.float32)
+        tvmtile.compile(program, target="llvm", pass_configs={"tvmtile.verify": True})(a, c)
+        np.testing.assert_array_equal(a, c)
+        monkeypatch.setitem(LOWERING, "llvm", faulty)
+        with pytest.raises(VerifyError, match=r"after tvmtile\.SerializeThreads"):
+            tvmtile.compile(program, target="llvm", pass_configs={"tvmtile.verify": True})

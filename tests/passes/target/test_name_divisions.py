@@ -1,0 +1,156 @@
+"""NameDivisions, KeepNames: costly values are computed once, and programs don't grow with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import tvm
+from tvm import tirx
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.ir.divisions import is_division, named_divisions
+
+M, N = T.dynamic("M, N")
+CUDA = {"kind": "cuda", "arch": "sm_90a"}
+
+
+def variables(names):
+    return [tirx.Var(name, "int32") for name in names]
+
+
+def test_what_counts_as_a_division():
+    a, n = variables("an")
+    assert is_division(a // n)
+    assert is_division(a % n)
+    assert not is_division(a // 8)
+    assert not is_division(a // n + 1)
+
+
+def test_equal_divisions_have_one_name():
+    a, n = variables("an")
+    names, values = named_divisions([a // n * 4, a // n + a % n], "q")
+    assert [str(bind.value) for bind in names] == ["a // n", "a % n"]
+    quotient, rest = (bind.var for bind in names)
+    tvm.ir.assert_structural_equal(values[0], quotient * 4)
+    tvm.ir.assert_structural_equal(values[1], quotient + rest)
+
+
+def test_a_division_in_a_division():
+    a, n = variables("an")
+    names, (value,) = named_divisions([a // n % (n + 1)], "q")
+    assert [str(bind.value) for bind in names] == ["a // n"]
+    assert str(value) == "q % (n + 1)"
+
+
+def gemm(rows, columns, order):
+    """A tile a block, in the order of the grid, of T.use_swizzle, of T.Persistent or by hand."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((rows, 64), "float16"),
+        B: T.Tensor((64, columns), "float16"),
+        C: T.Tensor((rows, columns), "float16"),
+    ):
+        grid = [T.ceildiv(rows, 32), T.ceildiv(columns, 32)]
+        count = {"persistent": 3, "by hand": grid[0] * grid[1]}.get(order)
+
+        def tile(by, bx):
+            a = T.alloc_shared((32, 32), "float16")
+            b = T.alloc_shared((32, 32), "float16")
+            c = T.alloc_fragment((32, 32), "float32")
+            T.clear(c)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[by * 32, k * 32], a)
+                T.copy(B[k * 32, bx * 32], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * 32, bx * 32])
+
+        if order == "persistent":
+            with T.Kernel(count, threads=64) as pid:
+                for by, bx in T.Persistent(grid, count, pid):
+                    tile(by, bx)
+        elif order == "by hand":
+            with T.Kernel(count, threads=64) as pid:
+                y = pid // grid[1]
+                x = pid % grid[1]
+                tile(y, x)
+        else:
+            with T.Kernel(grid[1], grid[0], threads=64) as (x, y):
+                T.use_swizzle(2, enable=order == "swizzle")
+                tile(y, x)
+
+    return main
+
+
+ORDERS = ["swizzle", "persistent", "by hand"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_divisions_are_done_once(order):
+    source = tvmtile.compile(gemm(M, N, order), target=CUDA).get_kernel_source()
+    body = source[source.rindex("__global__") :]
+    assert body.count(" / ") <= 8
+    assert body.count(" % (") + body.count(" % min(") <= 8
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_source_grows_with_the_text_of_a_kernel(order):
+    def size(rows, columns):
+        return len(tvmtile.compile(gemm(rows, columns, order), target=CUDA).get_kernel_source())
+
+    static = size(256, 256)
+    assert size(M, 256) < 2 * static
+    assert size(M, N) < 4 * static
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_code_for_a_cpu_grows_with_the_text_of_a_kernel(order):
+    def size(rows, columns):
+        return len(tvmtile.compile(gemm(rows, columns, order), target="llvm").get_kernel_source())
+
+    static = size(256, 256)
+    assert size(M, 256) < 2 * static
+    assert size(M, N) < 2 * static
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("rows", [1, 65, 160])
+@pytest.mark.parametrize("columns", [32, 100])
+@pytest.mark.parametrize(("target", "backend"), [("llvm", "auto"), ("metal", "emulator")])
+def test_every_order_computes_the_same(order, rows, columns, target, backend):
+    kernel = tvmtile.compile(gemm(M, N, order), target=target, execution_backend=backend)
+    a, b = (torch.randint(-4, 5, shape).half() for shape in ((rows, 64), (64, columns)))
+    c = torch.full((rows, columns), 7.0, dtype=torch.float16)
+    kernel(a, b, c)
+    assert torch.equal(c, a @ b)
+
+
+def test_the_rest_of_a_value_stays_known():
+    """A multiple of four is one whatever the division gives, so that vectors are moved."""
+
+    @T.prim_func
+    def main(A: T.Tensor((M, 256), "float32"), B: T.Tensor((4, 256), "float32")):
+        with T.Kernel(M, threads=64) as pid:
+            start = pid // (M + 1) * 128
+            s = T.alloc_shared((4, 128), "float32")
+            T.copy(A[0:4, start : start + 128], s)
+            T.copy(s, B[0:4, start : start + 128])
+
+    source = tvmtile.compile(main, target=CUDA).get_kernel_source()
+    assert "*(float4*)(B_ptr" in source
+
+
+def test_a_value_with_names_in_it_is_not_copied():
+    """T.exp is arithmetic with names on a CPU, and of a constant TVM knows what they stand for."""
+
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                power = T.exp(T.min(T.float32(3), T.float32(2)))
+                A[i] = T.if_then_else(T.cast(power, "int32") > 1, power, power * 2)
+
+    a = torch.zeros(8)
+    tvmtile.compile(main, target="llvm")(a)
+    torch.testing.assert_close(a, torch.full((8,), 2.0).exp())

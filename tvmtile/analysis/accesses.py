@@ -1,0 +1,187 @@
+"""What a kernel does to its tiles, in the order in which it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import SourceLocation
+from tvmtile.ir.kernels import is_kernel
+from tvmtile.ir.operands import buffer_of, origin_of
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import contains
+from tvmtile.ir.spans import location_of
+
+__all__ = ["Access", "accesses_of", "kernels_of", "uses", "values_of_names"]
+
+
+@dataclass(frozen=True)
+class Access:
+    """One use of a buffer.
+
+    Attributes
+    ----------
+    buffer : Var
+        The buffer that was allocated; views (`T.view`, `T.reshape`) are resolved.
+    reads, writes : bool
+        What happens to it. Both, where its address is taken.
+    operator : TileOp or None
+        The operator whose operand it is; None for a load or a store.
+    indices : tuple of Expr
+        Of a single element; empty for a tile and for an address.
+    loops : tuple of For
+        The loops around it, outermost first.
+    location : SourceLocation or None
+        The user's line.
+    """
+
+    buffer: ir.Var
+    reads: bool
+    writes: bool
+    operator: TileOp | None
+    indices: tuple[Any, ...]
+    loops: tuple[tirx.For, ...]
+    location: SourceLocation | None
+
+
+def kernels_of(func: tirx.PrimFunc) -> Iterator[tirx.For]:
+    """The outermost loop of every `T.Kernel` of a function."""
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(
+        func.body, (tirx.For, lambda loop: found.append(loop) if is_kernel(loop) else None)
+    )
+    yield from found
+
+
+def accesses_of(stmt: tirx.Stmt) -> list[Access]:
+    """Every use of a buffer in a statement, in program order."""
+    return _Accesses().of(stmt)
+
+
+class _Accesses:
+    def __init__(self) -> None:
+        self._found: list[Access] = []
+        self._roots: dict[ir.Var, ir.Var] = {}
+        self._loops: list[tirx.For] = []
+        self._location: SourceLocation | None = None
+
+    def of(self, stmt: tirx.Stmt) -> list[Access]:
+        tvm_ffi.structural_mutate(
+            stmt,
+            [
+                (tirx.For, self._loop),
+                (tirx.DeclBuffer, self._view),
+                (tirx.BufferStore, self._store),
+                (ir.TensorLoad, self._load),
+                (ir.Call, self._call),
+            ],
+        )
+        return self._found
+
+    def _note(
+        self, buffer: ir.Var, *, reads: bool, writes: bool, operator: Any = None, indices: Any = ()
+    ) -> None:
+        root = self._roots.get(buffer, buffer)
+        access = Access(
+            root, reads, writes, operator, tuple(indices), tuple(self._loops), self._location
+        )
+        self._found.append(access)
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        self._loops.append(loop)
+        mutator.default_mutate(loop)
+        self._loops.pop()
+        return loop
+
+    def _view(self, declaration: tirx.DeclBuffer, mutator: Any) -> Any:
+        del mutator
+        variables: list[ir.Var] = []
+        tvm_ffi.structural_walk(declaration.data, (ir.Var, variables.append))
+        source = next((var for var in variables if is_buffer_var(var)), None)
+        if source is not None:
+            self._roots[declaration.buffer] = self._roots.get(source, source)
+        return declaration
+
+    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+        self._location = location_of(store)
+        mutator.mutate(store.value)
+        for index in store.indices:
+            mutator.mutate(index)
+        self._note(store.buffer, reads=False, writes=True, indices=store.indices)
+        self._location = None
+        return store
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        outer, self._location = self._location, location_of(load) or self._location
+        self._note(load.source, reads=True, writes=False, indices=load.indices)
+        self._location = outer
+        return mutator.default_mutate(load)
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        op = operator_of(call)
+        if op is not None:
+            self._operands(op, location_of(call))
+            self._expressions_in(op, call, mutator)
+            return call
+        takes_address = isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of"
+        for argument in call.args:  # what has an address may be written through it
+            if is_buffer_var(argument):
+                self._note(argument, reads=True, writes=True)
+            elif takes_address and isinstance(argument, ir.TensorLoad):
+                self._note(argument.source, reads=True, writes=True)
+        return mutator.default_mutate(call)
+
+    def _expressions_in(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
+        """What an operator reads besides its operands: in their indices, in values and options."""
+        operands = [*op.reads(), *op.writes()]
+        for argument in call.args:
+            if is_buffer_var(argument):
+                continue
+            if not any(argument.same_as(operand) for operand in operands):
+                mutator.mutate(argument)
+            elif isinstance(argument, ir.TensorRegion):
+                for r in argument.region:
+                    mutator.mutate(r.min)
+                    mutator.mutate(r.extent)
+            else:
+                for index in argument.indices:
+                    mutator.mutate(index)
+
+    def _operands(self, op: TileOp, location: SourceLocation | None) -> None:
+        outer, self._location = self._location, location or self._location
+        read = [buffer_of(operand) for operand in op.reads()]
+        written = [buffer_of(operand) for operand in op.writes()]
+        for operand in [*op.reads(), *op.writes()]:
+            buffer = buffer_of(operand)
+            indices = () if op.is_tile else origin_of(operand)
+            self._note(
+                buffer, reads=buffer in read, writes=buffer in written, operator=op, indices=indices
+            )
+        self._location = outer
+
+
+def values_of_names(kernel: tirx.For) -> dict[ir.Var, Any]:
+    """What `T.let` and assignments bind names to, in a kernel."""
+    values: dict[ir.Var, Any] = {}
+    tvm_ffi.structural_walk(
+        kernel, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre"
+    )
+    return values
+
+
+def uses(indices: tuple[Any, ...], variable: ir.Var, names: dict[ir.Var, Any]) -> bool:
+    """Tell whether an index depends on a variable, directly or through names bound to it."""
+
+    def depends(node: Any) -> bool:
+        return contains(
+            node,
+            ir.Var,
+            lambda var: var.same_as(variable) or (var in names and depends(names[var])),
+        )
+
+    return any(depends(index) for index in indices)

@@ -1,0 +1,161 @@
+"""The threads of a kernel, and what is known of its variables."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.analysis.conflicts.expressions import constant, period
+from tvmtile.analysis.conflicts.orders import SIMDGROUP, Meeting
+from tvmtile.analysis.uses import Use
+from tvmtile.ir.kernels import Launch
+from tvmtile.ir.rewriting import substitute, variables_of
+
+__all__ = ["UNBOUNDED", "Domain"]
+
+UNBOUNDED = 1 << 28
+"""More than the values of a variable with no bounds."""
+_MAX_CASES = 64
+
+
+class Domain:
+    """Says which values variables have, and simplifies what is made of them.
+
+    Parameters
+    ----------
+    launch : Launch
+        The loops over blocks and threads of a kernel.
+    uniform : set of Var
+        Names that have one value for all threads, as long as a block runs.
+
+    Attributes
+    ----------
+    num_threads : int
+        Of a block.
+    """
+
+    def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
+        self._analyzer = Analyzer()
+        self._threads = launch.threads_fastest_first
+        self.num_threads = launch.num_threads
+        for loop in (*launch.blocks, *launch.threads):
+            self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+        self._varying = {loop.loop_var for loop in launch.threads} | _defined_in(launch.body)
+        self._varying -= uniform
+        self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
+
+    @property
+    def worst(self) -> Meeting:
+        """The threads that may meet where nothing is known."""
+        if self.num_threads == 1:
+            return Meeting.NEVER
+        return Meeting.IN_SIMDGROUP if self.num_threads <= SIMDGROUP else Meeting.IN_BLOCK
+
+    def symbol(self, of: Hashable, role: str, dtype: str, low: int, extent: int) -> ir.Var:
+        """A variable with a range that is known, the same one for each role of a thing."""
+        key = (of, role)
+        if key not in self._symbols:
+            var = tirx.Var(role, dtype)
+            bounds = (tirx.const(low, dtype), tirx.const(extent, dtype))
+            self._analyzer.bind(var, ir.Range.from_min_extent(*bounds))
+            self._symbols[key] = var
+        return self._symbols[key]
+
+    def is_uniform(self, var: ir.Var) -> bool:
+        """Tell whether a variable has one value for all threads, in all iterations."""
+        return var not in self._varying
+
+    def upper_bound(self, expression: Any) -> int:
+        """The largest value of an expression, as far as is known."""
+        return int(self._analyzer.const_int_bound(expression).max_value)
+
+    def simplified(self, expression: Any) -> Any:
+        """An expression, simplified by the ranges of its variables."""
+        return self._analyzer.simplify(expression)
+
+    def differs(self, difference: Any, low: Any, high: Any) -> bool:
+        """Tell whether an expression is certainly no number from `low` to `high`."""
+        bound = self._analyzer.const_int_bound(difference)
+        if int(bound.min_value) > high or int(bound.max_value) < low:
+            return True
+        if low != high:
+            return False
+        wanted = int(low)
+        if self._analyzer.can_prove(difference != wanted):
+            return True
+        cases = self._by_remainders(difference)
+        return bool(cases) and all(self._analyzer.can_prove(case != wanted) for case in cases)
+
+    def _by_remainders(self, expression: Any) -> list[Any]:
+        """An expression for each combination of the remainders that it takes of its variables.
+
+        None, if it takes none, or there are too many.
+        """
+        expression = tvm_ffi.structural_map(expression, (tirx.FloorMod, _with_positive_divisor))
+        numbers = {var: period([expression], var) for var in variables_of(expression)}
+        numbers = {var: number for var, number in numbers.items() if number > 1}
+        if not numbers or math.prod(numbers.values()) > _MAX_CASES:
+            return []
+        found: list[Any] = []
+        for remainders in itertools.product(*map(range, numbers.values())):
+            values = {
+                var: self._quotient(var) * numbers[var] + remainder
+                for var, remainder in zip(numbers, remainders, strict=True)
+            }
+            found.append(substitute(expression, values))
+        return found
+
+    def _quotient(self, var: ir.Var) -> ir.Var:
+        return self.symbol(var, "quotient", str(var.ty.dtype), -UNBOUNDED, 2 * UNBOUNDED)
+
+    def remainder(self, expression: Any) -> tuple[int, int]:
+        """A number, and what is left of an expression when it is divided by that."""
+        known = self._analyzer.modular_set(expression)
+        return int(known.coeff) or 1, int(known.base)
+
+    def threads(self, access: Use) -> tuple[Any, Any, Any]:
+        """The threads to enumerate, and the first and last thread that each stands for."""
+        threads = np.arange(self.num_threads)
+        if not access.is_collective:
+            return threads, threads, threads
+        if not access.is_gathered:
+            threads = threads[::SIMDGROUP]
+        leaders = threads // SIMDGROUP * SIMDGROUP
+        return threads, leaders, np.minimum(leaders + SIMDGROUP, self.num_threads) - 1
+
+    def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
+        """The indices along the axes of a block, of threads by their numbers."""
+        indices: dict[ir.Var, Any] = {}
+        for loop in self._threads:
+            extent = int(loop.extent)
+            indices[loop.loop_var] = threads % extent
+            threads = threads // extent
+        return indices
+
+
+def _with_positive_divisor(remainder: tirx.FloorMod) -> Any:
+    """TVM makes `-(x % -3)` of `(-x) % 3`, and does not see through it."""
+    divisor = constant(remainder.b)
+    if divisor is None or divisor >= 0:
+        return remainder
+    return 0 - tirx.floormod(0 - remainder.a, -divisor)
+
+
+def _defined_in(body: tirx.Stmt) -> set[ir.Var]:
+    """The variables that a body defines: they have a value of their own in every iteration."""
+    found: set[ir.Var] = set()
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.For, lambda loop: found.add(loop.loop_var)),
+            ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
+        ],
+    )
+    return found

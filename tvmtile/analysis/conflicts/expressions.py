@@ -1,0 +1,92 @@
+"""What the analysis of barriers asks of indices, bounds and conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import mapped, walk
+from tvmtile.ir.rewriting import contains
+
+__all__ = ["bits", "conjuncts", "constant", "lanes", "mentions", "period", "repetition", "strides"]
+
+
+def constant(expression: Any) -> int | None:
+    """The value of an expression that is a number."""
+    return int(expression.value) if isinstance(expression, tirx.IntImm) else None
+
+
+def conjuncts(condition: Any) -> list[Any]:
+    """The conditions that hold where one holds."""
+    if isinstance(condition, tirx.And):
+        return [*conjuncts(condition.a), *conjuncts(condition.b)]
+    return [condition]
+
+
+def lanes(index: Any) -> int:
+    """How many elements an index names."""
+    return int(index.lanes) if isinstance(index, tirx.Ramp | tirx.Broadcast) else 1
+
+
+def mentions(expressions: Iterable[Any], var: ir.Var | None) -> bool:
+    """Tell whether some expression depends on a variable."""
+    if var is None:
+        return False
+    return any(contains(part, ir.Var, lambda node: node.same_as(var)) for part in expressions)
+
+
+def period(expressions: Iterable[Any], var: ir.Var | None) -> int:
+    """How much a variable grows until the remainders that expressions take of it repeat."""
+    divisors: list[int] = []
+
+    def note(node: Any) -> None:
+        divisor = constant(node.b)
+        if divisor and mentions([node.a], var):
+            divisors.append(divisor)
+
+    for expression in expressions:
+        walk(expression, ((tirx.FloorMod, tirx.FloorDiv), note))
+    return math.lcm(1, *divisors)
+
+
+def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
+    """How much a variable grows until expressions have their values again; None if they may not.
+
+    They do where it stands in remainders of sums and products only.
+    """
+    divisors: list[int] = []
+
+    def without_remainder(node: Any) -> Any:
+        divisor = constant(node.b)
+        if not divisor or not mentions([node.a], var) or not _is_polynomial(node.a):
+            return node
+        divisors.append(divisor)
+        return node.b
+
+    rest = [mapped(each, (tirx.FloorMod, without_remainder)) for each in expressions]
+    return None if mentions(rest, var) else math.lcm(1, *divisors)
+
+
+def _is_polynomial(value: Any) -> bool:
+    if isinstance(value, tirx.Add | tirx.Sub | tirx.Mul):
+        return _is_polynomial(value.a) and _is_polynomial(value.b)
+    return isinstance(value, ir.Var | tirx.IntImm)
+
+
+def strides(buffer: ir.Var) -> list[Any]:
+    """How far apart in memory neighbours along each axis are, in elements."""
+    if len(buffer.ty.strides):
+        return list(buffer.ty.strides)
+    found: list[Any] = [tirx.const(1, "int32")]
+    for extent in reversed(list(buffer.ty.shape)[1:]):
+        found.insert(0, found[0] * extent)
+    return found
+
+
+def bits(buffer: ir.Var) -> int:
+    """The bits of an element in memory."""
+    dtype = str(buffer.ty.dtype)
+    return 8 if dtype == "bool" else int(DataType(dtype).bits)

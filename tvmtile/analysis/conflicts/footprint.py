@@ -1,0 +1,198 @@
+"""Whether two threads of a block meet at an element, in two accesses.
+
+The threads, and the loops that only one of the accesses knows, are enumerated: the indices are
+evaluated for all of them with numpy, so swizzles, divisions and bit operations are nothing special.
+What is the same for all threads (blocks, sizes, the loops around both accesses) stays symbolic: an
+index is an array plus a symbolic term, and what counts is the difference of the two terms. Where
+that is not a constant, the loops are looked at iteration by iteration, or by the remainder of the
+iteration's number, which decides which version of a tile it uses.
+
+Correctness rests on: an index that can't be evaluated is taken to be able to have any value, and a
+condition that can't be evaluated to hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tvm import ir
+
+from tvmtile.analysis.conflicts.comparison import Comparison
+from tvmtile.analysis.conflicts.domain import Domain
+from tvmtile.analysis.conflicts.iterations import Case, Iterations
+from tvmtile.analysis.conflicts.orders import Collision, Meeting, Order
+from tvmtile.analysis.conflicts.points import TooMany
+from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir.kernels import Launch
+
+__all__ = ["Footprints"]
+
+
+class Footprints:
+    """Compares accesses of a kernel.
+
+    Parameters
+    ----------
+    launch : Launch
+        The loops over blocks and threads.
+    uniform : set of Var
+        Names that have one value for all threads, as long as a block runs.
+    """
+
+    def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
+        self._domain = Domain(launch, uniform)
+        self._known: dict[Any, Meeting] = {}
+        self._collisions: dict[Any, Collision] = {}
+        self._apart: dict[tuple[Access, Access], bool] = {}
+
+    def meeting(self, earlier: Access, later: Access, orders: Mapping[Loop, Order]) -> Meeting:
+        """Tell whether two different threads touch one element, in the two accesses.
+
+        Parameters
+        ----------
+        earlier, later : Access
+            In the order of the program.
+        orders : mapping of Loop to Order
+            In which iterations they are; any, for loops that are not in it.
+        """
+        around = {*earlier.loops, *later.loops}
+        known = frozenset((loop, order) for loop, order in orders.items() if loop in around)
+        key = (earlier, later, known)
+        if key not in self._known:
+            self._known[key] = self._found(earlier, later, dict(known))
+        return self._known[key]
+
+    def collision(self, copy: Access, later: Access, orders: Mapping[Loop, Order]) -> Collision:
+        """Tell whether an access touches an element that a copy in flight touches too.
+
+        The thread that has issued the copy may be the one that touches it, or another one.
+
+        Parameters
+        ----------
+        copy, later, orders
+            As of `meeting`.
+        """
+        if not copy.root.same_as(later.root):
+            return Collision.NEVER
+        if copy.indices is None or later.indices is None:
+            return Collision.POSSIBLE
+        around = {*copy.loops, *later.loops}
+        known = frozenset((loop, order) for loop, order in orders.items() if loop in around)
+        key = (copy, later, known)
+        if key not in self._collisions:
+            self._collisions[key] = self._collision(copy, later, dict(known))
+        return self._collisions[key]
+
+    def _collision(self, copy: Access, later: Access, orders: dict[Loop, Order]) -> Collision:
+        iterations = Iterations(copy, later, orders, self._domain)
+        comparison = Comparison(copy, later, iterations, self._domain)
+
+        def of_any(cases: dict[Loop, Case]) -> tuple[bool, bool]:
+            return comparison.collision(cases)
+
+        def of_two(cases: dict[Loop, Case]) -> tuple[bool, bool]:
+            is_known = comparison.collision(cases)[1]
+            meeting, is_exact = comparison.meeting(cases)
+            return meeting != Meeting.NEVER, is_known and is_exact
+
+        found = _certainty(of_any, iterations, {}, iterations.decisive)
+        if found == Collision.NEVER:
+            return found
+        found = _certainty(of_two, iterations, {}, iterations.decisive)
+        ordered = Iterations(copy, later, orders, self._domain, by_one_thread=True)
+        own = Comparison(copy, later, ordered, self._domain)
+
+        def of_one(cases: dict[Loop, Case]) -> tuple[bool, bool]:
+            return own.collision(cases, by_one_thread=True)
+
+        return max(found, _certainty(of_one, ordered, {}, ordered.decisive))
+
+    def _found(self, earlier: Access, later: Access, orders: dict[Loop, Order]) -> Meeting:
+        if not earlier.root.same_as(later.root):
+            return Meeting.NEVER
+        if earlier.indices is None or later.indices is None:
+            return self._domain.worst
+        iterations = Iterations(earlier, later, orders, self._domain)
+        if iterations.have_many_cases and self._are_apart(earlier, later):
+            return Meeting.NEVER
+        comparison = Comparison(earlier, later, iterations, self._domain)
+        return self._refined(comparison, iterations, {}, iterations.decisive)
+
+    def _are_apart(self, earlier: Access, later: Access) -> bool:
+        """Tell whether no two threads touch one element, whatever the iterations."""
+        key = (earlier, later)
+        if key not in self._apart:
+            iterations = Iterations(earlier, later, {}, self._domain)
+            comparison = Comparison(earlier, later, iterations, self._domain)
+            self._apart[key] = self._refined(comparison, iterations, {}, []) == Meeting.NEVER
+        return self._apart[key]
+
+    def _refined(
+        self,
+        comparison: Comparison,
+        iterations: Iterations,
+        cases: dict[Loop, Case],
+        loops: list[Loop],
+    ) -> Meeting:
+        """Compare, and where that remains open go through the cases of one loop after the other."""
+        try:
+            meeting, is_exact = comparison.meeting(cases)
+        except TooMany:
+            return self._domain.worst
+        if meeting == Meeting.NEVER or is_exact:
+            return meeting
+        for number, loop in enumerate(loops):
+            possible = iterations.cases_of(loop)
+            for each in possible:
+                found = (
+                    self._refined(
+                        comparison, iterations, {**cases, loop: case}, loops[number + 1 :]
+                    )
+                    for case in each
+                )
+                meeting = _largest(found, meeting)
+                if meeting == Meeting.NEVER:
+                    break
+            if possible:
+                break
+        return meeting
+
+
+def _certainty(
+    compare: Callable[[dict[Loop, Case]], tuple[bool, bool]],
+    iterations: Iterations,
+    cases: dict[Loop, Case],
+    loops: list[Loop],
+) -> Collision:
+    """Compare, and where that remains open go through the cases of one loop after the other."""
+    try:
+        is_possible, is_exact = compare(cases)
+    except TooMany:
+        return Collision.POSSIBLE
+    if not is_possible:
+        return Collision.NEVER
+    if is_exact:
+        return Collision.CERTAIN
+    for number, loop in enumerate(loops):
+        ways = iterations.cases_of(loop)
+        for way in ways:
+            found = {
+                _certainty(compare, iterations, {**cases, loop: case}, loops[number + 1 :])
+                for case in way
+            }
+            if Collision.CERTAIN in found or found <= {Collision.NEVER}:
+                return max(found, default=Collision.NEVER)
+        if ways:
+            break
+    return Collision.POSSIBLE
+
+
+def _largest(meetings: Iterable[Meeting], bound: Meeting) -> Meeting:
+    """The largest of some, none of which is larger than a bound."""
+    largest = Meeting.NEVER
+    for meeting in meetings:
+        largest = max(largest, min(meeting, bound))
+        if largest == bound:
+            break
+    return largest

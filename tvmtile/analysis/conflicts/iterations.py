@@ -1,0 +1,234 @@
+"""The values of loops' variables in two accesses, by what is known of their iterations."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
+from tvmtile.analysis.conflicts.expressions import (
+    conjuncts,
+    constant,
+    mentions,
+    period,
+    repetition,
+)
+from tvmtile.analysis.conflicts.orders import Order, Side
+from tvmtile.analysis.conflicts.points import Free
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
+from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir.rewriting import substitute, variables_of
+
+__all__ = ["Case", "Iterations"]
+
+_MAX_ITERATIONS = 4096
+_MAX_CASES = 64
+_MANY_CASES = 16
+
+Case = tuple[Any, Any]
+"""The values of a loop's variable in the earlier and in the later access."""
+
+
+class Iterations:
+    """The loops around two accesses.
+
+    Parameters
+    ----------
+    earlier, later : Access
+        The accesses.
+    orders : mapping of Loop to Order
+        In which iterations they are; any, for loops that are not in it.
+    domain : Domain
+        Gives symbols for iterations.
+    by_one_thread : bool
+        One thread does both: it goes through divergent loops in their order too.
+    """
+
+    def __init__(
+        self,
+        earlier: Access,
+        later: Access,
+        orders: Mapping[Loop, Order],
+        domain: Domain,
+        *,
+        by_one_thread: bool = False,
+    ) -> None:
+        self._accesses = (earlier, later)
+        self._orders = orders
+        self._domain = domain
+        self._by_one_thread = by_one_thread
+        # Threads do not go through other loops together, so an order of their iterations says nothing.
+        self._related = [
+            loop
+            for loop in earlier.loops
+            if loop in later.loops
+            and self._has_order(loop)
+            and _side(orders.get(loop)) == Side.BOTH
+        ]
+
+    def _has_order(self, loop: Loop) -> bool:
+        return loop.is_uniform or self._by_one_thread
+
+    @property
+    def decisive(self) -> list[Loop]:
+        """The loops around both whose iterations decide which elements are touched."""
+        return [
+            loop
+            for loop in self._related
+            if any(mentions(access.places, loop.var) for access in self._accesses)
+        ]
+
+    @property
+    def have_many_cases(self) -> bool:
+        """Looking at all iterations at once is less work than going through their cases."""
+        ways = (self.cases_of(loop) for loop in self.decisive)
+        return any(len(way[0]) > _MANY_CASES for way in ways if way)
+
+    def values(self, side: int, cases: Mapping[Loop, Case]) -> tuple[dict[ir.Var, Any], list[Free]]:
+        """The values of the loops' variables in one of the accesses, and what to enumerate."""
+        access = self._accesses[side]
+        values: dict[ir.Var, Any] = {}
+        free: list[Free] = []
+        for loop in access.loops:
+            if loop.var is None:
+                continue
+            if loop in self._related:
+                case = cases[loop] if loop in cases else self._any_case(loop)
+                values[loop.var] = case[side]
+            elif mentions(access.places, loop.var):
+                values[loop.var] = self._alone(loop, side, values, free)
+        return values, free
+
+    def _any_case(self, loop: Loop) -> Case:
+        """The values of a loop's variable in both accesses, as far as its order tells."""
+        assert loop.var is not None
+        low, extent = constant(loop.low), constant(loop.extent)
+        if low is not None and extent is not None and constant(loop.step) == 1:
+            iteration = self._symbol(loop, "iteration", low, max(extent, 1))
+        else:
+            iteration = self._symbol(loop, "iteration", -UNBOUNDED, 2 * UNBOUNDED)
+        order = self._orders[loop]
+        if order.is_exact:
+            return iteration, iteration + loop.step * order.distance
+        later = self._symbol(loop, "distance", order.distance, UNBOUNDED)
+        return iteration, iteration + later * loop.step
+
+    def cases_of(self, loop: Loop) -> list[list[Case]]:
+        """The cases that a loop's iterations fall into, in the ways that are not too many.
+
+        The fewest come first; those by the remainders say the least, since they know no bounds.
+        """
+        if loop.var is None:
+            return []
+        order = self._orders[loop]
+        ways = [self._remainders(loop, order), self._each(loop, order)]
+        return sorted(filter(None, ways), key=len)
+
+    def _each(self, loop: Loop, order: Order) -> list[Case]:
+        """A case for each iteration, or pair of them."""
+        assert loop.var is not None
+        low, extent, step = map(constant, (loop.low, loop.extent, loop.step))
+        if low is None or extent is None or step is None or extent > _MAX_CASES:
+            return []
+        pairs = _pairs(order, extent)
+        if len(pairs) > _MAX_CASES:
+            return []
+        dtype = str(loop.var.ty.dtype)
+        return [
+            (tirx.const(low + step * a, dtype), tirx.const(low + step * b, dtype)) for a, b in pairs
+        ]
+
+    def _remainders(self, loop: Loop, order: Order) -> list[Case]:
+        """The cases by the remainders of the two iterations' numbers."""
+        if constant(loop.step) != 1:
+            return []
+        number = math.lcm(*(period(access.indices or (), loop.var) for access in self._accesses))
+        if number == 1 or number * number > _MAX_CASES:
+            return []
+        whole = self._symbol(loop, "whole", -UNBOUNDED, 2 * UNBOUNDED)
+        cases: list[Case] = []
+        for remainder in range(number):
+            base = whole * number + remainder
+            if order.is_exact:
+                cases.append((base, base + order.distance))
+                continue
+            more = self._symbol(loop, "more", 0, UNBOUNDED)
+            least = range(order.distance, order.distance + number)
+            cases += [(base, base + (distance + more * number)) for distance in least]
+        return cases
+
+    def _alone(self, loop: Loop, side: int, values: dict[ir.Var, Any], free: list[Free]) -> Any:
+        """The value of the variable of a loop whose iterations are those of one access only."""
+        assert loop.var is not None
+        low = substitute(loop.low, values)
+        extent = substitute(loop.extent, values)
+        order = self._orders.get(loop)
+        has_order = self._has_order(loop)
+        if has_order and side == 1 and _side(order) == Side.LATER and order is not None:
+            return low + loop.step * order.distance
+        if has_order and side == 0 and order == Order.LAST and constant(loop.step) == 1:
+            return low + (extent - 1)
+        most = self._domain.upper_bound(extent)
+        role = ("earlier", "later")[side]
+        if most > _MAX_ITERATIONS:
+            return self._symbol(loop, f"{role}_value", -UNBOUNDED, 2 * UNBOUNDED)
+        iteration = self._symbol(loop, role, 0, max(most, 1))
+        numbers = self._distinct(loop, self._accesses[side], np.arange(max(most, 1)))
+        free.append(Free(iteration, numbers, iteration < extent))
+        return low + iteration * loop.step
+
+    def _distinct(self, loop: Loop, access: Access, numbers: Any) -> Any:
+        """Iterations of a loop that stand for all others.
+
+        What an access touches repeats with the remainders that its indices take of the variable. Of
+        the conditions, those on the variable alone are decided here, and those that nobody knows do not
+        count.
+        """
+        low, step = constant(loop.low), constant(loop.step)
+        if loop.var is None or low is None or step is None or constant(loop.extent) is None:
+            return numbers
+        relevant = list(access.indices or ())
+        relevant += [bound for other in access.loops for bound in (other.low, other.extent)]
+        for condition in itertools.chain.from_iterable(map(conjuncts, access.conditions)):
+            others = [var for var in variables_of(condition) if not var.same_as(loop.var)]
+            if any(map(self._domain.is_uniform, others)):
+                continue
+            holds = None if others else self._decided(condition, loop.var, low + step * numbers)
+            if holds is None:
+                relevant.append(condition)
+            else:
+                numbers = numbers[holds]
+        period = repetition([each for each in relevant if each is not None], loop.var)
+        if period is None or step != 1:
+            return numbers
+        return numbers[np.sort(np.unique(numbers % period, return_index=True)[1])]
+
+    def _decided(self, condition: Any, var: ir.Var, values: Any) -> Any:
+        """Where a condition on a variable holds; None if that is not known."""
+        try:
+            found = evaluate(condition, {var: values}, self._domain.is_uniform, 0)
+        except NotSeparable:
+            return None
+        known = found.term is None
+        return np.broadcast_to(np.asarray(found.numbers, bool), values.shape) if known else None
+
+    def _symbol(self, loop: Loop, role: str, low: int, extent: int) -> ir.Var:
+        assert loop.var is not None
+        return self._domain.symbol(loop, role, str(loop.var.ty.dtype), low, extent)
+
+
+def _pairs(order: Order, extent: int) -> list[tuple[int, int]]:
+    """The iterations of a loop that two accesses may be in."""
+    if order.is_exact:
+        return [(number, number + order.distance) for number in range(extent - order.distance)]
+    pairs = itertools.combinations(range(extent), 2)
+    return [(first, second) for first, second in pairs if second - first >= order.distance]
+
+
+def _side(order: Order | None) -> Side | None:
+    return None if order is None else order.side

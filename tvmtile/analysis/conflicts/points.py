@@ -1,0 +1,145 @@
+"""Accesses as points: every thread, iteration, lane and place in a block, in arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import ir
+
+from tvmtile.analysis.conflicts.domain import Domain
+from tvmtile.analysis.conflicts.expressions import lanes
+from tvmtile.analysis.conflicts.orders import SIMDGROUP, Meeting
+from tvmtile.analysis.effects import Access
+
+__all__ = ["Free", "Owners", "Points", "TooMany", "have_common", "meeting_of", "points_of"]
+
+_MAX_POINTS = 1 << 21
+
+
+class TooMany(Exception):
+    """More points than are worth enumerating."""
+
+
+@dataclass(frozen=True)
+class Free:
+    """Iterations of a loop that are enumerated.
+
+    Attributes
+    ----------
+    var : Var
+        Counts the iterations, from 0.
+    numbers : ndarray
+        Those to look at.
+    inside : Expr
+        Holds where there is such an iteration.
+    """
+
+    var: ir.Var
+    numbers: Any
+    inside: Any
+
+
+@dataclass
+class Points:
+    """What is enumerated of an access.
+
+    Attributes
+    ----------
+    values : dict of Var to ndarray
+        Of threads' indices and loops' variables, at each point.
+    lanes, parts : ndarray
+        The lane of a vector, and the part of an element.
+    offsets : list of ndarray
+        The place in the access's block, an array an axis.
+    first, last : ndarray
+        The threads that may touch the element: one, or those of a simdgroup.
+    """
+
+    values: dict[ir.Var, Any]
+    lanes: Any
+    parts: Any
+    offsets: list[Any]
+    first: Any
+    last: Any
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def where(self, mask: Any) -> Points:
+        """The points at which a mask holds."""
+        if mask.all():
+            return self
+        return Points(
+            {var: values[mask] for var, values in self.values.items()},
+            self.lanes[mask],
+            self.parts[mask],
+            [offset[mask] for offset in self.offsets],
+            self.first[mask],
+            self.last[mask],
+        )
+
+
+def points_of(access: Access, free: list[Free], parts: int, domain: Domain) -> Points:
+    """Enumerate the threads, iterations, lanes, parts of elements and places of an access.
+
+    Raises
+    ------
+    TooMany
+        If there are more than a few million.
+    """
+    assert access.indices is not None
+    threads, first, last = domain.threads(access)
+    counts = [
+        len(threads),
+        *(len(each.numbers) for each in free),
+        max(map(lanes, access.indices)),
+        parts,
+    ]
+    counts += [extent for extent, _ in access.block]
+    if math.prod(counts) > _MAX_POINTS:
+        raise TooMany
+    who, *others = np.indices(counts).reshape(len(counts), -1)
+    values = domain.indices_of(threads[who])
+    values |= {each.var: each.numbers[index] for each, index in zip(free, others, strict=False)}
+    lane, part, *offsets = others[len(free) :]
+    return Points(values, lane, part, offsets, first[who], last[who])
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The first and the last thread that touch each element."""
+
+    keys: Any
+    first: Any
+    last: Any
+
+    @classmethod
+    def of(cls, keys: Any, points: Points) -> Owners:
+        """Group points by the numbers of their elements."""
+        order = np.argsort(keys, kind="stable")
+        unique, starts = np.unique(keys[order], return_index=True)
+        return cls(
+            unique,
+            np.minimum.reduceat(points.first[order], starts),
+            np.maximum.reduceat(points.last[order], starts),
+        )
+
+
+def have_common(earlier: Owners, later: Owners) -> bool:
+    """Tell whether there is an element that both have, whichever threads touch it."""
+    return bool(np.isin(earlier.keys, later.keys, assume_unique=True).any())
+
+
+def meeting_of(earlier: Owners, later: Owners) -> Meeting:
+    """The threads that meet at an element that both have."""
+    _, a, b = np.intersect1d(earlier.keys, later.keys, assume_unique=True, return_indices=True)
+    first = np.minimum(earlier.first[a], later.first[b])
+    last = np.maximum(earlier.last[a], later.last[b])
+    if not (first != last).any():
+        return Meeting.NEVER
+    if (first // SIMDGROUP != last // SIMDGROUP).any():
+        return Meeting.IN_BLOCK
+    return Meeting.IN_SIMDGROUP

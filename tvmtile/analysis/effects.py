@@ -1,0 +1,247 @@
+"""The accesses, in a statement of a thread, of memory that barriers order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.conflicts.expressions import constant
+from tvmtile.analysis.uses import Use, uses_in
+from tvmtile.errors import SourceLocation
+from tvmtile.ir.rewriting import contains, reads_no_memory, substitute
+from tvmtile.ir.spans import location_of
+
+__all__ = ["Access", "Effects", "Loop", "is_threadgroup_memory"]
+
+
+def is_threadgroup_memory(buffer: ir.Var) -> bool:
+    """Tell whether a buffer is memory that the threads of a block have together."""
+    return str(buffer.ty.storage_scope) in ("shared", "shared.dyn")
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop of a thread, as accesses know it.
+
+    Attributes
+    ----------
+    node : For or While
+        The statement.
+    is_uniform : bool
+        All threads go through it equally often, and together.
+    low, extent : Expr or None
+        The first value of its variable and the number of its iterations, without names that are bound
+        to values which never change; None of a `while`.
+    """
+
+    node: Any
+    is_uniform: bool
+    low: Any = None
+    extent: Any = None
+
+    @property
+    def var(self) -> ir.Var | None:
+        """Its variable; None of a `while`."""
+        return self.node.loop_var if isinstance(self.node, tirx.For) else None
+
+    @property
+    def trips(self) -> int | None:
+        """How often its body is run, where that is known."""
+        return None if self.extent is None else constant(self.extent)
+
+    @property
+    def step(self) -> Any:
+        """By how much the variable grows from one iteration to the next."""
+        step = getattr(self.node, "step", None)
+        return tirx.const(1, "int32") if step is None else step
+
+
+@dataclass(frozen=True, eq=False)
+class Access(Use):
+    """What the threads do to a buffer in one place of the program.
+
+    Indices and conditions hold no names that are bound to values which never change.
+
+    Attributes
+    ----------
+    root : Var
+        The buffer that was allocated, the same object in all its accesses.
+    loops : tuple of Loop
+        The loops around it, outermost first.
+    location : SourceLocation or None
+        The user's line.
+    """
+
+    root: ir.Var
+    loops: tuple[Loop, ...]
+    location: SourceLocation | None
+
+    @cached_property
+    def is_of_device(self) -> bool:
+        """Device memory is accessed, not threadgroup memory."""
+        return not is_threadgroup_memory(self.root)
+
+    @cached_property
+    def places(self) -> list[Any]:
+        """The expressions that say which elements are touched."""
+        used = [*(self.indices or ()), *self.conditions]
+        for loop in self.loops:
+            if loop.var is not None:
+                used += [loop.low, loop.extent]
+        return used
+
+
+class Effects:
+    """Finds the accesses of expressions and of single statements.
+
+    Threadgroup memory is looked at, and device memory that the kernel both reads and writes, updates
+    atomically besides one of these, or writes in two places.
+
+    Parameters
+    ----------
+    body : Stmt
+        What a thread does: its views of buffers and its bindings are looked up.
+
+    Attributes
+    ----------
+    written : set of Var
+        The buffers of any scope that are written, as the program names them.
+    device_memory : frozenset of Var
+        The device memory that is used in two ways, of reads, writes and atomic updates, or written
+        in two places.
+    """
+
+    def __init__(self, body: tirx.Stmt) -> None:
+        self._roots: dict[ir.Var, ir.Var] = {}
+        self._objects: dict[ir.Var, ir.Var] = {}
+        self._shifted: set[ir.Var] = set()
+        self._bound: Counter[ir.Var] = Counter()
+        self._values: dict[ir.Var, Any] = {}
+        self._alike: dict[Any, Access] = {}
+        tvm_ffi.structural_walk(
+            body,
+            [(tirx.DeclBuffer, self._note_view), (tirx.Bind, self._note_value)],
+            order="pre",
+        )
+        uses = uses_in(body)
+        self.written = {use.buffer for use in uses if use.writes}
+        self.device_memory = self._device_memory(uses)
+
+    def _note_view(self, view: tirx.DeclBuffer) -> None:
+        def note(var: ir.Var) -> None:
+            if is_buffer_var(var):
+                self._roots[view.buffer] = self.root(var)
+                if var in self._shifted or not _is_start_of(view.data, var):
+                    self._shifted.add(view.buffer)
+
+        tvm_ffi.structural_walk(view.data, (ir.Var, note))
+
+    def _note_value(self, bind: tirx.Bind) -> None:
+        if bind.var in self._bound:  # in two places, with values that may differ
+            self._values.pop(bind.var, None)
+        elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
+            self._values[bind.var] = self._resolved(bind.value)
+        self._bound[bind.var] += 1
+
+    def is_bound_once(self, name: ir.Var) -> bool:
+        """Tell whether only one place gives a name its value."""
+        return self._bound[name] == 1
+
+    def _device_memory(self, uses: list[Use]) -> frozenset[ir.Var]:
+        """The device memory that two statements of a thread may access in an order that matters."""
+        read, written, updated = (
+            {self.root(use.buffer) for use in uses if _is_of_kind(use)}
+            for _is_of_kind in (
+                lambda use: not (use.is_atomic or use.writes),
+                lambda use: not use.is_atomic and use.writes,
+                lambda use: use.is_atomic,
+            )
+        )
+        in_two_ways = (read & written) | (written & updated) | (read & updated)
+        stores = Counter(self.root(use.buffer) for use in uses if use.writes and not use.is_atomic)
+        in_two_places = {root for root, count in stores.items() if count > 1}
+        ordered = in_two_ways | in_two_places
+        return frozenset(root for root in ordered if root.ty.storage_scope == "global")
+
+    def root(self, buffer: ir.Var) -> ir.Var:
+        """The buffer that a view looks at: always the same object."""
+        root = self._roots.get(buffer, buffer)
+        return self._objects.setdefault(root, root)
+
+    def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
+        """A loop, as the accesses in it know it."""
+        if isinstance(node, tirx.While):
+            return Loop(node, is_uniform)
+        return Loop(node, is_uniform, self._resolved(node.min), self._resolved(node.extent))
+
+    def of(self, node: Any, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> list[Access]:
+        """The accesses of an expression, or of a statement that holds no others, in their order."""
+        if not contains(node, ir.Var, self._is_ordered):
+            return []
+        return [
+            self._access(use, loops, conditions, location_of(node))
+            for use in uses_in(node)
+            if self._is_ordered(use.buffer)
+        ]
+
+    def _is_ordered(self, var: ir.Var) -> bool:
+        if not is_buffer_var(var):
+            return False
+        root = self.root(var)
+        return is_threadgroup_memory(root) or root in self.device_memory
+
+    def _access(
+        self,
+        use: Use,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Any, ...],
+        location: SourceLocation | None,
+    ) -> Access:
+        indices = None if use.buffer in self._shifted else use.indices
+        access = Access(
+            buffer=use.buffer,
+            indices=None if indices is None else tuple(map(self._resolved, indices)),
+            block=tuple((extent, self._resolved(stride)) for extent, stride in use.block),
+            writes=use.writes,
+            is_atomic=use.is_atomic,
+            is_collective=use.is_collective,
+            is_gathered=use.is_gathered,
+            is_asynchronous=use.is_asynchronous,
+            is_opaque=use.is_opaque,
+            conditions=tuple(map(self._resolved, (*conditions, *use.conditions))),
+            root=self.root(use.buffer),
+            loops=loops,
+            location=location,
+        )
+        return self._first_like(access) if access.is_of_device else access
+
+    def _first_like(self, access: Access) -> Access:
+        """The first access of the same elements in the same way, which conflicts with the same others.
+
+        Stores of one tensor in many places are compared with each other; often they are alike.
+        """
+        expressions = (access.indices or (), access.conditions, [s for _, s in access.block])
+        kind = (access.is_atomic, access.is_collective, access.is_gathered, access.is_opaque)
+        key = (
+            (access.buffer, access.loops, access.writes, access.is_asynchronous, kind),
+            (access.indices is None, tuple(extent for extent, _ in access.block)),
+            tvm_ffi.StructuralKey(expressions),
+        )
+        return self._alike.setdefault(key, access)
+
+    def _resolved(self, expression: Any) -> Any:
+        """An expression with bound names replaced by their values, where these never change."""
+        return substitute(expression, self._values)
+
+
+def _is_start_of(data: Any, buffer: ir.Var) -> bool:
+    """Tell whether a pointer is that of a buffer itself."""
+    if isinstance(data, ir.Call) and isinstance(data.op, ir.Op):
+        return data.op.name == "tirx.buffer_data" and data.args[0].same_as(buffer)
+    return bool(data.same_as(buffer))

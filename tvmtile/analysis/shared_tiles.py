@@ -1,0 +1,101 @@
+"""The shared tiles of a kernel, and what is known about where their elements may lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import SourceLocation
+from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.spans import location_of
+
+__all__ = ["SharedTiles"]
+
+
+@dataclass
+class SharedTiles:
+    """The shared tiles that a kernel allocates, by what is done with them.
+
+    Attributes
+    ----------
+    all : list of Var
+        In the order of the program.
+    read_by_matrices : set of Var
+        Operands of matrix instructions.
+    moved : set of Var
+        Those that operators move to or from fragments.
+    viewed : set of Var
+        Those that are seen through views, or whose address is taken: their rows are plain.
+    by_hand : dict of Var to (layout, SourceLocation or None)
+        The layouts that are fixed by hand, and where.
+    target : Target or None
+        Its matrix units are those that count.
+    """
+
+    all: list[ir.Var] = field(default_factory=list)
+    read_by_matrices: set[ir.Var] = field(default_factory=set)
+    moved: set[ir.Var] = field(default_factory=set)
+    viewed: set[ir.Var] = field(default_factory=set)
+    by_hand: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
+
+    target: Target | None = None
+
+    @classmethod
+    def of(cls, kernel: tirx.For, target: Target | None = None) -> SharedTiles:
+        """Those of a kernel, which is a tile program, for a target."""
+        tiles = cls(target=target)
+        tvm_ffi.structural_walk(
+            kernel,
+            [
+                (tirx.AllocBuffer, tiles._allocate),
+                (tirx.DeclBuffer, tiles._view),
+                (ir.Call, tiles._call),
+            ],
+            order="pre",
+        )
+        return tiles
+
+    @property
+    def with_rows(self) -> list[ir.Var]:
+        """Those of at least two axes and constant extents that may lie in any way."""
+        taken = self.viewed | self.by_hand.keys()
+        return [tile for tile in self.all if tile not in taken and _has_whole_rows(tile)]
+
+    def _allocate(self, node: tirx.AllocBuffer) -> None:
+        if is_shared(node.buffer):
+            self.all.append(node.buffer)
+
+    def _view(self, node: tirx.DeclBuffer) -> None:
+        tvm_ffi.structural_walk(node.data, (ir.Var, self.viewed.add))
+
+    def _call(self, node: ir.Call) -> None:
+        op = operator_of(node)
+        if op is None:
+            self.viewed.update(arg for arg in node.args if is_buffer_var(arg))
+            if isinstance(node.op, ir.Op) and node.op.name == "tirx.address_of":
+                self.viewed.update(arg.source for arg in node.args if _is_load(arg))
+            return
+        for tile, layout in op.fixed_layouts().items():
+            if is_shared(tile):
+                self.by_hand[tile] = layout, location_of(node)
+        if op.matrix_operands(self.target):
+            self.read_by_matrices.update(buffer_of(operand) for operand in op.reads())
+        buffers = [buffer_of(operand) for operand in (*op.reads(), *op.writes())]
+        if op.is_tile and any(is_fragment(buffer) for buffer in buffers):
+            self.moved.update(buffer for buffer in buffers if is_shared(buffer))
+
+
+def _is_load(node: Any) -> bool:
+    return isinstance(node, ir.TensorLoad)
+
+
+def _has_whole_rows(tile: ir.Var) -> bool:
+    extents = [constant(extent) for extent in tile.ty.shape]
+    return len(extents) > 1 and None not in extents and not tile.ty.strides

@@ -1,0 +1,176 @@
+"""What differs from thread to thread of a block, and what a block does once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import OPAQUE, is_buffer_var
+from tvmtile.ir.kernels import is_loop_exit, statements_of
+from tvmtile.ir.operands import buffer_of
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import contains, variables_of
+
+__all__ = ["ThreadVariance", "has_effect", "is_parallel", "is_private"]
+
+_PRIVATE_SCOPES = ("local", "local.var")
+
+
+def is_private(buffer: ir.Var) -> bool:
+    """Tell whether every thread has a copy of its own: `T.alloc_local` and `T.alloc_var`."""
+    return buffer.ty.storage_scope in _PRIVATE_SCOPES
+
+
+def has_effect(expression: Any) -> bool:
+    """Tell whether an expression does something besides having a value, as an atomic does."""
+    return contains(expression, ir.Call, _is_effectful)
+
+
+def _is_effectful(call: ir.Call) -> bool:
+    return isinstance(call.op, ir.Op) and call.op.get_attr("TCallEffectKind") == OPAQUE
+
+
+def is_parallel(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a loop of `T.Parallel`."""
+    return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
+
+
+class ThreadVariance:
+    """The variables and private arrays of a block whose values differ from thread to thread.
+
+    A value differs if it is made from a thread's index, from another value that differs, or by an
+    operation that every thread does for itself. A private array differs if it is stored such a value,
+    at an index that differs, or under a condition that differs.
+
+    Parameters
+    ----------
+    body : Stmt
+        What a block does.
+    threads : iterable of Var
+        The indices of a thread.
+    """
+
+    def __init__(self, body: tirx.Stmt, threads: Iterable[ir.Var]) -> None:
+        self._roots: dict[ir.Var, ir.Var] = {}
+        tvm_ffi.structural_walk(body, (tirx.DeclBuffer, self._note_view))
+        self._variant: set[ir.Var] = set(threads)
+        self._variables: dict[Any, tuple[ir.Var, ...]] = {}
+        self._effects: dict[Any, bool] = {}
+        self._arguments: dict[Any, tuple[ir.Var, ...]] = {}
+        self._in_parallel = False
+        known = 0
+        while known != len(self._variant):
+            known = len(self._variant)
+            self._visit(body, False)
+
+    def _note_view(self, view: tirx.DeclBuffer) -> None:
+        def note(var: ir.Var) -> None:
+            if is_buffer_var(var):
+                self._roots[view.buffer] = var
+
+        tvm_ffi.structural_walk(view.data, (ir.Var, note))
+
+    def root(self, buffer: ir.Var) -> ir.Var:
+        """The array that a view looks at."""
+        while buffer in self._roots:
+            buffer = self._roots[buffer]
+        return buffer
+
+    def depends(self, node: Any) -> bool:
+        """Tell whether a statement or an expression uses something that differs."""
+        if node not in self._variables:
+            self._variables[node] = tuple(dict.fromkeys(map(self.root, variables_of(node))))
+        return any(var in self._variant for var in self._variables[node])
+
+    def differs(self, expression: Any) -> bool:
+        """Tell whether an expression may have another value in another thread."""
+        # The iterations of T.Parallel are shared out: what one does is done once.
+        return self.depends(expression) or (not self._in_parallel and self._does(expression))
+
+    def _does(self, expression: Any) -> bool:
+        if expression not in self._effects:
+            self._effects[expression] = has_effect(expression)
+        return self._effects[expression]
+
+    def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
+        """Tell whether threads may go through a loop a different number of times."""
+        if isinstance(loop, tirx.While):
+            bounds = self.differs(loop.condition)
+        else:
+            bounds = self.differs(loop.min) or self.differs(loop.extent)
+        return bounds or self._leaves_divergently(loop.body, False)
+
+    def ends_divergently(self, loop: tirx.For | tirx.While) -> bool:
+        """Tell whether it is by their bounds alone that threads leave a loop at different times."""
+        return isinstance(loop, tirx.For) and not self._leaves_divergently(loop.body, False)
+
+    def add(self, *variables: ir.Var) -> None:
+        """Take variables for such that differ."""
+        self._variant.update(variables)
+
+    def _leaves_divergently(self, stmt: tirx.Stmt, divergent: bool) -> bool:
+        if is_loop_exit(stmt):
+            return divergent
+        if isinstance(stmt, tirx.For | tirx.While):
+            return False
+        if isinstance(stmt, tirx.IfThenElse):
+            divergent = divergent or self.differs(stmt.condition)
+        return any(self._leaves_divergently(child, divergent) for child in statements_of(stmt))
+
+    # The fixed point ---------------------------------------------------------------------------
+
+    def _visit(self, stmt: tirx.Stmt, divergent: bool) -> None:
+        if isinstance(stmt, tirx.Bind):
+            self._mark(stmt.var, self.differs(stmt.value))
+        elif isinstance(stmt, tirx.BufferStore):
+            differs = any(self.differs(e) for e in (stmt.value, *stmt.indices))
+            self._mark_private(stmt.buffer, divergent or differs)
+        elif isinstance(stmt, tirx.Evaluate):
+            self._visit_call(stmt.value, divergent)
+        elif isinstance(stmt, tirx.IfThenElse):
+            divergent = divergent or self.differs(stmt.condition)
+        elif isinstance(stmt, tirx.For | tirx.While):
+            divergent = divergent or self.is_divergent(stmt)
+            if isinstance(stmt, tirx.For):
+                self._mark(stmt.loop_var, self.differs(stmt.min) or self.differs(stmt.extent))
+        outer, self._in_parallel = self._in_parallel, self._in_parallel or is_parallel(stmt)
+        for child in statements_of(stmt):
+            self._visit(child, divergent)
+        self._in_parallel = outer
+
+    def _visit_call(self, call: Any, divergent: bool) -> None:
+        op = operator_of(call)
+        if op is not None and op.is_tile:
+            differs = divergent or self.depends(call)
+            for operand in op.writes():
+                self._mark_private(buffer_of(operand), differs)
+        elif not self._in_parallel and self._does(call):
+            # Every thread makes the call, and may write what it is given.
+            if call not in self._arguments:
+                self._arguments[call] = tuple(dict.fromkeys(_given(call)))
+            for given in self._arguments[call]:
+                self._mark_private(given, True)
+
+    def _mark(self, var: ir.Var, differs: bool) -> None:
+        if differs:
+            self._variant.add(var)
+
+    def _mark_private(self, buffer: ir.Var, differs: bool) -> None:
+        if is_buffer_var(buffer) and is_private(buffer):
+            self._mark(self.root(buffer), differs)
+
+
+def _given(argument: Any) -> Iterator[ir.Var]:
+    """The buffers whose elements or addresses a call gets; what only an index reads is none of them."""
+    if isinstance(argument, ir.Call):
+        for each in argument.args:
+            yield from _given(each)
+    elif isinstance(argument, ir.TensorLoad):
+        yield argument.source
+    elif not ir.is_prim_expr(argument):
+        found: list[ir.Var] = []
+        tvm_ffi.structural_walk(argument, (ir.Var, found.append))
+        yield from found

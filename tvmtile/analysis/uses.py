@@ -1,0 +1,238 @@
+"""What an expression or a statement of a thread does to memory, in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var, mutated
+from tvmtile.analysis.conflicts.expressions import bits
+from tvmtile.ir.async_copies import ISSUES
+from tvmtile.ir.operands import buffer_of, origin_of
+from tvmtile.ir.operators import TileOp, operator_of
+
+__all__ = ["Use", "uses_in"]
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One place of the program where memory is read or written.
+
+    Attributes
+    ----------
+    buffer : Var
+        As the program names it: it may be a view.
+    indices : tuple of Expr, or None
+        The element, one index an axis of `buffer`, or a single one that counts its elements in the
+        order of memory; None where any element may be meant.
+    block : tuple of (int, Expr)
+        Extents and strides, in elements, of what lies around that element and is accessed with it.
+    writes, is_atomic : bool
+        How.
+    is_collective : bool
+        The threads of a simdgroup do it together: any of them may touch any of the elements.
+    is_gathered : bool
+        Each of these threads names some of the elements; otherwise all name the same ones.
+    is_asynchronous : bool
+        It goes on until a wait: what is written arrives there, what is read may be written then.
+    is_opaque : bool
+        A function that is called with an address does it.
+    conditions : tuple of Expr
+        What holds in a statement where it does that.
+    """
+
+    buffer: ir.Var
+    indices: tuple[Any, ...] | None
+    block: tuple[tuple[int, Any], ...]
+    writes: bool
+    is_atomic: bool
+    is_collective: bool
+    is_gathered: bool
+    is_asynchronous: bool
+    is_opaque: bool
+    conditions: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Role:
+    """What a function does with an address that it is given."""
+
+    reads: bool = False
+    writes: bool = False
+    matrix: bool = False
+    """An 8x8 matrix, whose rows are as far apart as the fourth argument says, by a simdgroup."""
+    row: bool = False
+    """A row of 16 bytes; the addresses of all threads of a simdgroup are those of a few matrices."""
+    copied: bool = False
+    """As many bytes as the third argument says, asynchronously where it is written."""
+
+    @property
+    def names_elements(self) -> bool:
+        """The address is that of a known number of elements."""
+        return self.matrix or self.row or self.copied
+
+
+_UNKNOWN = (_Role(reads=True, writes=True),)
+# By function: the role of each argument, the last one that of those after it too.
+_FUNCTIONS = {
+    "tirx.simdgroup_load": (_Role(reads=True, matrix=True),),
+    "tirx.simdgroup_store": (_Role(writes=True, matrix=True),),
+    "tirx.ptx.ldmatrix": (_Role(reads=True, row=True),),
+    "tirx.ptx.stmatrix": (_Role(writes=True, row=True),),
+    **dict.fromkeys(ISSUES, (_Role(writes=True, copied=True), _Role(reads=True, copied=True))),
+}
+# An address in another form.
+_CONVERSIONS = ("tirx.cuda.cvta_generic_to_shared",)
+_MATRIX_EXTENT = 8
+_ROW = 16  # bytes
+_LAZY = "prim.if_then_else"
+
+
+def uses_in(node: Any) -> list[Use]:
+    """The uses of buffers of any scope in an expression or a statement, in their order."""
+    return _Collector().collect(node)
+
+
+class _Collector:
+    def __init__(self) -> None:
+        self._conditions: tuple[Any, ...] = ()
+        self._role = _UNKNOWN[0]
+        self._arguments: tuple[Any, ...] = ()  # of the function that an address is handed to
+        self._found: list[Use] = []
+
+    def collect(self, node: Any) -> list[Use]:
+        mutated(
+            node,
+            ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration, _: declaration),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
+            (ir.Call, self._call),
+        )
+        return self._found
+
+    def _note(
+        self,
+        buffer: ir.Var,
+        indices: Iterable[Any] | None,
+        *,
+        writes: bool,
+        is_atomic: bool = False,
+        is_opaque: bool = False,
+    ) -> None:
+        self._found.append(
+            Use(
+                buffer,
+                None if indices is None else tuple(indices),
+                self._block(buffer) if is_opaque else (),
+                writes,
+                is_atomic,
+                is_opaque and (self._role.matrix or self._role.row),
+                is_opaque and self._role.row,
+                is_opaque and self._role.copied,
+                is_opaque,
+                self._conditions,
+            )
+        )
+
+    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+        mutator.mutate(store.value)
+        for index in store.indices:
+            mutator.mutate(index)
+        self._note(store.buffer, store.indices, writes=True)
+        return store
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        self._note(load.source, load.indices, writes=False)
+        return mutator.default_mutate(load)
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        op = operator_of(call)
+        if op is not None:
+            self._operator(op, call, mutator)
+            return call
+        name = call.op.name if isinstance(call.op, ir.Op) else ""
+        if name == _LAZY:
+            self._conditional(call, mutator)
+        elif name == "tirx.address_of":
+            self._address(call.args[0], mutator)
+        elif name in _CONVERSIONS:
+            mutator.default_mutate(call)
+        elif name == "tirx.tvm_access_ptr":
+            self._pointer(call)
+        else:
+            self._function_call(call, _FUNCTIONS.get(name, _UNKNOWN), mutator)
+        return call
+
+    def _operator(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
+        read, written = op.reads(), op.writes()
+        for argument in call.args:  # an operand names a place and is not a load
+            if not any(argument.same_as(place) for place in (*read, *written)):
+                mutator.mutate(argument)
+        for operands, writes in ((read, False), (written, True)):
+            for operand in operands:
+                whole = op.is_tile or not isinstance(operand, ir.TensorLoad)
+                self._note(
+                    buffer_of(operand),
+                    None if whole else origin_of(operand),
+                    writes=writes,
+                    is_atomic=op.is_atomic,
+                )
+
+    def _conditional(self, call: ir.Call, mutator: Any) -> None:
+        condition, then, otherwise = call.args
+        mutator.mutate(condition)
+        outer = self._conditions
+        for value, holds in ((then, condition), (otherwise, tirx.Not(condition))):
+            self._conditions = (*outer, holds)
+            mutator.mutate(value)
+        self._conditions = outer
+
+    # Addresses ---------------------------------------------------------------------------------
+
+    def _function_call(self, call: ir.Call, roles: tuple[_Role, ...], mutator: Any) -> None:
+        outer = self._role, self._arguments
+        self._arguments = tuple(call.args)
+        for number, argument in enumerate(call.args):
+            self._role = roles[min(number, len(roles) - 1)]
+            if is_buffer_var(argument):
+                self._passed(argument, None)
+            else:
+                mutator.mutate(argument)
+        self._role, self._arguments = outer
+
+    def _block(self, buffer: ir.Var) -> tuple[tuple[int, Any], ...]:
+        """What lies around the element at an address and is accessed with it."""
+        one = tirx.const(1, "int32")
+        if self._role.matrix:
+            return (_MATRIX_EXTENT, self._arguments[3]), (_MATRIX_EXTENT, one)
+        if not self._role.names_elements:
+            return ()
+        size = _ROW if self._role.row else int(self._arguments[2])
+        return ((-(-size * 8 // bits(buffer)), one),)
+
+    def _address(self, load: Any, mutator: Any) -> None:
+        if not isinstance(load, ir.TensorLoad):
+            mutator.mutate(load)
+            return
+        for index in load.indices:
+            mutator.mutate(index)
+        self._passed(load.source, load.indices if self._role.names_elements else None)
+
+    def _pointer(self, call: ir.Call) -> None:
+        offset = (call.args[2],) if self._role.names_elements else None
+
+        def passed(var: ir.Var) -> None:
+            if is_buffer_var(var):
+                self._passed(var, offset)
+
+        tvm_ffi.structural_walk(call.args[1], (ir.Var, passed))
+
+    def _passed(self, buffer: ir.Var, indices: Iterable[Any] | None) -> None:
+        if self._role.reads:
+            self._note(buffer, indices, writes=False, is_opaque=True)
+        if self._role.writes:
+            self._note(buffer, indices, writes=True, is_opaque=True)

@@ -1,0 +1,149 @@
+"""Memory of a kernel: shared tiles, fragments, local arrays, scalar variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import InvalidOperand, NestingError
+from tvmtile.frontend.dtypes import DType, as_dtype
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.tracer import _converted, current_tracer
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
+from tvmtile.ir.spans import current_span
+
+__all__ = [
+    "FRAGMENT_SCOPE",
+    "SHARED_SCOPE",
+    "alloc_fragment",
+    "alloc_global",
+    "alloc_local",
+    "alloc_shared",
+    "alloc_var",
+]
+
+
+def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> ir.Var:
+    """Allocate a tile that the threads of a block share.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Extents.
+    dtype : dtype
+        Element dtype.
+    scope : str
+        `shared.dyn`, or `shared` for memory of a size fixed at compile time.
+    """
+    return _allocate("T.alloc_shared", shape, dtype, scope)
+
+
+def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> ir.Var:
+    """Allocate a tile in the registers of a block's threads, laid out by the compiler.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Extents of the whole tile.
+    dtype : dtype
+        Element dtype.
+    scope : str
+        `local.fragment`.
+    """
+    return _allocate("T.alloc_fragment", shape, dtype, scope)
+
+
+def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> ir.Var:
+    """Allocate an array that every thread has for itself.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Extents.
+    dtype : dtype
+        Element dtype.
+    scope : str
+        `local`.
+    """
+    return _allocate("T.alloc_local", shape, dtype, scope)
+
+
+def alloc_global(shape: Any, dtype: Any) -> ir.Var:
+    """Allocate a scratch tensor in global memory, for one call of the kernel.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Extents.
+    dtype : dtype
+        Element dtype.
+    """
+    return T.alloc_buffer(_shape("T.alloc_global", shape), str(as_dtype(dtype)), scope="global")
+
+
+def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None) -> Any:
+    """Allocate a scalar variable: assignments to its name store into it, also inside loops.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Its dtype.
+    *args
+        The initial value may be given by position; a string is TileLang's scope and has no effect.
+    init : number or Expr, optional
+        Initial value, 0 where absent.
+    scope : str, optional
+        Accepted for TileLang's kernels.
+
+    Examples
+    --------
+    ```
+    total = T.alloc_var("float32", init=0)
+    for i in T.serial(n):
+        total += A[i]
+    ```
+    """
+    del scope
+    values = [arg for arg in args if not isinstance(arg, str)]
+    if init is not None:
+        values.append(init)
+    if len(values) > 1:
+        raise InvalidOperand("T.alloc_var: the initial value is given twice")
+    _require_kernel("T.alloc_var")
+    name = as_dtype(dtype)
+    variable = T.local_scalar(str(name))
+    T.buffer_store(variable.scalar.source, _converted(values[0] if values else 0, name), [0])
+    return variable
+
+
+def _allocate(function: str, shape: Any, dtype: Any, scope: str) -> ir.Var:
+    _require_kernel(function)
+    name: DType = as_dtype(dtype)
+    tile = T.alloc_buffer(_shape(function, shape), str(name), scope=scope)
+    tracer = current_tracer()
+    if tracer is not None:
+        tracer.allocation_spans[tile] = current_span()
+    return tile
+
+
+def _require_kernel(function: str) -> None:
+    if current_kernel() is None:
+        raise NestingError(
+            f"{function} stands outside T.Kernel",
+            help="tiles belong to a block: allocate them inside `with T.Kernel(...)`",
+        )
+
+
+def _shape(function: str, shape: Any) -> list[Any]:
+    extents = list(shape) if isinstance(shape, list | tuple | ir.Array) else [shape]
+    for extent in extents:
+        if isinstance(extent, bool) or not isinstance(extent, int | ir.Expr):
+            raise InvalidOperand(
+                f"{function}: the extent {extent!r} is not an integer",
+                help="use //; in Python, `/` makes a float",
+            )
+        if isinstance(extent, int) and extent < 1:
+            raise InvalidOperand(f"{function}: the extent {extent} is not positive")
+    return extents

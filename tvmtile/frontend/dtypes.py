@@ -1,0 +1,186 @@
+"""The dtypes of the language: `T.float16`, `T.int8`, `T.float8_e4m3fn`, ...
+
+A dtype is a string with a few abilities, so it can be given wherever TVM, numpy or a user's own
+table expects a name: `T.float16 == "float16"`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
+
+__all__ = ["DType", "as_dtype", "dtype_names"]
+
+_SCALARS = (
+    "bool",
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (4, 8, 16, 32, 64)),
+    "float16",
+    "bfloat16",
+    "float32",
+    "float64",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+    "float4_e2m1fn",
+)
+_LANES = (2, 4, 8, 16, 32)
+_ALIASES = {
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "char": "int8",
+    "short": "int16",
+    "int": "int32",
+    "long": "int64",
+    "uchar": "uint8",
+    "uint": "uint32",
+    "tfloat32": "float32",  # rounded to TensorFloat-32 by a GPU's matrix instructions only
+    "float8_e4m3": "float8_e4m3fn",
+    "float4_e2m1fn_x2": "float4_e2m1fn",
+}
+
+
+class DType(DataType):
+    """A dtype: TVM's own, which is a string too, with a few abilities more.
+
+    Calling it casts, as in `T.float32(x)`.
+
+    Examples
+    --------
+    >>> float16 = DType("float16")
+    >>> float16 == "float16", float16.bits
+    (True, 16)
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *values: Any) -> Any:
+        """A constant or a cast of a value; without one, a new variable of this dtype.
+
+        Parameters
+        ----------
+        *values : number, str or Expr
+            "inf", "-inf" and "nan" are numbers too. Of a vector dtype, one value for all lanes or one
+            for each.
+
+        Raises
+        ------
+        InvalidOperand
+            If there are several values, and not one for each lane.
+        """
+        if len(values) > 1:
+            return self._vector(values)
+        if not values or values[0] is None:
+            return tirx.Var("", str(self))
+        (value,) = values
+        if isinstance(value, str):
+            value = float(value)
+        if isinstance(value, bool | int | float):
+            return tirx.const(value, str(self))
+        return cast(value, self)
+
+    def _vector(self, values: tuple[Any, ...]) -> Any:
+        """A vector of one value a lane."""
+        if len(values) != self.lanes:
+            raise InvalidOperand(
+                f"T.{self}: {len(values)} values for {self.lanes} lanes",
+                help="give one value for all lanes, or one for each",
+            )
+        lane = DType(str(self).rpartition("x")[0])
+        return tirx.Shuffle([lane(value) for value in values], list(range(len(values))))
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int | slice):
+            return super().__getitem__(index)
+        raise TypeError(f"{self} is a dtype; allocate an array with T.alloc_local(shape, {self!r})")
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element, rounded up."""
+        return int(self.bits * self.lanes + 7) // 8
+
+    def as_torch(self) -> Any:
+        """The torch dtype that stores elements of this one (imports torch).
+
+        Two elements of 4 bits share a byte: they are `int8` to torch, or its packed float4.
+        """
+        torch = import_optional("torch", "torch", f"T.{self}.as_torch()")
+        if "float4" in self:
+            return getattr(torch, "float4_e2m1fn_x2", torch.int8)
+        return getattr(torch, {"int4": "int8", "uint4": "uint8"}.get(str(self), str(self)))
+
+
+def as_dtype(value: Any) -> DType:
+    """Understand a dtype however it is written.
+
+    Parameters
+    ----------
+    value : str, DType, tvm.DataType, numpy dtype, torch dtype or Python type
+        What names the dtype.
+
+    Raises
+    ------
+    UnsupportedDtype
+        If nothing of that name exists; the message offers the nearest one.
+    """
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, T.DtypeConstructor):
+        return DType(value._dtype_str)
+    if isinstance(value, type):
+        name = {bool: "bool", int: "int32", float: "float32"}.get(value, value.__name__)
+    elif type(value).__module__ == "torch":
+        name = str(value).removeprefix("torch.")
+    else:
+        name = str(getattr(value, "name", value))
+    name = _ALIASES.get(name, name)
+    scalar, _, lanes = (
+        name.rpartition("x") if name[-1:].isdigit() and "x" in name else (name, "", "")
+    )
+    if scalar not in _SCALARS or (lanes and not lanes.isdigit()):
+        near = difflib.get_close_matches(name, [*_SCALARS, *_ALIASES], n=1)
+        offer = f"did you mean {near[0]!r}?" if near else f"the dtypes are {', '.join(_SCALARS)}"
+        raise UnsupportedDtype(f"there is no dtype {name!r}", help=offer)
+    return DType(name)
+
+
+def dtype_names() -> list[str]:
+    """All names that the language exports as dtypes."""
+    vectors = [f"{scalar}x{lanes}" for scalar in _SCALARS for lanes in _LANES if scalar != "bool"]
+    return [*_SCALARS, *vectors, *_ALIASES]
+
+
+def cast(value: Any, dtype: Any) -> Any:
+    """Convert `value` to `dtype`, elementwise for a vector.
+
+    Parameters
+    ----------
+    value : Expr or number
+        What to convert.
+    dtype : dtype
+        The dtype of the result. Floats become integers by truncation.
+    """
+    wanted = as_dtype(dtype)
+    if isinstance(value, bool | int | float):
+        return tirx.const(value, str(wanted))
+    expression = value.asobject() if hasattr(value, "asobject") else value
+    if hasattr(expression, "load"):
+        expression = expression.load()
+    if not ir.is_prim_expr(expression):
+        from tvmtile.ir.operands import describe
+
+        raise InvalidOperand(
+            f"cast to {wanted}: {describe(value)} is not a value of the kernel",
+            help="index a tile, `tile[i, j]`, in a loop over T.Parallel",
+        )
+    source = str(expression.ty.dtype)
+    lanes = DataType(source).lanes
+    result = f"{wanted}x{lanes}" if lanes > 1 and wanted.lanes == 1 else str(wanted)
+    return expression if source == result else tirx.Cast(result, expression)

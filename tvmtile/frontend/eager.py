@@ -1,0 +1,229 @@
+"""The eager style: a kernel whose parameters are described in its body and bound at the call.
+
+```
+@tvmtile.jit
+def matmul(A, B, block=128):
+    M, N, K = T.const("M, N, K")
+    A: T.Tensor((M, K), T.float16)
+    B: T.Tensor((K, N), T.float16)
+    C = T.empty((M, N), T.float16)
+    with T.Kernel(...) as (bx, by):
+        ...
+    return C
+```
+
+The function is traced twice. The first look ends when every tensor has been described: it finds which
+extent of which argument gives each constant. The second one, with the constants known, is the kernel.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import IRBuilder
+from tvmtile.errors import ArgumentError, SyntaxNotSupported
+from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.entry import completed, resolve_annotations
+from tvmtile.frontend.parameters import Parameters, as_parameter, is_run_time
+from tvmtile.frontend.rewrite import traced
+from tvmtile.frontend.tensor import TensorSpec
+from tvmtile.frontend.tracer import Tracer
+from tvmtile.frontend.translate import translate_errors
+
+__all__ = ["EagerFunction", "current_eager"]
+
+_STATE = threading.local()
+
+
+def current_eager() -> _Look | None:
+    """The eager function that this thread is tracing, or None."""
+    return getattr(_STATE, "look", None)
+
+
+class _DescriptionDone(BaseException):
+    pass
+
+
+class _Descriptions:
+    """Collects the descriptions of tensors, and ends the first look with the last one."""
+
+    def __init__(self, specs: dict[str, Any], missing: set[str]) -> None:
+        self._specs, self._missing = specs, missing
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._missing
+
+    def declare(self, name: str, annotation: Any) -> Any:
+        self._specs[name] = annotation
+        self._missing.discard(name)
+        if not self._missing:
+            raise _DescriptionDone
+        return as_parameter(name, annotation)
+
+
+class _Look:
+    """One trace of an eager function; `constant` answers `T.const`."""
+
+    def __init__(self, values: Mapping[str, int] | None) -> None:
+        self.variables: dict[str, ir.Var] = {}
+        self._values = values
+
+    def constant(self, name: str, dtype: DType) -> Any:
+        if self._values is not None:
+            return self._values[name]
+        return self.variables.setdefault(name, tirx.Var(name, str(dtype)))
+
+    def __enter__(self) -> _Look:
+        _STATE.look = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _STATE.look = None
+
+
+class EagerFunction:
+    """A function in the eager style.
+
+    Parameters
+    ----------
+    func : callable
+        Its tensor parameters are described by `A: T.Tensor(...)` in the body or the signature; the
+        others are constants of the kernel, or run-time scalars where they are annotated with a dtype.
+    scope : mapping
+        Names around the definition, for annotations that are strings.
+    """
+
+    def __init__(self, func: Callable[..., Any], scope: Mapping[str, Any]) -> None:
+        self.func = func
+        self.signature = inspect.signature(func)
+        self._annotations = {
+            name: annotation
+            for name, annotation in resolve_annotations(func, scope).items()
+            if name in self.signature.parameters and is_run_time(annotation)
+        }
+
+    @property
+    def runtime_parameters(self) -> Collection[str]:
+        """Those that the signature annotates as tensors, scalars of the run or pointers."""
+        return self._annotations.keys()
+
+    def describe(self, constants: Mapping[str, Any], tensors: set[str]) -> Description:
+        """Look at the function once, with `constants` given and `tensors` the names of the rest."""
+        specs: dict[str, Any] = dict(self._annotations)
+        missing = tensors - specs.keys()
+        if not missing:
+            return Description(specs, {})
+
+        def kernel_begins() -> None:
+            raise SyntaxNotSupported(
+                f"the parameter {min(missing)!r} is given a tensor but has no description",
+                help=f"write `{min(missing)}: T.Tensor((M, N), T.float16)` before T.Kernel",
+            )
+
+        tracer = Tracer(_Descriptions(specs, missing), on_kernel=kernel_begins)
+        with _Look(None) as look:
+            try:
+                self._trace(tracer, {**constants, **dict.fromkeys(tensors)})
+            except _DescriptionDone:
+                pass
+            else:
+                kernel_begins()
+            return Description(specs, look.variables)
+
+    def build(
+        self, constants: Mapping[str, Any], specs: Mapping[str, Any], values: Mapping[str, int]
+    ) -> tirx.PrimFunc:
+        """Trace the kernel with every constant known."""
+        parameters = Parameters(self.func)
+        with _Look(values):
+            tracer = Tracer(parameters)
+            func = self._trace(tracer, dict(constants), parameters, specs)
+        return completed(parameters.in_order(func), tracer)
+
+    def _trace(
+        self,
+        tracer: Tracer,
+        arguments: dict[str, Any],
+        parameters: Parameters | None = None,
+        specs: Mapping[str, Any] | None = None,
+    ) -> tirx.PrimFunc:
+        with IRBuilder() as builder, tracer.activate(), T.prim_func():
+            T.func_name(self.func.__name__)
+            for name, annotation in self._annotations.items():
+                if parameters is not None:
+                    arguments[name] = parameters.declare(name, annotation)
+            for name in specs or ():
+                arguments.setdefault(name, None)
+            with tracer.call(), translate_errors():
+                traced(self.func, tracer)(**arguments)
+        return builder.get()
+
+
+class Description:
+    """What the first look found: the tensors, and where each constant comes from.
+
+    Attributes
+    ----------
+    specs : dict of str to TensorSpec or DType
+        The described parameters.
+    """
+
+    def __init__(self, specs: Mapping[str, Any], variables: Mapping[str, ir.Var]) -> None:
+        self.specs = dict(specs)
+        self._sources: list[tuple[str, str, str, int]] = []
+        for constant, variable in variables.items():
+            self._sources.append((constant, *self._source(variable)))
+
+    @property
+    def constants(self) -> list[str]:
+        """The names of the constants, which may be given by keyword."""
+        return [constant for constant, *_ in self._sources]
+
+    def _source(self, variable: ir.Var) -> tuple[str, str, int]:
+        for name, spec in self.specs.items():
+            if not isinstance(spec, TensorSpec):
+                continue
+            for kind, items in (("shape", spec.shape), ("stride", spec.strides or ())):
+                for axis, item in enumerate(items):
+                    if isinstance(item, ir.Var) and item.same_as(variable):
+                        return name, kind, axis
+        return "", "", 0
+
+    def values(self, arguments: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:
+        """The constants, from the arguments of a call or given by keyword."""
+        result = {}
+        for constant, tensor, kind, axis in self._sources:
+            if constant in given:
+                result[constant] = given[constant]
+                continue
+            if not tensor:
+                raise ArgumentError(
+                    f"the constant {constant!r} is no extent of a tensor of the kernel",
+                    help=f"use {constant} as an extent by itself, or give it by keyword",
+                )
+            argument = arguments.get(tensor)
+            if argument is None:
+                raise ArgumentError(
+                    f"the constant {constant!r} needs the argument {tensor!r}",
+                    help=f"give the tensor, or `{constant}=...` by keyword",
+                )
+            if axis >= len(argument.shape):
+                raise ArgumentError(
+                    f"{tensor!r} has {len(argument.shape)} dimensions; axis {axis} gives {constant!r}"
+                )
+            sizes = argument.shape if kind == "shape" else _strides(argument)
+            result[constant] = int(sizes[axis])
+        return result
+
+
+def _strides(tensor: Any) -> Any:
+    strides = tensor.stride() if callable(getattr(tensor, "stride", None)) else tensor.strides
+    if type(tensor).__module__ == "numpy":
+        return [s // tensor.itemsize for s in strides]
+    return strides

@@ -1,0 +1,46 @@
+"""How a kernel that is being written gets an operator."""
+
+from __future__ import annotations
+
+from tvm import ir
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import NestingError
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.ir.operators import TileOp
+from tvmtile.ir.spans import current_span
+
+__all__ = ["checked_call", "emit"]
+
+
+def emit(op: TileOp) -> None:
+    """Check an operator that a kernel uses and add it to the program being written.
+
+    Raises
+    ------
+    NestingError
+        Outside `T.Kernel`; a tile operator also inside `T.Parallel`.
+    """
+    T.evaluate(checked_call(op))
+
+
+def checked_call(op: TileOp) -> ir.Call:
+    """The call of an operator that a kernel uses, checked as `emit` does.
+
+    The call of an element operator with a result is an expression; it happens where, and as often
+    as, that is evaluated.
+    """
+    kernel = current_kernel()
+    if kernel is None:
+        raise NestingError(
+            f"T.{op.name} stands outside T.Kernel",
+            help="tile operators are the work of a block: use them inside `with T.Kernel(...)`",
+        )
+    if kernel.parallel_depth and op.is_tile:
+        raise NestingError(
+            f"T.{op.name} stands inside T.Parallel",
+            help="T.Parallel is for elements; a tile operator already works on the whole tile, so move "
+            "it out of the loop, or make the loop T.serial",
+        )
+    op.check()
+    return op.to_call(current_span())

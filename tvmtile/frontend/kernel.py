@@ -1,0 +1,223 @@
+"""`T.Kernel`: the grid and the threads of a kernel, and the bindings inside it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import IRBuilder
+from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
+from tvmtile.frontend.tracer import current_tracer
+from tvmtile.ir.annotations import KERNEL_ANNOTATION
+
+__all__ = [
+    "Kernel",
+    "current_kernel",
+    "get_block_binding",
+    "get_block_bindings",
+    "get_block_extent",
+    "get_block_extents",
+    "get_thread_binding",
+    "get_thread_bindings",
+    "get_thread_extent",
+    "get_thread_extents",
+]
+
+
+_AXES = "xyz"
+_DEFAULT_THREADS = 128
+_STATE = threading.local()
+
+
+def current_kernel() -> Kernel | None:
+    """The `T.Kernel` being written on this thread, or None."""
+    return getattr(_STATE, "kernel", None)
+
+
+class Kernel:
+    """The launch of a kernel: `with T.Kernel(grid_x, grid_y, threads=128) as (bx, by):`.
+
+    Parameters
+    ----------
+    *blocks : int or Expr
+        Up to three grid extents, in the order x, y, z; one block where there are none.
+    threads : int or sequence of int, optional
+        Threads of a block, up to three extents; 128 where absent. A CPU has no threads: there a
+        block is one task.
+    is_cpu : bool
+        Accepted for TileLang's kernels; the target decides.
+    prelude : str, optional
+        Source text placed before the generated kernel, on targets that generate source.
+
+    Returns
+    -------
+    Var or list of Var
+        The block indices: one variable for one axis, else a list.
+
+    Raises
+    ------
+    NestingError
+        If the kernel is written inside another one.
+    InvalidOperand
+        If there are no or more than three axes, or extents that are not positive integers.
+    """
+
+    def __init__(
+        self,
+        *blocks: Any,
+        threads: int | Sequence[int] | None = None,
+        is_cpu: bool = False,
+        prelude: str | None = None,
+    ) -> None:
+        del is_cpu
+        if len(blocks) > 3:
+            raise InvalidOperand(
+                f"T.Kernel takes up to three grid extents, not {len(blocks)}",
+                help="fold further axes into one of the three and split its index in the kernel",
+            )
+        self._has_grid = bool(blocks)
+        self._extents = [_grid_extent(extent) for extent in blocks or (1,)]
+        self._thread_extents = _thread_extents(threads)
+        self._prelude = prelude
+        self._frames: list[Any] = []
+        self.blocks: list[ir.Var] = []
+        self.threads: list[ir.Var] = []
+        self.parallel_depth = 0
+        self.parallel_variables: list[ir.Var] = []
+        self.random_state: tuple[ir.Var, ir.Var, ir.Var] | None = None
+
+    def __enter__(self) -> Any:
+        if current_kernel() is not None:
+            raise NestingError(
+                "T.Kernel stands inside another T.Kernel",
+                help="write the kernels one after the other in the function",
+            )
+        tracer = current_tracer()
+        if tracer is not None:
+            tracer.enter_kernel()
+        for axis, extent in zip(_AXES, self._extents, strict=False):
+            annotations: dict[str, Any] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
+            if annotations and self._prelude:
+                annotations["tvmtile.prelude"] = self._prelude
+            self.blocks.append(self._bind(extent, f"blockIdx.{axis}", f"b{axis}", annotations))
+        for axis, count in zip(_AXES, self._thread_extents, strict=True):
+            if axis == "x" or count != 1:
+                self.threads.append(self._bind(count, f"threadIdx.{axis}", f"t{axis}", None))
+        _STATE.kernel = self
+        if not self._has_grid:
+            return []
+        return self.blocks[0] if len(self.blocks) == 1 else list(self.blocks)
+
+    def _bind(self, extent: Any, tag: str, name: str, annotations: Any) -> ir.Var:
+        frame = T.thread_binding(extent, thread=tag, annotations=annotations)
+        variable = frame.__enter__()
+        self._frames.append(frame)
+        IRBuilder.name(name, variable)
+        return variable
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        _STATE.kernel = None
+        tracer = current_tracer()
+        if tracer is not None:
+            tracer.in_kernel = False
+        while self._frames:
+            self._frames.pop().__exit__(kind, error, traceback)
+
+    @property
+    def thread_extents(self) -> list[int]:
+        """Threads along x, y and z."""
+        return list(self._thread_extents)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a block."""
+        x, y, z = self._thread_extents
+        return x * y * z
+
+    @property
+    def block_extents(self) -> list[Any]:
+        """Blocks along the axes of the grid."""
+        return list(self._extents)
+
+
+def _grid_extent(extent: Any) -> Any:
+    if isinstance(extent, bool) or not isinstance(extent, int | ir.Expr):
+        raise InvalidOperand(
+            f"T.Kernel: a grid extent is an integer, not a {type(extent).__name__}",
+            help="use T.ceildiv(M, block_M); in Python, `/` makes a float",
+        )
+    if isinstance(extent, int) and extent < 1:
+        raise InvalidValue(
+            f"T.Kernel: the grid extent {extent} is not positive",
+            help="a kernel without blocks does nothing: leave it out of the program",
+        )
+    return extent
+
+
+def _thread_extents(threads: Any) -> list[int]:
+    if threads is None:
+        threads = _DEFAULT_THREADS
+    extents = [threads] if isinstance(threads, int) else list(threads)
+    if not 1 <= len(extents) <= 3 or any(not isinstance(e, int) or e < 1 for e in extents):
+        raise InvalidValue(
+            f"T.Kernel: threads={threads!r} is no number of threads",
+            help="threads is a positive integer, or up to three of them",
+        )
+    return extents + [1] * (3 - len(extents))
+
+
+def _kernel(function: str) -> Kernel:
+    kernel = current_kernel()
+    if kernel is None:
+        raise NestingError(
+            f"{function} stands outside T.Kernel",
+            help="move it into the body of `with T.Kernel(...) as ...:`",
+        )
+    return kernel
+
+
+def get_thread_binding(dim: int = 0) -> Any:
+    """The thread index along an axis (0: x, 1: y, 2: z); 0 along an axis of one thread."""
+    threads = _kernel("T.get_thread_binding").threads
+    return threads[dim] if dim < len(threads) else tirx.const(0, "int32")
+
+
+def get_thread_bindings() -> list[Any]:
+    """The thread indices along x, y and z."""
+    return [get_thread_binding(dim) for dim in range(3)]
+
+
+def get_thread_extent(dim: int = 0) -> int:
+    """Threads along an axis."""
+    return _kernel("T.get_thread_extent").thread_extents[dim]
+
+
+def get_thread_extents() -> list[int]:
+    """Threads along x, y and z."""
+    return _kernel("T.get_thread_extents").thread_extents
+
+
+def get_block_binding(dim: int = 0) -> Any:
+    """The block index along an axis of the grid (0: x, 1: y, 2: z); 0 along an axis that it lacks."""
+    blocks = _kernel("T.get_block_binding").blocks
+    return blocks[dim] if dim < len(blocks) else tirx.const(0, "int32")
+
+
+def get_block_bindings() -> list[Any]:
+    """The block indices along the axes of the grid."""
+    return list(_kernel("T.get_block_bindings").blocks)
+
+
+def get_block_extent(dim: int = 0) -> Any:
+    """Blocks along an axis of the grid (0: x, 1: y, 2: z)."""
+    extents = _kernel("T.get_block_extent").block_extents
+    return extents[dim] if dim < len(extents) else 1
+
+
+def get_block_extents() -> list[Any]:
+    """Blocks along the axes of the grid."""
+    return _kernel("T.get_block_extents").block_extents

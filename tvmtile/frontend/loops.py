@@ -1,0 +1,378 @@
+"""Loops: `T.Parallel`, `T.Pipelined`, `T.Persistent`, `T.serial`, `T.unroll`, `T.vectorized`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+from tvm.tirx.script.builder.frame import ForFrame
+
+from tvmtile._tvm import IRBuilder
+from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.tracer import LoopNest
+from tvmtile.ir.annotations import (
+    ORDER_ANNOTATION,
+    STAGE_ANNOTATION,
+    STAGES_ANNOTATION,
+    UNROLL_FACTOR,
+)
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains
+
+__all__ = [
+    "Parallel",
+    "Persistent",
+    "Pipelined",
+    "Serial",
+    "Unroll",
+    "Vectorized",
+    "grid",
+    "serial",
+    "unroll",
+    "vectorized",
+]
+
+
+class _ParallelNest(LoopNest):
+    """Nested loops of TVM's parallel kind, which in a tile program mean elementwise work."""
+
+    is_parallel = True
+
+    def __init__(self, extents: Sequence[Any], annotations: dict[str, Any]) -> None:
+        self._extents = extents
+        self._annotations = annotations
+        self._frames: list[Any] = []
+
+    def __enter__(self) -> Any:
+        kernel = current_kernel()
+        if kernel is None:
+            raise NestingError(
+                "T.Parallel stands outside T.Kernel",
+                help="elementwise work is done by the blocks of `with T.Kernel(...)`",
+            )
+        if kernel.parallel_depth and not self._continues(kernel.parallel_variables):
+            raise _nested()
+        kernel.parallel_depth += 1
+        variables = []
+        for position, extent in enumerate(self._extents):
+            frame = T.parallel(extent, annotations=self._annotations if position == 0 else None)
+            variables.append(frame.__enter__())
+            self._frames.append(frame)
+        kernel.parallel_variables += variables
+        return variables[0] if len(variables) == 1 else variables
+
+    def _continues(self, outer: list[ir.Var]) -> bool:
+        """Tell whether the loops make one nest with those that they stand in."""
+        around = IRBuilder.current().frames[-1]
+        is_first = isinstance(around, ForFrame) and around.vars[0].same_as(outer[-1])
+        return (
+            is_first
+            and not around.stmts
+            and not self._annotations
+            and not contains(list(self._extents), ir.Var, lambda var: any(map(var.same_as, outer)))
+        )
+
+    def __exit__(self, *exception: Any) -> None:
+        kernel = current_kernel()
+        if kernel is not None:
+            kernel.parallel_depth -= 1
+            del kernel.parallel_variables[-len(self._extents) :]
+        body = self._frames[-1].stmts
+        if len(body) > 1 and not any(exception) and any(map(_is_parallel_loop, body)):
+            raise _nested()
+        while self._frames:
+            self._frames.pop().__exit__(*exception)
+
+
+def _is_parallel_loop(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
+
+
+def _nested() -> NestingError:
+    return NestingError(
+        "T.Parallel stands inside another T.Parallel and is not all that it does",
+        help="write one T.Parallel with all extents, `for i, j in T.Parallel(M, N)`, or make the inner "
+        "loop T.serial",
+    )
+
+
+def Parallel(
+    *extents: Any,
+    coalesced_width: int | None = None,
+    loop_layout: Any = None,
+    prefer_async: bool | None = None,
+    annotations: dict[str, Any] | None = None,
+) -> LoopNest:
+    """Elementwise work on tiles: all iterations are independent and share the block's threads.
+
+    A loop whose body is another one, of extents that do not depend on it, makes one nest with it.
+
+    Parameters
+    ----------
+    *extents : int or Expr
+        The extent of each axis; the loop yields as many variables.
+    coalesced_width, loop_layout, prefer_async
+        Accepted with a warning: the compiler shares the iterations out.
+    annotations : dict, optional
+        Annotations of the outermost loop.
+
+    Raises
+    ------
+    NestingError
+        Outside `T.Kernel`, or inside another `T.Parallel` beside other statements.
+    """
+    if not extents:
+        raise InvalidOperand("T.Parallel needs at least one extent")
+    distributed = (
+        "the compiler shares the iterations out, by the layouts of the fragments in the loop"
+    )
+    hints = {"coalesced_width": coalesced_width, "loop_layout": loop_layout}
+    warn_ignored("T.Parallel", distributed, **hints, prefer_async=prefer_async)
+    return _ParallelNest([_extent("T.Parallel", e) for e in extents], dict(annotations or {}))
+
+
+def Pipelined(
+    start: Any,
+    stop: Any = None,
+    num_stages: Any = 0,
+    order: Sequence[int] | None = None,
+    stage: Sequence[int] | None = None,
+    sync: Any = None,
+    group: Any = None,
+    annotations: dict[str, Any] | None = None,
+) -> Any:
+    """A serial loop whose copies may run ahead of the work that uses them.
+
+    Parameters
+    ----------
+    start, stop : int or Expr
+        `T.Pipelined(n)` runs from 0 to n, `T.Pipelined(a, b)` from a to b.
+    num_stages : int
+        How many versions of a tile there are: copies from global memory into shared tiles run
+        `num_stages - 1` iterations ahead of what uses them. None runs ahead for 0 or 1. The result
+        does not depend on it.
+    order, stage : sequence of int, optional
+        A schedule by hand: the order in which the statements of the body are issued, and the stage
+        of each; a stage runs an iteration ahead of the next one. Names whose value can be computed
+        again in each stage have no entries.
+    sync, group
+        Accepted with a warning: the compiler finds the dependences.
+    annotations : dict, optional
+        Further annotations of the loop.
+    """
+    dependences = "the compiler finds what depends on what"
+    warn_ignored("T.Pipelined", dependences, sync=sync, group=group)
+    if not isinstance(num_stages, int) or num_stages < 0:
+        raise InvalidOperand(
+            f"T.Pipelined: num_stages={num_stages!r}", help="num_stages is an integer of 0 or more"
+        )
+    orders = [] if order is None else list(order)
+    stages = [] if stage is None else list(stage)
+    if len(orders) != len(stages):
+        raise InvalidOperand(
+            "T.Pipelined: order and stage go together and have one entry a statement",
+            help="give both with the same length, or neither",
+        )
+    merged = dict(annotations or {})
+    merged[STAGES_ANNOTATION] = num_stages
+    if orders:
+        merged[ORDER_ANNOTATION] = orders
+        merged[STAGE_ANNOTATION] = stages
+    return serial(start, stop, annotations=merged)
+
+
+class _SteppedLoop(LoopNest):
+    """`range(start, stop, step)` as a loop over the count, whose value is `start + i * step`."""
+
+    def __init__(
+        self, make: Callable[..., Any], start: Any, stop: Any, step: int, notes: Any
+    ) -> None:
+        distance, stride = (stop - start, step) if step > 0 else (start - stop, -step)
+        self._frame = make(tirx.max(0, tirx.ceildiv(distance, stride)), annotations=notes)
+        self._start, self._step = start, step
+
+    def __enter__(self) -> Any:
+        count = self._frame.__enter__()
+        IRBuilder.name("step", count)
+        return self._start + count * self._step
+
+    def __exit__(self, *exception: Any) -> None:
+        self._frame.__exit__(*exception)
+
+
+def _loop(name: str, make: Callable[..., Any], start: Any, stop: Any, step: Any, notes: Any) -> Any:
+    if stop is None:
+        start, stop = 0, start
+    start, stop = _extent(name, start), _extent(name, stop)
+    if isinstance(step, tirx.IntImm):
+        step = int(step)
+    if step is None or (isinstance(step, int) and step == 1):
+        return make(start, stop, annotations=notes or None)
+    if not isinstance(step, int) or step == 0:
+        raise InvalidOperand(
+            f"{name}: the step {step} is not a constant other than 0",
+            help="loop over the count and multiply in the body",
+        )
+    return _SteppedLoop(make, start, stop, step, notes or None)
+
+
+def _extent(name: str, value: Any) -> Any:
+    if hasattr(value, "asobject"):
+        value = value.asobject()
+    if isinstance(value, int) or (ir.is_prim_expr(value) and "int" in str(value.ty.dtype)):
+        return value
+    raise InvalidOperand(
+        f"{name}: a loop bound is an integer, not {value!r}",
+        help="use // or T.ceildiv; in Python, `/` makes a float",
+    )
+
+
+def serial(
+    start: Any, stop: Any = None, step: Any = None, *, annotations: dict[str, Any] | None = None
+) -> Any:
+    """A loop whose iterations run one after the other; `range(...)` in a `for` means the same.
+
+    Parameters
+    ----------
+    start, stop : int or Expr
+        Bounds, as of `range`.
+    step : int, optional
+        A constant; may be negative.
+    annotations : dict, optional
+        Annotations of the loop.
+    """
+    return _loop("T.serial", T.serial, start, stop, step, annotations)
+
+
+def unroll(
+    start: Any,
+    stop: Any = None,
+    step: Any = None,
+    *,
+    explicit: bool = False,
+    unroll_factor: int | None = None,
+    annotations: dict[str, Any] | None = None,
+) -> Any:
+    """A serial loop that the compiler unrolls.
+
+    Parameters
+    ----------
+    start, stop, step : int or Expr
+        Bounds, as of `range`. A loop whose number of iterations only a call knows stays a loop, which
+        the target's compiler may unroll.
+    explicit : bool
+        Unroll in the program itself rather than in the code generator.
+    unroll_factor : int, optional
+        How many iterations to unroll at a time: the loop becomes one over so many copies of its body.
+    annotations : dict, optional
+        Annotations of the loop.
+    """
+    if explicit and unroll_factor is not None:
+        raise InvalidOperand("T.unroll: explicit and unroll_factor exclude each other")
+    merged = dict(annotations or {})
+    if explicit:
+        merged["pragma_unroll_explicit"] = True
+    if unroll_factor is not None:
+        _check_factor(unroll_factor)
+        merged[UNROLL_FACTOR] = unroll_factor
+    is_known = all(constant(bound) is not None for bound in (start, stop) if bound is not None)
+    return _loop("T.unroll", T.unroll if is_known else T.serial, start, stop, step, merged)
+
+
+def _check_factor(factor: Any) -> None:
+    if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
+        raise InvalidOperand(
+            f"T.unroll: unroll_factor={factor!r}", help="unroll_factor is a positive integer"
+        )
+
+
+def vectorized(start: Any, stop: Any = None, *, annotations: dict[str, Any] | None = None) -> Any:
+    """A loop of constant extent that runs as one vector operation.
+
+    Parameters
+    ----------
+    start, stop : int
+        Bounds, as of `range`.
+    annotations : dict, optional
+        Annotations of the loop.
+    """
+    return _loop("T.vectorized", T.vectorized, start, stop, None, annotations)
+
+
+def grid(*extents: Any) -> Any:
+    """Nested serial loops, one for each extent."""
+    return T.grid(*extents)
+
+
+class _PersistentNest(LoopNest):
+    """Waves of tiles over the blocks; tiles outside the domain are skipped."""
+
+    def __init__(self, domain: Sequence[Any], wave_size: Any, index: Any, group_size: int) -> None:
+        self._domain = [_extent("T.Persistent", d) for d in domain]
+        self._wave_size, self._index, self._group = wave_size, index, group_size
+        self._frames: list[Any] = []
+
+    def __enter__(self) -> Any:
+        total: Any = 1
+        for extent in self._domain:
+            total = total * extent
+        waves = T.serial(tirx.ceildiv(total, self._wave_size))
+        wave = self._enter(waves)
+        IRBuilder.name("wave", wave)
+        tile = T.Bind(wave * self._wave_size + self._index)
+        IRBuilder.name("tile", tile)
+        self._enter(T.If(tile < total))
+        self._enter(T.Then())
+        return [T.Bind(coordinate) for coordinate in self._coordinates(tile)]
+
+    def _enter(self, frame: Any) -> Any:
+        self._frames.append(frame)
+        return frame.__enter__()
+
+    def _coordinates(self, tile: Any) -> list[Any]:
+        """Tiles in groups of `group_size` along the first axis, so that a wave shares operands."""
+        rest: Any = 1
+        for extent in self._domain[1:]:
+            rest = rest * extent
+        group_tiles = self._group * rest
+        first = tirx.floordiv(tile, group_tiles) * self._group
+        rows = tirx.min(self._domain[0] - first, self._group)
+        within = tirx.floormod(tile, group_tiles)
+        coordinates = [first + tirx.floormod(within, rows)]
+        remainder = tirx.floordiv(within, rows)
+        inner = []
+        for extent in reversed(self._domain[1:]):
+            inner.append(tirx.floormod(remainder, extent))
+            remainder = tirx.floordiv(remainder, extent)
+        return [*coordinates, *reversed(inner)]
+
+    def __exit__(self, *exception: Any) -> None:
+        while self._frames:
+            self._frames.pop().__exit__(*exception)
+
+
+def Persistent(domain: Sequence[Any], wave_size: Any, index: Any, group_size: int = 8) -> LoopNest:
+    """Let a fixed number of blocks walk over all tiles of a domain, wave by wave.
+
+    Parameters
+    ----------
+    domain : sequence of int or Expr
+        Extents of the domain of tiles; the loop yields one variable for each.
+    wave_size : int or Expr
+        How many blocks there are.
+    index : Expr
+        The index of this block.
+    group_size : int
+        Tiles along the first axis that are visited together, for reuse in a cache.
+    """
+    if not domain:
+        raise InvalidOperand("T.Persistent needs a domain of at least one extent")
+    return _PersistentNest(domain, wave_size, index, group_size)
+
+
+Serial = serial
+Unroll = unroll
+Vectorized = vectorized

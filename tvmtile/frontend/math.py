@@ -1,0 +1,458 @@
+"""Arithmetic that Python's operators do not spell: `T.exp`, `T.max`, `T.ceildiv`, ...
+
+Most names are TVM's own. Here are those that TVM spells differently, that must also work on plain
+Python numbers, or whose meaning on run-time conditions needs care.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
+from tvmtile.frontend.dtypes import DType, as_dtype, cast
+from tvmtile.frontend.tracer import as_condition
+from tvmtile.ir.annotations import FAST
+
+__all__ = [
+    "Cast",
+    "PrimExpr",
+    "Select",
+    "__cos",
+    "__exp",
+    "__exp10",
+    "__log",
+    "__log2",
+    "__log10",
+    "__sin",
+    "__tan",
+    "abs",
+    "align_up",
+    "atan2",
+    "cast",
+    "cdiv",
+    "ceildiv",
+    "clamp",
+    "copysign",
+    "dtype",
+    "exp10",
+    "extract_lane",
+    "fmod",
+    "hypot",
+    "if_then_else",
+    "index_to_coordinates",
+    "infinity",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "max",
+    "max_value",
+    "min",
+    "min_value",
+    "nextafter",
+    "pow",
+    "power",
+    "reinterpret",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "where",
+]
+
+dtype = as_dtype
+PrimExpr = ir.Expr
+"""The class of a kernel's values."""
+
+
+def Cast(dtype: Any, value: Any) -> Any:
+    """`T.cast` with TVM's order of arguments."""
+    return cast(value, dtype)
+
+
+def as_expr(value: Any, like: Any = None) -> ir.Expr:
+    """A Python number or a comparison as an expression; numbers take the dtype of `like`."""
+    if hasattr(value, "asobject"):
+        value = value.asobject()
+    elif hasattr(value, "load"):
+        value = value.load()
+    if isinstance(value, bool | int | float):
+        if ir.is_prim_expr(like):
+            return tirx.const(value, str(like.ty.dtype))
+        return tirx.const(value, "float32" if isinstance(value, float) else "int32")
+    if not ir.is_prim_expr(value):
+        from tvmtile.ir.operands import describe
+
+        raise InvalidOperand(
+            f"a function of elements got {describe(value)}",
+            help="index a tile, `tile[i, j]`, in a loop over T.Parallel",
+        )
+    return value
+
+
+def _pair(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
+    return as_expr(a, b), as_expr(b, a)
+
+
+def _are_numbers(*values: Any) -> bool:
+    return all(isinstance(value, bool | int | float) for value in values)
+
+
+_python_max, _python_min = max, min
+
+
+def max(a: Any, b: Any, *more: Any) -> Any:
+    """The largest of the values; of Python numbers, a Python number."""
+    if more:
+        return max(max(a, b), *more)
+    return _python_max(a, b) if _are_numbers(a, b) else tirx.max(*_pair(a, b))
+
+
+def min(a: Any, b: Any, *more: Any) -> Any:
+    """The smallest of the values; of Python numbers, a Python number."""
+    if more:
+        return min(min(a, b), *more)
+    return _python_min(a, b) if _are_numbers(a, b) else tirx.min(*_pair(a, b))
+
+
+def abs(x: Any) -> Any:
+    """The magnitude; of the least integer, whose magnitude its dtype does not have, itself."""
+    if not ir.is_prim_expr(x) or not str(x.ty.dtype).startswith("int"):
+        return tirx.abs(x)
+    # TVM's own names the value three times.
+    return tirx.max(x, tirx.const(0, x.ty.dtype) - x)
+
+
+def clamp(dst: Any, min_val: Any, max_val: Any) -> Any:
+    """A value limited to an interval.
+
+    Parameters
+    ----------
+    dst : Expr or number
+        The value.
+    min_val, max_val : Expr or number
+        The ends of the interval.
+    """
+    return min(max(dst, min_val), max_val)
+
+
+def ceildiv(a: Any, b: Any) -> Any:
+    """`a / b` rounded up, for integers; of Python integers, a Python integer."""
+    if isinstance(a, int) and isinstance(b, int):
+        return -(-a // b)
+    return tirx.ceildiv(*_pair(a, b))
+
+
+cdiv = ceildiv
+
+
+def align_up(x: Any, y: Any) -> Any:
+    """The smallest multiple of `y` that is not below `x`, for integers."""
+    return ceildiv(x, y) * y
+
+
+def index_to_coordinates(index: Any, shape: Any) -> list[Any]:
+    """The coordinates, in a row-major tensor of a shape, of the element of a linear index.
+
+    Parameters
+    ----------
+    index : int or Expr
+        From 0 to the number of elements.
+    shape : sequence of int or Expr
+        Extents; the first is not needed.
+    """
+    coordinates = []
+    for extent in reversed(shape):
+        coordinates.append(index % extent)
+        index = index // extent
+    return coordinates[::-1]
+
+
+def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
+    """One of two values; only the chosen one is evaluated, so it may guard a load.
+
+    Parameters
+    ----------
+    condition : Expr or bool
+        Decides at run time, or now if it is a Python value. A number is true where it is not 0.
+    then, otherwise : Expr or number
+        Values of one dtype; a number takes the dtype of the other.
+    """
+    test = as_condition(condition)
+    if isinstance(test, bool):
+        return then if test else otherwise
+    if _are_numbers(then, otherwise):
+        is_float = isinstance(then, float) or isinstance(otherwise, float)
+        kind = "float32" if is_float else "int32"
+        a, b = tirx.const(then, kind), tirx.const(otherwise, kind)
+    else:
+        a, b = _pair(then, otherwise)
+    return tirx.if_then_else(test, *_promoted(a, b))
+
+
+def _alike(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
+    """Two operands as expressions of one dtype."""
+    return _promoted(*_pair(a, b))
+
+
+def _promoted(a: ir.Expr, b: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Two expressions in the dtype that arithmetic between them has."""
+    if str(a.ty.dtype) == str(b.ty.dtype):
+        return a, b
+    common = str((a + b).ty.dtype)
+    return cast(a, DType(common)), cast(b, DType(common))
+
+
+where = if_then_else
+
+
+def Select(condition: Any, then: Any, otherwise: Any) -> Any:
+    """One of two values, both of which may be evaluated; a condition known now decides now.
+
+    Parameters
+    ----------
+    condition : Expr or bool
+        A number is true where it is not 0.
+    then, otherwise : Expr or number
+        Values of one dtype; a number takes the dtype of the other.
+    """
+    a, b = _pair(then, otherwise)
+    test = as_condition(condition)
+    if isinstance(test, bool):
+        return a if test else b
+    return tirx.Select(test, a, b)
+
+
+_HAVE_INFINITY = ("float64", "float32", "float16", "bfloat16", "float8_e5m2")
+# Where TVM's max_value is not the largest number that the dtype holds.
+_LARGEST = {
+    "bfloat16": (2 - 2**-7) * 2.0**127,
+    "float8_e4m3fnuz": 240.0,
+    "float8_e5m2fnuz": 57344.0,
+    "float8_e8m0fnu": 2.0**127,
+}
+_SMALLEST = {"float8_e8m0fnu": 2.0**-127}
+
+
+def infinity(dtype: Any) -> Any:
+    """Positive infinity of a float dtype; the largest value of an integer one.
+
+    Raises
+    ------
+    InvalidValue
+        If the float dtype has no infinity.
+    """
+    name = as_dtype(dtype)
+    if "float" not in name:
+        return max_value(name)
+    if name not in _HAVE_INFINITY:
+        raise InvalidValue(
+            f"{name} has no infinity", help="T.max_value(dtype) is the largest number it holds"
+        )
+    if name == "float8_e5m2":  # conversions to it give the largest finite number instead
+        return tirx.reinterpret(str(name), tirx.const(0x7C, "uint8"))
+    return tirx.const(float("inf"), str(name))
+
+
+def max_value(dtype: Any) -> Any:
+    """The largest finite value of a dtype."""
+    name = as_dtype(dtype)
+    return _number(_LARGEST[name], name) if name in _LARGEST else tirx.max_value(str(name))
+
+
+def min_value(dtype: Any) -> Any:
+    """The smallest (most negative) finite value of a dtype."""
+    name = as_dtype(dtype)
+    if name in _LARGEST:
+        return _number(_SMALLEST.get(name, -_LARGEST[name]), name)
+    return tirx.min_value(str(name))
+
+
+def _number(value: float, dtype: DType) -> ir.Expr:
+    # TVM takes dtypes without a negative zero for unsigned ones and refuses their constants.
+    if "fnuz" in dtype:
+        return tirx.Cast(str(dtype), tirx.const(value, "float32"))
+    return tirx.const(value, str(dtype))
+
+
+def round(x: Any, rounding_mode: str = "ties-to-even") -> ir.Expr:
+    """The nearest integer, as a float.
+
+    Parameters
+    ----------
+    x : Expr
+        A float.
+    rounding_mode : {"ties-to-even", "ties-away-from-zero"}
+        Which of two nearest integers to take.
+    """
+    value = as_expr(x)
+    if rounding_mode == "ties-to-even":
+        return tirx.round(value)
+    if rounding_mode != "ties-away-from-zero":
+        raise InvalidValue(
+            f"T.round: rounding_mode={rounding_mode!r}",
+            help='use "ties-to-even" or "ties-away-from-zero"',
+        )
+    whole = tirx.trunc(value)
+    one, zero = tirx.const(1, value.ty.dtype), tirx.const(0, value.ty.dtype)
+    step = tirx.Select(value < zero, -one, one)
+    # The distance to the integer below is exact, unlike x + 0.5.
+    is_half = tirx.abs(value - whole) >= tirx.const(0.5, value.ty.dtype)
+    return tirx.Select(is_half, whole + step, whole)
+
+
+def reinterpret(value: Any, dtype: Any) -> Any:
+    """The bits of `value` as another dtype of the same width.
+
+    Raises
+    ------
+    InvalidOperand
+        If the widths differ. TVM's order of the arguments, dtype first, is accepted too.
+    """
+    if isinstance(value, str) or not (ir.is_prim_expr(value) or hasattr(value, "load")):
+        value, dtype = dtype, value
+    expression = as_expr(value)
+    if dtype == "handle":  # the null pointer of TVM's attribute `reduce_scope`
+        return tirx.reinterpret(dtype, expression)
+    name = as_dtype(dtype)
+    source = DataType(str(expression.ty.dtype))
+    if source.bits * source.lanes != name.bits * name.lanes:
+        raise InvalidOperand(
+            f"T.reinterpret: {source} and {name} differ in width",
+            help="use T.cast to convert the value",
+        )
+    return tirx.reinterpret(str(name), expression)
+
+
+def sigmoid(value: Any) -> Any:
+    """`1 / (1 + exp(-value))`."""
+    expression = as_expr(value)
+    one = tirx.const(1, expression.ty.dtype)
+    return one / (one + tirx.exp(-expression))
+
+
+def rsqrt(value: Any) -> Any:
+    """`1 / sqrt(value)`."""
+    expression = as_expr(value)
+    return tirx.const(1, expression.ty.dtype) / tirx.sqrt(expression)
+
+
+def exp10(value: Any) -> Any:
+    """10 to the power of `value`."""
+    return pow(10, as_expr(value))
+
+
+def pow(x: Any, y: Any) -> Any:
+    """`x` to the power of `y`; of floats narrower than float16 computed in float32."""
+    base, exponent = _alike(x, y)
+    dtype = str(base.ty.dtype)
+    if not dtype.startswith(_WIDENED):
+        return tirx.pow(base, exponent)
+    return tirx.Cast(dtype, tirx.pow(_wide(base), _wide(exponent)))
+
+
+power = pow
+
+
+def isnan(value: Any) -> ir.Expr:
+    """Whether a float is not a number."""
+    return tirx.isnan(_wide(as_expr(value)))
+
+
+def isinf(value: Any) -> ir.Expr:
+    """Whether a float is infinite."""
+    return tirx.isinf(_wide(as_expr(value)))
+
+
+def isfinite(value: Any) -> ir.Expr:
+    """Whether a float is neither infinite nor NaN."""
+    return tirx.isfinite(_wide(as_expr(value)))
+
+
+_WIDENED = ("bfloat16", "float8")  # TVM's own functions refuse them
+
+
+def _wide(value: ir.Expr) -> ir.Expr:
+    dtype = DataType(str(value.ty.dtype))
+    if not str(dtype).startswith(_WIDENED):
+        return value
+    return tirx.Cast("float32" if dtype.lanes == 1 else f"float32x{dtype.lanes}", value)
+
+
+def extract_lane(vector: Any, lane: Any) -> ir.Expr:
+    """One element of a vector.
+
+    Parameters
+    ----------
+    vector : Expr
+        Of a vector dtype.
+    lane : int
+        Which element, known while tracing.
+
+    Raises
+    ------
+    InvalidOperand
+        If `vector` is not a vector, or `lane` is not an integer.
+    OutOfBounds
+        If the vector has no such element.
+    """
+    from tvmtile.frontend.elements import vector_of
+
+    expression: Any = vector_of(vector) if isinstance(vector, ir.TensorRegion) else vector
+    if hasattr(expression, "load"):
+        expression = expression.load()
+    if not ir.is_prim_expr(expression) or DataType(str(expression.ty.dtype)).lanes == 1:
+        raise InvalidOperand(
+            f"T.extract_lane: {vector} is not a vector",
+            help="the value of a scalar is its only lane",
+        )
+    lanes = DataType(str(expression.ty.dtype)).lanes
+    if isinstance(lane, tirx.IntImm):
+        lane = int(lane)
+    if not isinstance(lane, int):
+        raise InvalidOperand(
+            f"T.extract_lane: the lane {lane} is not a compile-time integer",
+            help="store the vector into a buffer to index it at run time",
+        )
+    if not 0 <= lane < lanes:
+        raise OutOfBounds(f"T.extract_lane: lane {lane} is outside a vector of {lanes} lanes")
+    return tirx.Shuffle([expression], [tirx.const(lane, "int32")])
+
+
+def _of_two(function: Any) -> Any:
+    def of_two(x: Any, y: Any) -> ir.Expr:
+        return function(*_alike(x, y))
+
+    of_two.__name__ = name = function.__name__
+    of_two.__doc__ = f"TVM's `{name}` of two floats, in the dtype of arithmetic on them."
+    return of_two
+
+
+atan2 = _of_two(tirx.atan2)
+copysign = _of_two(tirx.copysign)
+fmod = _of_two(tirx.fmod)
+hypot = _of_two(tirx.hypot)
+nextafter = _of_two(tirx.nextafter)
+
+
+def _fast(function: Any) -> Any:
+    """A function that may be less exact where the target has a faster one; a CPU has none."""
+
+    def fast(x: Any) -> ir.Expr:
+        value = as_expr(x)
+        call = function(_wide(value))
+        fast = ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
+        return cast(fast, DType(str(value.ty.dtype)))
+
+    fast.__doc__ = f"`{function.__name__}`, less exact where the target has a faster instruction."
+    return fast
+
+
+__cos = _fast(tirx.cos)
+__exp = _fast(tirx.exp)
+__exp10 = _fast(exp10)
+__log = _fast(tirx.log)
+__log2 = _fast(tirx.log2)
+__log10 = _fast(tirx.log10)
+__sin = _fast(tirx.sin)
+__tan = _fast(tirx.tan)

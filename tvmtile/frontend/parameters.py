@@ -1,0 +1,106 @@
+"""The parameters of a function that is being traced."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import SyntaxNotSupported
+from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.pointers import ptr
+from tvmtile.frontend.rewrite import parameter_location
+from tvmtile.frontend.tensor import TensorSpec
+from tvmtile.frontend.tracer import Unusable
+
+__all__ = ["Parameters", "as_parameter", "is_run_time"]
+
+
+class Parameters:
+    """Declares parameters: those with an annotation in the signature, the others in the body.
+
+    Parameters
+    ----------
+    func : callable
+        The function.
+    """
+
+    def __init__(self, func: Callable[..., Any]) -> None:
+        self._func = func
+        self._signature = inspect.signature(func).parameters
+        self._declared: dict[str, ir.Var] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._signature
+
+    def declare(self, name: str, annotation: Any) -> Any:
+        """Add the parameter to the program, once."""
+        if name not in self._declared:
+            self._declared[name] = T.arg(name, as_parameter(name, annotation))
+        return self._declared[name]
+
+    def undeclared(self, name: str) -> Any:
+        """What a parameter without an annotation is until its declaration in the body, if any."""
+        default = self._signature[name].default
+        return (
+            Unusable(lambda: self._missing(name)) if default is inspect.Parameter.empty else default
+        )
+
+    def _missing(self, name: str) -> SyntaxNotSupported:
+        return SyntaxNotSupported(
+            f"the parameter {name!r} of {self._func.__name__} has no annotation",
+            help=f"write `{name}: T.Tensor((M, N), T.float16)` in the signature or as a statement, "
+            "or a dtype for a scalar",
+            location=parameter_location(self._func.__code__, name),
+        )
+
+    def require_all(self) -> None:
+        """Raise where a parameter was declared nowhere."""
+        for name, parameter in self._signature.items():
+            if name not in self._declared and parameter.default is inspect.Parameter.empty:
+                raise self._missing(name)
+
+    def in_order(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """The program with its parameters in the order of the signature, and its outputs after them."""
+        inputs = [self._declared[name] for name in self._signature if name in self._declared]
+        return _with_inputs_first(func, inputs)
+
+
+def _with_inputs_first(func: tirx.PrimFunc, inputs: list[ir.Var]) -> tirx.PrimFunc:
+    outputs = [p for p in func.params if not any(p.same_as(i) for i in inputs)]
+    # T.match_buffer puts a buffer where its pointer stood: such parameters keep their places.
+    if len(inputs) + len(outputs) != len(func.params):
+        return func
+    return tirx.PrimFunc([*inputs, *outputs], func.body, func.ret_type, func.attrs, func.span)
+
+
+def is_run_time(annotation: Any) -> bool:
+    """Tell whether an annotation declares a parameter of the program, rather than a constant of it."""
+    return (
+        isinstance(annotation, TensorSpec | DType | ir.Var)
+        or annotation is ptr
+        or annotation is T.handle
+    )
+
+
+def as_parameter(name: str, annotation: Any) -> ir.Var:
+    """The variable that an annotation stands for: a buffer, a scalar or a pointer."""
+    if isinstance(annotation, TensorSpec):
+        return annotation()
+    if isinstance(annotation, DType):
+        return tirx.Var(name, str(annotation))
+    if isinstance(annotation, ir.Var):
+        return annotation
+    if isinstance(annotation, type) and annotation in (int, float, bool):
+        return tirx.Var(name, {int: "int32", float: "float32", bool: "bool"}[annotation])
+    if callable(annotation):
+        result = annotation()
+        if isinstance(result, ir.Var):
+            return result
+    raise SyntaxNotSupported(
+        f"the annotation of the parameter {name!r} is not a type of the language: {annotation!r}",
+        help="use T.Tensor(shape, dtype), a dtype such as T.int32, or T.handle",
+    )

@@ -1,0 +1,87 @@
+"""Pointers: `T.ptr` parameters, tables of addresses, and the tensors behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.math import as_expr
+
+__all__ = ["make_tensor", "ptr"]
+
+
+class _Pointer:
+    """`T.ptr`: the annotation of a pointer parameter, and the dtype of a table of addresses.
+
+    `T.ptr(dtype, scope)` is TVM's typed pointer.
+    """
+
+    name = "int64"
+    """How an address is stored in a tensor, as of `T.Tensor((n,), T.ptr)`."""
+
+    def __call__(self, dtype: Any = None, storage_scope: str = "global") -> ir.Var:
+        """A pointer variable.
+
+        Parameters
+        ----------
+        dtype : dtype, optional
+            Of what it points to; unknown where absent.
+        storage_scope : str
+            Memory it points into.
+        """
+        if dtype is None:
+            return tirx.Var("", "handle")
+        return T.ptr(str(as_dtype(dtype)), storage_scope)
+
+
+ptr = _Pointer()
+
+
+def make_tensor(
+    ptr: Any, shape: Any, dtype: Any = "float32", strides: Sequence[Any] | None = None
+) -> ir.Var:
+    """The tensor in global memory that a pointer points to.
+
+    Parameters
+    ----------
+    ptr : Var or Expr
+        A parameter annotated `T.ptr` or `T.handle`, or an address read from a tensor of `T.ptr`.
+    shape : int, Expr or sequence of them
+        Extents. Nothing can check them: the caller vouches for the memory.
+    dtype : dtype
+        Of the elements.
+    strides : sequence of int or Expr, optional
+        In elements; row-major where absent.
+
+    Returns
+    -------
+    buffer
+        A buffer over that memory; accesses outside `shape` are guarded as those of parameters.
+
+    Raises
+    ------
+    InvalidOperand
+        If `ptr` is neither a pointer nor a 64-bit integer.
+    """
+    extents = list(shape) if isinstance(shape, Sequence | ir.Array) else [shape]
+    return T.decl_buffer(
+        extents, str(as_dtype(dtype)), data=_as_pointer(ptr), strides=strides, scope="global"
+    )
+
+
+def _as_pointer(value: Any) -> Any:
+    if isinstance(value, ir.Expr) and not is_buffer_var(value):
+        if not ir.is_prim_expr(value) or str(value.ty.dtype) == "handle":
+            return value
+        if str(as_expr(value).ty.dtype) in ("int64", "uint64"):
+            return T.Bind(tirx.reinterpret("handle", value))
+    raise InvalidOperand(
+        f"T.make_tensor: {getattr(value, 'name', value)} is not a pointer",
+        help="annotate the parameter `A: T.ptr`, or read the address from a tensor of dtype T.ptr",
+    )

@@ -1,0 +1,561 @@
+"""Rewrite a kernel's source so that running it records a program.
+
+Statements whose meaning depends on run-time values become calls of the tracer, which is reachable
+in the rewritten code under the name `__tile__`. What does not need to change is left alone. (Reading
+`A[k]` is `__tile__.elements(A)[k]`, which is left out here.)
+
+```
+for k in T.serial(4):              for __tile_0 in __tile__.loop(T.serial(4)):
+    x = A[k] * 2                       k = __tile__.bind_target("k", __tile_0)
+    if x > 0 and flag:        ->       x = __tile__.assign("x", A[k] * 2, locals())
+        C[k] += x                      test = __tile__.logical_and(x > 0, lambda: flag)
+                                       __tile_1 = __tile__.branch(test)
+                                       if __tile_1.has_then:
+                                           with __tile_1.then():
+                                               __tile__.augment_item("add", C, __tile__.index[k], x)
+                                       __tile__.end(__tile_1)
+```
+
+A name that a run-time loop or branch assigns, and that has a value before it and is read after it or
+in the next iteration, is a variable from there on: `x = __tile__.carry(__tile_0, "x", locals())` stands
+before the construct.
+
+The code keeps the file name and the line numbers of its source.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+import types
+from collections import Counter
+from collections.abc import Callable, Set
+from functools import lru_cache
+from typing import Any
+
+from tvmtile.errors import SourceLocation, SyntaxNotSupported
+from tvmtile.frontend.liveness import exposed, loop_targets, stored_names, written
+
+__all__ = ["TRACER_NAME", "parameter_location", "traced"]
+
+TRACER_NAME = "__tile__"
+# Functions under these decorators are rewritten by the decorator itself when it runs.
+_OWN_DECORATORS = {"macro", "prim_func", "jit", "inline"}
+
+
+def traced(func: Callable[..., Any], tracer: object) -> Callable[..., Any]:
+    """Return `func` rewritten to report to `tracer`.
+
+    Parameters
+    ----------
+    func : callable
+        A Python function whose source is available.
+    tracer : Tracer
+        What the rewritten statements call.
+
+    Returns
+    -------
+    callable
+        A function with the signature, the globals and the very closure cells of `func`.
+
+    Raises
+    ------
+    SyntaxNotSupported
+        If the source can't be found, or uses statements that have no meaning in a kernel.
+    """
+    code = _rewritten_code(func.__code__)
+    cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
+    cells[TRACER_NAME] = types.CellType(tracer)
+    closure = tuple(cells[name] for name in code.co_freevars)
+    result = types.FunctionType(code, func.__globals__, func.__name__, func.__defaults__, closure)
+    result.__kwdefaults__ = func.__kwdefaults__
+    return result
+
+
+@lru_cache(maxsize=512)
+def _rewritten_code(code: types.CodeType) -> types.CodeType:
+    definition = _parse_definition(code)
+    filename = code.co_filename
+    definition = _Rewriter(filename).rewrite(definition)
+    factory = ast.FunctionDef(
+        name="__tile_factory__",
+        args=_plain_arguments([*code.co_freevars, TRACER_NAME]),
+        body=[definition, ast.Return(ast.Name(definition.name, ast.Load()))],
+        decorator_list=[],
+    )
+    if hasattr(factory, "type_params"):  # Python 3.12 and later insist on the field
+        factory.type_params = []
+    module = ast.fix_missing_locations(ast.Module([ast.copy_location(factory, definition)], []))
+    factory_code = _inner_code(compile(module, filename, "exec"), "__tile_factory__")
+    return _inner_code(factory_code, definition.name)
+
+
+def _parse_definition(code: types.CodeType) -> ast.FunctionDef:
+    try:
+        lines, first = inspect.getsourcelines(code)
+    except (OSError, TypeError) as error:
+        raise SyntaxNotSupported(
+            f"the source of {code.co_name} is not available",
+            help="write the kernel in a file; a kernel is compiled from its source text",
+        ) from error
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    ast.increment_lineno(tree, first - 1)
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        raise SyntaxNotSupported(
+            "a kernel is written with `def`",
+            location=SourceLocation(code.co_filename, first),
+        )
+    return definition
+
+
+def parameter_location(code: types.CodeType, name: str) -> SourceLocation:
+    """The line of a parameter; that of the function where it can't be found."""
+    try:
+        definition = _parse_definition(code)
+    except SyntaxNotSupported:
+        return SourceLocation(code.co_filename, code.co_firstlineno)
+    lines = [
+        node.lineno
+        for node in ast.walk(definition.args)
+        if isinstance(node, ast.arg) and node.arg == name
+    ]
+    return SourceLocation(code.co_filename, lines[0] if lines else definition.lineno)
+
+
+def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
+    return next(
+        const
+        for const in code.co_consts
+        if isinstance(const, types.CodeType) and const.co_name == name
+    )
+
+
+def _plain_arguments(names: list[str]) -> ast.arguments:
+    return ast.arguments(
+        posonlyargs=[], args=[ast.arg(name) for name in names], kwonlyargs=[], kw_defaults=[],
+        defaults=[],
+    )  # fmt: skip
+
+
+def _call(method: str, *args: ast.expr) -> ast.Call:
+    function = ast.Attribute(ast.Name(TRACER_NAME, ast.Load()), method, ast.Load())
+    return ast.Call(function, list(args), [])
+
+
+def _load(name: str) -> ast.Name:
+    return ast.Name(name, ast.Load())
+
+
+def _store(name: str) -> ast.Name:
+    return ast.Name(name, ast.Store())
+
+
+def _locals() -> ast.Call:
+    return ast.Call(_load("locals"), [], [])
+
+
+def _rebound(method: str, construct: str, name: str) -> ast.stmt:
+    """`x = __tile__.escape(construct, "x", locals())`."""
+    value = _call(method, _load(construct), ast.Constant(name), _locals())
+    return ast.Assign([_store(name)], value)
+
+
+def _where_dynamic(construct: str, statements: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements for a construct of the running kernel; one of the tracing needs none."""
+    if not statements:
+        return []
+    return [ast.If(ast.Attribute(_load(construct), "dynamic", ast.Load()), statements, [])]
+
+
+def _thunk(value: ast.expr) -> ast.Lambda:
+    return ast.Lambda(_plain_arguments([]), value)
+
+
+_BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
+_AUGMENTED = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "truediv",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+    ast.Pow: "pow",
+    ast.LShift: "lshift",
+    ast.RShift: "rshift",
+    ast.BitAnd: "and_",
+    ast.BitOr: "or_",
+    ast.BitXor: "xor",
+    ast.MatMult: "matmul",
+}
+
+
+class _Rewriter(ast.NodeTransformer):
+    """Replaces statements by tracer calls; each method shows its result in its docstring."""
+
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
+        self._temporaries = 0
+        self._inside_helper = False
+        self._stores: Counter[str] = Counter()
+        self._live: set[str] = set()  # names that may be read after the statement being visited
+
+    def rewrite(self, definition: ast.FunctionDef) -> ast.FunctionDef:
+        definition.decorator_list = []
+        definition.returns = None
+        for argument in ast.walk(definition.args):
+            if isinstance(argument, ast.arg):
+                argument.annotation = None
+        # Defaults and the closure come from the original function object.
+        definition.args.defaults = [ast.Constant(None) for _ in definition.args.defaults]
+        definition.args.kw_defaults = [
+            None if default is None else ast.Constant(None)
+            for default in definition.args.kw_defaults
+        ]
+        if hasattr(definition, "type_params"):
+            definition.type_params = []
+        self._stores = Counter(
+            name.id
+            for name in ast.walk(definition)
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)
+        )
+        definition.body = self._block(definition.body)
+        return definition
+
+    def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        result: list[ast.stmt] = []
+        live_after = self._live_after_each(body)
+        for statement, self._live in zip(body, live_after, strict=True):
+            replaced = self.visit(statement)
+            result += [
+                _locate(ast.copy_location(new, statement), statement.lineno)
+                for new in (replaced if isinstance(replaced, list) else [replaced])
+            ]
+        return result
+
+    def _live_after_each(self, body: list[ast.stmt]) -> list[set[str]]:
+        """The names that may be read after each statement of a block: in it, or after the block."""
+        live = [self._live]
+        for statement in reversed(body[1:]):
+            live.append(exposed([statement]) | (live[-1] - written([statement])))
+        return live[::-1]
+
+    def _temporary(self) -> str:
+        self._temporaries += 1
+        return f"__tile_{self._temporaries}"
+
+    def _unsupported(self, node: ast.stmt, what: str, help_text: str) -> SyntaxNotSupported:
+        location = SourceLocation(self._filename, node.lineno)
+        return SyntaxNotSupported(what, help=help_text, location=location)
+
+    # Definitions inside a kernel -------------------------------------------------------------
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
+        """A helper is an ordinary function whose statements are traced; it returns as Python does."""
+        if any(_decorator_name(d) in _OWN_DECORATORS for d in node.decorator_list):
+            return node
+        outer, self._inside_helper = self._inside_helper, True
+        self._live = set()
+        node.body = [ast.With([ast.withitem(_call("call"))], self._block(node.body))]
+        self._inside_helper = outer
+        return node
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.stmt:
+        return node
+
+    # Control flow ----------------------------------------------------------------------------
+
+    def visit_If(self, node: ast.If) -> list[ast.stmt]:
+        name = self._temporary()
+        live = self._live
+        assigned = stored_names([*node.body, *node.orelse])
+        kept = (assigned & live) - loop_targets([node])
+        statements: list[ast.stmt] = [
+            ast.Assign([_store(name)], _call("branch", self.visit(node.test))),
+            *self._carries(name, kept),
+        ]
+        for flag, enter, body in (
+            ("has_then", "then", node.body),
+            ("has_else", "otherwise", node.orelse),
+        ):
+            if not body:
+                continue
+            self._live = live
+            context = ast.Call(ast.Attribute(_load(name), enter, ast.Load()), [], [])
+            guarded = ast.With([ast.withitem(context)], self._block(body))
+            statements.append(ast.If(ast.Attribute(_load(name), flag, ast.Load()), [guarded], []))
+        statements.append(ast.Expr(_call("end", _load(name))))
+        return [*statements, *self._escapes(name, assigned)]
+
+    def visit_For(self, node: ast.For) -> list[ast.stmt]:
+        value = self._temporary()
+        iterable = self.visit(_traced_range(node.iter))
+        target = self._bind_loop_target(node.target, value)
+        return self._loop(node, "loop", iterable, value, [node.target], target)
+
+    def visit_While(self, node: ast.While) -> list[ast.stmt]:
+        condition = _thunk(self.visit(node.test))
+        return self._loop(node, "while_loop", condition, self._temporary(), [], [])
+
+    def _loop(
+        self,
+        node: ast.For | ast.While,
+        method: str,
+        argument: ast.expr,
+        value: str,
+        targets: list[ast.AST],
+        prologue: list[ast.stmt],
+    ) -> list[ast.stmt]:
+        if node.orelse:
+            raise self._unsupported(
+                node,
+                "a loop with `else` has no meaning in a kernel",
+                "move the statements of the else block after the loop",
+            )
+        name = self._temporary()
+        test = {node.test} if isinstance(node, ast.While) else set()
+        counters = stored_names(targets)
+        assigned = counters | stored_names(node.body)
+        next_reads = (exposed(node.body) | _names_in(test)) - counters
+        carried = next_reads & assigned
+        names = ast.Tuple([ast.Constant(c) for c in sorted(carried)], ast.Load())
+        kept = (assigned & (self._live | carried)) - loop_targets([node])
+        self._live = self._live | next_reads
+        for statement in prologue:
+            ast.copy_location(statement, node)
+        return [
+            ast.Assign([_store(name)], _call(method, argument, names)),
+            *self._carries(name, kept),
+            ast.For(_store(value), _load(name), [*prologue, *self._block(node.body)], []),
+            *self._escapes(name, assigned, counters),
+        ]
+
+    def _carries(self, construct: str, names: set[str]) -> list[ast.stmt]:
+        """Before a run-time construct, what it changes for those behind it becomes a variable."""
+        statements: list[ast.stmt] = []
+        for name in sorted(names):
+            is_bound = ast.Compare(ast.Constant(name), [ast.In()], [_locals()])
+            statements.append(ast.If(is_bound, [_rebound("carry", construct, name)], []))
+        return _where_dynamic(construct, statements)
+
+    def _escapes(
+        self, construct: str, assigned: set[str], counters: Set[str] = frozenset()
+    ) -> list[ast.stmt]:
+        """After a run-time construct, what was bound inside it is out of reach."""
+        statements = [
+            ast.Assign([_store(name)], _call("leave", ast.Constant(name)))
+            if name in counters
+            else _rebound("escape", construct, name)
+            for name in sorted(assigned)
+        ]
+        return _where_dynamic(construct, statements)
+
+    def visit_Break(self, node: ast.Break) -> ast.stmt:
+        return ast.If(_call("break_loop"), [node], [])
+
+    def visit_Continue(self, node: ast.Continue) -> ast.stmt:
+        return ast.If(_call("continue_loop"), [node], [])
+
+    def visit_With(self, node: ast.With) -> ast.stmt:
+        body = self._block(node.body)
+        items = []
+        prologue: list[ast.stmt] = []
+        for item in node.items:
+            context = _call("context", self.visit(item.context_expr))
+            if item.optional_vars is None:
+                items.append(ast.withitem(context))
+                continue
+            value = self._temporary()
+            items.append(ast.withitem(context, _store(value)))
+            prologue += self._bind_loop_target(item.optional_vars, value)
+        for statement in prologue:
+            ast.copy_location(statement, node)
+        return ast.With(items, [*prologue, *body])
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        value = ast.Constant(None) if node.value is None else self.visit(node.value)
+        if self._inside_helper:
+            return ast.Return(value)
+        return ast.Return(_call("returns", value))
+
+    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+        """`assert c, m` becomes `assert __tile__.check(c, lambda: m), m`."""
+        if node.msg is not None:
+            node.msg = self.visit(node.msg)
+        message = ast.Constant(None) if node.msg is None else node.msg
+        node.test = _call("check", self.visit(node.test), _thunk(message))
+        return node
+
+    # Names and elements ----------------------------------------------------------------------
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        if isinstance(node.value, ast.Constant):
+            return node
+        return ast.Expr(_call("evaluate", self.visit(node.value)))
+
+    def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
+        value = self.visit(node.value)
+        if len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            return [self._assign_name(node.targets[0].id, value)]
+        name = self._temporary()
+        unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
+        rhs = _call("snapshot", value) if unpacks else value
+        statements: list[ast.stmt] = [ast.Assign([_store(name)], rhs)]
+        for target in node.targets:
+            statements += self._assign_target(target, _load(name))
+        return statements
+
+    def _assign_name(self, name: str, value: ast.expr) -> ast.stmt:
+        return ast.Assign([_store(name)], _call("assign", ast.Constant(name), value, _locals()))
+
+    def _assign_target(self, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
+        if isinstance(target, ast.Name):
+            return [self._assign_name(target.id, value)]
+        if isinstance(target, ast.Subscript):
+            call = _call("store", self.visit(target.value), self._index(target.slice), value)
+            return [ast.Expr(call)]
+        if isinstance(target, ast.Tuple | ast.List) and not any(
+            isinstance(element, ast.Starred) for element in target.elts
+        ):
+            names = [self._temporary() for _ in target.elts]
+            unpack = ast.Assign([ast.Tuple([_store(n) for n in names], ast.Store())], value)
+            statements: list[ast.stmt] = [unpack]
+            for element, name in zip(target.elts, names, strict=True):
+                statements += self._assign_target(element, _load(name))
+            return statements
+        return [ast.Assign([target], value)]
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        """`x: T.int32 = e` becomes `x = __tile__.declare("x", T.int32, lambda: e, locals())`."""
+        if not isinstance(node.target, ast.Name):
+            return node
+        value = ast.Constant(None) if node.value is None else _thunk(self.visit(node.value))
+        name = ast.Constant(node.target.id)
+        reassigned = ast.Constant(self._stores.get(node.target.id, 0) > 1)
+        call = _call("declare", name, self.visit(node.annotation), value, _locals(), reassigned)
+        return ast.Assign([_store(node.target.id)], call)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
+        operator = ast.Constant(_AUGMENTED[type(node.op)])
+        value = self.visit(node.value)
+        target = node.target
+        if isinstance(target, ast.Name):
+            name = ast.Constant(target.id)
+            call = _call("augment", name, operator, _load(target.id), value, _locals())
+            return ast.Assign([_store(target.id)], call)
+        if isinstance(target, ast.Subscript):
+            base, index = self.visit(target.value), self._index(target.slice)
+            return ast.Expr(_call("augment_item", operator, base, index, value))
+        node.value = value
+        return node
+
+    def _index(self, index: ast.expr) -> ast.expr:
+        """`i, a:b` becomes `__tile__.index[i, a:b]`, an expression even where it holds slices."""
+        holder = ast.Attribute(_load(TRACER_NAME), "index", ast.Load())
+        return ast.Subscript(holder, self.visit(index), ast.Load())
+
+    def _bind_loop_target(self, target: ast.expr, value: str) -> list[ast.stmt]:
+        names = _target_names(target)
+        if names is None:
+            return [ast.Assign([target], _load(value))]
+        return [ast.Assign([target], _call("bind_target", names, _load(value)))]
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        """`A[i, j]`, where it is read, becomes `__tile__.elements(A)[i, j]`."""
+        node.value, node.slice = self.visit(node.value), self.visit(node.slice)
+        if isinstance(node.ctx, ast.Load):
+            node.value = ast.copy_location(_call("elements", node.value), node.value)
+        return node
+
+    # Expressions with control flow of their own ----------------------------------------------
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        method = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
+        *front, result = [self.visit(value) for value in node.values]
+        for value in reversed(front):
+            result = _call(method, value, _thunk(result))
+        return ast.copy_location(result, node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        """`a & b` becomes `__tile__.binary("and_", a, b)`, which makes constants wide enough."""
+        left, right = self.visit(node.left), self.visit(node.right)
+        if not isinstance(node.op, _BITWISE):
+            node.left, node.right = left, right
+            return node
+        operator = ast.Constant(_AUGMENTED[type(node.op)])
+        return ast.copy_location(_call("binary", operator, left, right), node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        operand = self.visit(node.operand)
+        if isinstance(node.op, ast.Not):
+            return ast.copy_location(_call("logical_not", operand), node)
+        node.operand = operand
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        left, *rest = [self.visit(value) for value in (node.left, *node.comparators)]
+        parts: list[ast.expr] = []
+        for operator, right in zip(node.ops, rest, strict=True):
+            parts.append(ast.copy_location(ast.Compare(left, [operator], [right]), node))
+            left = right
+        result = parts.pop()
+        while parts:
+            result = _call("logical_and", parts.pop(), _thunk(result))
+        return ast.copy_location(result, node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        test, then, otherwise = (self.visit(e) for e in (node.test, node.body, node.orelse))
+        call = _call("if_else", test, _thunk(then), _thunk(otherwise))
+        return ast.copy_location(call, node)
+
+
+def _locate(node: Any, line: int) -> Any:
+    """Place the nodes that have no location on one line.
+
+    `ast.fix_missing_locations` lets them extend over all lines of their parent, and Python reports a
+    method call at the last line of its name.
+    """
+    if "lineno" in node._attributes and getattr(node, "lineno", None) is None:
+        node.lineno = node.end_lineno = line
+        node.col_offset = node.end_col_offset = 0
+    for child in ast.iter_child_nodes(node):
+        _locate(child, getattr(node, "lineno", line))
+    return node
+
+
+def _decorator_name(decorator: ast.expr) -> str | None:
+    if isinstance(decorator, ast.Call):
+        decorator = decorator.func
+    if isinstance(decorator, ast.Attribute):
+        return decorator.attr
+    return decorator.id if isinstance(decorator, ast.Name) else None
+
+
+def _traced_range(iterable: ast.expr) -> ast.expr:
+    """A loop over `range(...)` is a loop of the program, unlike a comprehension over it."""
+    if (
+        isinstance(iterable, ast.Call)
+        and isinstance(iterable.func, ast.Name)
+        and iterable.func.id == "range"
+    ):
+        iterable.func = ast.copy_location(
+            ast.Attribute(_load(TRACER_NAME), "range", ast.Load()), iterable.func
+        )
+        ast.fix_missing_locations(iterable)
+    return iterable
+
+
+def _target_names(target: ast.expr) -> ast.expr | None:
+    """The names of a target as a constant of the same structure, or None for other targets."""
+    if isinstance(target, ast.Name):
+        return ast.Constant(target.id)
+    if isinstance(target, ast.Tuple | ast.List):
+        names = [_target_names(element) for element in target.elts]
+        if all(name is not None for name in names):
+            return ast.Tuple([name for name in names if name is not None], ast.Load())
+    return None
+
+
+def _names_in(nodes: set[ast.expr]) -> set[str]:
+    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}

@@ -1,0 +1,892 @@
+"""What a kernel's statements mean while it is being traced.
+
+The rewritten kernel (see `rewrite`) calls one `Tracer`, which emits statements through TVM's
+IRBuilder. Values known while tracing (Python numbers, lists, buffers) stay Python values; values of
+the running kernel are TIR expressions. The tracer keeps the difference honest: a Python name that
+would need to change at run time is an error that names `T.alloc_var`, never a stale value.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+from tvm import DataType, ir, tirx
+from tvm.script.ir_builder.base import IRBuilderFrame
+from tvm.sym import Analyzer
+from tvm.tirx.expr import ExprOp
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import IRBuilder, is_buffer_var
+from tvmtile.errors import (
+    InvalidOperand,
+    NestingError,
+    ScopeError,
+    SourceLocation,
+    SyntaxNotSupported,
+    TileError,
+    user_location,
+    warn,
+)
+from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.expression_dtypes import dtype_of_expressions
+from tvmtile.frontend.tensor import OutputTensor, TensorSpec
+from tvmtile.frontend.variables import Reference, is_scalar_variable
+from tvmtile.ir.operands import describe
+from tvmtile.ir.spans import current_span
+
+__all__ = ["Tracer", "current_tracer"]
+
+_ACTIVE = threading.local()
+
+
+def current_tracer() -> Tracer | None:
+    """The tracer of the kernel that this thread is tracing, or None."""
+    return getattr(_ACTIVE, "tracer", None)
+
+
+class Unusable:
+    """What a name holds that has no value here: any use is the error."""
+
+    def __init__(self, error: Callable[[], TileError]) -> None:
+        object.__setattr__(self, "_error", error)
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise_unusable(self)
+
+    def _use(self, *_: Any, **__: Any) -> Any:
+        raise_unusable(self)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _use
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _use
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __pow__ = __rpow__ = _use
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __neg__ = __invert__ = _use
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _use
+    __getitem__ = __setitem__ = __call__ = __iter__ = __len__ = __index__ = __bool__ = _use
+    __float__ = __int__ = __enter__ = __exit__ = _use
+    __hash__ = None  # type: ignore[assignment]
+
+
+def raise_unusable(value: Unusable) -> NoReturn:
+    """Report the use of a name that has no value."""
+    make_error = object.__getattribute__(value, "_error")
+    raise make_error()
+
+
+def _escaped(
+    name: str, construct: str, location: SourceLocation | None, value: Any = None
+) -> Unusable:
+    """What a name holds after the run-time loop or branch that bound it to a value."""
+    where = f" (line {location.line})" if location is not None else ""
+    if is_buffer_var(value):
+        remedy = f"the tile belongs to the {construct}: allocate {name} before it"
+    else:
+        remedy = (
+            f"there is no value where the {construct} is not entered: give {name} a first value "
+            f"before the {construct}, such as `{name} = 0.0`"
+        )
+    return Unusable(
+        lambda: ScopeError(
+            f"{name!r} is bound inside a {construct}{where} and used after it", help=remedy
+        )
+    )
+
+
+def _counted(name: str) -> Unusable:
+    """What the name of a loop's variable holds after the loop."""
+    return Unusable(
+        lambda: ScopeError(
+            f"{name!r} counts the iterations of a loop and is used after it",
+            help="write the value that is meant, such as the loop's extent",
+        )
+    )
+
+
+class _Region:
+    """A run-time loop or branch whose body is being traced."""
+
+    def __init__(self, construct: str, carried: Iterable[str] = (), parallel: bool = False) -> None:
+        self.construct = construct
+        self.carried = frozenset(carried)
+        self.parallel = parallel
+        self.rebound: dict[str, SourceLocation | None] = {}
+        self.made: dict[str, _Variable] = {}
+
+
+@dataclass(eq=False)
+class _Variable:
+    """What holds a name that a run-time construct changes.
+
+    Attributes
+    ----------
+    value : TensorLoad
+        The variable.
+    first : Any
+        What the name held before the construct.
+    location : SourceLocation or None
+        The construct's line.
+    depth : int
+        Parallel loops around it.
+    stored : bool
+        Whether anything was assigned to it.
+    """
+
+    value: Any
+    first: Any
+    location: SourceLocation | None
+    depth: int
+    stored: bool = False
+
+
+class Branch:
+    """An `if`: decided now when its condition is a Python value, emitted otherwise."""
+
+    def __init__(self, tracer: Tracer, condition: Any) -> None:
+        self.dynamic = isinstance(condition, ir.Expr)
+        self.has_then = self.dynamic or bool(condition)
+        self.has_else = self.dynamic or not condition
+        self.region = _Region("branch")
+        self.frame: IRBuilderFrame | None = None
+        self._tracer = tracer
+        self._condition = condition
+
+    def then(self) -> AbstractContextManager[None]:
+        return self._enter(T.Then) if self.dynamic else nullcontext()
+
+    def otherwise(self) -> AbstractContextManager[None]:
+        return self._enter(T.Else) if self.dynamic else nullcontext()
+
+    @contextmanager
+    def _enter(self, make_frame: Callable[[], IRBuilderFrame]) -> Iterator[None]:
+        if self.frame is None:
+            self.frame = T.If(self._condition)
+            self.frame.__enter__()
+        with make_frame(), self._tracer.inside(self.region):
+            yield
+
+
+class Loop:
+    """A `for` or `while`: a loop of the program for TVM's loop frames, else a loop of the tracing."""
+
+    def __init__(self, tracer: Tracer, iterable: Any, carried: tuple[str, ...]) -> None:
+        self.iterable = iterable
+        self.dynamic = isinstance(iterable, IRBuilderFrame | LoopNest)
+        parallel = bool(getattr(iterable, "is_parallel", False))
+        self.region = _Region("loop", carried, parallel)
+        self._tracer = tracer
+
+    def __iter__(self) -> Iterator[Any]:
+        tracer = self._tracer
+        if not self.dynamic:
+            tracer.loops.append(self)
+            try:
+                yield from _python_iterable(self.iterable)
+            finally:
+                tracer.loops.pop()
+            return
+        with self.iterable as variables, tracer.inside(self.region):
+            tracer.loops.append(self)
+            yield variables
+            tracer.loops.pop()
+
+
+class LoopNest:
+    """What a loop function of the language returns when TVM has no single frame for it.
+
+    A context manager whose value is the loop variable, or the list of them.
+    """
+
+    is_parallel = False
+    """Whether the iterations have no order."""
+
+    def __enter__(self) -> Any:
+        raise NotImplementedError
+
+    def __exit__(self, *exception: object) -> None:
+        raise NotImplementedError
+
+
+class _While(LoopNest):
+    """A `while`, whose condition is traced when the names that it changes are variables.
+
+    One that takes statements, such as `T.any_of(tile)`, does so in every iteration.
+    """
+
+    def __init__(self, condition: Callable[[], Any]) -> None:
+        self._condition = condition
+
+    def __enter__(self) -> None:
+        test, needs_statements = _tried(self._condition)
+        if not isinstance(test, ir.Expr):
+            raise SyntaxNotSupported(
+                "the condition of this `while` is true while tracing and never changes",
+                help="a run-time loop needs a run-time condition, e.g. on a T.alloc_var variable",
+            )
+        self._frame = T.While(tirx.const(True, "bool") if needs_statements else test)
+        self._frame.__enter__()
+        if needs_statements:
+            with T.If(tirx.Not(as_condition(self._condition()))), T.Then():
+                T.evaluate(tirx.break_loop())
+
+    def __exit__(self, *exception: Any) -> None:
+        self._frame.__exit__(*exception)
+
+
+def _tried(condition: Callable[[], Any]) -> tuple[Any, bool]:
+    """The value of a condition, and whether it takes statements."""
+    with IRBuilder() as trial, T.prim_func():
+        test = as_condition(condition())
+        return test, len(trial.frames[-1].stmts) > 0
+
+
+def _python_iterable(iterable: Any) -> Iterable[Any]:
+    if isinstance(iterable, ir.Expr) or not hasattr(iterable, "__iter__"):
+        raise SyntaxNotSupported(
+            f"a kernel can't loop over {_describe(iterable)}",
+            help="loop over T.serial, T.Parallel, T.Pipelined, T.unroll, range(...) or a Python list",
+        )
+    return iterable
+
+
+class _IndexBuilder:
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+class ParameterDeclarations(Protocol):
+    """What an annotation of a parameter, as a statement of the body, declares it to."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def declare(self, name: str, annotation: Any) -> Any: ...
+
+
+class Tracer:
+    """Records one function.
+
+    Attributes
+    ----------
+    outputs : list of OutputTensor
+        Tensors made by `T.empty`, in the order of their declaration.
+    returned : tuple of OutputTensor
+        Those that the kernel returned.
+    analyzer : Analyzer
+        Knows the values of names.
+    kernel_spans : list of Span
+        Where each `T.Kernel` stands, in program order.
+    """
+
+    index = _IndexBuilder()
+
+    def __init__(
+        self,
+        parameters: ParameterDeclarations | None = None,
+        on_kernel: Callable[[], None] | None = None,
+    ) -> None:
+        self.on_kernel = on_kernel
+        self.kernel_spans: list[ir.Span | None] = []
+        self.assertion_spans: list[ir.Span | None] = []
+        self.allocation_spans: dict[ir.Var, ir.Span | None] = {}
+        self.analyzer = Analyzer()
+        self.loops: list[Loop] = []
+        self.outputs: list[Any] = []
+        self.returned: tuple[Any, ...] = ()
+        self.attributes: dict[str, Any] = {}  # of the function that is written
+        self.in_kernel = False
+        self._regions: list[_Region] = []
+        self._variables: dict[ir.Var, _Variable] = {}
+        self._parameters = parameters
+        self._call_depth: list[int] = []
+
+    @contextmanager
+    def activate(self) -> Iterator[Tracer]:
+        """Make this the thread's tracer; kernels may be traced while another one is."""
+        outer = current_tracer()
+        _ACTIVE.tracer = self
+        try:
+            with dtype_of_expressions():
+                yield self
+        finally:
+            _ACTIVE.tracer = outer
+
+    @contextmanager
+    def inside(self, region: _Region) -> Iterator[None]:
+        """Trace the body of a run-time loop or branch."""
+        self._regions.append(region)
+        try:
+            yield
+        finally:
+            self._regions.pop()
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Trace the body of a macro: its `return` must not sit in a run-time branch of its own."""
+        self._call_depth.append(len(self._regions))
+        try:
+            yield
+        finally:
+            self._call_depth.pop()
+
+    def enter_kernel(self) -> None:
+        """Note that `T.Kernel` begins; the eager style's first look at a function ends here."""
+        if self.on_kernel is not None:
+            self.on_kernel()
+        self.in_kernel = True
+        self.kernel_spans.append(current_span())
+
+    # Control flow ----------------------------------------------------------------------------
+
+    def branch(self, condition: Any) -> Branch:
+        return Branch(self, as_condition(condition))
+
+    def end(self, branch: Branch) -> None:
+        if branch.frame is not None:
+            branch.frame.__exit__(None, None, None)
+
+    def loop(self, iterable: Any, carried: tuple[str, ...] = ()) -> Loop:
+        return Loop(self, iterable, carried)
+
+    def while_loop(self, condition: Callable[[], Any], carried: tuple[str, ...] = ()) -> Loop:
+        test, _ = _tried(condition)
+        is_known = not isinstance(test, ir.Expr)
+        return Loop(self, () if is_known and not test else _While(condition), carried)
+
+    def carry(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
+        """A variable for a name that `construct` changes for what comes after, if it can be one."""
+        first = local_names[name]
+        region = construct.region
+        dtype = _dtype_of_variable(first)
+        is_variable = is_scalar_variable(first) or isinstance(first, Reference)
+        if dtype is None or is_variable or region.parallel or not self.in_kernel:
+            return first
+        variable = self.bind_variable(name, dtype, first)
+        made = _Variable(variable, first, user_location(), self._parallel_depth())
+        region.made[name] = self._variables[variable.source] = made
+        return variable
+
+    def _parallel_depth(self) -> int:
+        return sum(region.parallel for region in self._regions)
+
+    def bind_variable(self, name: str, dtype: str, value: Any) -> Any:
+        """A variable of the kernel that holds a value."""
+        variable = self._bind(name, T.local_scalar(dtype))
+        T.buffer_store(variable.source, _converted(value, dtype), [0])
+        return variable
+
+    def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
+        """The value of `name` after `construct`, in whose body it was assigned."""
+        rebound, made = construct.region.rebound, construct.region.made.get(name)
+        if made is not None and local_names.get(name) is made.value:
+            return made.value if made.stored else made.first
+        if name in local_names and name not in rebound:
+            return local_names[name]
+        value = local_names.get(name)
+        return _escaped(name, construct.region.construct, rebound.get(name), value)
+
+    def leave(self, name: str) -> Any:
+        """What the variable of a loop is after the loop."""
+        return _counted(name)
+
+    def range(self, *bounds: Any) -> Any:
+        from tvmtile.frontend.loops import serial
+
+        return serial(*bounds)
+
+    def break_loop(self) -> bool:
+        return self._leave_iteration("break", tirx.break_loop(current_span()))
+
+    def continue_loop(self) -> bool:
+        return self._leave_iteration("continue", tirx.continue_loop(current_span()))
+
+    def _leave_iteration(self, keyword: str, exit_call: ir.Call) -> bool:
+        loop = self.loops[-1]
+        if loop.dynamic:
+            T.evaluate(exit_call)
+            return False
+        if any(region.construct == "branch" for region in self._regions):
+            raise NestingError(
+                f"`{keyword}` of a loop over Python values stands under a run-time condition",
+                help="make it a run-time loop (T.serial), or decide the condition while tracing",
+            )
+        return True
+
+    def context(self, manager: Any) -> AbstractContextManager[Any]:
+        if isinstance(manager, Unusable):
+            raise_unusable(manager)
+        if not hasattr(manager, "__enter__"):
+            raise SyntaxNotSupported(f"`with` needs a context manager, not {_describe(manager)}")
+        return manager
+
+    def returns(self, value: Any) -> Any:
+        depth = self._call_depth[-1]
+        if len(self._regions) > depth:
+            raise NestingError(
+                "`return` stands inside a run-time loop or branch",
+                help="assign to a T.alloc_var variable there and return it after the construct, or "
+                "guard the rest of the kernel with `if`",
+            )
+        if len(self._call_depth) > 1:
+            return value
+        values = value if isinstance(value, tuple) else () if value is None else (value,)
+        for item in values:
+            if not any(item is output for output in self.outputs):
+                raise InvalidOperand(
+                    f"a kernel returns tensors made by T.empty, not {_describe(item)}",
+                    help="declare the result with `C = T.empty(shape, dtype)` and return it",
+                )
+        self.returned = values
+        return None
+
+    def check(self, condition: Any, message: Callable[[], Any]) -> bool:
+        """Whether an assertion holds; one on a run-time condition is left to the running kernel."""
+        test = as_condition(condition)
+        if not isinstance(test, ir.Expr):
+            return bool(test)
+        text = message()
+        write_assertion(test, "assertion failed" if text is None else text)
+        return True
+
+    # Names -----------------------------------------------------------------------------------
+
+    def assign(self, name: str, value: Any, local_names: Mapping[str, Any]) -> Any:
+        """`name = value`: store into a variable, bind a run-time value, or keep a Python value."""
+        previous = local_names.get(name)
+        if is_scalar_variable(previous) and previous.source in self._variables:
+            self._check_assignment(name, self._variables[previous.source], value)
+        if is_scalar_variable(previous) and _is_number(value):
+            store_element(previous.source, tuple(previous.indices), value)
+            return previous
+        if isinstance(previous, Reference) and _is_number(value):
+            previous.store(value)
+            return previous
+        # A tile does not become a number: from here to the end of the loop the name is another one.
+        hides = is_buffer_var(previous) and _is_number(value)
+        self._note_rebinding(name, name in local_names and not hides)
+        return self._bind(name, value)
+
+    def _check_assignment(self, name: str, variable: _Variable, value: Any) -> None:
+        """Refuse what a variable made of a name can't hold, and an assignment in no order."""
+        if self._parallel_depth() > variable.depth:
+            raise _carried_in_parallel(name)
+        variable.stored = True
+        dtype = variable.value.ty.dtype
+        given = _dtype_of_variable(value) if _is_number(value) else None
+        line = "" if variable.location is None else f" (line {variable.location.line})"
+        if given is None:
+            raise ScopeError(
+                f"{name!r} begins as {dtype} before the loop or branch that changes it{line}, and "
+                f"can't become {_describe(value)}",
+                help="give the other object a name of its own",
+            )
+        if _KINDS.index(_kind(given)) > _KINDS.index(_kind(str(dtype))):
+            first = variable.first if isinstance(variable.first, int | float) else "..."
+            raise InvalidOperand(
+                f"{name!r} begins as {dtype} before the loop or branch that changes it{line}, and is "
+                f"assigned a {given}",
+                help=f"begin with a value of the later dtype: `{name} = T.{given}({first})`",
+            )
+
+    def _note_rebinding(self, name: str, existed: bool) -> None:
+        for region in self._regions[self._call_depth[-1] :]:
+            if existed and name in region.carried and name not in region.rebound:
+                if region.parallel:
+                    raise _carried_in_parallel(name)
+                raise ScopeError(
+                    f"{name!r} is carried from one iteration of this loop to the next",
+                    help="only a number can change at run time: loop over Python values, "
+                    "`for i in [0, 1]:`, or choose by index in one tile",
+                )
+            region.rebound.setdefault(name, user_location())
+
+    def _bind(self, name: str, value: Any) -> Any:
+        if isinstance(value, T.scalar_wrapper):
+            IRBuilder.name(name, value.scalar.source)
+            return value.scalar
+        if isinstance(value, T.meta_var):
+            return value.value
+        if isinstance(value, OutputTensor):
+            return self._declare_output(name, value)
+        if isinstance(value, IRBuilderFrame):
+            value.add_callback(lambda: value.__exit__(None, None, None))
+            return self.bind_target(name, value.__enter__())
+        if isinstance(value, ExprOp):
+            value = value.asobject()
+        if isinstance(value, tirx.IntImm) and value.ty.dtype == "int32":
+            return int(value)
+        if isinstance(value, ir.Var):
+            if not value.name or is_buffer_var(value):
+                IRBuilder.name(name, value)
+            return value
+        if not ir.is_prim_expr(value):
+            return value
+        if isinstance(value, tirx.Ramp):
+            return value  # of what an index is made must be seen where a tensor is indexed with it
+        if not self.in_kernel and not _reads_memory(value):
+            return value  # the host's arithmetic on dimensions needs no variable of its own
+        variable = T.Bind(value)
+        IRBuilder.name(name, variable)
+        if "int" in str(value.ty.dtype) and not _reads_memory(value):
+            self.analyzer.bind(variable, value)
+        return variable
+
+    def _declare_output(self, name: str, value: OutputTensor) -> Any:
+        buffer = T.arg(name, T.buffer(value.shape, value.dtype))
+        self.outputs.append(buffer)
+        return buffer
+
+    def declare(
+        self,
+        name: str,
+        annotation: Any,
+        value: Callable[[], Any] | None,
+        local_names: Mapping[str, Any],
+        reassigned: bool = False,
+    ) -> Any:
+        """`name: annotation = value`, which declares a parameter, a variable or a value's dtype."""
+        is_outermost = len(self._call_depth) == 1
+        if value is None and is_outermost and self._parameters and name in self._parameters:
+            return self._parameters.declare(name, annotation)
+        if isinstance(annotation, TensorSpec) and value is None:
+            raise SyntaxNotSupported(
+                f"{name!r} is declared as a tensor but is not a parameter of the kernel",
+                help="use T.alloc_shared, T.alloc_fragment or T.empty for a tensor of its own",
+            )
+        dtype = annotation if isinstance(annotation, DType) else None
+        if isinstance(annotation, type(T.let)) and annotation.type_spec is not None:
+            dtype = annotation.type_spec
+        if value is None:
+            if dtype is None:
+                raise SyntaxNotSupported(
+                    f"{name!r} has neither a value nor a dtype",
+                    help=f"write `{name}: T.int32 = ...`",
+                )
+            return self.assign(name, T.local_scalar(str(dtype)), {})
+        result = value()
+        if dtype is not None and _is_number(result):
+            result = _converted(result, str(dtype))
+            if reassigned:
+                self._note_rebinding(name, False)
+                return self.bind_variable(name, str(dtype), result)
+        return self.assign(name, result, local_names)
+
+    def bind_target(self, names: Any, values: Any) -> Any:
+        """Name the variables that a loop or a `with` yields; returns what the target gets."""
+        if isinstance(names, str):
+            if isinstance(values, list | tuple) and len(values) == 1:
+                values = values[0]
+            if isinstance(values, list | tuple):
+                return type(values)(
+                    self.bind_target(f"{names}_{i}", v) for i, v in enumerate(values)
+                )
+            if isinstance(values, ir.Var | IRBuilderFrame):
+                if isinstance(values, ir.Var):
+                    IRBuilder.name(names, values)
+                return values
+            return self._bind(names, values) if ir.is_prim_expr(values) else values
+        items = list(values) if isinstance(values, list | tuple | ir.Array) else [values]
+        if len(items) != len(names):
+            raise InvalidOperand(
+                f"{len(names)} names for {len(items)} value{'s' if len(items) != 1 else ''}",
+                help="the number of names is the number of loop extents or grid axes",
+            )
+        return tuple(self.bind_target(n, v) for n, v in zip(names, items, strict=True))
+
+    def snapshot(self, value: Any) -> Any:
+        """The right side of a tuple assignment, its loads done before any of its stores."""
+        if isinstance(value, IRBuilderFrame):
+            return self._bind("value", value)
+        if not isinstance(value, tuple | list) or len(value) < 2:
+            return value
+        return type(value)(
+            T.Bind(v) if ir.is_prim_expr(v) and _reads_memory(v) else v for v in value
+        )
+
+    def augment(
+        self, name: str, op: str, target: Any, value: Any, local_names: Mapping[str, Any]
+    ) -> Any:
+        if is_buffer_var(target):
+            raise InvalidOperand(
+                f"`{_SYMBOLS[op]}` works on elements, not on whole tiles: {describe(target)}",
+                help=f"write `{name}[i, j] {_SYMBOLS[op]} ...` in a loop over T.Parallel",
+            )
+        current = target.load() if isinstance(target, Reference) else target
+        return self.assign(name, self.binary(op, current, value), local_names)
+
+    # Elements --------------------------------------------------------------------------------
+
+    def store(self, target: Any, index: Any, value: Any) -> None:
+        if isinstance(target, Unusable):
+            raise_unusable(target)
+        if is_scalar_variable(target):
+            target = target.source  # `v[0] = e` is `v = e`
+        if isinstance(target, Reference):
+            target.store(value, index)
+        elif is_buffer_var(target):
+            store_element(target, index, value)
+        elif isinstance(target, ir.Expr):
+            raise InvalidOperand(
+                f"{_describe(target)} can't be stored into",
+                help="store into an element of a buffer, `buffer[i, j] = value`",
+            )
+        else:
+            target[index] = value
+
+    def augment_item(self, op: str, target: Any, index: Any, value: Any) -> None:
+        self.store(target, index, self.binary(op, self.elements(target)[index], value))
+
+    def elements(self, target: Any) -> Any:
+        """What stands before the brackets of `target[index]` where it is read."""
+        from tvmtile.frontend.elements import Elements
+
+        if is_scalar_variable(target):
+            target = target.source
+        return Elements(target) if is_buffer_var(target) else target
+
+    def evaluate(self, value: Any) -> None:
+        """An expression on a line of its own."""
+        if value is None or isinstance(value, str | Unusable) or is_buffer_var(value):
+            return
+        if isinstance(value, ir.Call) or ir.is_prim_expr(value):
+            T.evaluate(value)
+        elif isinstance(value, tirx.BufferStore):
+            T.buffer_store(value.buffer, value.value, value.indices)
+        elif isinstance(value, tirx.Stmt):
+            T.add_to_parent(value)
+        elif isinstance(value, IRBuilderFrame):
+            value.add_callback(lambda: value.__exit__(None, None, None))
+            value.__enter__()
+        elif isinstance(value, ir.Expr):
+            warn(f"the value of this expression, {_describe(value)}, is not used")
+
+    def binary(self, op: str, left: Any, right: Any) -> Any:
+        """An operator between two values."""
+        if op in _BITWISE:
+            left, right = _as_wide_as(right, left), _as_wide_as(left, right)
+        if op in _SHIFTS:
+            _check_shift(_SHIFTS[op], left, right)
+        return getattr(operator, op)(left, right)
+
+    # Conditions ------------------------------------------------------------------------------
+
+    def logical_and(self, left: Any, right: Callable[[], Any]) -> Any:
+        left = as_condition(left, keep=True)
+        if not isinstance(left, ir.Expr):
+            return left and right()
+        rhs = as_condition(right(), keep=True)
+        if isinstance(rhs, ir.Expr):
+            return tirx.all(left, rhs)
+        return left if rhs else False
+
+    def logical_or(self, left: Any, right: Callable[[], Any]) -> Any:
+        left = as_condition(left, keep=True)
+        if not isinstance(left, ir.Expr):
+            return left or right()
+        rhs = as_condition(right(), keep=True)
+        if isinstance(rhs, ir.Expr):
+            return tirx.any(left, rhs)
+        return True if rhs else left
+
+    def logical_not(self, operand: Any) -> Any:
+        operand = as_condition(operand)
+        return tirx.Not(operand) if isinstance(operand, ir.Expr) else not operand
+
+    def if_else(self, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        test = as_condition(condition)
+        if not isinstance(test, ir.Expr):
+            return then() if test else otherwise()
+        from tvmtile.frontend.math import if_then_else
+
+        return if_then_else(test, then(), otherwise())
+
+
+_SYMBOLS = {
+    "add": "+=",
+    "sub": "-=",
+    "mul": "*=",
+    "truediv": "/=",
+    "floordiv": "//=",
+    "mod": "%=",
+    "pow": "**=",
+    "lshift": "<<=",
+    "rshift": ">>=",
+    "and_": "&=",
+    "or_": "|=",
+    "xor": "^=",
+    "matmul": "@=",
+}
+
+
+_SHIFTS = {"lshift": "<<", "rshift": ">>"}
+_BITWISE = {"and_", "or_", "xor", *_SHIFTS}
+
+
+def _check_shift(symbol: str, value: Any, amount: Any) -> None:
+    """Refuse to shift all bits out of a value: narrow integers are not computed in 32 bits, as in C.
+
+    Raises
+    ------
+    InvalidOperand
+        If the value has not so many bits, or the amount is negative.
+    """
+    if type(amount) is not int or not ir.is_prim_expr(value):
+        return
+    dtype = DType(str(value.ty.dtype))
+    if "int" in dtype and not 0 <= amount < dtype.bits:
+        raise InvalidOperand(
+            f"{_describe(value)} is shifted by {amount}, `{symbol} {amount}`, and has "
+            f"{dtype.bits} bits",
+            help=f'make it wider before: T.cast(value, "uint{max(32, 2 * dtype.bits)}") {symbol} ...'
+            if 0 <= amount < 64
+            else "an amount is at least 0 and less than the number of bits",
+        )
+
+
+def _as_wide_as(other: Any, value: Any) -> Any:
+    """A number beside a value of the kernel, as a constant that holds it.
+
+    TVM takes numbers for int32 beside bitwise operators, and cuts them off.
+    """
+    if type(value) is not int or not ir.is_prim_expr(other) or -(2**31) <= value < 2**31:
+        return value
+    dtype = DType(str(other.ty.dtype))
+    limit = 2 ** (dtype.bits if dtype.startswith("uint") else dtype.bits - 1)
+    return tirx.const(value, str(dtype) if -limit <= value < limit else "int64")
+
+
+def as_condition(value: Any, keep: bool = False) -> Any:
+    """A run-time condition as a boolean expression, anything else as a Python truth value.
+
+    With `keep`, a Python value stays what it is, as the operands of `and` and `or` do.
+    """
+    if isinstance(value, Unusable):
+        raise_unusable(value)
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, Reference):
+        value = value.load()
+    if isinstance(value, tirx.IntImm):
+        return bool(value.value)
+    if is_buffer_var(value) or isinstance(value, ir.TensorRegion):
+        raise InvalidOperand(
+            f"{_describe(value)} is a tile, not a condition",
+            help="compare one element, or reduce the tile with T.any_of or T.all_of",
+        )
+    if ir.is_prim_expr(value):
+        # `value != 0` would be TVM's comparison that is not yet an expression.
+        is_bool = value.ty.dtype == "bool"
+        return value if is_bool else tirx.NE(value, tirx.const(0, value.ty.dtype))
+    return value if keep else bool(value)
+
+
+def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
+    """Emit `buffer[index] = value`, converting the value to the buffer's dtype."""
+    from tvmtile.frontend.elements import store_indices
+
+    converted = _converted(value, str(buffer.ty.dtype))
+    indices = store_indices(buffer, index, converted)
+    T.add_to_parent(tirx.BufferStore(buffer, converted, indices, span=current_span()))
+
+
+def _converted(value: Any, dtype: Any) -> Any:
+    """`value` as an expression of `dtype`; a vector keeps its lanes."""
+    from tvmtile.frontend.elements import vector_of
+
+    if isinstance(value, Unusable):
+        raise_unusable(value)
+    if isinstance(value, Reference):
+        value = value.load()
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, T.scalar_wrapper):
+        value = value.scalar
+    if isinstance(value, bool | int | float):
+        return tirx.const(bool(value) if dtype == "bool" else value, str(dtype))
+    if isinstance(value, ir.TensorRegion):
+        vector = vector_of(value)
+        value = value if vector is None else vector
+    if not ir.is_prim_expr(value):
+        raise InvalidOperand(
+            f"{_describe(value)} is not a value that can be stored",
+            help="store a number, an element of a buffer or an expression of them",
+        )
+    source = str(value.ty.dtype)
+    scalar, _, lanes = source.partition("x")
+    is_vector = bool(lanes) and scalar != source and DataType(str(dtype)).lanes == 1
+    wanted = f"{dtype}x{lanes}" if is_vector else str(dtype)
+    return value if source == wanted else tirx.Cast(wanted, value)
+
+
+_KINDS = ("bool", "int", "float")
+
+
+def _kind(dtype: str) -> str:
+    return next((kind for kind in _KINDS if kind in dtype), "float")
+
+
+def _dtype_of_variable(value: Any) -> str | None:
+    """The dtype of a variable that begins with a value; None for what no variable holds."""
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int32" if -(2**31) <= value < 2**31 else "int64"
+    if isinstance(value, float):
+        return "float32"
+    if isinstance(value, Reference):
+        value = value.load()
+    if is_buffer_var(value) or not ir.is_prim_expr(value):
+        return None
+    dtype = str(value.ty.dtype)
+    return dtype if DataType(dtype).lanes == 1 and dtype != "handle" else None
+
+
+def write_assertion(test: ir.Expr, text: Any) -> None:
+    """Write an assertion for the running kernel down, at the user's line."""
+    tracer = current_tracer()
+    if tracer is not None:
+        tracer.assertion_spans.append(current_span())
+    frame = T.Assert(test, text)
+    frame.add_callback(lambda: frame.__exit__(None, None, None))
+    frame.__enter__()
+
+
+def _carried_in_parallel(name: str) -> ScopeError:
+    return ScopeError(
+        f"{name!r} is carried from one iteration of T.Parallel to the next; they have no order",
+        help="reduce a tile with T.reduce_sum and the like, add with T.atomic_add, or make it a loop "
+        "over T.serial",
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, bool | int | float | ExprOp | Reference)
+        or (ir.is_prim_expr(value) and not isinstance(value, ir.StringImm))
+        or isinstance(value, T.scalar_wrapper)
+    )
+
+
+def _reads_memory(value: ir.Expr) -> bool:
+    from tvm_ffi import VisitInterrupt, structural_walk
+
+    return (
+        structural_walk(
+            value, ((ir.TensorLoad, ir.Call), lambda _: VisitInterrupt(True)), order="pre"
+        )
+        is not None
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Unusable):
+        raise_unusable(value)
+    if is_buffer_var(value):
+        return f"the buffer {describe(value)}"
+    if isinstance(value, ir.Expr):
+        return f"the expression `{value}`"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,383 @@
+"""What Python and TVM raise in the middle of a kernel, as a `TileError` that says what to write.
+
+Python's own messages name types that a user never wrote ("unsupported operand type(s) for +: 'Var' and
+'int'"), and TVM's name its sources. The rules here look at the line that failed and at the values of
+the names on it. What no rule knows keeps its type and its text: an exception of the user's own code is
+theirs, and one of ours is a defect.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+import inspect
+import linecache
+import re
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import (
+    InvalidOperand,
+    InvalidValue,
+    SourceLocation,
+    SyntaxNotSupported,
+    TileError,
+    UndefinedName,
+    is_internal,
+    is_tvm,
+    reason_of,
+)
+from tvmtile.ir.operands import describe
+
+__all__ = ["translate_errors"]
+
+_SYMBOLS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.USub: "-",
+    ast.UAdd: "+",
+    ast.Invert: "~",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+}
+
+
+class translate_errors:  # noqa: N801 - used as a function: `with translate_errors():`
+    """Turn what Python and TVM raise in the middle of a kernel into a `TileError` with its line."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if not isinstance(error, Exception) or isinstance(error, TileError):
+            return
+        failure = _failure(error, traceback)
+        if failure is None:
+            return
+        for rule in _BY_TVM if failure.by_tvm else _BY_PYTHON:
+            translated = rule(failure)
+            if translated is not None:
+                raise translated from error
+
+
+@dataclass
+class _Failure:
+    """An exception, and the user's line in which it was raised.
+
+    Attributes
+    ----------
+    error : Exception
+        What was raised.
+    location : SourceLocation
+        The innermost line of the user's.
+    frame : frame
+        Of that line.
+    by_tvm : bool
+        Whether TVM raised it, called from that line or by tvmtile; else Python did.
+    """
+
+    error: Exception
+    location: SourceLocation
+    frame: types.FrameType
+    by_tvm: bool
+
+    def nodes(self) -> Iterator[ast.AST]:
+        """The syntax of the statement that holds the line; of a loop or a branch, its head only."""
+        try:
+            tree = ast.parse("".join(linecache.getlines(self.location.file)))
+        except SyntaxError:  # such as a cell of a notebook that begins with a command
+            return
+        line = self.location.line
+        around = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or line)
+        ]
+        if not around:
+            return
+        statement = max(around, key=lambda node: node.lineno)
+        yield statement
+        for child in ast.iter_child_nodes(statement):
+            if not isinstance(child, ast.stmt):
+                yield from ast.walk(child)
+
+    def value(self, node: ast.AST) -> Any:
+        """The value of a name on the line, None for any other expression."""
+        if not isinstance(node, ast.Name):
+            return None
+        return self.frame.f_locals.get(node.id, self.frame.f_globals.get(node.id))
+
+    def tile(self, node: ast.AST) -> str | None:
+        """A whole buffer or a part of one, described; None for any other expression."""
+        value = self.value(node)
+        if isinstance(value, ir.TensorRegion) or is_buffer_var(value):
+            return describe(value)
+        if isinstance(node, ast.Subscript) and is_buffer_var(buffer := self.value(node.value)):
+            indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            is_region = any(isinstance(index, ast.Slice) for index in indices)
+            if is_region or len(indices) < len(buffer.ty.shape):
+                return f"{ast.unparse(node)} of {describe(buffer)}"
+        return None
+
+
+def _failure(error: Exception, traceback: Any) -> _Failure | None:
+    """Where an exception comes from; None where no line of the user's is involved, or it is our own."""
+    found: _Failure | None = None
+    while traceback is not None:
+        frame = traceback.tb_frame
+        filename = frame.f_code.co_filename
+        if not is_internal(filename):
+            location = SourceLocation(filename, traceback.tb_lineno)
+            found = _Failure(error, location, frame, by_tvm=False)
+        elif found is not None:
+            found.by_tvm = is_tvm(filename)
+        innermost, traceback = frame, traceback.tb_next
+    if found is None:
+        return None
+    by_user = innermost is found.frame
+    return found if by_user or found.by_tvm else None
+
+
+_Rule = Callable[[_Failure], TileError | None]
+
+
+def _undefined(failure: _Failure) -> TileError | None:
+    """A name that nothing binds."""
+    error = failure.error
+    if not isinstance(error, NameError):
+        return None
+    quoted = re.search(r"'(\w+)'", str(error))
+    name = error.name or (quoted[1] if quoted else str(error))
+    known = {*failure.frame.f_locals, *failure.frame.f_globals, *vars(builtins)}
+    near = difflib.get_close_matches(name, [k for k in known if not k.startswith("__")], n=1)
+    return UndefinedName(
+        f"{name!r} is not defined",
+        help=f"did you mean {near[0]!r}?"
+        if near
+        else "check the spelling; a kernel sees its own names and those around its definition",
+        location=failure.location,
+    )
+
+
+def _not_in_language(failure: _Failure) -> TileError | None:
+    """`T.copi`: an attribute that the language, or another module of ours, does not have."""
+    error = failure.error
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, types.ModuleType):
+        return None
+    module, name = error.obj.__name__, str(error.name)
+    if module.partition(".")[0] != "tvmtile":
+        return None
+    near = difflib.get_close_matches(name, dir(error.obj), n=1)
+    return UndefinedName(
+        f"{name!r} is not a name of {module}",
+        help=f"did you mean {near[0]!r}?" if near else "see dir(T) for the names of the language",
+        location=failure.location,
+    )
+
+
+_ALTERNATIVES = {"float": "T.cast(x, 'float32')", "int": "T.cast(x, 'int32')", "round": "T.round"}
+
+
+def _python_function(failure: _Failure) -> TileError | None:
+    """`math.sqrt(A[i])`, `float(A[i])`: a function of Python's numbers on a value of the kernel."""
+    if not isinstance(failure.error, TypeError):
+        return None
+    for node in failure.nodes():
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func
+        if isinstance(function, ast.Attribute):
+            module = failure.value(function.value)
+            if getattr(module, "__name__", None) not in ("math", "numpy", "torch"):
+                continue
+            remedy = f"T.{function.attr}"
+        elif isinstance(function, ast.Name) and function.id in _ALTERNATIVES:
+            remedy = _ALTERNATIVES[function.id]
+        else:
+            continue
+        return SyntaxNotSupported(
+            f"{ast.unparse(function)} is called on a value that only the running kernel has",
+            help=f"use the language's function: {remedy}",
+            location=failure.location,
+        )
+    return None
+
+
+def _operator_on_tile(failure: _Failure) -> TileError | None:
+    """`C_local + 1`: arithmetic and comparisons are of elements."""
+    if not isinstance(failure.error, TypeError):
+        return None
+    for node in failure.nodes():
+        if isinstance(node, ast.BinOp | ast.AugAssign):
+            target = node.target if isinstance(node, ast.AugAssign) else node.left
+            symbol = _SYMBOLS[type(node.op)]
+            operands = [target, node.right if isinstance(node, ast.BinOp) else node.value]
+        elif isinstance(node, ast.Compare):
+            symbol = _SYMBOLS.get(type(node.ops[0]), "comparison")
+            operands = [node.left, *node.comparators]
+        elif isinstance(node, ast.UnaryOp) and type(node.op) in _SYMBOLS:
+            symbol, operands = _SYMBOLS[type(node.op)], [node.operand]
+        else:
+            continue
+        tiles = [tile for operand in operands if (tile := failure.tile(operand)) is not None]
+        if tiles:
+            return _elements_wanted(f"`{symbol}`", tiles, failure)
+    return None
+
+
+def _wrong_arguments(failure: _Failure) -> TileError | None:
+    """`T.Kernel(1, thread=64)`: arguments that a function of the language does not take."""
+    text = re.match(
+        r"(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|missing .*|takes .*)",
+        str(failure.error),
+    )
+    if not isinstance(failure.error, TypeError) or text is None:
+        return None
+    for node in failure.nodes():
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        function = getattr(failure.value(node.func.value), node.func.attr, None)
+        module = str(getattr(function, "__module__", "")).partition(".")[0]
+        has_keyword = text[2] is None or text[2] in {keyword.arg for keyword in node.keywords}
+        if not inspect.isfunction(function) and not inspect.isclass(function):
+            continue
+        if module not in ("tvmtile", "tvm") or not has_keyword:
+            continue
+        signature = inspect.signature(function)
+        near = difflib.get_close_matches(text[2] or "", list(signature.parameters), n=1)
+        parameters = ", ".join(signature.parameters)
+        return InvalidOperand(
+            f"{ast.unparse(node.func)} {text[1].partition('. Did you mean')[0]}",
+            help=f"did you mean {near[0]!r}?" if near else f"its parameters are {parameters}",
+            location=failure.location,
+        )
+    return None
+
+
+def _unlike_operands(failure: _Failure) -> TileError | None:
+    """`A[i] + "1"`: arithmetic between a value of the kernel and something that is none."""
+    text = re.match(
+        r"unsupported operand type\(s\) for (\S+): '(\w+)' and '(\w+)'", str(failure.error)
+    )
+    if not isinstance(failure.error, TypeError) or text is None:
+        return None
+    foreign = [name for name in text.groups()[1:] if not _is_value_type(name)]
+    if len(foreign) != 1:
+        return None
+    return InvalidOperand(
+        f"`{text[1]}` between a value of the kernel and a {foreign[0]}",
+        help="a value of the kernel goes with numbers and with other values of the kernel",
+        location=failure.location,
+    )
+
+
+def _is_value_type(name: str) -> bool:
+    return hasattr(tirx, name) or hasattr(ir, name)
+
+
+def _python_container(failure: _Failure) -> TileError | None:
+    """`table[i]`: a Python list has no element that only the running kernel can tell."""
+    text = re.match(r"(\w+) indices must be integers or slices, not (\w+)", str(failure.error))
+    if not isinstance(failure.error, TypeError) or text is None or not _is_value_type(text[2]):
+        return None
+    return SyntaxNotSupported(
+        f"a Python {text[1]} is indexed with a value that only the running kernel has",
+        help="loop over the Python list itself, `for x in table:`, or pass the table as a tensor",
+        location=failure.location,
+    )
+
+
+def _function_of_tile(failure: _Failure) -> TileError | None:
+    """`T.exp(C_local)`: TVM's functions are of elements."""
+    if "Mismatched type on argument" not in str(failure.error):
+        return None
+    for node in failure.nodes():
+        if not isinstance(node, ast.Call):
+            continue
+        tiles = [tile for operand in node.args if (tile := failure.tile(operand)) is not None]
+        if tiles:
+            return _elements_wanted(ast.unparse(node.func), tiles, failure)
+    return None
+
+
+def _elements_wanted(what: str, tiles: list[str], failure: _Failure) -> TileError:
+    return InvalidOperand(
+        f"{what} works on elements, not on whole tiles: {', '.join(tiles)}",
+        help="index the tile, `tile[i, j]`, in a loop over T.Parallel",
+        location=failure.location,
+    )
+
+
+def _integer_division(failure: _Failure) -> TileError | None:
+    """`/` between integers, which TVM leaves undefined."""
+    if "multiple types of integer division" not in str(failure.error):
+        return None
+    return InvalidOperand(
+        "`/` has no meaning between integers of the kernel",
+        help="use `//` to round down, T.ceildiv(a, b) to round up, or T.cast(a, 'float32') / b",
+        location=failure.location,
+    )
+
+
+def _truth_value(failure: _Failure) -> TileError | None:
+    """`max(x, 0)`, `sorted(...)`: Python asks for a truth value that only the running kernel has."""
+    if "Cannot use and / or / not operator to Expr" not in str(failure.error):
+        return None
+    calls = [
+        ast.unparse(node.func)
+        for node in failure.nodes()
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    called = f" ({calls[0]})" if calls else ""
+    return SyntaxNotSupported(
+        f"Python code{called} needs to know now a condition that only the running kernel knows",
+        help="use T.max, T.min or T.if_then_else, or an `if` statement in the kernel itself",
+        location=failure.location,
+    )
+
+
+def _refused_by_tvm(failure: _Failure) -> TileError:
+    kind = InvalidValue if isinstance(failure.error, ValueError) else InvalidOperand
+    return kind(
+        f"TVM does not take this: {reason_of(failure.error)}",
+        help="set TVM_BACKTRACE=1 to see where in TVM",
+        location=failure.location,
+    )
+
+
+_BY_PYTHON: tuple[_Rule, ...] = (
+    _undefined,
+    _not_in_language,
+    _wrong_arguments,
+    _operator_on_tile,
+    _unlike_operands,
+    _python_container,
+    _python_function,
+)
+_BY_TVM: tuple[_Rule, ...] = (
+    _integer_division,
+    _truth_value,
+    _operator_on_tile,
+    _function_of_tile,
+    _python_function,
+    _refused_by_tvm,
+)

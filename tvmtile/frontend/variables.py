@@ -1,0 +1,129 @@
+"""Scalar variables of a kernel (`T.alloc_var`) and references to elements (`T.Ref`)."""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+from tvm import ir
+from tvm.tirx.layout import S, TileLayout
+from tvm.tirx.script import builder as T
+from tvm_ffi import structural_equal
+
+from tvmtile._tvm import is_buffer_var
+
+__all__ = ["Ref", "Reference", "is_scalar_variable", "let"]
+
+_SCALAR_LAYOUT = TileLayout(S[1])
+
+
+def is_scalar_variable(value: Any) -> TypeGuard[Any]:
+    """Tell whether `value` is the load of a variable made by `T.alloc_var` (TVM's local scalar)."""
+    if not isinstance(value, ir.TensorLoad) or not is_buffer_var(value.source):
+        return False
+    buffer = value.source.ty
+    return (
+        buffer.storage_scope == "local"
+        and len(buffer.shape) == 1
+        and structural_equal(buffer.layout, _SCALAR_LAYOUT)
+    )
+
+
+class _Let(type(T.let)):  # type: ignore[misc]
+    """`T.let`: TVM's annotation of a binding, and a binding of a variable made before."""
+
+    def __call__(self, var: ir.Var, value: Any) -> None:
+        """Bind a variable to a value, from here on.
+
+        Parameters
+        ----------
+        var : Var
+            A variable without a value, as `T.int32()` makes it.
+        value : Expr or number
+            Converted to the variable's dtype.
+        """
+        from tvmtile.frontend.dtypes import DType, cast
+
+        T.Bind(cast(value, DType(str(var.ty.dtype))), var=var)
+
+
+let = _Let()
+
+
+class Ref:
+    """Annotation of a macro's parameter that is passed by reference, so that the macro can store it."""
+
+    def __class_getitem__(cls, _: Any) -> type[Ref]:
+        return cls
+
+
+class Reference:
+    """An element of a buffer passed to a macro by reference."""
+
+    def __init__(self, element: ir.TensorLoad) -> None:
+        self._element = element
+
+    def load(self) -> ir.TensorLoad:
+        return self._element
+
+    def __tvm_ffi_object__(self) -> ir.TensorLoad:
+        """What TVM's functions take for it: `T.exp(x)`."""
+        return self._element
+
+    def store(self, value: Any, index: Any = 0) -> None:
+        from tvmtile.frontend.tracer import store_element
+
+        if index != 0:
+            raise IndexError("a reference is one element: use `x[0]` or `x = value`")
+        store_element(self._element.source, tuple(self._element.indices), value)
+
+    def __getitem__(self, index: int) -> ir.TensorLoad:
+        if index != 0:
+            raise IndexError("a reference is one element: use `x[0]`")
+        return self._element
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._element, name)
+
+
+def _delegate(name: str) -> Any:
+    def method(self: Reference, *args: Any) -> Any:
+        return getattr(self.load(), name)(*args)
+
+    return method
+
+
+for _name in [
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "truediv",
+    "rtruediv",
+    "floordiv",
+    "rfloordiv",
+    "mod",
+    "rmod",
+    "neg",
+    "invert",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "eq",
+    "ne",
+    "and",
+    "rand",
+    "or",
+    "ror",
+    "xor",
+    "rxor",
+    "lshift",
+    "rlshift",
+    "rshift",
+    "rrshift",
+]:
+    setattr(Reference, f"__{_name}__", _delegate(f"__{_name}__"))
+Reference.__hash__ = object.__hash__  # type: ignore[method-assign]
+del _name

@@ -1,0 +1,1 @@
+"""What knows no operator: kernels and their launch, rewriting, spans, scopes, extents."""

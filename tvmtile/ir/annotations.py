@@ -1,0 +1,34 @@
+"""Names of annotations and attributes: what the language writes and passes read."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ARRIVE_COUNT",
+    "BARRIER_ID",
+    "FAST",
+    "KERNEL_ANNOTATION",
+    "MAY_ALIAS",
+    "ORDER_ANNOTATION",
+    "STAGES_ANNOTATION",
+    "STAGE_ANNOTATION",
+    "UNROLL_FACTOR",
+]
+
+KERNEL_ANNOTATION = "tvmtile.kernel"
+"""Annotation of a kernel's outermost `blockIdx` loop: how tvmtile's passes know a tile program."""
+STAGES_ANNOTATION = "tvmtile.num_stages"
+"""Annotation of a pipelined loop: how many versions there are of the tiles that copies fill."""
+ORDER_ANNOTATION = "tvmtile.order"
+"""Annotation of a pipelined loop: the user's order of its statements."""
+STAGE_ANNOTATION = "tvmtile.stage"
+"""Annotation of a pipelined loop: the user's stage of each of its statements."""
+UNROLL_FACTOR = "pragma_unroll_factor"
+"""Annotation of a loop: how many of its iterations to unroll."""
+BARRIER_ID = "tvmtile.barrier_id"
+"""Attribute of a barrier: which of a GPU's barriers it is."""
+ARRIVE_COUNT = "tvmtile.arrive_count"
+"""Attribute of a barrier: how many threads come to it, where not all do."""
+MAY_ALIAS = "tvmtile.may_alias"
+"""Attribute of a function: tensors of its may share memory."""
+FAST = "tvmtile.fast"
+"""Attribute of the call of a function that need not be exact."""

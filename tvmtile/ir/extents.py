@@ -1,0 +1,57 @@
+"""Dynamic extents: the variables of an expression, and what they are where its value is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer, ConstIntBound
+from tvm_ffi import structural_walk
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.rewriting import substitute
+
+__all__ = ["linear_in", "take_for_extents", "variables_of"]
+
+
+def variables_of(expression: Any) -> list[ir.Var]:
+    """The variables that an expression holds."""
+    found: list[ir.Var] = []
+    structural_walk(expression, (ir.Var, found.append))
+    return found
+
+
+def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
+    """Tell an analyzer that the variables in the shapes of parameters are not negative."""
+    not_negative = ConstIntBound(0, ConstIntBound.POS_INF)
+    for param in filter(is_buffer_var, params):
+        for extent in param.ty.shape:
+            if isinstance(extent, ir.Var):
+                analyzer.update(extent, not_negative, override=True)
+
+
+def linear_in(expression: Any, var: ir.Var) -> tuple[int, Any] | None:
+    """`(c, r)` where an integer expression is `c * var + r`, with a constant c other than 0.
+
+    Parameters
+    ----------
+    expression : Expr
+        Such as an extent.
+    var : Var
+        One of its variables.
+
+    Returns
+    -------
+    tuple of int and Expr, or None
+        None where the expression is not linear, or c is not a constant.
+    """
+    analyzer = Analyzer()
+    zero, one = (tirx.const(value, str(var.ty.dtype)) for value in (0, 1))
+    rest = analyzer.simplify(substitute(expression, {var: zero}))
+    coefficient = analyzer.simplify(substitute(expression, {var: one}) - rest)
+    if not isinstance(coefficient, tirx.IntImm) or int(coefficient) == 0:
+        return None
+    if not analyzer.can_prove_equal(expression, coefficient * var + rest):
+        return None
+    return int(coefficient), rest

@@ -1,0 +1,234 @@
+"""How the passes recognise tile programs: the loops that `T.Kernel` writes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.ir.annotations import KERNEL_ANNOTATION
+from tvmtile.ir.rewriting import seq, with_children
+
+__all__ = [
+    "Launch",
+    "flattened",
+    "importing_llvm",
+    "is_barrier",
+    "is_continue",
+    "is_grid_barrier",
+    "is_kernel",
+    "is_loop_exit",
+    "is_thread_return",
+    "is_tile_program",
+    "leaves_loop",
+    "prim_func_pass",
+    "statements_of",
+    "with_kernels",
+    "with_launch_body",
+    "with_statements",
+]
+
+
+def is_kernel(node: Any) -> bool:
+    """Tell whether a statement is the outermost loop of a `T.Kernel`."""
+    return isinstance(node, tirx.For) and KERNEL_ANNOTATION in node.annotations
+
+
+def is_tile_program(func: Any) -> bool:
+    """Tell whether a function of a module holds a `T.Kernel`."""
+    if not isinstance(func, tirx.PrimFunc):
+        return False
+    found = tvm_ffi.structural_walk(
+        func.body,
+        (tirx.For, lambda loop: tvm_ffi.VisitInterrupt(True) if is_kernel(loop) else None),
+        order="pre",
+    )
+    return found is not None
+
+
+class Launch:
+    """The loops of a `T.Kernel`, taken apart.
+
+    Attributes
+    ----------
+    blocks, threads : list of tirx.For
+        The loops bound to `blockIdx` and `threadIdx`, outermost first.
+    body : Stmt
+        What a block does.
+    """
+
+    def __init__(self, loop: tirx.For) -> None:
+        self.blocks: list[tirx.For] = []
+        self.threads: list[tirx.For] = []
+        node: Any = loop
+        while isinstance(node, tirx.For) and node.thread_binding is not None:
+            tag = node.thread_binding.thread_tag
+            (self.blocks if tag.startswith("blockIdx") else self.threads).append(node)
+            node = node.body
+        self.body: tirx.Stmt = node
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of a block."""
+        count = 1
+        for loop in self.threads:
+            count *= int(loop.extent)
+        return count
+
+    @property
+    def thread_index(self) -> Any:
+        """The number of a thread in its block: `threadIdx.x` counts fastest."""
+        slowest, *others = reversed(self.threads_fastest_first)
+        index: Any = slowest.loop_var
+        for loop in others:
+            index = index * loop.extent + loop.loop_var
+        return index
+
+    @property
+    def threads_fastest_first(self) -> list[tirx.For]:
+        """The loops bound to `threadIdx`, that of x first."""
+        return sorted(self.threads, key=lambda loop: str(loop.thread_binding.thread_tag))
+
+    def all_threads(self) -> Iterator[dict[ir.Var, Any]]:
+        """The indices of every thread of a block."""
+        ranges = [range(int(loop.extent)) for loop in self.threads]
+        for indices in itertools.product(*ranges):
+            yield {
+                loop.loop_var: tirx.const(index, str(loop.loop_var.ty.dtype))
+                for loop, index in zip(self.threads, indices, strict=True)
+            }
+
+    def extent_of(self, thread: ir.Var) -> Any:
+        """How many threads lie along the axis of a thread's index."""
+        return next(loop.extent for loop in self.threads if loop.loop_var.same_as(thread))
+
+
+def with_launch_body(kernel: tirx.For, body: tirx.Stmt) -> tirx.For:
+    """A copy of the loops of a `T.Kernel` whose blocks do something else."""
+    inner = kernel.body
+    if isinstance(inner, tirx.For) and inner.thread_binding is not None:
+        body = with_launch_body(inner, body)
+    return with_children(kernel, body=body)
+
+
+def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tirx.PrimFunc:
+    """A copy of a function with each of its kernels, from its outermost loop on, rewritten."""
+
+    def visit(loop: tirx.For, mutator: Any) -> Any:
+        return rewrite(loop) if is_kernel(loop) else mutator.default_mutate(loop)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+
+
+def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
+    """A body whose calls by name find functions of texts in LLVM's intermediate language."""
+    for text in dict.fromkeys(texts):
+        body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), body)
+    return body
+
+
+def prim_func_pass(name: str) -> Any:
+    """Decorate a rewriting `(func, context) -> func` as a pass over the tile programs of a module."""
+
+    def decorate(function: Any) -> Any:
+        def transform(func: tirx.PrimFunc, mod: ir.IRModule, context: Any) -> tirx.PrimFunc:
+            del mod
+            return function(func, context) if is_tile_program(func) else func
+
+        result = tirx.transform.prim_func_pass(transform, opt_level=0, name=f"tvmtile.{name}")
+        result.__doc__ = function.__doc__
+        return result
+
+    return decorate
+
+
+def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
+    """The statements directly inside a statement."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return list(stmt.seq)
+    if isinstance(stmt, tirx.IfThenElse):
+        return [case for case in (stmt.then_case, stmt.else_case) if case is not None]
+    if isinstance(stmt, tirx.For | tirx.While | tirx.AttrStmt):
+        return [stmt.body]
+    return []
+
+
+def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
+    """The statements of a sequence, those of the sequences in it included."""
+    if not isinstance(stmt, tirx.SeqStmt):
+        yield stmt
+        return
+    for child in stmt.seq:
+        yield from flattened(child)
+
+
+def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:
+    """A copy of a statement with others directly inside, as many as `statements_of` gives.
+
+    They may be more than one operation, which a vector can't hold: its loop becomes a serial one.
+    """
+    if isinstance(stmt, tirx.For):
+        vector = stmt.kind == tirx.ForKind.VECTORIZED
+        kind = tirx.ForKind.SERIAL if vector else stmt.kind
+        return with_children(stmt, body=statements[0], kind=kind)
+    if isinstance(stmt, tirx.While):
+        return tirx.While(stmt.condition, statements[0], stmt.span)
+    if isinstance(stmt, tirx.IfThenElse):
+        otherwise = statements[1] if len(statements) > 1 else None
+        return tirx.IfThenElse(stmt.condition, statements[0], otherwise, stmt.span)
+    if isinstance(stmt, tirx.AttrStmt):
+        return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, statements[0], stmt.span)
+    return seq(statements)
+
+
+def leaves_loop(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement may end an iteration of the loop around it."""
+    found = tvm_ffi.structural_walk(
+        stmt,
+        [
+            ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
+            (
+                tirx.Evaluate,
+                lambda node: tvm_ffi.VisitInterrupt(True) if is_loop_exit(node) else None,
+            ),
+        ],
+        order="pre",
+    )
+    return found is not None
+
+
+def is_barrier(stmt: tirx.Stmt) -> bool:
+    """Tell whether threads wait for each other at a statement."""
+    return _calls(stmt, ("tirx.tvm_storage_sync",))
+
+
+def is_grid_barrier(stmt: tirx.Stmt) -> bool:
+    """Tell whether the blocks of a grid wait for each other at a statement."""
+    return is_barrier(stmt) and str(stmt.value.args[0].value) == "grid"
+
+
+def is_loop_exit(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a `break` or a `continue`."""
+    return _calls(stmt, ("tirx.break_loop", "tirx.continue_loop"))
+
+
+def is_continue(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a `continue`."""
+    return _calls(stmt, ("tirx.continue_loop",))
+
+
+def is_thread_return(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement is a `T.thread_return()`."""
+    return _calls(stmt, ("tirx.thread_return",))
+
+
+def _calls(stmt: tirx.Stmt, names: tuple[str, ...]) -> bool:
+    return (
+        isinstance(stmt, tirx.Evaluate)
+        and isinstance(stmt.value, ir.Call)
+        and isinstance(stmt.value.op, ir.Op)
+        and stmt.value.op.name in names
+    )

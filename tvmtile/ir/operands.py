@@ -1,0 +1,235 @@
+"""Operands of tile operators: whole buffers, regions, and elements that name a tile's origin."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand, OutOfBounds
+
+__all__ = [
+    "as_region",
+    "buffer_of",
+    "check_bounds",
+    "checked_axis",
+    "constant",
+    "describe",
+    "dtype_of",
+    "extents_of",
+    "is_whole",
+    "match_extents",
+    "offset_in_memory",
+    "region",
+    "same_extents",
+    "without_units",
+]
+
+
+class _OfThread(threading.local):
+    """An analyzer for each thread: calls of one from several threads corrupt what it knows."""
+
+    def __init__(self) -> None:
+        self.analyzer = Analyzer()
+
+
+_OF_THREAD = _OfThread()
+
+
+def buffer_of(operand: Any) -> ir.Var:
+    """The buffer that an operand lies in."""
+    return operand if is_buffer_var(operand) else operand.source
+
+
+def dtype_of(operand: Any) -> str:
+    """The dtype of an operand's elements."""
+    return str(buffer_of(operand).ty.dtype)
+
+
+def extents_of(operand: Any) -> list[Any] | None:
+    """The extents of an operand, or None for an element, which has only an origin."""
+    if is_buffer_var(operand):
+        return list(operand.ty.shape)
+    if isinstance(operand, ir.TensorRegion):
+        return [r.extent for r in operand.region]
+    return None
+
+
+def origin_of(operand: Any) -> list[Any]:
+    """The indices of an operand's first element."""
+    if is_buffer_var(operand):
+        return [tirx.const(0, extent.ty.dtype) for extent in operand.ty.shape]
+    if isinstance(operand, ir.TensorRegion):
+        return [r.min for r in operand.region]
+    return list(operand.indices)
+
+
+def region(buffer: ir.Var, origin: Sequence[Any], extents: Sequence[Any]) -> ir.TensorRegion:
+    """The region of `buffer` that starts at `origin`."""
+    ranges = [
+        ir.Range.from_min_extent(_expr(low), _expr(extent))
+        for low, extent in zip(origin, extents, strict=True)
+    ]
+    return tirx.BufferRegion(buffer, ranges)
+
+
+def _expr(value: Any) -> Any:
+    return tirx.const(value, "int32") if isinstance(value, int) else value
+
+
+def as_region(operand: Any, extents: Sequence[Any] | None = None) -> ir.TensorRegion:
+    """An operand as an explicit region.
+
+    Parameters
+    ----------
+    operand : buffer, region or element
+        What the user wrote.
+    extents : sequence, optional
+        The extents of an element's tile, aligned with its last axes; leading axes have extent 1.
+    """
+    own = extents_of(operand)
+    if own is None:
+        rank = len(operand.indices)
+        given = list(extents) if extents is not None else []
+        own = [1] * (rank - len(given)) + given[max(0, len(given) - rank) :]
+    return region(buffer_of(operand), origin_of(operand), own)
+
+
+def constant(value: Any) -> int | None:
+    """The value of a constant extent or index, None for anything else."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, tirx.IntImm):
+        return int(value.value)
+    simplified = _OF_THREAD.analyzer.simplify(value)
+    return int(simplified.value) if isinstance(simplified, tirx.IntImm) else None
+
+
+def offset_in_memory(buffer: ir.Var, indices: Sequence[Any]) -> Any:
+    """The number of elements before one of a buffer, in memory."""
+    strides = buffer.ty.strides
+    offset: Any = 0
+    for axis, index in enumerate(indices):
+        if strides:
+            offset = offset + index * strides[axis]
+        else:
+            offset = offset * buffer.ty.shape[axis] + index
+    return offset
+
+
+def is_whole(operand: ir.TensorRegion) -> bool:
+    """Tell whether a region has the extents of its buffer, all of them constants."""
+    extents = [constant(r.extent) for r in operand.region]
+    return None not in extents and extents == [constant(e) for e in operand.source.ty.shape]
+
+
+def same_extents(a: Any, b: Any) -> bool:
+    """Tell whether two extents are equal, as far as can be known."""
+    return constant(_expr(a) - _expr(b)) == 0
+
+
+def without_units(extents: Sequence[Any]) -> list[Any]:
+    """The extents that are not 1."""
+    return [extent for extent in extents if constant(extent) != 1]
+
+
+def match_extents(a: Any, b: Any) -> tuple[list[Any], list[Any]] | None:
+    """The extents of two operands of a copy, an element taking those of the other side.
+
+    Axes of extent 1 may be missing on either side. Returns None where the tiles differ.
+    """
+    own_a, own_b = extents_of(a), extents_of(b)
+    if own_a is None and own_b is None:
+        return [1] * len(a.indices), [1] * len(b.indices)
+    if own_a is None:
+        own_a = _fit(own_b or [], len(a.indices))
+    elif own_b is None:
+        own_b = _fit(own_a, len(b.indices))
+    if own_a is None or own_b is None:
+        return None
+    left, right = without_units(own_a), without_units(own_b)
+    if len(left) != len(right):
+        return None
+    if not all(same_extents(x, y) for x, y in zip(left, right, strict=True)):
+        return None
+    return own_a, own_b
+
+
+def _fit(extents: list[Any], rank: int) -> list[Any] | None:
+    """`extents` on the last of `rank` axes, units dropped where there are too many."""
+    if len(extents) > rank:
+        extents = without_units(extents)
+    if len(extents) > rank:
+        return None
+    return [1] * (rank - len(extents)) + extents
+
+
+def check_bounds(operator: str, operand: Any) -> None:
+    """Refuse a constant region that certainly reaches outside its buffer.
+
+    Regions whose position is known only at run time are guarded instead: elements outside the
+    tensor read as zero and are not written.
+    """
+    extents = extents_of(operand)
+    if extents is None or is_buffer_var(operand):
+        return
+    buffer = buffer_of(operand)
+    for axis, (low, extent, size) in enumerate(
+        zip(origin_of(operand), extents, buffer.ty.shape, strict=True)
+    ):
+        first, count, limit = constant(low), constant(extent), constant(size)
+        if first is None or count is None:
+            continue
+        if first < 0 or (limit is not None and first + count > limit):
+            raise OutOfBounds(
+                f"{operator}: {describe(operand)} reaches outside {describe(buffer)} along axis {axis}",
+                help=f"the axis has {size} elements, the region is {first}:{first + count}",
+            )
+
+
+def checked_axis(operator: str, name: str, operand: Any, dim: Any) -> int:
+    """An axis of an operand, counted from the first.
+
+    Raises
+    ------
+    InvalidOperand
+        If the operand is an element, which has no axes, or there is no such axis.
+    """
+    extents = extents_of(operand)
+    if extents is None:
+        raise InvalidOperand(
+            f"{operator}: {name} is the element {describe(operand)}, which has no axes",
+            help="give a whole buffer or a region, `A[i0:i1, j0:j1]`",
+        )
+    rank = len(extents)
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -rank <= dim < rank:
+        raise InvalidOperand(
+            f"{operator}: {describe(operand)} has no axis {dim!r}",
+            help=f"dim is an integer from {-rank} to {rank - 1}",
+        )
+    return dim % rank
+
+
+def describe(operand: Any) -> str:
+    """An operand as messages show it: `A_shared[128, 32] float16`."""
+    if not isinstance(operand, ir.TensorRegion | ir.TensorLoad) and not is_buffer_var(operand):
+        return str(operand)
+    buffer = buffer_of(operand)
+    dtype = buffer.ty.dtype
+    if isinstance(operand, ir.TensorRegion):
+        slices = ", ".join(_slice(r) for r in operand.region)
+        return f"{buffer.name}[{slices}] {dtype}"
+    if isinstance(operand, ir.TensorLoad):
+        return f"{buffer.name}[{', '.join(str(i) for i in operand.indices)}] {dtype}"
+    return f"{buffer.name}[{', '.join(str(e) for e in buffer.ty.shape)}] {dtype}"
+
+
+def _slice(r: ir.Range) -> str:
+    low, extent = constant(r.min), constant(r.extent)
+    if low is not None and extent is not None:
+        return f"{low}:{low + extent}"
+    return f"{r.min}:{_OF_THREAD.analyzer.simplify(r.min + r.extent)}"

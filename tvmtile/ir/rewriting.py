@@ -1,0 +1,284 @@
+"""Walking and rewriting statements with knowledge of the loops and branches around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer, ConstIntBound
+from tvm.tirx import CallEffectKind
+
+from tvmtile._tvm import buffer_var, is_buffer_var, mapped, mutated, walk
+from tvmtile.ir.divisions import is_division
+
+__all__ = [
+    "ScopedRewriter",
+    "contains",
+    "for_loop",
+    "is_extern_call",
+    "is_if_then_else",
+    "nest",
+    "reads_no_memory",
+    "retyped",
+    "seq",
+    "substitute",
+    "variables_of",
+    "with_children",
+    "with_fresh_variables",
+]
+
+
+class ScopedRewriter:
+    """Rewrite statements top-down; `analyzer` knows the loop ranges and conditions in force.
+
+    A subclass overrides `visit_*` and calls `self.descend(node)` to go on below a node.
+    """
+
+    def __init__(self) -> None:
+        self.analyzer = Analyzer()
+        self._mutator: Any = None
+
+    def rewrite(self, node: Any) -> Any:
+        """Rewrite a statement or an expression."""
+        return mutated(
+            node,
+            *[
+                (tirx.For, self._entry(self.visit_for)),
+                (tirx.IfThenElse, self._entry(self.visit_if)),
+                (tirx.AttrStmt, self._entry(self.visit_attribute)),
+                (tirx.Bind, self._entry(self.visit_bind)),
+                (tirx.Evaluate, self._entry(self.visit_evaluate)),
+                (tirx.BufferStore, self._entry(self.visit_store)),
+                (tirx.AllocBuffer, self._entry(self.visit_alloc)),
+                (ir.TensorLoad, self._entry(self.visit_load)),
+                (ir.Call, self._entry(self.visit_call)),
+                *((types, self._entry(visit)) for types, visit in self.others()),
+            ],
+        )
+
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        """Further types of nodes, and what visits them."""
+        return []
+
+    def _entry(self, visit: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
+        def callback(node: Any, mutator: Any) -> Any:
+            outer, self._mutator = self._mutator, mutator
+            try:
+                return visit(node)
+            finally:
+                self._mutator = outer
+
+        return callback
+
+    def mutate(self, child: Any) -> Any:
+        """Rewrite a child of the node being visited."""
+        return self._mutator.mutate(child)
+
+    def descend(self, node: Any) -> Any:
+        """Rewrite the children of a node and keep the node itself."""
+        return self._mutator.default_mutate(node)
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        self.enter_loop(loop)
+        return self.descend(loop)
+
+    def enter_loop(self, loop: tirx.For) -> None:
+        """Tell the analyzer the range of a loop variable."""
+        self.analyzer.bind(
+            loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent), allow_override=True
+        )
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        condition = self.mutate(branch.condition)
+        with self.assuming(condition):
+            then_case = self.mutate(branch.then_case)
+        else_case = branch.else_case
+        if else_case is not None:
+            with self.assuming(tirx.Not(condition)):
+                else_case = self.mutate(else_case)
+        return tirx.IfThenElse(condition, then_case, else_case, branch.span)
+
+    @contextmanager
+    def assuming(self, condition: Any) -> Iterator[None]:
+        """Rewrite under the assumption that a condition holds, if it is one that stays true."""
+        if not reads_no_memory(condition):
+            yield
+            return
+        with self.analyzer.constraint_scope(condition):
+            yield
+
+    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+        return self.descend(node)
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        result = self.descend(bind)
+        is_integer = ir.is_prim_expr(result.value) and "int" in str(result.value.ty.dtype)
+        if is_integer and reads_no_memory(result.value):
+            self.note_value(result)
+        return result
+
+    def note_value(self, bind: tirx.Bind) -> None:
+        """Tell the analyzer the value of a name; of a division, which is not repeated, its range."""
+        if not is_division(bind.value):
+            self.analyzer.bind(bind.var, bind.value, allow_override=True)
+            return
+        bounds = self.analyzer.const_int_bound(bind.value)
+        is_negative = bounds.min_value < 0 and not self.analyzer.can_prove(bind.value >= 0)
+        lowest = bounds.min_value if is_negative else max(0, bounds.min_value)
+        self.analyzer.update(bind.var, ConstIntBound(lowest, bounds.max_value), override=True)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        return self.descend(node)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        return self.descend(node)
+
+    def visit_alloc(self, node: tirx.AllocBuffer) -> Any:
+        return self.descend(node)
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        return self.descend(node)
+
+    def visit_call(self, node: ir.Call) -> Any:
+        return self.descend(node)
+
+
+def reads_no_memory(value: Any) -> bool:
+    """Tell whether an expression keeps its value: it reads no memory, which a store may change."""
+    return not contains(value, (ir.TensorLoad, ir.Call), _may_change)
+
+
+def _may_change(node: Any) -> bool:
+    if isinstance(node, ir.TensorLoad) or not isinstance(node.op, ir.Op):
+        return True
+    return int(node.op.get_attr("TCallEffectKind")) > int(CallEffectKind.Pure.value)
+
+
+def is_if_then_else(value: Any) -> bool:
+    """Tell whether an expression is one of two values, of which only that one is computed."""
+    is_call = isinstance(value, ir.Call) and isinstance(value.op, ir.Op)
+    return is_call and value.op.name == "prim.if_then_else"
+
+
+def is_extern_call(call: ir.Call) -> bool:
+    """Tell whether a call is that of a function, by name, that is in no module of TVM's."""
+    return isinstance(call.op, ir.Op) and call.op.name in _FOREIGN
+
+
+_FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
+
+
+def contains(node: Any, types: type | tuple[type, ...], test: Callable[[Any], bool]) -> bool:
+    """Tell whether some node of the given types passes a test."""
+    found = walk(node, (types, lambda n: _FOUND if test(n) else None), order="pre")
+    return found is not None
+
+
+_FOUND = tvm_ffi.VisitInterrupt(True)
+
+
+def variables_of(node: Any) -> list[ir.Var]:
+    """The variables in a statement or an expression, once each, in their order."""
+    found: list[ir.Var] = []
+    walk(node, (ir.Var, found.append))
+    return list(dict.fromkeys(found))
+
+
+def substitute(node: Any, values: dict[ir.Var, Any]) -> Any:
+    """Replace variables by expressions, or buffers by buffers."""
+    if not values or isinstance(node, tirx.IntImm):
+        return node
+    return mapped(node, (ir.Var, lambda var: values.get(var, var)))
+
+
+def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
+    """A buffer like another one, with some of the fields of its type replaced.
+
+    One of another shape is row-major, where neither layout nor strides are given.
+    """
+    ty = buffer.ty
+    reshaped = "shape" in changes
+    fields = {
+        "shape": ty.shape,
+        "dtype": str(ty.dtype),
+        "strides": None if reshaped else ty.strides,
+        "elem_offset": ty.elem_offset,
+        "scope": ty.storage_scope,
+        "data_alignment": ty.data_alignment,
+        "offset_factor": ty.offset_factor,
+        "layout": "default" if reshaped else ty.layout,
+        **changes,
+    }
+    return tirx.decl_buffer(**fields, name=buffer.name, span=buffer.span)
+
+
+def with_fresh_variables(statement: tirx.Stmt) -> tirx.Stmt:
+    """A copy whose loops, bindings and allocations define variables of their own."""
+    fresh: dict[ir.Var, Any] = {}
+
+    def renew(var: ir.Var) -> None:
+        fresh[var] = (
+            buffer_var(var.name, var.ty) if is_buffer_var(var) else ir.Var(var.name, var.ty)
+        )
+
+    walk(
+        statement,
+        (tirx.For, lambda node: renew(node.loop_var)),
+        ((tirx.Bind, tirx.Let), lambda node: renew(node.var)),
+        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: renew(node.buffer)),
+    )
+    return substitute(statement, fresh)
+
+
+def seq(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """One statement for several; nothing is an empty evaluation."""
+    flat: list[tirx.Stmt] = []
+    for statement in statements:
+        flat.extend(statement.seq if isinstance(statement, tirx.SeqStmt) else [statement])
+    if not flat:
+        return tirx.Evaluate(tirx.const(0, "int32"))
+    return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
+
+
+def for_loop(
+    var: ir.Var, extent: Any, body: tirx.Stmt, kind: tirx.ForKind = tirx.ForKind.SERIAL
+) -> tirx.For:
+    """A loop from 0 to `extent`."""
+    count = tirx.const(extent, str(var.ty.dtype)) if isinstance(extent, int) else extent
+    return tirx.For(var, tirx.const(0, str(var.ty.dtype)), count, kind, body)
+
+
+def nest(
+    extents: Sequence[Any],
+    body: Callable[[list[ir.Var]], tirx.Stmt],
+    kind: tirx.ForKind = tirx.ForKind.PARALLEL,
+    names: str = "ijklmnpq",
+) -> tirx.Stmt:
+    """Nested loops over `extents`, whose body is made from their variables."""
+    variables = [tirx.Var(names[axis % len(names)], "int32") for axis in range(len(extents))]
+    statement = body(variables)
+    for var, extent in reversed(list(zip(variables, extents, strict=True))):
+        statement = for_loop(var, extent, statement, kind)
+    return statement
+
+
+def with_children(loop: tirx.For, **changes: Any) -> tirx.For:
+    """A copy of a loop with some of its fields replaced."""
+    fields = {
+        name: changes.get(name, getattr(loop, name))
+        for name in (
+            "loop_var",
+            "min",
+            "extent",
+            "kind",
+            "body",
+            "thread_binding",
+            "annotations",
+            "step",
+            "span",
+        )
+    }
+    return tirx.For(**fields)

@@ -1,0 +1,68 @@
+"""CheckAccumulators: nothing accumulates into a tile that holds no value yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
+from tvmtile.errors import warn
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import describe
+
+__all__ = ["CheckAccumulators"]
+
+
+@prim_func_pass("CheckAccumulators")
+def CheckAccumulators(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Warn where a tile operator adds to a tile that nothing has written before.
+
+    An operator accumulates where it both reads and writes a tile. Anything written to the tile
+    earlier in the program, in a branch or a loop too, is taken for its initial value, so a program
+    that gives one is never warned about. The program is not changed.
+
+    ```
+    C_local = T.alloc_fragment((64, 64), "float32")
+    for k in T.Pipelined(4):
+        T.gemm(A_shared, B_shared, C_local)   # warns: gemm updates C_local[64, 64] float32, ...
+    ```
+    """
+    del context
+    for kernel in kernels_of(func):
+        allocated = _allocated_in(kernel)
+        written: set[ir.Var] = set()
+        for access in accesses_of(kernel):
+            is_own = access.buffer in allocated
+            if is_own and access.buffer not in written and _accumulates(access):
+                _warn(access)
+            if access.writes:
+                written.add(access.buffer)
+    return func
+
+
+def _accumulates(access: Access) -> bool:
+    op = access.operator
+    return op is not None and op.is_tile and access.reads and access.writes
+
+
+def _allocated_in(kernel: tirx.For) -> set[ir.Var]:
+    allocated: set[ir.Var] = set()
+    tvm_ffi.structural_walk(
+        kernel, (tirx.AllocBuffer, lambda node: allocated.add(node.buffer)), order="pre"
+    )
+    return allocated
+
+
+def _warn(access: Access) -> None:
+    assert access.operator is not None
+    remedy = f"T.clear({access.buffer.name}) before it"
+    for option in ("clear_accum", "clear"):
+        if option in access.operator.options:
+            remedy += f", or {option}=True"
+    warn(
+        f"{access.operator.name} updates {describe(access.buffer)}, which holds no value yet: "
+        f"write {remedy}",
+        access.location,
+    )

@@ -1,0 +1,42 @@
+"""CheckAssertions: a kernel stops with an error only where the target can stop it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tvmtile.errors import NoLowering
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.spans import location_of
+from tvmtile.passes.tile.lower_tile_op import target_of
+
+__all__ = ["CheckAssertions"]
+
+
+@prim_func_pass("CheckAssertions")
+def CheckAssertions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Refuse assertions of kernels on Metal, which has no way to stop one. The program is not changed.
+
+    ```
+    T.device_assert(n > 0, "n > 0")       # refused for Metal
+    ```
+
+    Raises
+    ------
+    NoLowering
+        If there is such an assertion.
+    """
+    del context
+    if target_of(func).kind.name == "metal":
+        tvm_ffi.structural_walk(func.body, (tirx.AssertStmt, _refuse))
+    return func
+
+
+def _refuse(node: tirx.AssertStmt) -> None:
+    raise NoLowering(
+        "T.device_assert: a kernel on Metal can't stop with an error",
+        help="show what is wrong by T.print, or check it before the launch",
+        location=location_of(node),
+    )

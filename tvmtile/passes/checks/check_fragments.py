@@ -1,0 +1,103 @@
+"""CheckFragments: what the threads of a block share is visited by all of them at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
+from tvmtile.errors import NestingError
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.scopes import FRAGMENT_SCOPE
+
+__all__ = ["CheckFragments"]
+
+_MOST_HELD_WHOLE = 64
+"""Elements of a fragment that a thread may well hold all of, in registers."""
+
+
+@prim_func_pass("CheckFragments")
+def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Refuse a serial loop over the elements of a fragment that is spread over the threads.
+
+    A fragment is spread over the threads where a tile operator accumulates into it (a matrix
+    instruction fixes which thread holds which element), or where T.Parallel visits it, unless it is
+    small. In a serial loop every thread would come to every element, of which it holds a few. A small
+    fragment, or one that is only copied into, or visited by serial loops alone, can be held whole by
+    every thread, and so can one whose layout is fixed by hand. The program is not changed.
+
+    ```
+    T.gemm(A_shared, B_shared, C_local)
+    for i in T.serial(64):
+        C_local[i, 0] = 0          # refused: every row of C_local is held by other threads
+    ```
+
+    Raises
+    ------
+    NestingError
+        For such a loop.
+    """
+    del context
+    for kernel in kernels_of(func):
+        accesses = accesses_of(kernel)
+        names = values_of_names(kernel)
+        spread = {access.buffer for access in accesses if _spreads(access, names)}
+        by_hand = _with_layout_by_hand(kernel)
+        for access in accesses:
+            loop = _serial_index(access, names)
+            if loop is not None and access.buffer in spread - by_hand:
+                raise NestingError(
+                    f"the serial loop over {loop.loop_var.name!r} visits elements of the fragment "
+                    f"{describe(access.buffer)}, which are spread over the threads of the block",
+                    help="visit them in T.Parallel, or T.copy the fragment to a shared tile and index "
+                    "that",
+                    location=access.location,
+                )
+    return func
+
+
+def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
+    if access.buffer.ty.storage_scope != FRAGMENT_SCOPE:
+        return False
+    op = access.operator
+    if op is not None and op.is_tile:
+        return access.writes and (access.reads or "clear_accum" in op.options)
+    extents = [constant(extent) or math.inf for extent in access.buffer.ty.shape]
+    if math.prod(extents) <= _MOST_HELD_WHOLE:
+        return False
+    return any(
+        loop.kind == tirx.ForKind.PARALLEL and uses(access.indices, loop.loop_var, names)
+        for loop in access.loops
+    )
+
+
+def _with_layout_by_hand(kernel: tirx.For) -> set[ir.Var]:
+    buffers: set[ir.Var] = set()
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if op is not None:
+            buffers.update(op.fixed_layouts())
+
+    tvm_ffi.structural_walk(kernel, (ir.Call, note))
+    return buffers
+
+
+def _serial_index(access: Access, names: dict[ir.Var, Any]) -> tirx.For | None:
+    """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
+    if any(loop.kind == tirx.ForKind.PARALLEL for loop in access.loops):
+        return None
+    used = [loop for loop in access.loops if uses(access.indices, loop.loop_var, names)]
+    if any(_binds_thread(loop) for loop in used):
+        return None  # written by thread index: the user decides who holds what
+    return next((loop for loop in used if loop.thread_binding is None), None)
+
+
+def _binds_thread(loop: tirx.For) -> bool:
+    binding = loop.thread_binding
+    return binding is not None and str(binding.thread_tag).startswith("threadIdx")

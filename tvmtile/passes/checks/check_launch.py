@@ -1,0 +1,197 @@
+"""CheckLaunch: a kernel asks for no more than a block of the target has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.accesses import accesses_of, kernels_of
+from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
+from tvmtile.ir.kernels import Launch, is_grid_barrier, prim_func_pass
+from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.spans import location_of
+from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.target import GpuCapability, gpu
+
+__all__ = ["CheckLaunch", "most_at_once"]
+
+_SHUFFLES = "tirx.tvm_warp_shuffle"
+
+
+@prim_func_pass("CheckLaunch")
+def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Refuse a block that the function's target can't run.
+
+    The threads of a block are limited on a GPU, and its shared tiles must fit into the memory of a
+    block. Two tiles may share memory where one is last used before the other is first used, which is
+    what is counted. Threads run in groups (warps, simdgroups), the last of which may be partial; a
+    shuffle then would read lanes that do not exist. Apple's GPUs have no float64. A CPU has none of
+    these limits. The program is not changed.
+
+    ```
+    with T.Kernel(64, threads=2048) as bx:    # refused for CUDA: a block has at most 1024 threads
+    ```
+
+    Raises
+    ------
+    InvalidOperand
+        If the number of threads is none that the target can run, or the extents of a shared tile are
+        known only when the kernel is called.
+    OutOfSharedMemory
+        If the shared tiles of a block need more than the target has; the message lists them.
+    NoLowering
+        If the blocks wait for each other where the target does not run all of them at once.
+    UnsupportedDtype
+        If the target can't compute with the dtype of a tile or of a value.
+    """
+    del context
+    target = target_of(func)
+    capability = gpu(target)
+    if capability is None:
+        return func
+    for kernel in kernels_of(func):
+        _check_threads(kernel, capability)
+        _check_grid_barriers(kernel, capability)
+        _check_dtypes(kernel, capability)
+        _check_extents(kernel, capability)
+        _check_shared_memory(kernel, capability)
+    return func
+
+
+def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
+    count, group = Launch(kernel).num_threads, capability.group_size
+    if count > capability.max_threads:
+        raise InvalidOperand(
+            f"T.Kernel: threads={count}, but a block of {capability.name} has at most "
+            f"{capability.max_threads}",
+            help="use fewer threads: each can handle several elements",
+            location=location_of(kernel),
+        )
+    if count % group:
+        _check_shuffles(kernel, count, group, capability)
+
+
+def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCapability) -> None:
+    def refuse(call: ir.Call) -> None:
+        if not isinstance(call.op, ir.Op) or not call.op.name.startswith(_SHUFFLES):
+            return
+        raise InvalidOperand(
+            f"T.Kernel: threads={count}, but {capability.name} shuffles values in groups of {group} "
+            "threads, and the last one is partial",
+            help=f"use a multiple of {group}, such as threads={-(-count // group) * group}",
+            location=location_of(call) or location_of(kernel),
+        )
+
+    tvm_ffi.structural_walk(kernel, (ir.Call, refuse))
+
+
+def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
+    def refuse(stmt: tirx.Evaluate) -> None:
+        if is_grid_barrier(stmt):
+            raise NoLowering(
+                f"T.sync_grid: {capability.name} does not promise that all blocks of a grid run at "
+                "once, so they can't wait for each other",
+                help="end the kernel there and do the rest in a second one: a launch waits for the one "
+                "before; a function may hold several T.Kernel",
+                location=location_of(stmt.value) or location_of(kernel),
+            )
+
+    if not capability.runs_blocks_at_once:
+        tvm_ffi.structural_walk(kernel, (tirx.Evaluate, refuse))
+
+
+def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
+    for access in accesses_of(kernel):
+        dtype = str(access.buffer.ty.dtype)
+        if dtype in capability.lacks:
+            raise UnsupportedDtype(
+                f"{describe(access.buffer)}: {capability.name} has no {dtype}",
+                help="use float32 for this tile",
+                location=access.location,
+            )
+
+    def check(store: tirx.BufferStore) -> None:
+        def refuse(cast: tirx.Cast) -> None:
+            dtype = str(cast.ty.dtype)
+            if dtype in capability.lacks:
+                raise UnsupportedDtype(
+                    f"a value is converted to {dtype}, which {capability.name} lacks",
+                    help="compute in float32",
+                    location=location_of(store),
+                )
+
+        tvm_ffi.structural_walk(store.value, (tirx.Cast, refuse))
+
+    tvm_ffi.structural_walk(kernel, (tirx.BufferStore, check))
+
+
+def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
+    def check(node: tirx.AllocBuffer) -> None:
+        tile = node.buffer
+        if not is_shared(tile) or all(constant(extent) is not None for extent in tile.ty.shape):
+            return
+        raise InvalidOperand(
+            f"T.alloc_shared: {describe(tile)} has an extent that a call gives; {capability.name} "
+            "needs it known when the kernel is compiled",
+            help="allocate a tile of constant extents and loop over the rest, as in "
+            "`for i in T.serial(T.ceildiv(n, 1024))`",
+            location=location_of(node) or location_of(kernel),
+        )
+
+    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, check))
+
+
+def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
+    tiles = most_at_once(kernel, capability)
+    needed = sum(tiles.values())
+    if needed <= capability.shared_memory:
+        return
+    table = "".join(f"\n  {describe(tile)}: {_bytes(size)}" for tile, size in tiles.items())
+    raise OutOfSharedMemory(
+        f"T.Kernel: the shared tiles need {_bytes(needed)} at once; a block of {capability.name} has "
+        f"{_bytes(capability.shared_memory)}{table}",
+        help="make the tiles smaller, or keep one of them in a fragment",
+        location=location_of(kernel),
+    )
+
+
+def most_at_once(
+    kernel: tirx.For, capability: GpuCapability, without: Collection[ir.Var] = ()
+) -> dict[ir.Var, int]:
+    """The shared tiles that hold a value at the point where they need most memory, with their bytes.
+
+    Parameters
+    ----------
+    kernel : For
+        The outermost loop of a kernel.
+    capability : GpuCapability
+        What it runs on.
+    without : collection of Var
+        Tiles that are not counted.
+    """
+    sizes: dict[ir.Var, int] = {}
+
+    def allocate(node: tirx.AllocBuffer) -> None:
+        if is_shared(node.buffer) and node.buffer not in without:
+            sizes[node.buffer] = allocated_bytes(node.buffer, capability)
+
+    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, allocate), order="pre")
+    first: dict[ir.Var, int] = {}
+    last: dict[ir.Var, int] = {}
+    for time, access in enumerate(accesses_of(kernel)):
+        first.setdefault(access.buffer, time)
+        last[access.buffer] = time
+    best: dict[ir.Var, int] = {}
+    for start in [first[buffer] for buffer in sizes if buffer in first]:
+        live = {b: s for b, s in sizes.items() if b in first and first[b] <= start <= last[b]}
+        best = max(best, live, key=lambda tiles: sum(tiles.values()))
+    return best
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1024:g} KB"

@@ -1,0 +1,51 @@
+"""CheckLocals: what a thread has for itself is not spread over the threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.analysis.accesses import accesses_of, kernels_of, uses, values_of_names
+from tvmtile.errors import InvalidOperand
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import describe
+
+__all__ = ["CheckLocals"]
+
+
+@prim_func_pass("CheckLocals")
+def CheckLocals(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Refuse an element of `T.alloc_local` that the variable of a T.Parallel loop chooses.
+
+    Every thread has an array of its own, and does a few of the iterations: after the loop each array
+    would hold a few of the elements. The program is not changed.
+
+    ```
+    own = T.alloc_local((32,), "float32")
+    for i in T.Parallel(32):
+        own[i] = A[i]              # refused: each thread writes some elements of its own array
+    ```
+
+    Raises
+    ------
+    InvalidOperand
+        For such an element.
+    """
+    del context
+    for kernel in kernels_of(func):
+        names = values_of_names(kernel)
+        for access in accesses_of(kernel):
+            if access.buffer.ty.storage_scope != "local":
+                continue
+            for loop in access.loops:
+                if loop.kind == tirx.ForKind.PARALLEL and uses(
+                    access.indices, loop.loop_var, names
+                ):
+                    raise InvalidOperand(
+                        f"{loop.loop_var.name!r} of T.Parallel indexes {describe(access.buffer)}, of "
+                        "which every thread has one for itself",
+                        help="use T.alloc_fragment for a tile that the threads share",
+                        location=access.location,
+                    )
+    return func

@@ -1,0 +1,304 @@
+"""CheckParallel: the iterations of `T.Parallel` do not depend on each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.analysis.accesses import values_of_names
+from tvmtile.analysis.nest_accesses import Elements, Touch, elements_of, sample, touches_in
+from tvmtile.analysis.uniformity import ThreadVariance, is_private
+from tvmtile.errors import DataRace
+from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, prim_func_pass
+from tvmtile.ir.operands import buffer_of, constant, describe
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute
+
+__all__ = ["CheckParallel"]
+
+
+@prim_func_pass("CheckParallel")
+def CheckParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Refuse iterations of `T.Parallel` that exchange elements.
+
+    The iterations are shared out to the threads and have no order. So it is a race where one of them
+    reads an element of a shared tile or of a tensor that another one writes, or where two of them
+    write different values. Iterations may add to an element of a fragment: they run one after the
+    other in the thread that holds it. But none reads an element of a fragment that it does not write
+    and another one does, and none reads what another one has left in a `T.alloc_var`, of which every
+    thread has one.
+
+    Only what is certain is refused: two iterations are found that touch one element, whatever the
+    arguments of the kernel are. Atomics order what they do. The program is not changed.
+
+    ```
+    for i in T.Parallel(64):
+        s[i] = s[63 - i]           # refused: iteration 0 reads what iteration 63 writes
+    ```
+
+    Raises
+    ------
+    DataRace
+        For such iterations.
+    """
+    del context
+    _Nests().rewrite(func.body)
+    return func
+
+
+class _Nests(ScopedRewriter):
+    """Visits the nests that are certainly run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fixed: dict[ir.Var, int] = {}
+        self._names: dict[ir.Var, Any] = {}
+        self._aliases: set[ir.Var] = set()
+        self._variance: ThreadVariance | None = None
+        self._threads = 0
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._enter_kernel(loop)
+        if loop.kind != tirx.ForKind.PARALLEL:
+            low, extent = constant(loop.min), constant(loop.extent)
+            is_thread = str(getattr(loop.thread_binding, "thread_tag", "")).startswith("thread")
+            if low is not None and extent is not None and not is_thread:
+                self._fixed[loop.loop_var] = low
+            return super().visit_for(loop)
+        if self._variance is not None:
+            self._check(loop, self._variance)
+        return loop
+
+    def _enter_kernel(self, kernel: tirx.For) -> None:
+        launch = Launch(kernel)
+        threads = [thread.loop_var for thread in launch.threads]
+        self._variance = ThreadVariance(launch.body, threads)
+        self._threads = launch.num_threads
+        values = values_of_names(kernel)
+        self._names = {name: value for name, value in values.items() if _is_arithmetic(value)}
+        for name, value in list(self._names.items()):
+            self._names[name] = _expanded(value, self._names)
+        tvm_ffi.structural_walk(launch.body, (tirx.DeclBuffer, self._note_view))
+
+    def _note_view(self, view: tirx.DeclBuffer) -> None:
+        self._aliases.add(view.buffer)
+        tvm_ffi.structural_walk(view.data, (ir.Var, self._aliases.add))
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        """Of a branch outside of nests, it is not known which arguments lead to it."""
+        return branch
+
+    def _check(self, nest: tirx.For, variance: ThreadVariance) -> None:
+        loops, body = _taken_apart(nest)
+        iterations = sample(loops)
+        if iterations is None or len(iterations[loops[0].loop_var]) < 2 or _leaves(body):
+            return
+        bound = _bound_in(body)
+
+        def is_uniform(var: ir.Var) -> bool:
+            return var not in bound and not variance.depends(var)
+
+        touches = touches_in(body, self._names)
+        for buffer in dict.fromkeys(t.buffer for t in touches if t.value is not None):
+            if buffer in self._aliases or buffer in _own_or_ordered(body):
+                continue
+            own = [touch for touch in touches if touch.buffer.same_as(buffer)]
+            if is_private(buffer):
+                if self._threads > 1 and not variance.depends(buffer):
+                    _check_private(own)
+            elif not _are_apart(own, loops):
+                found = [elements_of(touch, iterations, self._fixed, is_uniform) for touch in own]
+                _check_elements([e for e in found if e is not None], loops)
+
+
+def _taken_apart(nest: tirx.For) -> tuple[list[tirx.For], tirx.Stmt]:
+    loops, body = [nest], nest.body
+    while isinstance(body, tirx.For) and body.kind == tirx.ForKind.PARALLEL:
+        loops.append(body)
+        body = body.body
+    return loops, body
+
+
+def _is_arithmetic(value: Any) -> bool:
+    return ir.is_prim_expr(value) and "int" in str(value.ty.dtype)
+
+
+def _expanded(value: Any, names: dict[ir.Var, Any]) -> Any:
+    """A value in terms of what is not a name."""
+    return tvm_ffi.structural_map(value, (ir.Var, lambda var: names.get(var, var)))
+
+
+def _leaves(body: tirx.Stmt) -> bool:
+    return contains(body, tirx.Evaluate, is_loop_exit)
+
+
+def _bound_in(body: tirx.Stmt) -> set[ir.Var]:
+    """The names that each iteration binds for itself."""
+    found: set[ir.Var] = set()
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.Bind, lambda bind: found.add(bind.var)),
+            (tirx.For, lambda loop: found.add(loop.loop_var)),
+        ],
+    )
+    return found
+
+
+def _own_or_ordered(body: tirx.Stmt) -> set[ir.Var]:
+    """The buffers that an iteration allocates, and those that operators on elements work on."""
+    found: set[ir.Var] = set()
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if op is not None:
+            found.update(buffer_of(operand) for operand in op.writes())
+
+    tvm_ffi.structural_walk(
+        body, [(tirx.AllocBuffer, lambda node: found.add(node.buffer)), (ir.Call, note)]
+    )
+    return found
+
+
+def _are_apart(touches: list[Touch], loops: list[tirx.For]) -> bool:
+    """Tell whether all indices are the same, and those of different iterations are different."""
+    first, *others = (touch.indices for touch in touches)
+    if not all(tvm_ffi.structural_equal(list(first), list(other)) for other in others):
+        return False
+    return all(any(index.same_as(loop.loop_var) for index in first) for loop in loops)
+
+
+# Rules -------------------------------------------------------------------------------------------
+
+
+def _check_private(touches: list[Touch]) -> None:
+    first = touches[0]
+    if first.value is None and first.is_certain and not first.conditions:
+        raise DataRace(
+            f"an iteration of T.Parallel reads what another one has left in {describe(first.buffer)}, "
+            "of which every thread has one for itself",
+            help="sum into a T.alloc_fragment or a T.alloc_reducer, or loop with T.serial",
+            location=first.location,
+        )
+
+
+def _is_of_threads(buffer: ir.Var) -> bool:
+    """Tell whether threads hold the elements: of a fragment, or of a reducer."""
+    return str(buffer.ty.storage_scope).startswith("local")
+
+
+def _check_elements(found: list[Elements], loops: list[tirx.For]) -> None:
+    written = [elements for elements in found if elements.touch.value is not None]
+    for writing in written:
+        for other in found:
+            if other.touch.value is None:
+                _check_read(other, writing, written, loops)
+            elif not _is_of_threads(writing.touch.buffer):
+                _check_written_twice(other, writing, loops)
+
+
+def _check_read(
+    read: Elements, writing: Elements, written: list[Elements], loops: list[tirx.For]
+) -> None:
+    readers, writers = _meetings(read, writing)
+    if _is_of_threads(read.touch.buffer):
+        # A thread adds to an element of a fragment that it holds in one iteration after the other.
+        exchanged = ~_written_too(read, written)[readers]
+        readers, writers = readers[exchanged], writers[exchanged]
+    if len(readers):
+        p, q = int(readers[0]), int(writers[0])
+        raise _race(
+            read.touch,
+            f"{_iteration(loops, writing, q)} writes {_element(writing, q)}, which "
+            f"{_iteration(loops, read, p)} reads",
+            "read in a T.Parallel of its own, into a fragment; sum with T.atomic_add, "
+            "T.alloc_reducer or T.reduce_sum",
+        )
+
+
+def _written_too(read: Elements, written: list[Elements]) -> Any:
+    """At which points an iteration writes the element that it reads, as far as is known."""
+    result = np.zeros(len(read.places), dtype=bool)
+    for own in written:
+        if not _same_terms(own, read):
+            return ~result
+        pairs = [np.column_stack([each.iterations, each.places]) for each in (read, own)]
+        _, keys = np.unique(np.concatenate(pairs), axis=0, return_inverse=True)
+        keys = keys.ravel()
+        result |= np.isin(keys[: len(result)], keys[len(result) :])
+    return result
+
+
+def _check_written_twice(first: Elements, second: Elements, loops: list[tirx.For]) -> None:
+    for p, q in zip(*(points[:_MOST_COMPARED] for points in _meetings(first, second)), strict=True):
+        if not tvm_ffi.structural_equal(_value_at(first, p), _value_at(second, q)):
+            raise _race(
+                first.touch,
+                f"{_iteration(loops, first, p)} and {_iteration(loops, second, q)} write different "
+                f"values to {_element(first, p)}",
+                "let one iteration write it, under a condition, or use an atomic",
+            )
+
+
+_MOST_COMPARED = 16
+
+
+def _meetings(a: Elements, b: Elements) -> tuple[Any, Any]:
+    """Points of two accesses at which different iterations touch one element."""
+    if not _same_terms(a, b):
+        return np.arange(0), np.arange(0)
+    _, keys = np.unique(np.concatenate([a.places, b.places]), axis=0, return_inverse=True)
+    mine, others = keys.ravel()[: len(a.places)], keys.ravel()[len(a.places) :]
+    points, partners = [], []
+    for order in (
+        np.argsort(b.iterations, kind="stable"),
+        np.argsort(-b.iterations, kind="stable"),
+    ):
+        # The first and the last iteration that touches each element: one of them is another one.
+        elements, where = np.unique(others[order], return_index=True)
+        at = np.minimum(np.searchsorted(elements, mine), len(elements) - 1)
+        partner = order[where[at]]
+        found = np.flatnonzero((elements[at] == mine) & (b.iterations[partner] != a.iterations))
+        points.append(found)
+        partners.append(partner[found])
+    return np.concatenate(points), np.concatenate(partners)
+
+
+def _same_terms(a: Elements, b: Elements) -> bool:
+    return bool(tvm_ffi.structural_equal(list(a.terms), list(b.terms)))
+
+
+def _value_at(elements: Elements, point: Any) -> Any:
+    numbers = {
+        var: tirx.const(int(values[point]), str(var.ty.dtype))
+        for var, values in elements.values.items()
+    }
+    return Analyzer().simplify(substitute(elements.touch.value, numbers))
+
+
+# Messages ----------------------------------------------------------------------------------------
+
+
+def _iteration(loops: list[tirx.For], elements: Elements, point: Any) -> str:
+    variables = (loop.loop_var for loop in loops)
+    values = ", ".join(f"{var.name}={int(elements.values[var][point])}" for var in variables)
+    return f"iteration {values}"
+
+
+def _element(elements: Elements, point: Any) -> str:
+    place = zip(elements.places[point], elements.terms, strict=True)
+    indices = (str(int(n)) if term is None else f"{term} + {int(n)}" for n, term in place)
+    return f"{elements.touch.buffer.name}[{', '.join(indices)}]"
+
+
+def _race(touch: Touch, what: str, help: str) -> DataRace:
+    return DataRace(
+        f"{describe(touch.buffer)}: the iterations of T.Parallel have no order, and {what}",
+        help=help,
+        location=touch.location,
+    )

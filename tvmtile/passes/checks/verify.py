@@ -1,0 +1,413 @@
+"""Verify: what must hold between the passes.
+
+`INVARIANTS` says which pass establishes what. An invariant holds from its pass to the end of the
+lowering; a few hold always. A violation is a defect of a pass, not of a kernel, so this is a tool for
+those who work on tvmtile: the tests run with a `Verifier`, and `tvmtile.compile` takes one by
+`pass_configs={"tvmtile.verify": True}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import tvm
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx.analysis import verify_well_formed
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import VerifyError
+from tvmtile.ir.async_copies import FILLING_ISSUES
+from tvmtile.ir.kernels import (
+    is_barrier,
+    is_grid_barrier,
+    is_kernel,
+    is_tile_program,
+    leaves_loop,
+)
+from tvmtile.ir.operands import buffer_of, describe
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import ScopedRewriter, contains
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
+from tvmtile.layout.fragment import layout_of
+from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.target import gpu
+
+__all__ = ["ALWAYS", "INVARIANTS", "Verifier", "Verify", "violations"]
+
+Invariant: TypeAlias = Callable[[tirx.PrimFunc], Iterator[str]]
+"""Names what is wrong with a function, if anything."""
+
+_LOWERING = "tvmtile.LowerTilePrograms"
+
+
+# Invariants --------------------------------------------------------------------------------------
+
+
+def well_formed(func: tirx.PrimFunc) -> Iterator[str]:
+    """Every variable is defined before it is used, and once."""
+    if not verify_well_formed(func, assert_mode=False):
+        yield "a variable is used outside of its definition, or defined twice"
+
+
+def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
+    """A parallel loop inside another one is its whole body."""
+    nested: list[tirx.For] = []
+
+    def visit(loop: tirx.For, mutator: Any) -> tirx.For:
+        if loop.kind == tirx.ForKind.PARALLEL and nested and not nested[-1].body.same_as(loop):
+            problems.append(
+                f"the parallel loop over {loop.loop_var.name!r} stands inside another one"
+            )
+        if loop.kind == tirx.ForKind.PARALLEL:
+            nested.append(loop)
+        result = mutator.default_mutate(loop)
+        if loop.kind == tirx.ForKind.PARALLEL:
+            nested.pop()
+        return result
+
+    problems: list[str] = []
+    tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)])
+    yield from problems
+
+
+def tiles_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
+    """No access certainly lies outside a buffer, those of the function's tensors apart."""
+    yield from _Bounds(ignored={p for p in func.params if is_buffer_var(p)}).check(func)
+
+
+def tensors_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
+    """No access certainly lies outside a tensor of the function."""
+    yield from _Bounds(ignored=set()).check(func)
+
+
+def operands_are_regions(func: tirx.PrimFunc) -> Iterator[str]:
+    """Every operand of a tile operator is a region, so that its extents are known."""
+    for call in _calls(func):
+        op = operator_of(call)
+        if op is None or not op.is_tile:
+            continue
+        for operand in [*op.reads(), *op.writes()]:
+            if not isinstance(operand, ir.TensorRegion):
+                yield f"the operand {describe(operand)} of {op.name} is not a region"
+
+
+def no_thread_loops(func: tirx.PrimFunc) -> Iterator[str]:
+    """Nothing is bound to a thread, and nothing waits for one; blocks may wait for each other."""
+    for loop in _loops(func.body):
+        binding = loop.thread_binding
+        if binding is not None and str(binding.thread_tag).startswith("threadIdx"):
+            yield f"the loop over {loop.loop_var.name!r} is bound to {binding.thread_tag}"
+    if contains(func.body, tirx.Evaluate, lambda s: is_barrier(s) and not is_grid_barrier(s)):
+        yield "there is a barrier"
+
+
+def no_tile_operators(func: tirx.PrimFunc) -> Iterator[str]:
+    """No operator on tiles is left."""
+    for call in _calls(func):
+        op = operator_of(call)
+        if op is not None and op.is_tile:
+            yield f"the tile operator {op.name} is left"
+
+
+def no_operators(func: tirx.PrimFunc) -> Iterator[str]:
+    """No operator of tvmtile is left, on tiles or on elements."""
+    for call in _calls(func):
+        op = operator_of(call)
+        if op is not None:
+            yield f"the operator {op.name} is left"
+
+
+def loops_with_exits_are_serial(func: tirx.PrimFunc) -> Iterator[str]:
+    """No loop that is left would be copied or run as a vector."""
+    for loop in _loops(func.body):
+        if loop.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED) and leaves_loop(loop.body):
+            yield f"the loop over {loop.loop_var.name!r} is left, and is not serial"
+
+
+def no_parallel_loops(func: tirx.PrimFunc) -> Iterator[str]:
+    """No loop in a kernel is elementwise work that still waits to be placed."""
+    for kernel in filter(is_kernel, _loops(func.body)):
+        for loop in _loops(kernel.body):
+            if loop.kind == tirx.ForKind.PARALLEL:
+                yield f"the loop over {loop.loop_var.name!r} is parallel"
+
+
+def fragments_have_layouts(func: tirx.PrimFunc) -> Iterator[str]:
+    """Every fragment's type says which thread holds which element."""
+    for fragment in _allocated_fragments(func):
+        if fragment.ty.storage_scope == FRAGMENT_SCOPE and layout_of(fragment) is None:
+            yield f"{describe(fragment)} has no layout"
+
+
+def no_fragments(func: tirx.PrimFunc) -> Iterator[str]:
+    """Fragments are arrays of registers."""
+    for fragment in _allocated_fragments(func):
+        if layout_of(fragment) is not None or fragment.ty.storage_scope == FRAGMENT_SCOPE:
+            yield f"{describe(fragment)} is a fragment"
+
+
+def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
+    """A block needs no more shared memory than the target has."""
+    target = func.attrs.get("target") if func.attrs is not None else None
+    capability = gpu(target) if target is not None else None
+    if capability is None:
+        return
+    for kernel in filter(is_kernel, _loops(func.body)):
+        size = sum(allocated_bytes(b, capability) for b in _allocated(kernel) if is_shared(b))
+        if size > capability.shared_memory:
+            yield f"a block needs {size} bytes of shared memory"
+
+
+def host_memory(func: tirx.PrimFunc) -> Iterator[str]:
+    """Every buffer lies in the host's memory."""
+    for buffer in dict.fromkeys(_buffers(func)):
+        if buffer.ty.storage_scope != "global":
+            yield f"{describe(buffer)} has the scope {buffer.ty.storage_scope!r}"
+
+
+def no_kernels(func: tirx.PrimFunc) -> Iterator[str]:
+    """No loop is bound to a block or a thread."""
+    for loop in _loops(func.body):
+        if is_kernel(loop) or loop.thread_binding is not None:
+            yield f"the loop over {loop.loop_var.name!r} is bound to a block"
+
+
+ALWAYS: tuple[Invariant, ...] = (well_formed, parallel_loops_are_nests, tiles_within_bounds)
+"""What holds after every pass."""
+
+INVARIANTS: dict[str, tuple[Invariant, ...]] = {
+    "tvmtile.Legalize": (operands_are_regions,),
+    "tvmtile.SerializeThreads": (no_thread_loops,),
+    "tvmtile.LowerTileOp": (no_tile_operators,),
+    "tvmtile.GuardGlobalAccess": (tensors_within_bounds,),
+    "tvmtile.LowerElementOp": (no_operators,),
+    "tvmtile.PlanUnrolling": (loops_with_exits_are_serial,),
+    "tvmtile.LowerParallelOnCpu": (no_parallel_loops,),
+    "tvmtile.InferLayout": (fragments_have_layouts,),
+    "tvmtile.DistributeParallel": (no_parallel_loops,),
+    "tvmtile.PlaceFragments": (no_fragments,),
+    "tvmtile.PlanSharedMemory": (shared_memory_fits,),
+    "tvmtile.PlaceMemoryOnCpu": (host_memory,),
+    "tvmtile.LaunchBlocksOnCpu": (no_kernels,),
+}
+"""What holds from a pass on, by the name of the pass."""
+
+
+# The verifier ------------------------------------------------------------------------------------
+
+
+def violations(func: tirx.PrimFunc, passes: Sequence[str]) -> list[str]:
+    """What is wrong with a function that has been through passes, by their names.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Was a tile program at first.
+    passes : sequence of str
+        Names of passes, as in `INVARIANTS`; others establish nothing.
+    """
+    expected = [*ALWAYS, *(check for name in passes for check in INVARIANTS.get(name, ()))]
+    return [problem for check in dict.fromkeys(expected) for problem in check(func)]
+
+
+def Verify(*passes: str) -> Any:
+    """Make a pass that checks what must hold after some passes, for a pipeline of one's own.
+
+    Parameters
+    ----------
+    *passes : str
+        The passes that the module has been through, such as "tvmtile.Legalize".
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass that changes nothing.
+
+    Raises
+    ------
+    VerifyError
+        When it runs, if something does not hold.
+    """
+
+    def transform(mod: ir.IRModule, context: Any) -> ir.IRModule:
+        del context
+        for gv, func in mod.functions.items():
+            if is_tile_program(func):
+                _check(gv.name_hint, func, passes)
+        return mod
+
+    return tvm.transform.module_pass(transform, opt_level=0, name="tvmtile.Verify")
+
+
+def _check(name: str, func: tirx.PrimFunc, passes: Sequence[str]) -> None:
+    problems = violations(func, passes)
+    if not problems:
+        return
+    listed = "\n".join(f"  {problem}" for problem in problems)
+    after = f"after {passes[-1]}, " if passes else ""
+    raise VerifyError(
+        f"{after}{name} breaks what must hold:\n{listed}\n{func.script()}",
+        help="this is a defect of tvmtile: please report it with the kernel",
+    )
+
+
+@tvm.instrument.pass_instrument
+class Verifier:
+    """An instrument that checks tile programs after every pass that lowers them.
+
+    Within `LowerTilePrograms` the invariants of all passes so far are checked; a pass that runs on
+    its own is checked for its own.
+
+    Examples
+    --------
+    >>> import tvm
+    >>> from tvmtile.passes import Verifier
+    >>> with tvm.transform.PassContext(instruments=[Verifier()]):
+    ...     pass
+    """
+
+    def __init__(self) -> None:
+        self._lowering: list[str] = []
+        self._is_lowering = False
+        self._programs: set[str] = set()
+
+    def run_before_pass(self, mod: Any, info: Any) -> None:
+        # The first pass comes again where LowerTilePrograms tries fewer stages.
+        if info.name == _LOWERING or self._lowering[:1] == [info.name]:
+            self._lowering = []
+        self._is_lowering |= info.name == _LOWERING
+        if _is_checked(info.name):
+            self._programs |= _programs_of(mod)
+
+    def run_after_pass(self, mod: Any, info: Any) -> None:
+        if info.name == _LOWERING:
+            self._is_lowering = False
+            self._programs.clear()
+        if not _is_checked(info.name):
+            return
+        passes = [info.name]
+        if self._is_lowering:
+            self._lowering.append(info.name)
+            passes = self._lowering
+        for gv, func in mod.functions.items():
+            if gv.name_hint in self._programs:
+                _check(gv.name_hint, func, passes)
+        if not self._is_lowering:
+            self._programs.clear()
+
+
+def _is_checked(name: str) -> bool:
+    return name.startswith("tvmtile.") and name != _LOWERING
+
+
+def _programs_of(mod: ir.IRModule) -> set[str]:
+    return {gv.name_hint for gv, func in mod.functions.items() if is_tile_program(func)}
+
+
+# Bounds ------------------------------------------------------------------------------------------
+
+
+class _Bounds(ScopedRewriter):
+    """Finds accesses that the analyzer proves to lie outside, in code that may be reached."""
+
+    def __init__(self, ignored: set[ir.Var]) -> None:
+        super().__init__()
+        self._ignored = ignored
+        self._problems: list[str] = []
+
+    def check(self, func: tirx.PrimFunc) -> list[str]:
+        self.rewrite(func.body)
+        return list(dict.fromkeys(self._problems))
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        # The body of a loop without iterations is never reached.
+        return loop if self.analyzer.can_prove(loop.extent <= 0) else super().visit_for(loop)
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        self._visit_cases(branch.condition, branch.then_case, branch.else_case)
+        return branch
+
+    def visit_call(self, node: ir.Call) -> Any:
+        op = operator_of(node)
+        if op is not None:
+            for operand in [*op.reads(), *op.writes()]:
+                self._visit_operand(operand)
+            return node
+        if isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else":
+            self._visit_cases(*node.args)
+            return node
+        if isinstance(node.op, ir.Op) and node.op.name in FILLING_ISSUES:
+            self.mutate(node.args[0])
+            return node
+        return self.descend(node)
+
+    def _visit_cases(self, condition: Any, then_case: Any, else_case: Any) -> None:
+        self.mutate(condition)
+        for case, holds in ((then_case, condition), (else_case, tirx.Not(condition))):
+            if case is None or self.analyzer.can_prove(tirx.Not(holds)):
+                continue
+            with self.assuming(holds):
+                self.mutate(case)
+
+    def _visit_operand(self, operand: Any) -> None:
+        if isinstance(operand, ir.TensorRegion):
+            for axis, r in enumerate(operand.region):
+                self._note(operand, axis, r.min, r.min + r.extent - 1)
+        elif isinstance(operand, ir.TensorLoad):
+            self.visit_load(operand)
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        self._note_element(node, node.indices)
+        return self.descend(node)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        self._note_element(tirx.BufferLoad(node.buffer, node.indices), node.indices)
+        return self.descend(node)
+
+    def _note_element(self, element: ir.TensorLoad, indices: Any) -> None:
+        for axis, index in enumerate(indices):
+            if isinstance(index, tirx.Ramp):
+                self._note(element, axis, index.base, index.base + (index.lanes - 1) * index.stride)
+            else:
+                self._note(element, axis, index, index)
+
+    def _note(self, operand: Any, axis: int, first: Any, last: Any) -> None:
+        buffer = buffer_of(operand)
+        extent = buffer.ty.shape[axis]
+        if buffer in self._ignored:
+            return
+        if self.analyzer.can_prove(tirx.any(first < 0, last >= extent)):
+            self._problems.append(f"{describe(operand)} lies outside {describe(buffer)}")
+
+
+# Walks -------------------------------------------------------------------------------------------
+
+
+def _calls(func: tirx.PrimFunc) -> list[ir.Call]:
+    found: list[ir.Call] = []
+    tvm_ffi.structural_walk(func.body, (ir.Call, found.append))
+    return found
+
+
+def _loops(body: tirx.Stmt) -> list[tirx.For]:
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(body, (tirx.For, found.append))
+    return found
+
+
+def _allocated(node: Any) -> list[ir.Var]:
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(node, (tirx.AllocBuffer, lambda alloc: found.append(alloc.buffer)))
+    return found
+
+
+def _allocated_fragments(func: tirx.PrimFunc) -> list[ir.Var]:
+    return [buffer for buffer in _allocated(func.body) if is_fragment(buffer)]
+
+
+def _buffers(func: tirx.PrimFunc) -> list[ir.Var]:
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(func.body, (ir.Var, found.append))
+    return [var for var in found if is_buffer_var(var)]

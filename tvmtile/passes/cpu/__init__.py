@@ -1,0 +1,1 @@
+"""Passes that make serial, vectorisable code for a CPU of a block's work."""

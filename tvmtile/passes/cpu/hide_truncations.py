@@ -1,0 +1,89 @@
+"""HideTruncationsOnCpu: what is stored in few bits is no truncation to LLVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import mapped
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.rewriting import contains
+from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
+from tvmtile.target import cpu
+
+__all__ = ["HideTruncationsOnCpu"]
+
+
+@prim_func_pass("HideTruncationsOnCpu")
+def HideTruncationsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    r"""Store integers of few bits such that LLVM can't truncate them while it stores them.
+
+    LLVM 22 joins a truncation and a masked store. For AVX-512 it makes a store of the whole wider
+    element of that, where the mask is known and leaves one element: memory behind it is overwritten.
+    Masks come from conditions, and from loops whose iterations do not fill the last vector. So an
+    integer that may have been truncated is combined with a zero that LLVM does not know to be one.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((9,), "int64"), B: T.Buffer((9,), "int8")):
+        T.func_attr({"target": T.target({"kind": "llvm", "mcpu": "znver4"})})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(9):
+                B[i] = T.Cast("int8", A[i])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((9,), "int64"), B: T.Buffer((9,), "int8")):
+        T.func_attr({"target": T.target({"kind": "llvm", "mcpu": "znver4"})})
+        with T.attr(
+            T.int32(0),
+            "pragma_import_llvm",
+            "define i8 @tvmtile_zero_int8() alwaysinline {\n"
+            '  %result = call i8 asm "", "=r,0"(i8 0)\n  ret i8 %result\n}\n',
+        ):
+            for bx in T.thread_binding(
+                1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
+            ):
+                zero: T.let = T.call_extern("int8", "tvmtile_zero_int8")
+                for i in range(9):
+                    B[i] = T.bitwise_xor(T.Cast("int8", A[i]), zero)
+    ```
+    """
+    del context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    if target is None or not cpu(target).truncates_masked:
+        return func
+    return with_unknown_zeros(func, _hidden)
+
+
+def _hidden(body: tirx.Stmt, zeros: Zeros) -> tirx.Stmt:
+    def visit(store: tirx.BufferStore) -> tirx.BufferStore:
+        if not _may_be_truncated(store.value):
+            return store
+        value = store.value ^ zeros.of(str(store.value.ty.dtype))
+        return tirx.BufferStore(store.buffer, value, store.indices, span=store.span)
+
+    return mapped(body, (tirx.BufferStore, visit))
+
+
+def _may_be_truncated(value: Any) -> bool:
+    """Tell whether LLVM may compute a value in more bits than it has.
+
+    Of 8 and 16 bits, all that is computed: the machine multiplies and shifts in more of them.
+    """
+    dtype = DataType(str(value.ty.dtype))
+    if dtype.lanes != 1 or not str(dtype).startswith(("int", "uint")):
+        return False
+    if dtype.bits > 16:
+        return dtype.bits == 32 and contains(value, tirx.Cast, _narrows)
+    return not isinstance(value, ir.TensorLoad | tirx.IntImm)
+
+
+def _narrows(cast: tirx.Cast) -> bool:
+    return DataType(str(cast.value.ty.dtype)).bits > DataType(str(cast.ty.dtype)).bits

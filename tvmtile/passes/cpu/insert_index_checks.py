@@ -1,0 +1,278 @@
+"""InsertIndexChecks: where a kernel asks for it, an index outside of a tile stops it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm_ffi import structural_equal
+
+from tvmtile.analysis.uniformity import has_effect
+from tvmtile.errors import OutOfBounds, SourceLocation
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.rewriting import (
+    ScopedRewriter,
+    contains,
+    is_if_then_else,
+    seq,
+    substitute,
+    with_children,
+)
+from tvmtile.ir.spans import location_of
+
+__all__ = ["CHECK_INDICES", "InsertIndexChecks", "report_out_of_bounds"]
+
+CHECK_INDICES = "tvmtile.check_indices"
+"""Attribute of a function, and option of a compilation, that asks for the checks."""
+
+
+@prim_func_pass("InsertIndexChecks")
+def InsertIndexChecks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Look at every index of a tile before it is used, in a function with `tvmtile.check_indices`.
+
+    An index that is certainly inside needs no check. One that is used under a condition is looked at
+    under the same condition. Vectors with a check become serial loops.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "float32")):
+        T.func_attr({"tvmtile.check_indices": True})
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((4,), "float32", scope="shared.dyn")
+            C[bx] = tile[A[bx]]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "float32")):
+        T.func_attr({"tvmtile.check_indices": True})
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((4,), "float32", scope="shared.dyn")
+            if A[bx] < 0 or A[bx] >= 4:
+                T.call_packed(
+                    "tvmtile.report_out_of_bounds", "tile[4] float32", "<str>", 6, A[bx], A[bx], 4
+                )
+            C[bx] = tile[A[bx]]
+    ```
+    """
+    del context
+    if func.attrs is None or not func.attrs.get(CHECK_INDICES, False):
+        return func
+    return func.with_body(_Checks().rewrite(func.body))
+
+
+def report_out_of_bounds(tile: str, file: str, line: int, *numbers: int) -> None:
+    """Stop a kernel; what compiled code calls with the indices, extents and sizes of an access.
+
+    Raises
+    ------
+    OutOfBounds
+        Always.
+    """
+    rank = len(numbers) // 3
+    low, high, sizes = (numbers[i * rank : (i + 1) * rank] for i in range(3))
+    element = ", ".join(
+        str(first) if first == last else f"{first}:{last + 1}"
+        for first, last in zip(low, high, strict=True)
+    )
+    raise OutOfBounds(
+        f"out of bounds: the kernel takes index {element} of {tile}, "
+        f"which has {' x '.join(map(str, sizes))} elements",
+        help="a tile has no guards, as a tensor has: compare the index with its extents first",
+        location=SourceLocation(file, line) if file else None,
+    )
+
+
+class _Checks(ScopedRewriter):
+    """Puts the checks of each statement's own expressions before it."""
+
+    def others(self) -> list[tuple[Any, Any]]:
+        return [
+            (tirx.SeqStmt, lambda node: seq([self.mutate(child) for child in node.seq])),
+            (tirx.While, self.visit_while),
+            (tirx.AssertStmt, lambda node: self._checked(node, node.condition)),
+        ]
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        checks = self._checks(loop, loop.min, loop.extent)
+        inside = super().visit_for(loop)
+        if inside.kind == tirx.ForKind.VECTORIZED and contains(inside.body, ir.Call, _is_report):
+            inside = with_children(inside, kind=tirx.ForKind.SERIAL)
+        return seq([*checks, inside])
+
+    def visit_while(self, loop: tirx.While) -> Any:
+        checks = self._checks(loop, loop.condition)
+        if not checks:
+            return self.descend(loop)
+        leave = tirx.Evaluate(tirx.break_loop())
+        ended = tirx.IfThenElse(tirx.Not(loop.condition), leave, None)
+        return tirx.While(tirx.const(True, "bool"), seq([*checks, ended, self.mutate(loop.body)]))
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        return seq([*self._checks(branch, branch.condition), super().visit_if(branch)])
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        checks = self._checks(bind, bind.value)
+        return seq([*checks, super().visit_bind(bind)])
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        return self._checked(node, node.value)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        return self._checked(node, node.value, tirx.BufferLoad(node.buffer, node.indices))
+
+    def _checked(self, node: tirx.Stmt, *expressions: Any) -> tirx.Stmt:
+        return seq([*self._checks(node, *expressions), node])
+
+    def _checks(self, node: tirx.Stmt, *expressions: Any) -> list[tirx.Stmt]:
+        checks: list[tirx.Stmt] = []
+        for access in _accesses_in(expressions, location_of(node)):
+            check = self._check(access)
+            if check is not None and not any(structural_equal(check, other) for other in checks):
+                checks.append(check)
+        return checks
+
+    def _check(self, access: _Access) -> tirx.Stmt | None:
+        sizes = access.buffer.ty.shape
+        unproven = [
+            part
+            for low, high, size in zip(access.low, access.high, sizes, strict=True)
+            for end in ((low,) if structural_equal(low, high) else (low, high))
+            for part in (end < 0, end >= size)
+            if not self.analyzer.can_prove(tirx.Not(part))
+        ]
+        if not unproven or any(map(has_effect, unproven)):
+            return None
+        check = tirx.IfThenElse(tirx.any(*unproven), _report(access), None)
+        for guard in reversed(access.guards):
+            check = tirx.IfThenElse(guard, check, None)
+        return check
+
+
+def _report(access: _Access) -> tirx.Stmt:
+    location = access.location
+    path, line = ("", 0) if location is None else (location.file, location.line)
+    numbers = [*access.low, *access.high, *access.buffer.ty.shape]
+    return tirx.Evaluate(
+        tirx.call_packed(
+            "tvmtile.report_out_of_bounds", describe(access.buffer), path, line, *numbers
+        )
+    )
+
+
+def _is_report(call: ir.Call) -> bool:
+    return isinstance(call.op, ir.Op) and call.op.name == "tirx.tvm_call_packed"
+
+
+@dataclass(frozen=True)
+class _Access:
+    """A use of a tile: its first and last element, and under which conditions it comes to it."""
+
+    buffer: ir.Var
+    low: list[Any]
+    high: list[Any]
+    guards: tuple[Any, ...]
+    location: SourceLocation | None
+
+
+def _accesses_in(expressions: Iterable[Any], location: SourceLocation | None) -> list[_Access]:
+    accesses = _Accesses(location)
+    for expression in expressions:
+        accesses.visit(expression)
+    return accesses.found
+
+
+class _Accesses:
+    """Collects the uses of tiles in expressions: those in an index before the one it is of."""
+
+    def __init__(self, location: SourceLocation | None) -> None:
+        self.found: list[_Access] = []
+        self._location = location
+        self._guards: tuple[Any, ...] = ()
+
+    def visit(self, expression: Any) -> None:
+        tvm_ffi.structural_mutate(
+            expression,
+            [
+                ((tirx.And, tirx.Or), self._short_circuit),
+                (tirx.Select, self._select),
+                (tirx.Let, self._let),
+                (ir.Call, self._call),
+                (ir.TensorLoad, self._load),
+                (ir.TensorRegion, self._region),
+            ],
+        )
+
+    def _under(self, condition: Any, node: Any, mutator: Any) -> None:
+        outer, self._guards = self._guards, (*self._guards, condition)
+        mutator.mutate(node)
+        self._guards = outer
+
+    def _short_circuit(self, node: Any, mutator: Any) -> Any:
+        mutator.mutate(node.a)
+        condition = node.a if isinstance(node, tirx.And) else tirx.Not(node.a)
+        self._under(condition, node.b, mutator)
+        return node
+
+    def _select(self, node: tirx.Select, mutator: Any) -> Any:
+        self._cases(node.condition, node.true_value, node.false_value, mutator)
+        return node
+
+    def _cases(self, condition: Any, true_value: Any, false_value: Any, mutator: Any) -> None:
+        mutator.mutate(condition)
+        self._under(condition, true_value, mutator)
+        self._under(tirx.Not(condition), false_value, mutator)
+
+    def _let(self, node: tirx.Let, mutator: Any) -> Any:
+        mutator.mutate(node.value)
+        mutator.mutate(substitute(node.body, {node.var: node.value}))
+        return node
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        if is_if_then_else(call):
+            condition, true_value, false_value = call.args
+            self._cases(condition, true_value, false_value, mutator)
+        elif isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of":
+            for index in getattr(call.args[0], "indices", ()):
+                mutator.mutate(index)  # the element's address, which is not used yet
+        else:
+            mutator.default_mutate(call)
+        return call
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        mutator.default_mutate(load)
+        self._note(load.source, load.indices, [_last(index) for index in load.indices], load)
+        return load
+
+    def _region(self, region: ir.TensorRegion, mutator: Any) -> Any:
+        mutator.default_mutate(region)
+        outer = self._guards  # a region without elements lies nowhere
+        self._guards += tuple(r.extent > 0 for r in region.region if constant(r.extent) is None)
+        high = [r.min + r.extent - 1 for r in region.region]
+        self._note(region.source, [r.min for r in region.region], high, region)
+        self._guards = outer
+        return region
+
+    def _note(self, buffer: ir.Var, low: Iterable[Any], high: list[Any], node: Any) -> None:
+        if buffer.ty.storage_scope != "global":
+            first = [_first(index) for index in low]
+            location = location_of(node) or self._location
+            self.found.append(_Access(buffer, first, high, self._guards, location))
+
+
+def _first(index: Any) -> Any:
+    return index.base if isinstance(index, tirx.Ramp) else index
+
+
+def _last(index: Any) -> Any:
+    if isinstance(index, tirx.Ramp):
+        return index.base + (index.lanes - 1) * index.stride
+    return index

@@ -1,0 +1,164 @@
+"""InterchangeLoopsOnCpu: the iterations of T.Parallel go through a serial loop side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.uniformity import has_effect
+from tvmtile.ir.extents import linear_in
+from tvmtile.ir.kernels import flattened, prim_func_pass
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains, seq, with_children, with_fresh_variables
+
+__all__ = ["InterchangeLoopsOnCpu"]
+
+_FEWEST = 8
+"""Iterations that are worth a vector."""
+
+
+@prim_func_pass("InterchangeLoopsOnCpu")
+def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Move the innermost loop of T.Parallel into the serial loops of its body.
+
+    An iteration that sums in a serial loop, as a product of matrices written by hand does, is a chain
+    of additions that LLVM can't vectorise. With the loops interchanged, neighbouring iterations add
+    to neighbouring elements. What stands beside the serial loop gets a loop of its own.
+
+    Each element sees the same operations in the same order, because every element that is stored
+    belongs to one iteration: all accesses to its buffer have the same last index, which grows by one
+    with the iteration and with nothing else in it. Where that is not so, or where an access strides
+    over memory, nothing changes.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32"), B: T.Buffer((8, 64), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            C = T.alloc_buffer((64,), "float32", scope="local.fragment")
+            for j in T.parallel(64):
+                C[j] = T.float32(0)
+                for k in range(8):
+                    C[j] = C[j] + A[k] * B[k, j]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32"), B: T.Buffer((8, 64), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            C = T.alloc_buffer((64,), "float32", scope="local.fragment")
+            for j in range(64):
+                C[j] = T.float32(0)
+            for k in range(8):
+                for j in range(64):
+                    C[j] = C[j] + A[k] * B[k, j]
+    ```
+    """
+    del context
+    views: set[ir.Var] = set()
+    tvm_ffi.structural_walk(func.body, (tirx.DeclBuffer, lambda view: _note(view, views)))
+
+    def interchange(loop: tirx.For) -> tirx.Stmt:
+        return _distributed(loop, loop.body) if _is_legal(loop, views) else loop
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, interchange)))
+
+
+def _note(view: tirx.DeclBuffer, views: set[ir.Var]) -> None:
+    """Remember a buffer, and what it looks at, as two names of one memory."""
+    views.add(view.buffer)
+    tvm_ffi.structural_walk(view.data, (ir.Var, views.add))
+
+
+def _is_legal(loop: tirx.For, views: set[ir.Var]) -> bool:
+    extent = constant(loop.extent)
+    if loop.kind != tirx.ForKind.PARALLEL or (extent is not None and extent < _FEWEST):
+        return False
+    if not any(isinstance(stmt, tirx.For) for stmt in flattened(loop.body)):
+        return False
+    if not _is_plain(loop.body, loop.loop_var) or has_effect(loop.body):
+        return False
+    accesses: dict[ir.Var, list[Any]] = {}
+    stored: set[ir.Var] = set()
+
+    def load(node: ir.TensorLoad) -> None:
+        accesses.setdefault(node.source, []).append(node.indices)
+
+    def store(node: tirx.BufferStore) -> None:
+        accesses.setdefault(node.buffer, []).append(node.indices)
+        stored.add(node.buffer)
+
+    tvm_ffi.structural_walk(loop.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    inner: list[ir.Var] = []
+    tvm_ffi.structural_walk(loop.body, (tirx.For, lambda inside: inner.append(inside.loop_var)))
+    if stored & views or not all(_is_owned(accesses[b], loop.loop_var, inner) for b in stored):
+        return False
+    return all(_is_contiguous(i, loop.loop_var) for found in accesses.values() for i in found)
+
+
+def _is_plain(stmt: tirx.Stmt, var: ir.Var) -> bool:
+    """Tell whether a statement is made of stores, and of serial loops that are alike for all."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return all(_is_plain(child, var) for child in stmt.seq)
+    if isinstance(stmt, tirx.For):
+        bounds = [stmt.min, stmt.extent]
+        depends = contains(bounds, (ir.Var, ir.TensorLoad), lambda node: _varies(node, var))
+        return stmt.kind == tirx.ForKind.SERIAL and not depends and _is_plain(stmt.body, var)
+    return isinstance(stmt, tirx.BufferStore)
+
+
+def _varies(node: Any, var: ir.Var) -> bool:
+    return isinstance(node, ir.TensorLoad) or node.same_as(var)
+
+
+def _is_owned(accesses: list[Any], var: ir.Var, inner: list[ir.Var]) -> bool:
+    """Tell whether all accesses share their last index, and it alone tells the iteration."""
+    first = accesses[0][-1]
+    if _step(first, var) != 1 or contains(first, ir.Var, lambda used: used in inner):
+        return False
+    return all(tvm_ffi.structural_equal(indices[-1], first) for indices in accesses)
+
+
+def _is_contiguous(indices: Any, var: ir.Var) -> bool:
+    """Tell whether the next iteration accesses the same element, or the next one."""
+    *outer, last = indices
+    fixed = not any(contains(index, ir.Var, var.same_as) for index in outer)
+    return fixed and _step(last, var) in (0, 1)
+
+
+def _step(index: Any, var: ir.Var) -> int | None:
+    """By how much an index grows with the iteration; None where that is not one number."""
+    if not contains(index, ir.Var, var.same_as):
+        return 0
+    if contains(index, (ir.TensorLoad, ir.Call, tirx.Ramp), lambda _: True):
+        return None
+    linear = linear_in(index, var)
+    return None if linear is None else linear[0]
+
+
+def _distributed(loop: tirx.For, body: tirx.Stmt) -> tirx.Stmt:
+    """The loop around each of the statements, inside of the serial ones."""
+    parts: list[tirx.Stmt] = []
+    together: list[tirx.Stmt] = []
+
+    def close() -> None:
+        if together:
+            around = with_children(
+                loop, body=seq(together), kind=tirx.ForKind.SERIAL, annotations={}
+            )
+            parts.append(with_fresh_variables(around))
+            together.clear()
+
+    for stmt in flattened(body):
+        if isinstance(stmt, tirx.For):
+            close()
+            parts.append(with_children(stmt, body=_distributed(loop, stmt.body)))
+        else:
+            together.append(stmt)
+    close()
+    return seq(parts)

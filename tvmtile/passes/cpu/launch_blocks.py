@@ -1,0 +1,213 @@
+"""LaunchBlocksOnCpu: the grid of a kernel becomes one parallel loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.codegen.once import once
+from tvmtile.errors import NestingError, SourceLocation
+from tvmtile.ir.divisions import is_division, rounded_to_zero
+from tvmtile.ir.kernels import (
+    Launch,
+    flattened,
+    is_grid_barrier,
+    leaves_loop,
+    prim_func_pass,
+    statements_of,
+    with_kernels,
+    with_statements,
+)
+from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq
+from tvmtile.ir.spans import location_of
+from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
+from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
+from tvmtile.passes.cpu.threads.runs import emit_runs
+
+__all__ = ["LaunchBlocksOnCpu"]
+
+
+@prim_func_pass("LaunchBlocksOnCpu")
+def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
+
+    TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
+    Threads have been dealt with by SerializeThreads. An index that is a division by a dynamic extent is
+    computed where it has its name. With `tvmtile.check_indices` the blocks run one after the other, so
+    that an error comes as it is raised, not as text from a thread of the pool.
+
+    A kernel with `T.sync_grid` becomes several loops over the blocks, one for what is between two
+    barriers; loops and branches around a barrier stay outside of them. A tile that lives across a
+    barrier becomes an array of those of all blocks.
+
+    Raises
+    ------
+    NestingError
+        If some blocks come to a barrier for the grid and others don't.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for by in T.thread_binding(2, thread="blockIdx.y"):
+                for i in range(8):
+                    A[by * 32 + i, bx] = T.float32(0)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 32), "float32")):
+        for block in T.parallel(8):
+            bx: T.let[T.int32] = block % 4
+            by: T.let[T.int32] = block // 4
+            for i in range(8):
+                A[by * 32 + i, bx] = T.float32(0)
+    ```
+    """
+    del context
+    stops = func.attrs is not None and func.attrs.get(CHECK_INDICES, False)
+    kind = tirx.ForKind.SERIAL if stops else tirx.ForKind.PARALLEL
+
+    def launched(kernel: tirx.For) -> tirx.Stmt:
+        if contains(kernel, tirx.Evaluate, is_grid_barrier):
+            return _phases(_Grid(kernel), kind)
+        return _loop_over_blocks(Launch(kernel), kind)
+
+    return with_kernels(func, launched)
+
+
+def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.Stmt:
+    total: Any = tirx.const(1, "int32")
+    for axis in launch.blocks:
+        total = total * axis.extent
+    block = tirx.Var("block", "int32")
+    rest: Any = block
+    bindings: list[tirx.Stmt] = []
+    for position, axis in enumerate(launch.blocks):
+        last = position == len(launch.blocks) - 1
+        index = rest if last else _kept(tirx.floormod(rest, axis.extent))
+        bindings.append(tirx.Bind(axis.loop_var, index))
+        rest = _kept(tirx.floordiv(rest, axis.extent))
+    return for_loop(block, total, seq([*bindings, launch.body]), kind)
+
+
+def _kept(index: Any) -> Any:
+    """A division that is computed once, where it is one by a dynamic extent."""
+    if not is_division(index):
+        return index
+    return tirx.max(once(rounded_to_zero(index)), tirx.const(0, "int32"))
+
+
+# Blocks that wait for each other ---------------------------------------------------------------------
+
+
+class _Grid(Launch):
+    """The blocks of a grid as the threads of one block: what is between two barriers is a run."""
+
+    def __init__(self, loop: tirx.For) -> None:
+        super().__init__(loop)
+        self.threads = self.blocks
+
+    @property
+    def num_threads(self) -> Any:
+        """Blocks of the grid, which may be known at run time only."""
+        count: Any = tirx.const(1, "int32")
+        for axis in self.blocks:
+            count = count * axis.extent
+        return count
+
+
+def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
+    """Loops over all blocks, one for what is between two barriers."""
+    variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
+    own: set[ir.Var] = set()
+    tvm_ffi.structural_walk(grid.body, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+    plan = Plan(_Phases(variance, own).cut(grid.body), variance)
+    return emit_runs(plan, grid, scope="global", kind=kind)
+
+
+class _Phases:
+    """Cuts a block's body at its barriers for the grid.
+
+    Parameters
+    ----------
+    variance : ThreadVariance
+        What differs from block to block, memory apart.
+    own : set of Var
+        The memory of a block.
+    """
+
+    def __init__(self, variance: ThreadVariance, own: set[ir.Var]) -> None:
+        self._variance = variance
+        self._own = own
+        self._bound: set[ir.Var] = set()  # to what a run has computed
+
+    def cut(self, body: tirx.Stmt) -> list[Item]:
+        items: list[Item] = []
+        run = Run()  # the last item, once it holds a statement
+        for stmt in flattened(body):
+            if is_grid_barrier(stmt):
+                run = Run()
+            elif contains(stmt, tirx.Evaluate, is_grid_barrier):
+                items.append(self._nested(stmt))
+                run = Run()
+            elif (declared := self._declared(stmt)) is not None:
+                items.insert(len(items) - bool(run.statements), declared)
+            else:
+                if not run.statements:
+                    items.append(run)
+                run.statements.append(stmt)
+        return items
+
+    def _declared(self, stmt: tirx.Stmt) -> Item | None:
+        """What a run may find outside of it: memory, and names of what is the same for all blocks."""
+        if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
+            is_own = self._variance.root(stmt.buffer) in self._own
+            return Private(stmt) if is_own else Once(stmt)
+        if not isinstance(stmt, tirx.Bind):
+            return None
+        if self._differs(stmt.value) or not reads_no_memory(stmt.value):
+            self._bound.add(stmt.var)
+            return None
+        return Once(stmt)
+
+    def _nested(self, stmt: tirx.Stmt) -> Nested:
+        bounds = {
+            tirx.For: ("min", "extent"),
+            tirx.While: ("condition",),
+            tirx.IfThenElse: ("condition",),
+        }.get(type(stmt), ())
+        if leaves_loop(stmt) or any(self._differs(getattr(stmt, name)) for name in bounds):
+            raise NestingError(
+                "T.sync_grid stands where some blocks may come and others not",
+                help="all blocks must come to it equally often: move it out of the branch or the loop "
+                "that depends on the block or on what a block has computed",
+                location=_location_of_barrier(stmt),
+            )
+        bodies = [self.cut(child) for child in statements_of(stmt)]
+        return Nested(bodies, lambda bodies: with_statements(stmt, bodies))
+
+    def _differs(self, expression: Any) -> bool:
+        return self._variance.differs(expression) or contains(
+            expression,
+            ir.Var,
+            lambda var: var in self._bound or self._variance.root(var) in self._own,
+        )
+
+
+def _location_of_barrier(stmt: tirx.Stmt) -> SourceLocation | None:
+    found: list[SourceLocation | None] = []
+
+    def note(node: tirx.Evaluate) -> None:
+        if is_grid_barrier(node):
+            found.append(location_of(node.value))
+
+    tvm_ffi.structural_walk(stmt, (tirx.Evaluate, note))
+    return found[0]

@@ -1,0 +1,71 @@
+"""LowerExtremaOnCpu: the larger or the smaller of two floats is a number, if one of them is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.ir.kernels import prim_func_pass
+
+__all__ = ["LowerExtremaOnCpu"]
+
+_INTRINSICS = {tirx.Max: "llvm.maxnum", tirx.Min: "llvm.minnum"}
+
+
+@prim_func_pass("LowerExtremaOnCpu")
+def LowerExtremaOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Compute `T.max` and `T.min` of floats as IEEE's maxNum and minNum, as GPUs do.
+
+    TVM's code for LLVM gives the second operand where either is NaN. That is right if the second one
+    is a constant. Narrower floats are compared as float32.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                A[i] = T.max(T.float32(0), A[i])
+                B[i] = T.min(A[i], B[i])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                A[i] = T.max(A[i], T.float32(0))
+                B[i] = T.call_llvm_pure_intrin("float32", "llvm.minnum.f32", A[i], B[i])
+    ```
+    """
+    del context
+    return func.with_body(tvm_ffi.structural_map(func.body, (tuple(_INTRINSICS), _lower)))
+
+
+def _lower(node: Any) -> Any:
+    dtype = str(node.ty.dtype)
+    if "float" not in dtype or _is_number(node.b):
+        return node
+    if _is_number(node.a):
+        return type(node)(node.b, node.a)
+    kind, _, lanes = dtype.partition("x")
+    bits = "64" if kind == "float64" else "32"
+    wide = dtype if kind == "float64" else f"float32x{lanes}" if lanes else "float32"
+    operands = [x if wide == dtype else tirx.Cast(wide, x) for x in (node.a, node.b)]
+    name = f"{_INTRINSICS[type(node)]}.{f'v{lanes}' if lanes else ''}f{bits}"
+    result: ir.Expr = tirx.call_llvm_pure_intrin(wide, name, *operands)
+    return result if wide == dtype else tirx.Cast(dtype, result)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, tirx.Cast | tirx.Broadcast):
+        return _is_number(value.value)
+    return isinstance(value, tirx.IntImm) or (
+        isinstance(value, tirx.FloatImm) and not math.isnan(value.value)
+    )

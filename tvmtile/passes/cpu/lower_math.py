@@ -1,0 +1,92 @@
+"""LowerMathOnCpu: elementary functions become arithmetic that vectorises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.codegen.cpu_math import exp2_float32, exp_float32
+from tvmtile.codegen.float_functions import NAMES
+from tvmtile.ir.kernels import prim_func_pass
+
+__all__ = ["LowerMathOnCpu"]
+
+_FLOAT32 = {"tirx.exp": exp_float32, "tirx.exp2": exp2_float32}
+_NARROW = ("float16", "bfloat16")
+# In the C library, and TVM has no rule for them or none for float16.
+_IN_LIBRARY = {"tirx.fmod": {"float32": "fmodf", "float64": "fmod"}}
+_FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "log1p", "tanh")}
+
+
+@prim_func_pass("LowerMathOnCpu")
+def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Write out `exp` and `exp2` of 32-bit and narrower floats (see `tvmtile.codegen.cpu_math`).
+
+    As calls of the C library they would keep LLVM from vectorising the loop around them. Functions of
+    narrower floats are computed in float32 and rounded once; the C library has none of them. `fmod`,
+    for which TVM has no rule, is a call of that library. The rest is left to TVM.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(32):
+                A[i] = T.exp2(A[i])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(32):
+                x = T.float32()
+                t = T.float32()
+                e = T.int32()
+                n = T.float32()
+                r = T.float32()
+                h = T.int32()
+                A[i] = T.Let(T.Let(T.Let(T.Let(T.Let(T.Let(
+                    (((((T.float32(0.0013814539415761828)
+                    * r + T.float32(0.0083687454462051392))
+                    * r + T.float32(0.041668388992547989))
+                    * r + T.float32(0.1666652113199234))
+                    * r + T.float32(0.49999994039535522))
+                    * (r * r) + r + T.float32(1))
+                    * T.reinterpret("float32", h + 127 << 23)
+                    * T.reinterpret("float32", e - h + 127 << 23),
+                    where={h: e >> 1}),
+                    where={r: (x - n) * T.float32(0.69314718055994529)}),
+                    where={n: T.Cast("float32", e)}),
+                    where={e: T.reinterpret("int32", t) - 1262485504}),
+                    where={t: x + T.float32(12582912.0)}),
+                    where={x: T.min(T.float32(129.0), T.max(T.float32(-151.0), A[i]))})
+    ```
+    """
+    del context
+    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, _lower)))
+
+
+def _lower(call: ir.Call) -> Any:
+    name = call.op.name if isinstance(call.op, ir.Op) else ""
+    if name not in _FUNCTIONS:
+        return call
+    dtype = str(call.ty.dtype)
+    if dtype not in _NARROW:
+        return _computed(call, name, dtype)
+    wide = [tirx.Cast("float32", arg) for arg in call.args]
+    widened = ir.Call(call.op, wide, attrs=call.attrs, span=call.span, ret_ty="float32")
+    return tirx.Cast(dtype, _computed(widened, name, "float32"))
+
+
+def _computed(call: ir.Call, name: str, dtype: str) -> Any:
+    if name in _FLOAT32 and dtype == "float32":
+        return _FLOAT32[name](*call.args)
+    function = _IN_LIBRARY.get(name, {}).get(dtype)
+    return call if function is None else T.call_pure_extern(dtype, function, *call.args)

@@ -1,0 +1,111 @@
+"""LowerParallelOnCpu: elementwise loops become loops of the CPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import ScopedRewriter, with_children
+from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
+
+__all__ = ["LowerParallelOnCpu"]
+
+
+@prim_func_pass("LowerParallelOnCpu")
+def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    r"""Run the iterations of elementwise nests one after the other.
+
+    LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. So
+    a vector of the user's is an unrolled loop. The parallelism of a CPU is that of the blocks. A
+    pipelined loop is a loop here.
+
+    LLVM would unroll the outer loops of a large nest, a copy of 16 x 64 elements to a megabyte of code,
+    so it is not told their extents. The innermost loop is the one that becomes vectors.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for k in T.serial(4, annotations={"tvmtile.num_stages": 2}):
+                for i in T.parallel(8):
+                    for j in T.parallel(64):
+                        A[k * 8 + i, j] = T.float32(1)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float32")):
+        with T.attr(
+            T.int32(0),
+            "pragma_import_llvm",
+            "define i32 @tvmtile_zero_int32() alwaysinline {\n"
+            '  %result = call i32 asm "", "=r,0"(i32 0)\n  ret i32 %result\n}\n',
+        ):
+            for bx in T.thread_binding(
+                1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}
+            ):
+                zero: T.let = T.call_extern("int32", "tvmtile_zero_int32")
+                for k in range(4):
+                    for i in range(zero + 8):
+                        for j in range(64):
+                            A[k * 8 + i, j] = T.float32(1)
+    ```
+    """
+    del context
+    return with_unknown_zeros(func, lambda body, zeros: _Lower(zeros).rewrite(body))
+
+
+_UNROLLED = 128
+"""Iterations of a nest that may all be unrolled."""
+
+
+class _Lower(ScopedRewriter):
+    def __init__(self, zeros: Zeros) -> None:
+        super().__init__()
+        self._zeros = zeros
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        result = super().visit_for(loop)
+        if result.kind == tirx.ForKind.PARALLEL:
+            extent = self._extent(loop)
+            return with_children(result, extent=extent, kind=tirx.ForKind.SERIAL, annotations={})
+        if result.kind == tirx.ForKind.VECTORIZED:
+            is_known = constant(result.extent) is not None
+            kind = tirx.ForKind.UNROLLED if is_known else tirx.ForKind.SERIAL
+            return with_children(result, kind=kind, annotations={})
+        # What asked for a pipeline has done its work: ordinary TIR has no notes of ours.
+        notes = {key: note for key, note in result.annotations.items() if not _is_ours(key)}
+        if len(notes) == len(result.annotations):
+            return result
+        return with_children(result, annotations=notes)
+
+    def _extent(self, loop: tirx.For) -> Any:
+        """The extent of a loop of a nest; LLVM may know that of the innermost one."""
+        is_large = _is_parallel(loop.body) and _iterations(loop) > _UNROLLED
+        if not is_large or constant(loop.extent) is None:
+            return loop.extent
+        return self._zeros.of(str(loop.extent.ty.dtype)) + loop.extent
+
+
+def _is_parallel(stmt: tirx.Stmt) -> bool:
+    return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
+
+
+def _iterations(stmt: tirx.Stmt) -> float:
+    """How many iterations a nest has; of a dynamic extent, no end of them."""
+    if not _is_parallel(stmt):
+        return 1
+    extent = constant(stmt.extent)
+    return math.inf if extent is None else extent * _iterations(stmt.body)
+
+
+def _is_ours(annotation: str) -> bool:
+    return annotation.startswith("tvmtile.")

@@ -1,0 +1,100 @@
+"""SerializeThreads: a CPU runs the threads of a block one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import substitute, with_children
+from tvmtile.passes.cpu.threads.plan import plan_threads
+from tvmtile.passes.cpu.threads.runs import emit_runs
+
+__all__ = ["SerializeThreads"]
+
+
+@prim_func_pass("SerializeThreads")
+def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Remove the thread loops of a kernel; what is written by thread index gets loops over threads.
+
+    A tile program describes the work of a block, and most programs never name a thread: their body
+    stays as it is. Where one does, the meaning is that of a GPU: all threads go through the body
+    together, and a barrier separates what is before it from what is after it. So the body is cut into
+    runs of statements that need no barrier, and each run becomes a loop over the threads (this is loop
+    fission, as in MCUDA and POCL). Cuts lie
+
+    - at `T.sync_threads()`;
+    - at a tile operator or a `T.Parallel`, which is the work of the whole block and is done once, and
+      at any other statement that is the same for all threads;
+    - where a thread may read from a shared tile what another one wrote before, or may overwrite what
+      another one still reads: a barrier is understood there, which on a GPU the compiler puts in.
+
+    A loop or a branch with a cut inside stays outside of the loops over threads; the condition of a
+    branch that differs between threads is then kept per thread, and a loop whose bounds differ is
+    stepped through by all threads together, each as often as its own bounds say. A private array
+    (`T.alloc_local`, `T.alloc_var`) that lives across a cut gets an element for each thread; a value
+    bound before a cut is computed again, or kept if it was read from memory. Shuffles and reductions
+    over threads go through a shared array.
+
+    The pass comes before LowerTileOp because a tile operator is still one statement there, which is
+    what tells the work of a block from that of a thread. An operator on a private array, such as
+    `T.clear` of one, is the work of a thread. The index of the only thread along an axis is 0, on which
+    nothing depends.
+
+    Raises
+    ------
+    NestingError
+        If a barrier or a tile operator stands where some threads come and others don't. Tile operators
+        may stand in a branch that depends on nothing but the index of the thread: its threads do the
+        work.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+                own = T.alloc_buffer((2,), "float32", scope="local")
+                place: T.let[T.int32] = bx * 32 + tx
+                own[0] = A[place] * T.float32(2)
+                tile[tx] = own[0]
+                T.evaluate(T.tvm_storage_sync("shared"))
+                own[1] = tile[31 - tx]
+                C[place] = own[0] + own[1]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+            own = T.alloc_buffer((64,), "float32", scope="local")
+            for tx in range(32):
+                place: T.let[T.int32] = bx * 32 + tx
+                own[tx * 2] = A[place] * T.float32(2)
+                tile[tx] = own[tx * 2]
+            for tx in range(32):
+                place: T.let[T.int32] = bx * 32 + tx
+                own[tx * 2 + 1] = tile[31 - tx]
+                C[place] = own[tx * 2] + own[tx * 2 + 1]
+    ```
+    """
+    del context
+
+    def serialize(kernel: tirx.For) -> tirx.Stmt:
+        launch = Launch(kernel)
+        alone = [loop for loop in launch.threads if constant(loop.extent) == 1]
+        zero = {loop.loop_var: tirx.const(0, str(loop.loop_var.ty.dtype)) for loop in alone}
+        launch.body = substitute(launch.body, zero)
+        body = emit_runs(plan_threads(launch), launch)
+        for block in reversed(launch.blocks):
+            body = with_children(block, body=body)
+        return body
+
+    return with_kernels(func, serialize)

@@ -1,0 +1,53 @@
+"""ShortCircuitOnCpu: `and` and `or` look at their right side only where the left one leaves it open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.rewriting import contains
+
+__all__ = ["ShortCircuitOnCpu"]
+
+
+@prim_func_pass("ShortCircuitOnCpu")
+def ShortCircuitOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make branches of `and` and `or` whose right side loads an element.
+
+    TVM's generator for LLVM computes both sides. The left one may be what keeps the index of the right
+    one inside, as in Python, CUDA and Metal.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32"), P: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            if P[bx] < 8 and A[P[bx]] > T.float32(3):
+                A[bx] = T.float32(0)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32"), P: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            if T.if_then_else(P[bx] < 8, A[P[bx]] > T.float32(3), T.bool(False)):
+                A[bx] = T.float32(0)
+    ```
+    """
+    del context
+
+    def visit(node: Any, mutator: Any) -> Any:
+        result = mutator.default_mutate(node)
+        if int(result.ty.dtype.lanes) > 1 or not contains(result.b, ir.TensorLoad, lambda _: True):
+            return result
+        if isinstance(result, tirx.And):
+            return tirx.if_then_else(result.a, result.b, tirx.const(False, "bool"))
+        return tirx.if_then_else(result.a, tirx.const(True, "bool"), result.b)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [((tirx.And, tirx.Or), visit)]))

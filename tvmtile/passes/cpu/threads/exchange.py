@@ -1,0 +1,236 @@
+"""Values that the threads of a block exchange: shuffles and reductions over threads.
+
+They become shared arrays with one element a thread: every thread writes its value, then reads those of
+others. What separates the two is for SerializeThreads to see to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.errors import NestingError
+from tvmtile.frontend.dtypes import DType, cast
+from tvmtile.ir.kernels import Launch
+from tvmtile.ir.rewriting import contains, for_loop, is_extern_call, seq, substitute
+from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import WARP_SIZE
+
+__all__ = ["Exchanged", "exchange_values"]
+
+_REDUCE_SCOPE = "reduce_scope"
+_LAZY = "prim.if_then_else"
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """A body without shuffles and reductions over threads.
+
+    Attributes
+    ----------
+    body : Stmt
+        What a block does.
+    buffers : frozenset of Var
+        The shared arrays through which threads exchange values.
+    """
+
+    body: tirx.Stmt
+    buffers: frozenset[ir.Var]
+
+
+def exchange_values(launch: Launch) -> Exchanged:
+    """Replace the shuffles and the reductions over threads in a block's body.
+
+    Raises
+    ------
+    NestingError
+        If one of them stands where its operand would not be evaluated by every thread.
+    """
+    rewriter = _Exchange(launch)
+    return Exchanged(rewriter.rewrite(launch.body), frozenset(rewriter.buffers))
+
+
+# The lane of its group that a thread reads, given its own lane, the shuffle's operand and the width of
+# the groups; outside of the group there is none.
+_SOURCES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "tirx.tvm_warp_shuffle": lambda _, source, width: tirx.floormod(source, width),
+    "tirx.tvm_warp_shuffle_up": lambda lane, delta, _: lane - delta,
+    "tirx.tvm_warp_shuffle_down": lambda lane, delta, _: lane + delta,
+    "tirx.tvm_warp_shuffle_xor": lambda lane, mask, _: lane ^ mask,
+}
+
+
+_MATCH = "__match_any_sync"
+
+
+def _is_exchange(call: ir.Call) -> bool:
+    return _is_match(call) or (isinstance(call.op, ir.Op) and call.op.name in _SOURCES)
+
+
+def _is_match(call: ir.Call) -> bool:
+    """Tell whether CUDA's function is called by name: which lanes have the value of a thread."""
+    return is_extern_call(call) and str(call.args[0].value) == _MATCH
+
+
+class _Exchange:
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self.buffers: list[ir.Var] = []
+
+    def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
+        leaves = (tirx.Bind, tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt)
+        return tvm_ffi.structural_mutate(
+            body,
+            [
+                (leaves, lambda stmt, _: self._with_exchanges(stmt, lambda e: e)),
+                (tirx.IfThenElse, self._visit_if),
+                (tirx.For, self._visit_for),
+                (tirx.While, self._visit_while),
+                (tirx.AttrStmt, self._visit_attribute),
+            ],
+        )
+
+    def _visit_if(self, branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
+        then_case = mutator.mutate(branch.then_case)
+        else_case = None if branch.else_case is None else mutator.mutate(branch.else_case)
+        return self._with_exchanges(
+            branch.condition,
+            lambda condition: tirx.IfThenElse(condition, then_case, else_case, branch.span),
+        )
+
+    def _visit_for(self, loop: tirx.For, mutator: Any) -> tirx.Stmt:
+        if contains((loop.min, loop.extent), ir.Call, _is_exchange):
+            raise _misplaced(loop, "the bounds of a loop")
+        return mutator.default_mutate(loop)
+
+    def _visit_while(self, loop: tirx.While, mutator: Any) -> tirx.Stmt:
+        if contains(loop.condition, ir.Call, _is_exchange):
+            raise _misplaced(loop, "the condition of a `while`")
+        return mutator.default_mutate(loop)
+
+    def _visit_attribute(self, attribute: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        if attribute.attr_key != _REDUCE_SCOPE:
+            return mutator.default_mutate(attribute)
+        return self._reduction(attribute.node, attribute.body.value)
+
+    # Shuffles ----------------------------------------------------------------------------------
+
+    def _with_exchanges(self, node: Any, rebuild: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+        if not contains(node, ir.Call, _is_exchange):
+            return rebuild(node)
+        before: list[tirx.Stmt] = []
+
+        def visit(call: ir.Call, mutator: Any) -> Any:
+            if isinstance(call.op, ir.Op) and call.op.name == _LAZY:
+                if contains(list(call.args[1:]), ir.Call, _is_exchange):
+                    raise _misplaced(call, "one side of a conditional expression")
+                return mutator.default_mutate(call)
+            if not _is_exchange(call):
+                return mutator.default_mutate(call)
+            if _is_match(call):
+                mask, value = (mutator.mutate(arg) for arg in call.args[1:])
+                statements, lanes = self._published(value)
+                before.extend(statements)
+                return cast(self._equal_lanes(lanes) & cast(mask, DType("uint32")), DType(call.ty))
+            _, value, operand, width, _ = [mutator.mutate(arg) for arg in call.args]
+            statements, lanes = self._published(value)
+            before.extend(statements)
+            return self._partner(call.op.name, lanes, operand, width)
+
+        after = rebuild(tvm_ffi.structural_mutate(node, [(ir.Call, visit)]))
+        return seq([*before, after])
+
+    def _published(self, value: Any) -> tuple[list[tirx.Stmt], ir.Var]:
+        """Every thread writes its value into an element of a new shared array."""
+        lanes = tirx.decl_buffer(
+            (self._launch.num_threads,), str(value.ty.dtype), name="lanes", scope="shared"
+        )
+        self.buffers.append(lanes)
+        store = tirx.BufferStore(lanes, value, [self._launch.thread_index])
+        return [tirx.AllocBuffer(lanes), store], lanes
+
+    def _partner(self, name: str, lanes: ir.Var, operand: Any, width: Any) -> Any:
+        thread = self._launch.thread_index
+        lane = tirx.floormod(thread, width)
+        source = _SOURCES[name](lane, cast(operand, DType("int32")), width)
+        partner = thread - lane + source
+        # In place of a lane outside of the group, or of the block, a thread reads its own.
+        present = tirx.all(source >= 0, source < width, partner < self._launch.num_threads)
+        return tirx.BufferLoad(lanes, [tirx.Select(present, partner, thread)])
+
+    def _equal_lanes(self, lanes: ir.Var) -> Any:
+        """A bit for each lane of a thread's warp whose value is that of the thread."""
+        thread = self._launch.thread_index
+        first, last = thread - tirx.floormod(thread, WARP_SIZE), self._launch.num_threads - 1
+        own, found = tirx.BufferLoad(lanes, [thread]), tirx.const(0, "uint32")
+        for lane in range(WARP_SIZE):
+            other = tirx.BufferLoad(lanes, [tirx.min(first + lane, last)])
+            same = tirx.all(first + lane <= last, other == own)
+            bit = tirx.const(1 << lane, "uint32")
+            found = found | tirx.Select(same, bit, tirx.const(0, "uint32"))
+        return found
+
+    # Reductions --------------------------------------------------------------------------------
+
+    def _reduction(self, reducer: tirx.CommReducer, call: ir.Call) -> tirx.Stmt:
+        """`tvm_thread_allreduce(size, values..., condition, results..., threads...)`."""
+        count = len(reducer.result)
+        values, condition = call.args[1 : 1 + count], call.args[1 + count]
+        results = call.args[2 + count : 2 + 2 * count]
+        axes = [axis for axis in call.args[2 + 2 * count :] if isinstance(axis, ir.Var)]
+        statements: list[tirx.Stmt] = []
+        lanes: list[ir.Var] = []
+        for value, identity in zip(values, reducer.identity_element, strict=True):
+            published, buffer = self._published(tirx.if_then_else(condition, value, identity))
+            statements += published
+            lanes.append(buffer)
+        statements += [
+            tirx.BufferStore(result.source, identity, result.indices)
+            for result, identity in zip(results, reducer.identity_element, strict=True)
+        ]
+        statements.append(self._combination(reducer, lanes, results, axes))
+        return seq(statements)
+
+    def _combination(
+        self,
+        reducer: tirx.CommReducer,
+        lanes: Sequence[ir.Var],
+        results: Sequence[ir.TensorLoad],
+        axes: Sequence[ir.Var],
+    ) -> tirx.Stmt:
+        others = {axis: tirx.Var(f"other_{axis.name}", "int32") for axis in axes}
+        index = substitute(self._launch.thread_index, others)
+        operands: dict[ir.Var, Any] = dict(zip(reducer.lhs, results, strict=True))
+        operands |= {
+            var: tirx.BufferLoad(buffer, [index])
+            for var, buffer in zip(reducer.rhs, lanes, strict=True)
+        }
+        # All results are computed before the first one is stored: each may depend on all.
+        combined = [
+            (tirx.Var("combined", str(value.ty.dtype)), substitute(value, operands))
+            for value in reducer.result
+        ]
+        body = seq(
+            [
+                *(tirx.Bind(var, value) for var, value in combined),
+                *(
+                    tirx.BufferStore(result.source, var, result.indices)
+                    for result, (var, _) in zip(results, combined, strict=True)
+                ),
+            ]
+        )
+        for axis in axes:
+            body = for_loop(others[axis], self._launch.extent_of(axis), body)
+        return body
+
+
+def _misplaced(node: Any, place: str) -> NestingError:
+    return NestingError(
+        f"a value is exchanged between threads in {place}",
+        help="exchange it in a statement of its own, `value = T.shfl_...(...)`, before",
+        location=location_of(node),
+    )

@@ -1,0 +1,511 @@
+"""Where a block's body is cut, so that its threads can run one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
+
+from tvmtile.analysis.uniformity import (
+    ThreadVariance,
+    has_effect,
+    is_parallel,
+    is_private,
+)
+from tvmtile.errors import NestingError, SourceLocation
+from tvmtile.ir.annotations import ARRIVE_COUNT
+from tvmtile.ir.kernels import (
+    Launch,
+    flattened,
+    is_barrier,
+    is_grid_barrier,
+    is_loop_exit,
+    leaves_loop,
+    statements_of,
+    with_statements,
+)
+from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import contains, for_loop, substitute
+from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.passes.cpu.threads.accesses import Accesses, is_shared
+from tvmtile.passes.cpu.threads.exchange import exchange_values
+
+__all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
+
+
+@dataclass
+class Run:
+    """Statements that a thread executes without waiting for another one.
+
+    Attributes
+    ----------
+    statements : list of Stmt
+        What each thread does.
+    guards : tuple of (Var, bool)
+        Bound conditions, and what each must be for a thread to take part.
+    """
+
+    statements: list[tirx.Stmt] = field(default_factory=list)
+    guards: tuple[tuple[ir.Var, bool], ...] = ()
+
+
+@dataclass
+class Once:
+    """A statement that the block executes, not its threads."""
+
+    statement: tirx.Stmt
+
+
+@dataclass
+class Private:
+    """The declaration of a private array that differs between threads, or of a view of one."""
+
+    declaration: tirx.AllocBuffer | tirx.DeclBuffer
+
+
+@dataclass
+class Nested:
+    """A loop or a branch that all threads go through together."""
+
+    bodies: list[list[Item]]
+    rebuild: Callable[[list[tirx.Stmt]], tirx.Stmt]
+
+
+Item: TypeAlias = "Run | Once | Private | Nested"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A block's body, cut.
+
+    Attributes
+    ----------
+    items : list
+        What the block does, in order.
+    variance : ThreadVariance
+        What differs between its threads.
+    """
+
+    items: list[Item]
+    variance: ThreadVariance
+
+
+def plan_threads(launch: Launch) -> Plan:
+    """Cut the body of a kernel where its threads wait for each other.
+
+    Raises
+    ------
+    NestingError
+        If they wait where not all of them come.
+    """
+    exchanged = exchange_values(launch)
+    threads = [loop.loop_var for loop in launch.threads]
+    variance = ThreadVariance(exchanged.body, threads)
+    planner = _Planner(launch, variance, exchanged.buffers)
+    return Plan(planner.cut(exchanged.body, ()), variance)
+
+
+_Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
+
+
+class _Planner:
+    def __init__(
+        self, launch: Launch, variance: ThreadVariance, exchanged: frozenset[ir.Var]
+    ) -> None:
+        self._launch = launch
+        self._variance = variance
+        self._exchanged = exchanged
+        self._bound: dict[ir.Var, Any] = {}
+
+    def cut(self, body: tirx.Stmt, guards: _Guards) -> list[Item]:
+        """The items of a sequence that all threads go through, or those that the guards let in."""
+        sequence = _Sequence(self._variance, guards)
+        for stmt in flattened(body):
+            self._add(sequence, stmt, guards)
+        return sequence.items
+
+    def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
+        if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
+            private = self._variance.root(stmt.buffer)
+            differs = is_private(private) and self._variance.depends(private)
+            sequence.declare(Private(stmt) if differs else Once(stmt))
+        elif is_loop_exit(stmt):
+            sequence.once(Once(stmt))
+        elif is_barrier(stmt):
+            if guards and not self._waits_for_comers(stmt, guards):
+                raise _divergent(stmt, _name_of(stmt))
+            if is_grid_barrier(stmt):
+                sequence.once(Once(stmt))
+            sequence.end_run()
+        elif self._is_block_level(stmt):
+            if self._takes_part(stmt, guards):
+                sequence.once(Once(stmt))
+        elif self._must_cut(stmt):
+            self._cut_inside(sequence, stmt, guards)
+        elif self._overtakes(stmt):
+            value = tirx.Var("value", str(stmt.value.ty.dtype))
+            self._add_to_run(sequence, tirx.Bind(value, stmt.value))
+            store = tirx.BufferStore(stmt.buffer, value, stmt.indices, stmt.span)
+            self._add_to_run(sequence, store)
+        elif self._is_per_thread(stmt) or (guards and not self._is_common_value(stmt, guards)):
+            self._add_to_run(sequence, stmt)
+        elif isinstance(stmt, tirx.Bind) and not _reads_memory(stmt.value):
+            sequence.declare(Once(stmt))
+        else:
+            sequence.once(Once(stmt))
+
+    def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
+        if isinstance(stmt, tirx.Bind):
+            self._bound[stmt.var] = stmt.value
+        sequence.per_thread(stmt)
+
+    # Loops and branches with cuts inside ---------------------------------------------------------
+
+    def _cut_inside(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
+        if isinstance(stmt, tirx.IfThenElse) and self._variance.differs(stmt.condition):
+            self._cut_divergent_branch(sequence, stmt, guards)
+            return
+        if isinstance(stmt, tirx.For) and self._variance.is_divergent(stmt):
+            self._cut_divergent_loop(sequence, stmt, guards)
+            return
+        bodies = [self.cut(child, guards) for child in statements_of(stmt)]
+        sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies)))
+
+    def _cut_divergent_branch(
+        self, sequence: _Sequence, branch: tirx.IfThenElse, guards: _Guards
+    ) -> None:
+        condition = tirx.Var("active", "bool")
+        self._add_to_run(sequence, tirx.Bind(condition, branch.condition))
+        for case, taken in zip(statements_of(branch), (True, False), strict=False):
+            for item in self.cut(case, (*guards, (condition, taken))):
+                sequence.once(item)
+
+    def _cut_divergent_loop(self, sequence: _Sequence, loop: tirx.For, guards: _Guards) -> None:
+        """Step all threads through a loop together, as often as the one with most iterations does."""
+        first, trips = (ir.Var(name, loop.loop_var.ty) for name in ("first", "trips"))
+        step, steps = (ir.Var(name, loop.loop_var.ty) for name in ("step", "steps"))
+        self._variance.add(first, trips)
+        dtype = str(step.ty.dtype)
+        most = tirx.decl_buffer((1,), dtype, name="most", scope="shared")
+        larger = tirx.max(tirx.BufferLoad(most, [0]), trips)
+        bounds = Run(guards=guards)
+        for stmt in (
+            tirx.Bind(first, loop.min),
+            tirx.Bind(trips, loop.extent),
+            tirx.BufferStore(most, larger, [0]),
+        ):
+            bounds.statements.append(stmt)
+            if isinstance(stmt, tirx.Bind):
+                self._bound[stmt.var] = stmt.value
+        active = tirx.Var("active", "bool")
+        inside = _Sequence(self._variance, guards)
+        self._add_to_run(inside, tirx.Bind(active, step < trips))
+        body = substitute(loop.body, {loop.loop_var: first + step})
+        for item in self.cut(body, (*guards, (active, True))):
+            inside.once(item)
+        for item in (
+            Once(tirx.AllocBuffer(most)),
+            Once(tirx.BufferStore(most, tirx.const(0, dtype), [0])),
+            bounds,
+            Once(tirx.Bind(steps, tirx.BufferLoad(most, [0]))),
+            Nested([inside.items], lambda bodies: for_loop(step, steps, *bodies)),
+        ):
+            sequence.once(item)
+
+    def _takes_part(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
+        """Tell whether some thread comes to a block-level statement under guards.
+
+        Raises
+        ------
+        NestingError
+            If that depends on more than the index of the thread.
+        """
+        comers = self._comers(guards)
+        if comers is None:
+            raise _divergent(stmt, _name_of(stmt))
+        return comers > 0
+
+    def _waits_for_comers(self, barrier: tirx.Evaluate, guards: _Guards) -> bool:
+        """Tell whether a barrier under guards is one for the threads that they let in."""
+        expected = _arrive_count(barrier)
+        return _is_warp_barrier(barrier) or (
+            expected is not None and expected == self._comers(guards)
+        )
+
+    def _comers(self, guards: _Guards) -> int | None:
+        """How many threads guards let in; None if that depends on more than a thread's index."""
+        if not guards:
+            return self._launch.num_threads
+        parts = [var if taken else tirx.Not(var) for var, taken in guards]
+        test = self._inlined(tirx.all(*parts))
+        if not self._is_of_threads(test):
+            return None
+        analyzer = Analyzer()
+        tests = (substitute(test, thread) for thread in self._launch.all_threads())
+        return sum(analyzer.can_prove(each) for each in tests)
+
+    def _is_of_threads(self, value: Any) -> bool:
+        """Tell whether a value depends on nothing but the index of the thread."""
+        threads = {loop.loop_var for loop in self._launch.threads}
+        return not contains(value, (ir.TensorLoad, ir.Call), lambda _: True) and not contains(
+            value, ir.Var, lambda var: var not in threads
+        )
+
+    def _inlined(self, expression: Any) -> Any:
+        while contains(expression, ir.Var, lambda var: var in self._bound):
+            expression = substitute(expression, self._bound)
+        return expression
+
+    # What a statement is ---------------------------------------------------------------------------
+
+    def _is_per_thread(self, stmt: tirx.Stmt) -> bool:
+        return self._variance.depends(stmt) or _acts(stmt)
+
+    def _is_common_value(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
+        """Tell whether a statement names a value that work of the block under guards may use too."""
+        return isinstance(stmt, tirx.Bind) and (self._comers(guards) or 0) > 0
+
+    def _is_block_level(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a statement is work that the threads of a block share."""
+        if isinstance(stmt, tirx.Evaluate):
+            op = operator_of(stmt.value)
+            return op is not None and op.is_tile and not self._variance.depends(stmt.value)
+        if not is_parallel(stmt):
+            return False
+        if not self._variance.depends(stmt):
+            return True
+        if _has_shared_effect(stmt):
+            raise NestingError(
+                "T.Parallel shares its iterations out to the threads, but the result of this one "
+                "depends on which thread runs an iteration",
+                help="take the loop's variables in place of T.get_thread_binding(), or write a loop of "
+                "every thread with T.serial",
+                location=_location_within(stmt),
+            )
+        return False
+
+    def _must_cut(self, stmt: tirx.Stmt) -> bool:
+        if not statements_of(stmt):
+            return False
+        if isinstance(stmt, tirx.For | tirx.While) and self._variance.is_divergent(stmt):
+            if self._ends_by_warps(stmt) and self._waits(stmt):
+                return True
+            self._refuse_waiting(stmt)
+            return False
+        return (
+            leaves_loop(stmt)
+            or self._waits(stmt)
+            or self._conflicts_within(stmt)
+            or self._stores_common_array(stmt)
+        )
+
+    def _ends_by_warps(self, loop: tirx.For | tirx.While) -> bool:
+        """Tell whether threads leave a loop by its bounds, and those of a warp perhaps together.
+
+        What only its warp waits for needs no more. Bounds that are known to differ in a warp are none.
+        """
+        if not self._variance.ends_divergently(loop):
+            return False
+        trips = self._inlined(loop.extent)
+        if not self._is_of_threads(trips):
+            return True
+        analyzer = Analyzer()
+        warps: dict[int, set[int]] = {}
+        for thread in self._launch.all_threads():
+            number = int(analyzer.simplify(substitute(self._launch.thread_index, thread)))
+            count = analyzer.simplify(substitute(trips, thread))
+            warps.setdefault(number // WARP_SIZE, set()).add(int(count))
+        return all(len(counts) == 1 for counts in warps.values())
+
+    def _stores_common_array(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a private array is stored that is one for all threads, as it is the same."""
+        stored = _stored_private(stmt, self._variance)
+        return any(not self._variance.depends(array) for array in stored)
+
+    def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
+        for child in statements_of(stmt):
+            if is_barrier(child):
+                raise _divergent(child, _name_of(child))
+            if self._is_block_level(child):
+                raise _divergent(child, _name_of(child))
+            if self._stores_exchanged(child):
+                raise _divergent(child, "an exchange of values between threads")
+            self._refuse_waiting(child)
+
+    def _waits(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether the threads wait for each other in a statement."""
+        if is_barrier(stmt) or self._is_block_level(stmt) or self._stores_exchanged(stmt):
+            return True
+        return any(self._waits(child) for child in statements_of(stmt))
+
+    def _stores_exchanged(self, stmt: tirx.Stmt) -> bool:
+        return isinstance(stmt, tirx.BufferStore) and stmt.buffer in self._exchanged
+
+    def _overtakes(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a thread may overwrite what another one reads in the same statement."""
+        if not isinstance(stmt, tirx.BufferStore) or not self._variance.depends(stmt):
+            return False
+        return is_shared(stmt.buffer) and contains(
+            [stmt.value, *stmt.indices],
+            ir.TensorLoad,
+            lambda load: (
+                load.source.same_as(stmt.buffer)
+                and not structural_equal(load.indices, stmt.indices)
+            ),
+        )
+
+    def _conflicts_within(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a part of a statement must be done by all threads before another part."""
+        if self._overtakes(stmt):
+            return True
+        loop = isinstance(stmt, tirx.For | tirx.While)
+        if loop and Accesses(self._variance).add(stmt).conflicts_with_itself():
+            return True
+        children = statements_of(stmt)
+        parts = [stmt.condition, *children] if isinstance(stmt, tirx.IfThenElse) else children
+        before = Accesses(self._variance)
+        for part in parts:
+            if before.conflicts(Accesses(self._variance).add(part)):
+                return True
+            before.add(part)
+        return any(self._conflicts_within(child) for child in children)
+
+
+class _Sequence:
+    """Collects items; statements of threads join the run that is open."""
+
+    def __init__(self, variance: ThreadVariance, guards: _Guards) -> None:
+        self.items: list[Item] = []
+        self._variance = variance
+        self._guards = guards
+        self._run: Run | None = None
+        self._accesses = Accesses(variance)
+
+    def end_run(self) -> None:
+        self._run = None
+        self._accesses = Accesses(self._variance)
+
+    def once(self, item: Item) -> None:
+        """Add what ends the open run."""
+        self.end_run()
+        self.items.append(item)
+
+    def declare(self, item: Item) -> None:
+        """Add what depends on no memory, so that the open run may stay open behind it."""
+        position = len(self.items) - (0 if self._run is None else 1)
+        self.items.insert(position, item)
+
+    def per_thread(self, stmt: tirx.Stmt) -> None:
+        accesses = Accesses(self._variance).add(stmt)
+        if self._accesses.conflicts(accesses):
+            self.end_run()
+        if self._run is None:
+            self._run = Run(guards=self._guards)
+            self.items.append(self._run)
+        self._run.statements.append(stmt)
+        self._accesses.add(stmt)
+
+
+# Statements -------------------------------------------------------------------------------------------
+
+
+def _is_warp_barrier(stmt: tirx.Evaluate) -> bool:
+    return str(stmt.value.args[0].value) == "warp"
+
+
+def _arrive_count(stmt: tirx.Evaluate) -> int | None:
+    attrs = stmt.value.attrs
+    if attrs is None or ARRIVE_COUNT not in attrs:
+        return None
+    return constant(attrs[ARRIVE_COUNT])
+
+
+def _acts(stmt: tirx.Stmt) -> bool:
+    """Tell whether every thread has an effect of its own, though all do the same."""
+    if is_parallel(stmt):
+        return False
+    if isinstance(stmt, tirx.Evaluate):
+        op = operator_of(stmt.value)
+        return has_effect(stmt.value) and (op is None or not (op.is_tile or op.once))
+    if isinstance(stmt, tirx.Bind):
+        return has_effect(stmt.value)
+    if isinstance(stmt, tirx.BufferStore):
+        return has_effect(stmt.value)
+    return any(_acts(child) for child in statements_of(stmt))
+
+
+def _has_shared_effect(stmt: tirx.Stmt) -> bool:
+    """Tell whether other threads may see what a statement does."""
+    return contains(stmt, tirx.BufferStore, lambda store: not is_private(store.buffer)) or (
+        contains(stmt, tirx.Evaluate, lambda node: has_effect(node.value))
+    )
+
+
+def _reads_memory(value: Any) -> bool:
+    return has_effect(value) or contains(value, ir.TensorLoad, lambda _: True)
+
+
+def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
+    """The private arrays that a statement stores and does not declare itself."""
+    stored: set[ir.Var] = set()
+    declared: set[ir.Var] = set()
+
+    def note(buffer: ir.Var) -> None:
+        if is_private(buffer):
+            stored.add(variance.root(buffer))
+
+    def note_call(call: ir.Call) -> None:
+        op = operator_of(call)
+        for operand in op.writes() if op is not None else ():
+            note(buffer_of(operand))
+
+    tvm_ffi.structural_walk(
+        stmt,
+        [
+            (tirx.BufferStore, lambda store: note(store.buffer)),
+            (ir.Call, note_call),
+            (tirx.AllocBuffer, lambda node: declared.add(node.buffer)),
+        ],
+    )
+    return stored - declared
+
+
+# Errors ---------------------------------------------------------------------------------------------
+
+
+def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
+    return NestingError(
+        f"{name} stands where some threads of the block come and others don't",
+        help="all threads must come to a barrier or a tile operator: move it out of the branch or loop "
+        "that depends on the thread or on a thread's values",
+        location=_location_within(stmt),
+    )
+
+
+def _name_of(stmt: tirx.Stmt) -> str:
+    if is_barrier(stmt):
+        return "T.sync_grid" if is_grid_barrier(stmt) else "T.sync_threads"
+    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    return "T.Parallel" if op is None else f"T.{op.name}"
+
+
+def _location_within(stmt: tirx.Stmt) -> SourceLocation | None:
+    """The user's line of the first node that carries one."""
+    found: list[SourceLocation] = []
+
+    def look(node: Any) -> Any:
+        location = location_of(node)
+        if location is None:
+            return None
+        found.append(location)
+        return tvm_ffi.VisitInterrupt(True)
+
+    tvm_ffi.structural_walk(stmt, look, order="pre")
+    return found[0] if found else None

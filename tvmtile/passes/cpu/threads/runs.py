@@ -1,0 +1,267 @@
+"""The loops over threads: what a run computes again, what is kept for it, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.uniformity import has_effect
+from tvmtile.errors import InvalidOperand
+from tvmtile.ir.kernels import Launch
+from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
+from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
+
+__all__ = ["emit_runs"]
+
+
+def emit_runs(
+    plan: Plan,
+    launch: Launch,
+    scope: str = "local",
+    kind: tirx.ForKind = tirx.ForKind.SERIAL,
+) -> tirx.Stmt:
+    """Turn a cut body into statements, with a loop over the threads of each run.
+
+    Parameters
+    ----------
+    plan : Plan
+        The body.
+    launch : Launch
+        Its threads, or what is taken for them.
+    scope : str
+        Where values are kept from one run to another.
+    kind : ForKind
+        Of the outermost of the loops.
+    """
+    return _Emitter(plan, launch, scope, kind).emit(plan.items)
+
+
+class _Emitter:
+    def __init__(self, plan: Plan, launch: Launch, scope: str, kind: tirx.ForKind) -> None:
+        self._scope = scope
+        self._kind = kind
+        self._variance = plan.variance
+        self._launch = launch
+        self._threads = [loop.loop_var for loop in launch.threads]
+        runs = list(_runs_of(plan.items))
+        self._uses = {id(run): _variables(run) for run in runs}
+        self._values: dict[ir.Var, Any] = {}
+        self._home: dict[ir.Var, Run] = {}
+        for run in runs:
+            for stmt in run.statements:
+                if isinstance(stmt, tirx.Bind):
+                    self._values[stmt.var] = stmt.value
+                    self._home[stmt.var] = run
+        self._kept = {
+            var: self._storage(var)
+            for run in runs
+            for var in self._needed(run)
+            if _must_keep(self._values[var])
+        }
+        self._local: dict[ir.Var, Run] = {}
+        self._stacked: dict[ir.Var, ir.Var] = {}
+        self._place(plan.items)
+
+    def emit(self, items: Sequence[Item]) -> tirx.Stmt:
+        statements: list[tirx.Stmt] = []
+        for item in items:
+            if isinstance(item, Once):
+                statements.append(item.statement)
+            elif isinstance(item, Nested):
+                statements.append(item.rebuild([self.emit(body) for body in item.bodies]))
+            elif isinstance(item, Private):
+                if item.declaration.buffer in self._stacked:
+                    statements.append(self._stacked_declaration(item.declaration))
+            else:
+                statements += self._emit_run(item, items)
+        return seq(statements)
+
+    # Values bound in one run and used in another --------------------------------------------------
+
+    def _needed(self, run: Run) -> list[ir.Var]:
+        """Bindings of other runs that a run uses, each after those that it is made from."""
+        needed: list[ir.Var] = []
+
+        def need(var: ir.Var) -> None:
+            home = self._home.get(var)
+            if home is None or home is run or var in needed:
+                return
+            if not _must_keep(self._values[var]):
+                for used in _variables_in(self._values[var]):
+                    need(used)
+            needed.append(var)
+
+        for var in self._uses[id(run)]:
+            need(var)
+        return needed
+
+    def _storage(self, var: ir.Var) -> ir.Var:
+        return tirx.decl_buffer(
+            (self._launch.num_threads,), str(var.ty.dtype), name=var.name, scope=self._scope
+        )
+
+    def _recall(self, var: ir.Var) -> Any:
+        if var in self._kept:
+            return tirx.BufferLoad(self._kept[var], [self._launch.thread_index])
+        return self._values[var]
+
+    # Private arrays --------------------------------------------------------------------------------
+
+    def _place(self, items: Sequence[Item]) -> None:
+        """Decide which arrays live in one run, and which need an element for each thread."""
+        for item in items:
+            if isinstance(item, Nested):
+                for body in item.bodies:
+                    self._place(body)
+            if not isinstance(item, Private):
+                continue
+            buffer = item.declaration.buffer
+            root = self._variance.root(buffer)
+            if root is not buffer and not root.same_as(buffer):
+                self._place_view(buffer, root)
+                continue
+            users = [run for run in _runs_of(items) if self._uses_array(run, root)]
+            if len(users) == 1 and any(item is users[0] for item in items):
+                self._local[buffer] = users[0]
+            elif users:
+                self._stacked[buffer] = self._stack(buffer)
+
+    def _place_view(self, view: ir.Var, root: ir.Var) -> None:
+        if root in self._local:
+            self._local[view] = self._local[root]
+        elif root in self._stacked:
+            self._stacked[view] = self._stack(view)
+
+    def _uses_array(self, run: Run, root: ir.Var) -> bool:
+        return any(
+            is_buffer_var(var) and self._variance.root(var).same_as(root)
+            for var in self._uses[id(run)]
+        )
+
+    def _stack(self, buffer: ir.Var) -> ir.Var:
+        """The copies of all threads one after the other, along the first axis."""
+        ty = buffer.ty
+        shape = [self._launch.num_threads * ty.shape[0], *ty.shape[1:]]
+        return tirx.decl_buffer(shape, str(ty.dtype), name=buffer.name, scope=ty.storage_scope)
+
+    def _stacked_declaration(self, declaration: Any) -> tirx.Stmt:
+        stacked = self._stacked[declaration.buffer]
+        if isinstance(declaration, tirx.AllocBuffer):
+            return tirx.AllocBuffer(stacked, declaration.annotations, declaration.span)
+        data = substitute(declaration.data, self._stacked)
+        return tirx.DeclBuffer(stacked, data=data, span=declaration.span)
+
+    def _stacked_accesses(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        def place(buffer: ir.Var, index: Any) -> Any:
+            offset = self._launch.thread_index * buffer.ty.shape[0]
+            if isinstance(index, tirx.Ramp):
+                return tirx.Ramp(offset + index.base, index.stride, index.lanes)
+            return offset + index
+
+        def load(node: ir.TensorLoad) -> Any:
+            if node.source not in self._stacked:
+                return node
+            indices = [place(node.source, node.indices[0]), *node.indices[1:]]
+            return tirx.BufferLoad(self._stacked[node.source], indices)
+
+        def store(node: tirx.BufferStore) -> Any:
+            if node.buffer not in self._stacked:
+                return node
+            indices = [place(node.buffer, node.indices[0]), *node.indices[1:]]
+            return tirx.BufferStore(self._stacked[node.buffer], node.value, indices, node.span)
+
+        def region(node: ir.TensorRegion) -> Any:
+            if node.source not in self._stacked:
+                return node
+            first = node.region[0]
+            moved = ir.Range.from_min_extent(place(node.source, first.min), first.extent)
+            return tirx.BufferRegion(self._stacked[node.source], [moved, *node.region[1:]])
+
+        result = tvm_ffi.structural_map(
+            stmt, [(ir.TensorLoad, load), (tirx.BufferStore, store), (ir.TensorRegion, region)]
+        )
+        self._check_no_address(result)
+        return result
+
+    def _check_no_address(self, stmt: tirx.Stmt) -> None:
+        def refuse(var: ir.Var) -> None:
+            if var in self._stacked:
+                raise InvalidOperand(
+                    f"the address of the private array {var.name} is used after a barrier",
+                    help="on a CPU the threads' copies lie in one array: use its elements",
+                )
+
+        tvm_ffi.structural_walk(stmt, (ir.Var, refuse))
+
+    # Runs ------------------------------------------------------------------------------------------
+
+    def _emit_run(self, run: Run, items: Sequence[Item]) -> list[tirx.Stmt]:
+        body = self._recollections(run)
+        inner: list[tirx.Stmt] = [
+            *(
+                item.declaration
+                for item in items
+                if isinstance(item, Private) and self._local.get(item.declaration.buffer) is run
+            ),
+            *self._statements(run),
+        ]
+        guarded = seq(inner)
+        for condition, taken in reversed(run.guards):
+            test = condition if taken else tirx.Not(condition)
+            guarded = tirx.IfThenElse(test, guarded, None)
+        body.append(guarded)
+        kept = [
+            tirx.AllocBuffer(buffer) for var, buffer in self._kept.items() if self._home[var] is run
+        ]
+        return [*kept, self._over_threads(run, seq(body))]
+
+    def _recollections(self, run: Run) -> list[tirx.Stmt]:
+        return [tirx.Bind(var, self._recall(var)) for var in self._needed(run)]
+
+    def _statements(self, run: Run) -> Iterator[tirx.Stmt]:
+        for stmt in run.statements:
+            yield stmt
+            if isinstance(stmt, tirx.Bind) and stmt.var in self._kept:
+                buffer = self._kept[stmt.var]
+                yield tirx.BufferStore(buffer, stmt.var, [self._launch.thread_index])
+
+    def _over_threads(self, run: Run, body: tirx.Stmt) -> tirx.Stmt:
+        """A loop over the threads whose variables, and whose recollections, are its own."""
+        body = self._stacked_accesses(body)
+        fresh: dict[ir.Var, Any] = {
+            var: ir.Var(var.name, var.ty) for var in (*self._threads, *self._needed(run))
+        }
+        body = substitute(body, fresh)
+        *inner, outermost = self._launch.threads_fastest_first
+        for loop in inner:
+            body = for_loop(fresh[loop.loop_var], loop.extent, body)
+        return for_loop(fresh[outermost.loop_var], outermost.extent, body, self._kind)
+
+
+def _must_keep(value: Any) -> bool:
+    """Tell whether a value may be another one when it is computed later."""
+    return has_effect(value) or contains(value, ir.TensorLoad, lambda _: True)
+
+
+def _runs_of(items: Sequence[Item]) -> Iterator[Run]:
+    for item in items:
+        if isinstance(item, Run):
+            yield item
+        elif isinstance(item, Nested):
+            for body in item.bodies:
+                yield from _runs_of(body)
+
+
+def _variables(run: Run) -> dict[ir.Var, None]:
+    return _variables_in([*(condition for condition, _ in run.guards), *run.statements])
+
+
+def _variables_in(node: Any) -> dict[ir.Var, None]:
+    """The variables of a node, in the order of their first use."""
+    found: dict[ir.Var, None] = {}
+    tvm_ffi.structural_walk(node, (ir.Var, found.setdefault))
+    return found

@@ -1,0 +1,235 @@
+"""Where the barriers stand: as few as there can be, executed as rarely as there can be.
+
+The loops are looked at from the inside out, since what races within a loop needs a barrier within it,
+and so does what arrives in it, wherever it was issued.
+The clauses of a loop say which slots need a barrier among them. Start with a barrier in every slot of
+its body, and remove the redundant ones greedily, from each slot on and around the loop. The best
+results are kept: which of them is best for the program is decided by what it spares outside, before the
+loop or after it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import operator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.analysis.conflicts.orders import Collision, Meeting
+from tvmtile.passes.gpu.barriers.program import (
+    Barrier,
+    Barriers,
+    Branch,
+    Checker,
+    Clause,
+    Item,
+    Iteration,
+    Race,
+    Sequence,
+    Slot,
+    bits_of,
+)
+from tvmtile.passes.gpu.barriers.structure import refuse
+
+__all__ = ["place"]
+
+_MAX_CHOICES = 6  # results of a loop that are kept
+_MAX_COMBINATIONS = 24
+_TRIPS = 16  # taken for a loop whose number of iterations is not known
+
+_Choice = tuple[float, int]
+"""What barriers cost, and where they stand, a bit for each slot."""
+
+
+def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
+    """The barriers that a program needs.
+
+    Parameters
+    ----------
+    program : Sequence
+        What a thread does.
+    checker : Checker
+        Finds races.
+    of_device : bool
+        Some access is one of device memory.
+
+    Raises
+    ------
+    DataRace
+        If barriers at all places do not suffice.
+    """
+    checker.follow(program)
+    try:
+        search = _Search(program, checker, barriers_wait=False)
+    except _InFlight:  # what may touch the elements of a copy waits for it
+        search = _Search(program, checker, barriers_wait=True)
+    strongest = Barrier(orders_device=of_device, waits_for_copies=search.barriers_wait)
+    barriers = dict.fromkeys(search.slots, strongest)
+    race = checker.race(program, (), barriers)
+    if race is not None:
+        raise refuse(race)
+    weaker: list[tuple[list[Slot], dict[str, Any]]] = [
+        (search.slots, {"waits_for_copies": False}),
+        (search.slots_for_simdgroups(), {"meeting": Meeting.IN_SIMDGROUP}),
+        (search.slots, {"orders_device": False}),
+    ]
+    for slots, change in weaker:
+        _relax(program, checker, barriers, slots, change)
+    return barriers
+
+
+def _relax(
+    program: Sequence,
+    checker: Checker,
+    barriers: Barriers,
+    slots: list[Slot],
+    change: dict[str, Any],
+) -> None:
+    """Weaken the barriers in some slots, one after the other, where no race comes of it.
+
+    If all of them can be weakened, that is seen at once.
+    """
+    weaker = {slot: replace(barriers[slot], **change) for slot in slots}
+    if not slots or all(barriers[slot] == weaker[slot] for slot in slots):
+        return
+    if checker.race(program, (), barriers | weaker) is None:
+        barriers.update(weaker)
+    elif len(slots) > 1:
+        middle = len(slots) // 2
+        _relax(program, checker, barriers, slots[:middle], change)
+        _relax(program, checker, barriers, slots[middle:], change)
+
+
+class _InFlight(Exception):
+    """An access may touch what a copy in flight does, and barriers do not wait for copies."""
+
+
+class _Search:
+    """Finds where the barriers stand.
+
+    Parameters
+    ----------
+    program : Sequence
+        What a thread does.
+    checker : Checker
+        Finds clauses.
+    barriers_wait : bool
+        Every thread waits for its asynchronous copies before a barrier.
+    """
+
+    def __init__(self, program: Sequence, checker: Checker, *, barriers_wait: bool) -> None:
+        self.barriers_wait = barriers_wait
+        self._checker = checker
+        self._bits = {slot: 1 << number for number, slot in enumerate(_all_slots(program))}
+        self._clauses: list[Clause] = []
+        _, chosen = self._choices(program, None)[0]
+        self._chosen = chosen
+        self.slots = [slot for slot, bit in self._bits.items() if bit & chosen]
+
+    def slots_for_simdgroups(self) -> list[Slot]:
+        """The slots that no clause about the whole block needs on its own."""
+        needed = {
+            clause.slots & self._chosen
+            for clause in self._clauses
+            if clause.meeting == Meeting.IN_BLOCK
+        }
+        return [slot for slot in self.slots if self._bits[slot] not in needed]
+
+    def _choices(self, body: Sequence, around: Iteration | None) -> list[_Choice]:
+        """The cheapest sets of barriers for a loop's body, or for the whole program."""
+        own = list(_slots(body))
+        found: dict[int, float] = {}
+        inner = [self._choices(loop.body, loop) for loop in _loops_in(body)]
+        trips = [_trips(loop) for loop in _loops_in(body)]
+        clauses = {clause.slots for clause in self._separations(body, around)}
+        everywhere = functools.reduce(operator.or_, (self._bits[slot] for slot in own), 0)
+        for combination in itertools.islice(itertools.product(*inner), _MAX_COMBINATIONS):
+            fixed = functools.reduce(operator.or_, (slots for _, slots in combination), 0)
+            cost = sum(count * each for count, (each, _) in zip(trips, combination, strict=True))
+            needed = _Needed(clause & everywhere for clause in clauses if not clause & fixed)
+            for order in _orders(own, is_loop=around is not None):
+                left = needed.left([self._bits[slot] for slot in order], everywhere)
+                weight = sum(slot.weight for slot in own if self._bits[slot] & left)
+                found.setdefault(left | fixed, cost + weight)
+        best = min(found.values())
+        cheapest = [(cost, slots) for slots, cost in found.items() if cost <= best + 1e-6]
+        return cheapest[:_MAX_CHOICES]
+
+    def _separations(self, body: Sequence, around: Iteration | None) -> list[Clause]:
+        part, loops = (body, ()) if around is None else (around, around.around)
+        try:
+            self._clauses = self._checker.clauses(
+                part, loops, self._bits, barriers_wait=self.barriers_wait
+            )
+        except Race as race:
+            if race.in_flight == Collision.POSSIBLE and not self.barriers_wait:
+                raise _InFlight from None
+            raise refuse(race) from None
+        return self._clauses
+
+
+class _Needed:
+    """Clauses, looked up by the slots in them."""
+
+    def __init__(self, clauses: Iterable[int]) -> None:
+        self._with: dict[int, list[int]] = {}
+        for clause in dict.fromkeys(clauses):
+            for bit in bits_of(clause):
+                self._with.setdefault(bit, []).append(clause)
+
+    def left(self, order: Iterable[int], slots: int) -> int:
+        """The slots that are left when those that are not needed are taken away, in an order."""
+        for bit in order:
+            if not any(clause & slots == bit for clause in self._with.get(bit, ())):
+                slots &= ~bit
+        return slots
+
+
+def _orders(slots: list[Slot], *, is_loop: bool) -> Iterator[list[Slot]]:
+    """The orders in which barriers are taken away: what is left is as late as it can be."""
+    # The start of a loop's body is as good as its end, and often serves what is before the loop.
+    rotations = range(-1, len(slots) - 1) if is_loop and slots else range(1)
+    for start in rotations:
+        order = slots[start:] + slots[:start]
+        yield order
+        by_weight = sorted(order, key=lambda slot: slot.weight)
+        if by_weight != order:
+            yield by_weight  # those in branches first
+
+
+def _slots(body: Sequence) -> Iterator[Slot]:
+    """The places for barriers in a body, not those in the loops in it, in their order."""
+    for slot, item in itertools.zip_longest(body.slots, body.items):
+        if slot is not None:
+            yield slot
+        if isinstance(item, Branch):
+            for case in item.cases:
+                yield from _slots(case)
+
+
+def _all_slots(body: Sequence) -> Iterator[Slot]:
+    yield from _slots(body)
+    for loop in _loops_in(body):
+        yield from _all_slots(loop.body)
+
+
+def _loops_in(body: Sequence) -> Iterator[Iteration]:
+    for item in body.items:
+        yield from _loops_of(item)
+
+
+def _loops_of(item: Item) -> Iterator[Iteration]:
+    if isinstance(item, Iteration):
+        yield item
+    elif isinstance(item, Branch):
+        for case in item.cases:
+            yield from _loops_in(case)
+
+
+def _trips(item: Iteration) -> float:
+    extent = getattr(item.statement, "extent", None)
+    return float(extent.value) if isinstance(extent, tirx.IntImm) else _TRIPS

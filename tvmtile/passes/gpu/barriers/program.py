@@ -1,0 +1,569 @@
+"""The paths through what a thread does, and the accesses on them that no barrier separates.
+
+Threads go through uniform loops and branches together, so what all of them do is one sequence of
+statements. Two accesses race if a path leads from one to the other without a barrier, and two threads
+meet at an element. The state at a place of the program is the set of accesses that are open there:
+those since the last barrier, each with the iterations, of the loops around, that it was done in, and
+with the slots passed since. One of these slots has to hold a barrier if a later access conflicts: that
+is a clause. An access whose path holds a clause is closed: whatever comes later is separated from it.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tvm import tirx
+
+from tvmtile.analysis.conflicts.footprint import Footprints
+from tvmtile.analysis.conflicts.orders import Collision, Meeting, Order, Side
+from tvmtile.analysis.effects import Access, Loop
+from tvmtile.errors import VerifyError
+from tvmtile.ir.async_copies import MAX_IN_FLIGHT
+from tvmtile.ir.operands import describe
+
+__all__ = [
+    "Arrival",
+    "Barrier",
+    "Barriers",
+    "Branch",
+    "Checker",
+    "Clause",
+    "Commit",
+    "Exit",
+    "Item",
+    "Iteration",
+    "Leaf",
+    "Race",
+    "Sequence",
+    "Slot",
+    "Wait",
+    "bits_of",
+]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A place where a barrier may stand.
+
+    Attributes
+    ----------
+    weight : float
+        How often it is executed, roughly, relative to the loop around it.
+    """
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """What a barrier does.
+
+    Attributes
+    ----------
+    meeting : Meeting
+        The threads that meet there: those of a block or of a simdgroup.
+    orders_device : bool
+        It orders device memory too, not threadgroup memory alone.
+    waits_for_copies : bool
+        Every thread waits for its asynchronous copies before it.
+    """
+
+    meeting: Meeting = Meeting.IN_BLOCK
+    orders_device: bool = True
+    waits_for_copies: bool = False
+
+
+@dataclass(eq=False)
+class Leaf:
+    """A statement in which no barrier is needed, and all its accesses."""
+
+    statement: tirx.Stmt
+    accesses: tuple[Access, ...]
+
+
+@dataclass(eq=False)
+class Wait:
+    """A barrier of the user's."""
+
+    statement: tirx.Stmt
+    barrier: Barrier
+
+
+@dataclass(eq=False)
+class Commit:
+    """The end of a group of asynchronous copies."""
+
+    statement: tirx.Stmt
+
+
+@dataclass(eq=False)
+class Arrival:
+    """A wait for all groups of asynchronous copies of a thread but the latest ones."""
+
+    statement: tirx.Stmt
+    in_flight: int
+
+
+@dataclass(eq=False)
+class Exit:
+    """A `break` or a `continue`."""
+
+    statement: tirx.Stmt
+    is_break: bool
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Statements one after the other; `slots[i]` is before `items[i]`, the last one at the end."""
+
+    items: list[Item]
+    slots: list[Slot | None]
+
+
+@dataclass(eq=False)
+class Branch:
+    """Paths, one of which is taken; `head` is what the condition reads."""
+
+    statement: tirx.Stmt
+    head: tuple[Access, ...]
+    cases: list[Sequence]
+
+
+@dataclass(eq=False)
+class Iteration:
+    """A loop; `head` is what its bounds read, or a `while`'s condition, each time."""
+
+    statement: tirx.Stmt
+    loop: Loop
+    head: tuple[Access, ...]
+    body: Sequence
+    runs: bool
+    """The body certainly runs at least once."""
+    around: tuple[Loop, ...]
+    """The loops around it."""
+
+
+Item = Leaf | Wait | Commit | Arrival | Exit | Branch | Iteration
+
+Barriers = dict[Slot, Barrier]
+"""Where barriers stand."""
+
+_MAX_DISTANCE = MAX_IN_FLIGHT + 1
+_MAX_PATHS = 16  # of one access, none of them part of another
+_NONE_IN_FLIGHT = -1  # not even what is not committed
+_Orders = frozenset[tuple[Loop, Order]]
+
+
+class _Open(NamedTuple):
+    """An access that later ones may race with."""
+
+    access: Access
+    orders: _Orders
+    in_order: Meeting
+    """The threads that have met since: none, or those of a simdgroup."""
+    commits: int | None = None
+    """Of what has not arrived yet: how many groups have been committed since it was issued."""
+
+
+_Paths = tuple[int, ...]
+"""The slots passed since an access, a bit each, on every path that passes no others in addition."""
+_State = dict[_Open, _Paths]
+_NO_SLOTS: _Paths = (0,)
+
+
+class Clause(NamedTuple):
+    """Slots, one of which must hold a barrier."""
+
+    slots: int
+    """A bit each."""
+    meeting: Meeting
+    """The threads to separate."""
+
+
+class Race(Exception):
+    """Two accesses that no barrier separates, or no wait for an asynchronous copy."""
+
+    def __init__(
+        self, earlier: Access, later: Access, *, in_flight: Collision = Collision.NEVER
+    ) -> None:
+        super().__init__("race")
+        self.earlier = earlier
+        self.later = later
+        self.in_flight = in_flight
+
+
+class Checker:
+    """Looks for races.
+
+    Parameters
+    ----------
+    footprints : Footprints
+        Knows which accesses meet.
+    """
+
+    def __init__(self, footprints: Footprints) -> None:
+        self._footprints = footprints
+        self._barriers: Barriers = {}
+        self._bits: Mapping[Slot, int] = {}
+        self._barriers_wait = False
+        self._clauses: dict[Clause, None] = {}
+        self._clauses_with: dict[int, list[int]] = {}
+        self._of_device = True
+        self._exits: list[tuple[_State, _State]] = []
+        self._is_looking = True
+        self._entering: dict[Iteration, _State] = {}
+
+    def follow(self, program: Sequence) -> None:
+        """Find which asynchronous copies are on their way where loops begin: they may arrive inside."""
+        self._is_looking = False
+        self.race(program, (), {})
+        self._is_looking = True
+
+    def race(
+        self,
+        part: Item | Sequence,
+        loops: tuple[Loop, ...],
+        barriers: Barriers,
+        *,
+        of_device: bool = True,
+    ) -> Race | None:
+        """Find a race in a part of the program, on its own but for copies that arrive in it.
+
+        Parameters
+        ----------
+        part : Item or Sequence
+            The part.
+        loops : tuple of Loop
+            The loops around it.
+        barriers : dict of Slot to Barrier
+            Barriers besides those of the user.
+        of_device : bool
+            Look at device memory too.
+        """
+        self._barriers = barriers
+        self._of_device = of_device
+        self._bits = {}
+        try:
+            self._look_at(part, loops)
+        except Race as race:
+            return race
+        return None
+
+    def clauses(
+        self,
+        part: Item | Sequence,
+        loops: tuple[Loop, ...],
+        bits: Mapping[Slot, int],
+        *,
+        barriers_wait: bool,
+    ) -> list[Clause]:
+        """What barriers of the whole block have to separate in a part of the program.
+
+        A set of barriers suffices if each clause has a slot with one.
+
+        Parameters
+        ----------
+        part, loops
+            As of `race`.
+        bits : mapping of Slot to int
+            A bit for each place where a barrier may stand.
+        barriers_wait : bool
+            Every thread waits for its asynchronous copies before a barrier.
+
+        Raises
+        ------
+        Race
+            If barriers at all places do not suffice.
+        """
+        self._barriers = {}
+        self._of_device = True
+        self._bits, self._barriers_wait = bits, barriers_wait
+        self._clauses, self._clauses_with = {}, {}
+        self._look_at(part, loops)
+        return list(self._clauses)
+
+    def between(self, earlier: Access, later: Access, loops: tuple[Loop, ...]) -> Meeting:
+        """The threads that two accesses of one statement let meet."""
+        return self._footprints.meeting(earlier, later, dict.fromkeys(loops, Order.SAME))
+
+    # Paths -------------------------------------------------------------------------------------------
+
+    def _look_at(self, part: Item | Sequence, loops: tuple[Loop, ...]) -> None:
+        self._exits = [({}, {})]
+        if isinstance(part, Sequence):
+            self._sequence(part, {}, loops)
+        else:
+            on_their_way = self._entering.get(part, {}) if isinstance(part, Iteration) else {}
+            self._item(part, on_their_way, loops)
+
+    def _sequence(self, sequence: Sequence, state: _State, loops: tuple[Loop, ...]) -> _State:
+        for slot, item in zip(sequence.slots, sequence.items, strict=False):
+            state = self._item(item, self._at(slot, state), loops)
+        return self._at(sequence.slots[-1], state)
+
+    def _at(self, slot: Slot | None, state: _State) -> _State:
+        if slot is None:
+            return state
+        if slot in self._barriers:
+            return _after_barrier(state, self._barriers[slot])
+        bit = self._bits.get(slot)
+        return self._past(bit, state) if bit else state
+
+    def _past(self, bit: int, state: _State) -> _State:
+        """The state behind a slot, without what a clause separates from all that follows."""
+        clauses = self._clauses_with.get(bit, ())
+        after: _State = {}
+        for opened, paths in state.items():
+            is_ordered = opened.commits is None or self._barriers_wait
+            after[opened] = tuple(path | bit for path in paths) if is_ordered else paths
+        return _not_past(after, clauses) if clauses else after
+
+    def _item(self, item: Item, state: _State, loops: tuple[Loop, ...]) -> _State:
+        if isinstance(item, Leaf):
+            return self._accesses(item.accesses, state, loops)
+        if isinstance(item, Wait):
+            return _after_barrier(state, item.barrier)
+        if isinstance(item, Commit):
+            return _moved(state, _committed)
+        if isinstance(item, Arrival):
+            return self._after_arrival(state, item.in_flight)
+        if isinstance(item, Exit):
+            _add_all(self._exits[-1][0 if item.is_break else 1], state)
+            return {}
+        state = self._accesses(item.head, state, loops)
+        if isinstance(item, Branch):
+            joined: _State = {}
+            for case in item.cases:
+                _add_all(joined, self._sequence(case, state, loops))
+            return joined
+        return self._iteration(item, state, loops)
+
+    def _after_arrival(self, state: _State, in_flight: int) -> _State:
+        if not self._is_looking:
+            return {o: paths for o, paths in state.items() if o == _arrived(o, in_flight)}
+        return _moved(state, lambda opened: _arrived(opened, in_flight))
+
+    def _iteration(self, item: Iteration, before: _State, loops: tuple[Loop, ...]) -> _State:
+        loop = item.loop
+        inside = (*loops, loop)
+        if not self._is_looking:
+            _add_all(self._entering.setdefault(item, {}), before)
+        state = _moved(before, lambda opened: _with(opened, loop, Order.FIRST))
+        reached: _State = {}
+        while True:
+            self._exits.append(({}, {}))
+            end = dict(self._sequence(item.body, state, inside))
+            broken, continued = self._exits.pop()
+            _add_all(end, continued)
+            next_one: _State = {}
+            for opened, paths in end.items():
+                for moved in _in_next_iteration(opened, loop):
+                    _add(next_one, moved, paths)
+            if loop.var is None:  # a `while` evaluates its condition again
+                next_one = self._accesses(item.head, next_one, loops)
+            _add_all(reached, next_one)
+            if not _add_all(state, reached):
+                break
+        if loop.var is None:
+            after = _moved(reached, lambda opened: _without(opened, loop))
+        else:
+            after = _moved(end, lambda opened: _after_loop(opened, loop))
+        _add_all(after, _moved(broken, lambda opened: _without(opened, loop)))
+        if not item.runs:
+            _add_all(after, before)
+        return after
+
+    def _accesses(
+        self, accesses: tuple[Access, ...], state: _State, loops: tuple[Loop, ...]
+    ) -> _State:
+        """Look for conflicts of accesses with those that are open, then open them too."""
+        if not accesses:
+            return state
+        if self._is_looking:
+            demanded = list(dict.fromkeys(p for each in accesses for p in self._check(state, each)))
+            state = self._close(state, demanded) if demanded else state
+        else:  # what is not a copy does not arrive
+            accesses = tuple(access for access in accesses if access.is_asynchronous)
+        orders = frozenset((loop, Order.SAME) for loop in loops)
+        opened: _State = {}
+        for access in accesses:
+            commits = 0 if access.is_asynchronous else None
+            opened[_Open(access, orders, Meeting.NEVER, commits)] = _NO_SLOTS
+        return {**state, **opened}
+
+    def _check(self, state: _State, later: Access) -> list[int]:
+        """Look for conflicts with an access; the slots that they demand a barrier in."""
+        if later.is_of_device and not self._of_device:
+            return []
+        demanded: list[int] = []
+        for earlier, paths in state.items():
+            if not _may_race(earlier.access, later):
+                continue
+            meeting, in_flight = self._conflict(earlier, later)
+            if meeting <= earlier.in_order:
+                continue
+            if 0 in paths:
+                raise Race(earlier.access, later, in_flight=in_flight)
+            self._clauses.update(dict.fromkeys(Clause(path, meeting) for path in paths))
+            demanded += paths
+        return demanded
+
+    def _conflict(self, earlier: _Open, later: Access) -> tuple[Meeting, Collision]:
+        """The threads that meet, and whether they do at an element of a copy in flight."""
+        orders = dict(earlier.orders)
+        if earlier.commits is None:
+            meeting = self._footprints.meeting(earlier.access, later, orders)
+            return meeting, Collision.NEVER
+        found = self._footprints.collision(earlier.access, later, orders)
+        return Meeting.NEVER if found == Collision.NEVER else Meeting.IN_BLOCK, found
+
+    def _close(self, state: _State, demanded: list[int]) -> _State:
+        """The state without what clauses, which are new, separate from all that follows."""
+        for path in demanded:
+            for bit in bits_of(path):
+                self._clauses_with.setdefault(bit, []).append(path)
+        return _not_past(state, demanded)
+
+
+def _not_past(state: _State, clauses: Iterable[int]) -> _State:
+    """What has a path that does not pass all slots of any clause, with these paths."""
+    result: _State = {}
+    for opened, paths in state.items():
+        kept = tuple(p for p in paths if not any(p & clause == clause for clause in clauses))
+        if kept:
+            result[opened] = kept
+    return result
+
+
+def bits_of(path: int) -> Iterator[int]:
+    """The slots of a path."""
+    while path:
+        bit = path & -path
+        yield bit
+        path ^= bit
+
+
+def _add(state: _State, opened: _Open, paths: _Paths) -> bool:
+    """Add paths to an access; tell whether one of them passes less than those that are known."""
+    known = state.get(opened)
+    if known is None:
+        state[opened] = paths
+        return True
+    if known == paths:
+        return False
+    shorter = [path for path in paths if not any(each & path == each for each in known)]
+    if not shorter:
+        return False
+    kept = [each for each in known if not any(path & each == path for path in shorter)]
+    kept += shorter
+    if len(kept) > _MAX_PATHS:  # what all of them pass is less than any of them does
+        kept = [functools.reduce(operator.and_, kept)]
+    state[opened] = tuple(kept)
+    return True
+
+
+def _add_all(state: _State, others: _State) -> bool:
+    changes = [_add(state, opened, paths) for opened, paths in others.items()]
+    return any(changes)
+
+
+def _moved(state: _State, change: Callable[[_Open], _Open]) -> _State:
+    result: _State = {}
+    for opened, paths in state.items():
+        _add(result, change(opened), paths)
+    return result
+
+
+def _may_race(a: Access, b: Access) -> bool:
+    if a.root is not b.root or not (a.writes or b.writes):
+        return False
+    return not (a.is_atomic and b.is_atomic)
+
+
+def _after_barrier(state: _State, barrier: Barrier) -> _State:
+    if barrier.waits_for_copies:
+        state = _moved(state, lambda opened: _arrived(opened, _NONE_IN_FLIGHT))
+    after: _State = {}
+    for opened, paths in state.items():
+        is_ordered = opened.commits is None and (
+            barrier.orders_device or not opened.access.is_of_device
+        )
+        if not is_ordered:
+            _add(after, opened, paths)
+        elif barrier.meeting != Meeting.IN_BLOCK:
+            _add(after, opened._replace(in_order=barrier.meeting), paths)
+    return after
+
+
+def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
+    """The error that an access of elements is that an asynchronous copy still writes or reads."""
+    what = "written" if later.writes else "read"
+    which = "into" if copy.writes else "of"
+    return VerifyError(
+        f"elements of {describe(later.root)} are {what} before the asynchronous copy {which} them is "
+        "waited for",
+        location=later.location or copy.location,
+        help="this is a defect of tvmtile: please report it with the kernel",
+    )
+
+
+def _committed(opened: _Open) -> _Open:
+    if opened.commits is None:
+        return opened
+    return opened._replace(commits=min(opened.commits + 1, MAX_IN_FLIGHT + 1))
+
+
+def _arrived(opened: _Open, in_flight: int) -> _Open:
+    """After a wait: what it waited for is written now."""
+    if opened.commits is None or opened.commits <= in_flight:
+        return opened
+    return opened._replace(commits=None)
+
+
+def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Order]]:
+    return (pair for pair in opened.orders if pair[0] is not loop)
+
+
+def _of(opened: _Open, loop: Loop) -> set[Order]:
+    return {order for other, order in opened.orders if other is loop}
+
+
+def _replaced(opened: _Open, loop: Loop, orders: Iterable[Order]) -> _Open:
+    pairs = frozenset([*_others(opened, loop), *((loop, order) for order in orders)])
+    return opened._replace(orders=pairs)
+
+
+def _with(opened: _Open, loop: Loop, order: Order) -> _Open:
+    """On entering a loop: an access before it, or in an earlier run of it, has no iteration here."""
+    return _replaced(opened, loop, [] if loop in opened.access.loops else [order])
+
+
+def _without(opened: _Open, loop: Loop) -> _Open:
+    return _replaced(opened, loop, [])
+
+
+def _in_next_iteration(opened: _Open, loop: Loop) -> Iterator[_Open]:
+    orders = _of(opened, loop)
+    exact = next((order for order in orders if order.is_exact), None)
+    if exact is None:
+        yield _replaced(opened, loop, [Order.LATER] if Order.LATER in orders else [])
+        return
+    later = replace(exact, distance=exact.distance + 1)
+    if later.distance == loop.trips:
+        return  # there is no such iteration
+    # What has not arrived yet stays open for several iterations, in which others may be accessed.
+    most = 1 if opened.commits is None else _MAX_DISTANCE
+    if later.side == Side.LATER and opened.commits is None:
+        yield _without(opened, loop)
+    elif later.distance <= most:
+        yield _replaced(opened, loop, [later])
+    else:
+        yield _replaced(opened, loop, [Order.LATER] if later.side == Side.BOTH else [])
+
+
+def _after_loop(opened: _Open, loop: Loop) -> _Open:
+    return _replaced(opened, loop, [Order.LAST] if Order.SAME in _of(opened, loop) else [])

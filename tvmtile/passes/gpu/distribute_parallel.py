@@ -1,0 +1,352 @@
+"""DistributeParallel: elementwise work is shared out over the threads of a block."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile.analysis.nests import Nest, is_nest
+from tvmtile.analysis.uniformity import ThreadVariance, has_effect, is_private
+from tvmtile.errors import VerifyError
+from tvmtile.ir.async_copies import is_late
+from tvmtile.ir.kernels import Launch, is_kernel, prim_func_pass, statements_of
+from tvmtile.ir.operands import constant, origin_of
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import (
+    ScopedRewriter,
+    contains,
+    for_loop,
+    substitute,
+    with_children,
+)
+from tvmtile.ir.scopes import is_fragment
+from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
+from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout
+from tvmtile.passes.gpu.issue_async_copies import issued
+from tvmtile.passes.gpu.vectorize_accesses import vectorized, without_invariant
+
+__all__ = ["DistributeParallel"]
+
+_MOST_UNROLLED = 64
+"""Iterations of a loop over memory alone that are written out one by one."""
+_MOST_WITH_LOOPS = 8
+"""Those of a loop with loops inside, whose text is long and where there is little to gain."""
+_MOST_STATEMENTS = 256
+"""The statements that the iterations of such a loop are written out as."""
+_MOST_IN_REGISTERS = 512
+"""Those of a loop over fragments: an array that more of them index is no matter of registers."""
+
+
+@prim_func_pass("DistributeParallel")
+def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Share the iterations of `T.Parallel` out over the threads.
+
+    A nest that touches fragments runs where their elements lie, but for what every thread holds. Any
+    other is spread so that
+    neighbouring threads access neighbours in memory, 16 bytes each where strides allow. A thread's own
+    iterations become unrolled loops. What may arrive later is copied by `cp.async`, where elements
+    are moved as they are and four bytes or more lie side by side. What a block does once (a store
+    outside of nests that is the same for all threads, an iteration that several threads would repeat)
+    is done by one thread.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 25), "float32"), C: T.Buffer((8, 100), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                for i in T.parallel(8):
+                    for j in T.parallel(25):
+                        C[i, j * 4] = A[i, j]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 25), "float32"), C: T.Buffer((8, 100), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                if tx % 32 < 25:
+                    for i in T.unroll(2):
+                        C[i * 4 + tx // 32, tx % 32 * 4] = A[i * 4 + tx // 32, tx % 32]
+    ```
+    """
+    del context
+    return func.with_body(_Vectors().rewrite(_Distribute().rewrite(func.body)))
+
+
+class _Vectors(ScopedRewriter):
+    """The user's vectors, of any dtype and number of lanes: moves of words, and unrolled loops."""
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        result = super().visit_for(loop)
+        if result.kind != tirx.ForKind.VECTORIZED:
+            return result
+        extent = constant(result.extent)
+        if extent is None or constant(result.min) != 0:
+            return with_children(result, kind=tirx.ForKind.SERIAL)
+        return vectorized(result.loop_var, extent, result.body, self.analyzer)
+
+
+class _Distribute(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._launch: Launch | None = None
+        self._variance: ThreadVariance | None = None
+        self._is_late = False
+
+    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+        if not is_late(node):
+            return super().visit_attribute(node)
+        outer, self._is_late = self._is_late, True
+        body = self.mutate(node.body)
+        self._is_late = outer
+        return body
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._launch = Launch(loop)
+            threads = [thread.loop_var for thread in self._launch.threads]
+            self._variance = ThreadVariance(self._launch.body, threads)
+        if self._launch is not None and is_nest(loop):
+            iterations = _Iterations(Nest(loop), self._launch, self.analyzer, self._is_late)
+            return iterations.statement()
+        return super().visit_for(loop)
+
+    # Statements outside of nests: what is the same for all threads is done by one --------------
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        if is_private(node.buffer) or is_fragment(node.buffer):
+            return node
+        return self._once(node)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        op = operator_of(node.value)
+        if op is None or not op.once:
+            return node
+        # What it writes is a place: its name says which one, its value does not matter.
+        written = op.writes()
+        operands = [arg for arg in node.value.args if not any(arg.same_as(w) for w in written)]
+        indices = [index for place in written for index in origin_of(place)]
+        return self._once(node, [*operands, *indices])
+
+    def _once(self, statement: tirx.Stmt, operands: list[Any] | None = None) -> tirx.Stmt:
+        if self._launch is None or self._variance is None or self._launch.num_threads == 1:
+            return statement
+        if any(map(self._variance.depends, operands or [statement])):
+            return statement
+        return tirx.IfThenElse(self._launch.thread_index == 0, statement, None)
+
+
+class _Iterations:
+    """The iterations of a nest that one thread does."""
+
+    def __init__(self, nest: Nest, launch: Launch, analyzer: Any, is_late: bool) -> None:
+        self._nest = nest
+        self._launch = launch
+        self._analyzer = analyzer
+        self._is_late = is_late
+        self._has_fragments = any(is_fragment(a.buffer) for a in nest.accesses)
+        self._is_free = is_free(nest, layout_of)
+
+    def statement(self) -> tirx.Stmt:
+        if None in self._nest.extents and self._is_free:
+            return self._flat()
+        return self._by_digits(self._layout())
+
+    def _layout(self) -> LoopLayout:
+        nest = self._nest
+        if not self._is_free:
+            found = loop_layout(nest, layout_of)
+            if found is None:
+                raise VerifyError(
+                    f"no thread reaches all fragments of the loop\n{nest.loops[0]}",
+                    help="this is a defect of tvmtile: please report it with the kernel",
+                )
+            return found
+        extents = tuple(extent or 1 for extent in nest.extents)
+        layout = spread(extents, self._launch.num_threads, self._vector())
+        axes = {v: LoopAxis(d) for v, d in zip(nest.variables, layout.axes, strict=True)}
+        return LoopLayout(layout.threads, axes)
+
+    def _vector(self) -> int:
+        """Elements that a thread moves at once: 16 bytes of the widest that are in memory."""
+        held = (is_private, is_fragment)
+        memory = [a for a in self._nest.accesses if not any(is_(a.buffer) for is_ in held)]
+        bits = [int(DataType(str(access.buffer.ty.dtype)).bits) for access in memory]
+        return widest_vector(max([8, *bits]))
+
+    # Loops ---------------------------------------------------------------------------------------
+
+    def _by_digits(self, layout: LoopLayout) -> tirx.Stmt:
+        loops: list[tuple[ir.Var, Digit]] = []
+        values: dict[ir.Var, Any] = {}
+        conditions: list[Any] = []
+        for loop in self._nest.loops:
+            variable, axis = loop.loop_var, layout.axes[loop.loop_var]
+            value: Any = tirx.const(0, "int32")
+            weight = axis.size
+            for digit in axis.digits:
+                weight //= digit.extent
+                if digit.is_thread:
+                    number = self._thread_digit(digit)
+                else:
+                    number = tirx.Var(variable.name, "int32")
+                    _bind(self._analyzer, number, digit.extent)
+                    loops.append((number, digit))
+                value = value + number * weight
+            values[variable] = self._typed(value - axis.base, variable)
+            conditions += self._guards(loop, axis, values[variable])
+        body = substitute(self._nest.body, values)
+        repeated = layout.replicas
+        if repeated:
+            owner = tirx.all(*(self._thread_digit(digit) == 0 for digit in repeated))
+            if _is_for_others(body):
+                conditions.append(owner)
+            else:
+                body = _done_by(owner, body)
+        return self._looped(loops, conditions, body)
+
+    def _thread_digit(self, digit: Digit) -> Any:
+        return digit.value_in(self._launch.thread_index, self._launch.num_threads)
+
+    def _typed(self, value: Any, variable: ir.Var) -> Any:
+        dtype = str(variable.ty.dtype)
+        simple = self._analyzer.simplify(value)
+        return simple if str(simple.ty.dtype) == dtype else tirx.Cast(dtype, simple)
+
+    def _guards(self, loop: tirx.For, axis: LoopAxis, value: Any) -> list[Any]:
+        """What must hold for a value of the digits to be an iteration of the loop."""
+        displaced = not (isinstance(axis.base, int) and axis.base == 0)
+        if not displaced and isinstance(loop.extent, tirx.IntImm) and axis.size == int(loop.extent):
+            return []
+        lowest = axis.digits[-1].extent if axis.digits and not axis.digits[-1].is_thread else 1
+        if not displaced and constant(tirx.floormod(loop.extent, lowest)) == 0:
+            # Neighbours are all inside or all outside.
+            value = self._analyzer.simplify(tirx.floordiv(value, lowest) * lowest)
+        return [value < loop.extent, *([value >= 0] if displaced else [])]
+
+    def _looped(
+        self, loops: list[tuple[ir.Var, Digit]], conditions: list[Any], body: tirx.Stmt
+    ) -> tirx.Stmt:
+        lanes = loops[-1] if loops and not _mentioned(conditions, loops[-1][0]) else None
+        if lanes is not None:
+            loops = loops[:-1]
+            body = self._moved(lanes[0], lanes[1].extent, body)
+        elif self._is_late:
+            body = self._moved(tirx.Var("lane", "int32"), 1, body)
+        body = _guarded(self._analyzer, conditions, body)
+        count = math.prod(digit.extent for _, digit in loops)
+        unrolled = count <= self._most(body)
+        kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
+        for variable, digit in reversed(loops):
+            body = _repeated(variable, digit.extent, body, kind)
+        return body
+
+    def _most(self, body: tirx.Stmt) -> int:
+        """How many iterations are written out one by one."""
+        if self._has_fragments:
+            return _MOST_IN_REGISTERS
+        if contains(body, tirx.For, _is_serial):
+            return _MOST_WITH_LOOPS
+        return min(_MOST_UNROLLED, _MOST_STATEMENTS // _statements(body))
+
+    def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
+        """The neighbours that a thread moves: asynchronously, if that is asked for and possible."""
+        copies = issued(variable, extent, body, self._analyzer) if self._is_late else None
+        if copies is not None:
+            return copies
+        return body if extent == 1 else vectorized(variable, extent, body, self._analyzer)
+
+    def _flat(self) -> tirx.Stmt:
+        """Extents that are known at run time only: every thread takes each n-th iteration."""
+        total: Any = 1
+        for loop in self._nest.loops:
+            total = total * loop.extent
+        step = tirx.Var("step", str(self._nest.variables[0].ty.dtype))
+        threads = self._launch.num_threads
+        flat = step * threads + self._launch.thread_index
+        values: dict[ir.Var, Any] = {}
+        rest = flat
+        for loop in reversed(self._nest.loops):
+            is_outermost = loop is self._nest.loops[0]
+            values[loop.loop_var] = rest if is_outermost else tirx.floormod(rest, loop.extent)
+            rest = tirx.floordiv(rest, loop.extent)
+        body = tirx.IfThenElse(flat < total, substitute(self._nest.body, values), None)
+        return for_loop(step, tirx.ceildiv(total, threads), body)
+
+
+def _statements(stmt: tirx.Stmt) -> int:
+    """How many statements a statement is, with its unrolled loops written out."""
+    inside = sum(map(_statements, statements_of(stmt)))
+    is_unrolled = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED
+    return (constant(stmt.extent) or 1) * inside if is_unrolled else max(1, inside)
+
+
+def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:
+    return any(contains(condition, ir.Var, variable.same_as) for condition in conditions)
+
+
+def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:
+    analyzer.bind(variable, ir.Range(0, extent), allow_override=True)
+
+
+def _is_serial(loop: tirx.For) -> bool:
+    return bool(loop.kind == tirx.ForKind.SERIAL)
+
+
+def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt:
+    needed = [c for c in conditions if not analyzer.can_prove(c)]
+    if not needed:
+        return body
+    return tirx.IfThenElse(analyzer.simplify(tirx.all(*needed)), body, None)
+
+
+def _repeated(variable: ir.Var, extent: int, body: tirx.Stmt, kind: tirx.ForKind) -> tirx.Stmt:
+    """A loop, inside of those conditions around its body that are the same in all iterations."""
+    condition, body = without_invariant(variable, body)
+    loop = for_loop(variable, extent, body, kind)
+    return loop if condition is None else tirx.IfThenElse(condition, loop, None)
+
+
+def _is_for_others(stmt: tirx.Stmt) -> bool:
+    """Tell whether a statement leaves nothing behind in memory of the threads that do it.
+
+    One of the threads that repeat it is enough then, and the others must not even read what its
+    conditions and values depend on: that one may be writing it.
+    """
+    own: set[ir.Var] = set()
+    tvm_ffi.structural_walk(stmt, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+
+    def is_kept(store: tirx.BufferStore) -> bool:
+        buffer = store.buffer
+        return (is_private(buffer) or is_fragment(buffer)) and buffer not in own
+
+    return not contains(stmt, tirx.BufferStore, is_kept)
+
+
+def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
+    """Let one of the threads that repeat an iteration do what others would see."""
+
+    class _Once(ScopedRewriter):
+        def visit_if(self, node: tirx.IfThenElse) -> Any:
+            return (
+                tirx.IfThenElse(owner, node, None)
+                if _is_for_others(node)
+                else super().visit_if(node)
+            )
+
+        def visit_store(self, node: tirx.BufferStore) -> Any:
+            if is_private(node.buffer) or is_fragment(node.buffer):
+                return node
+            return tirx.IfThenElse(owner, node, None)
+
+        def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+            return tirx.IfThenElse(owner, node, None) if has_effect(node.value) else node
+
+    return _Once().rewrite(body)

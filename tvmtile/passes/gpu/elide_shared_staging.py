@@ -1,0 +1,186 @@
+"""ElideSharedStaging: tiles that are staged for nothing are not staged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels
+from tvmtile.ir.operands import buffer_of, constant, is_whole, region
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import reads_no_memory, seq, with_children
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.tileop.registry import LoweringContext, direct_operands
+
+__all__ = ["ElideSharedStaging"]
+
+
+@prim_func_pass("ElideSharedStaging")
+def ElideSharedStaging(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Let an operator read a tile from global memory that was copied to shared memory for it alone.
+
+    On unified memory the copy pays where several simdgroups read the tile, or where it is read more
+    than once. It is left out where one operator after it, in the same loop, reads the tile, and each
+    element once; not in a loop whose statements the user has given stages, one each.
+    `T.copy(..., annotations={"direct": ...})` decides otherwise: True leaves the copy out however many
+    simdgroups read the tile, False keeps it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float16")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
+                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
+                for k in range(2):
+                    T.tile.copy(A[0:32, k * 32 : k * 32 + 32], tile[0:32, 0:32])
+                    T.tile.gemm(tile[0:32, 0:32], A[0:32, 0:32], acc[0:32, 0:32])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float16")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
+                for k in range(2):
+                    T.tile.gemm(A[0:32, k * 32 : k * 32 + 32], A[0:32, 0:32], acc[0:32, 0:32])
+    ```
+    """
+    del context
+    target = target_of(func)
+
+    def read(kernel: tirx.For) -> tirx.For:
+        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
+        return _Direct(kernel, context).apply()
+
+    return with_kernels(func, read)
+
+
+class _Direct:
+    """The tiles of one kernel that need not be staged, and the kernel without them."""
+
+    def __init__(self, kernel: tirx.For, context: LoweringContext) -> None:
+        self._kernel = kernel
+        self._context = context
+        self._accesses = accesses_of(kernel)
+        self._written = {access.buffer for access in self._accesses if access.writes}
+        self._written_by_plan = _written_in_planned_loops(kernel)
+        self._left_out: set[ir.Var] = set()
+
+    def apply(self) -> tirx.For:
+        result = tvm_ffi.structural_map(self._kernel, (tirx.SeqStmt, self._without_copies))
+        if not self._left_out:
+            return self._kernel
+        result = tvm_ffi.structural_map(result, (tirx.AllocBuffer, self._without_tile))
+        return tvm_ffi.structural_map(result, (tirx.For, self._without_stages))
+
+    def _without_stages(self, loop: tirx.For) -> tirx.For:
+        """A loop from which all copies were left out has nothing that could run ahead."""
+        if STAGES_ANNOTATION not in loop.annotations:
+            return loop
+        accesses = accesses_of(loop.body)
+        if any(access.writes and is_shared(access.buffer) for access in accesses):
+            return loop
+        kept = {k: v for k, v in loop.annotations.items() if k != STAGES_ANNOTATION}
+        return with_children(loop, annotations=kept)
+
+    def _without_tile(self, node: tirx.AllocBuffer) -> tirx.Stmt:
+        return seq([]) if node.buffer in self._left_out else node
+
+    def _without_copies(self, node: tirx.SeqStmt) -> tirx.Stmt:
+        statements = list(node.seq)
+        for position, statement in enumerate(statements):
+            copied = self._staged_tile(statement)
+            if copied is None:
+                continue
+            source, tile, wanted = copied
+            reader = self._only_reader(tile.source, statements[position + 1 :])
+            if reader is None:
+                continue
+            at = position + 1 + reader
+            op = operator_of(statements[at].value)
+            assert op is not None
+            times = direct_operands(op, self._context)
+            fields = [name for name in times if getattr(op, name).source.same_as(tile.source)]
+            if len(fields) != 1 or (times[fields[0]] > 1 and not wanted):
+                continue
+            statements[at] = _reading(statements[at], op, fields[0], source, tile)
+            statements[position] = seq([])
+            self._left_out.add(tile.source)
+        return seq(statements) if self._left_out else node
+
+    def _staged_tile(self, statement: tirx.Stmt) -> tuple[Any, Any, bool] | None:
+        """The source and the tile of a copy that could be left out, and whether the user wants it."""
+        op = operator_of(statement.value) if isinstance(statement, tirx.Evaluate) else None
+        ends = op.copied() if op is not None else None
+        if op is None or ends is None or getattr(op, "direct", None) is False:
+            return None
+        source, tile = ends
+        from_global = source.source.ty.storage_scope == "global"
+        if not from_global or not is_shared(tile.source) or source.source in self._written:
+            return None
+        shape = [constant(extent) for extent in tile.source.ty.shape]
+        # Rows and columns of the tile are the last axes of the source too.
+        outer = [1] * (len(source.region) - len(shape))
+        in_line = [constant(r.extent) for r in source.region] == [*outer, *shape]
+        if tile.source in self._written_by_plan:
+            return None
+        if (
+            not is_whole(tile)
+            or not in_line
+            or not all(reads_no_memory(r.min) for r in source.region)
+        ):
+            return None
+        return source, tile, bool(getattr(op, "direct", None))
+
+    def _only_reader(self, tile: ir.Var, following: list[tirx.Stmt]) -> int | None:
+        """The statement, among those that follow, which alone uses a tile besides its copy."""
+        if sum(access.buffer.same_as(tile) for access in self._accesses) != 2:
+            return None
+        for number, statement in enumerate(following):
+            if not isinstance(statement, tirx.Evaluate):
+                continue
+            op = operator_of(statement.value)
+            if op is not None and any(buffer_of(o).same_as(tile) for o in op.reads()):
+                return number
+        return None
+
+
+def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
+    """What loops write whose stages and order the user gives."""
+    written: set[ir.Var] = set()
+
+    def note(loop: tirx.For) -> None:
+        if STAGE_ANNOTATION in loop.annotations:
+            written.update(access.buffer for access in accesses_of(loop.body) if access.writes)
+
+    tvm_ffi.structural_walk(kernel, (tirx.For, note))
+    return written
+
+
+def _reading(
+    statement: tirx.Evaluate, op: TileOp, field: str, source: Any, tile: Any
+) -> tirx.Evaluate:
+    """The operator with an operand in the source of a copy in place of its target."""
+    operand = getattr(op, field)
+    outer = len(source.region) - len(tile.region)
+    origin = [r.min for r in source.region[:outer]]
+    extents: list[Any] = [1] * outer
+    for s, o in zip(source.region[outer:], operand.region, strict=True):
+        origin.append(s.min + o.min)
+        extents.append(o.extent)
+    replaced = op.with_operand(field, region(source.source, origin, extents))
+    return tirx.Evaluate(replaced.to_call(statement.value.span), statement.span)

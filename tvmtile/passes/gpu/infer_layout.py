@@ -1,0 +1,171 @@
+"""InferLayout: decide which thread holds which element of a fragment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import LayoutConflict, warn
+from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels
+from tvmtile.ir.operands import describe
+from tvmtile.ir.rewriting import retyped, substitute
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.layout.drawing import drawn, first_difference
+from tvmtile.layout.fragment import FragmentLayout
+from tvmtile.passes.gpu.layout_inference import Conflict, Inference, Placed
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.target import gpu
+from tvmtile.tileop.registry import LoweringContext
+
+__all__ = ["InferLayout"]
+
+
+@prim_func_pass("InferLayout")
+def InferLayout(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Give the type of every fragment's buffer a layout, `tvm.tirx.layout.TileLayout`.
+
+    The layout maps the element's indices to the number of the thread (`tx`) and of the register
+    (`m`); `layout_inference` says how it is found. Shapes are padded to what the layout has places for.
+    A fragment that a statement needs in other threads than those that hold it is staged: its scope
+    becomes `shared.dyn`, and a warning says so. On targets that don't stage it is an error, if it is
+    because of another fragment, or of another use of the same one.
+
+    Raises
+    ------
+    LayoutConflict
+        If two uses of fragments don't go together.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer((8, 64), "float32", scope="local.fragment")
+                T.tile.copy(A[0:8, 0:64], x[0:8, 0:64])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer(
+                    (8, 64),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[(4, 2, 16, 4):(4, 16 @ Axis.tx, 1 @ Axis.tx, 1)]),
+                )
+                T.tile.copy(A[0:8, 0:64], x[0:8, 0:64])
+    ```
+    """
+    del context
+    target = target_of(func)
+    capability = gpu(target)
+    stages = capability is None or capability.stages_conflicts
+
+    def infer(kernel: tirx.For) -> tirx.For:
+        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
+        return _with_layouts(kernel, context, stages=stages)
+
+    return with_kernels(func, infer)
+
+
+def _with_layouts(loop: tirx.For, context: LoweringContext, *, stages: bool) -> tirx.For:
+    while True:
+        fragments = _fragments_of(loop)
+        inference = Inference(loop, context, fragments)
+        conflicts = [Conflict(viewed, None) for _, viewed in _views(loop)] or inference.run()
+        if not conflicts:
+            new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
+            return substitute(loop, new)
+        between_uses = [conflict for conflict in conflicts if conflict.uses]
+        if between_uses and not stages:
+            raise _error(between_uses[0])
+        loop = _staged(loop, conflicts[0])
+
+
+def _error(conflict: Conflict) -> LayoutConflict:
+    first, second = conflict.uses
+    name = first.fragment.name
+    same = first.fragment.same_as(second.fragment)
+    what = (
+        f"{describe(first.fragment)} is needed in two layouts"
+        if same
+        else f"{describe(first.fragment)} and {describe(second.fragment)} lie in different threads, "
+        "and this statement needs the elements of both"
+    )
+    corner = first_difference(first.layout, second.layout)
+    shown = [_described(placed, corner) for placed in conflict.uses]
+    ty = first.fragment.ty
+    shape = tuple(int(extent) for extent in ty.shape)
+    return LayoutConflict(
+        "\n".join([what, *shown]),
+        help=f"stage {name} through shared memory: {name}_shared = T.alloc_shared({shape}, "
+        f'"{ty.dtype}"), T.copy({name}, {name}_shared), and use {name}_shared here',
+        location=conflict.location,
+    )
+
+
+def _described(placed: Placed, corner: tuple[int, int]) -> str:
+    """Where a fragment lies, and since which line."""
+    location = placed.location
+    by = (
+        f"as {location} wants it: {location.text}"
+        if location is not None
+        else "as was free to choose"
+    )
+    picture = drawn(placed.layout, corner).replace("\n", "\n      ")
+    return (
+        f"  {placed.fragment.name} {by}\n"
+        f"      thread:register of the elements from {list(corner)} on\n      {picture}"
+    )
+
+
+def _staged(loop: tirx.For, conflict: Conflict) -> tirx.For:
+    """The kernel with a fragment, and the views of it, in shared memory."""
+    fragment = conflict.fragment
+    warn(
+        f"{describe(fragment)} is kept in shared memory: the threads that hold its elements are not "
+        "those that need them here, which costs time and memory",
+        conflict.location,
+    )
+    moved = [fragment, *(view for view, viewed in _views(loop) if viewed.same_as(fragment))]
+    return substitute(loop, {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved})
+
+
+def _fragments_of(loop: tirx.For) -> list[ir.Var]:
+    found: list[ir.Var] = []
+
+    def note(node: tirx.AllocBuffer) -> None:
+        if is_fragment(node.buffer):
+            found.append(node.buffer)
+
+    tvm_ffi.structural_walk(loop, (tirx.AllocBuffer, note), order="pre")
+    return found
+
+
+def _views(loop: tirx.For) -> list[tuple[ir.Var, ir.Var]]:
+    """The views of fragments, with the fragments: their elements are those of an array in memory."""
+    found: list[tuple[ir.Var, ir.Var]] = []
+
+    def note(view: tirx.DeclBuffer) -> None:
+        variables: list[ir.Var] = []
+        tvm_ffi.structural_walk(view.data, (ir.Var, variables.append))
+        found.extend((view.buffer, v) for v in variables if is_buffer_var(v) and is_fragment(v))
+
+    tvm_ffi.structural_walk(loop, (tirx.DeclBuffer, note))
+    return found
+
+
+def _laid_out(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:
+    return retyped(buffer, shape=layout.shape, layout=layout.to_tvm())

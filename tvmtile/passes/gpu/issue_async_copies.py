@@ -1,0 +1,190 @@
+"""Moves from global to shared memory as `cp.async`, 16, 8 or 4 bytes each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm.tirx.script import builder as T
+
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains, for_loop, substitute
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.gpu.vectorize_accesses import LARGEST, bytes_of, contiguous_base
+
+__all__ = ["issued"]
+
+_SIZES = (16, 8, 4)
+
+
+def issued(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt | None:
+    """A loop over neighbours as asynchronous copies.
+
+    Parameters
+    ----------
+    variable : Var
+        The loop variable, from 0.
+    extent : int
+        How many neighbours there are.
+    body : Stmt
+        An iteration.
+    analyzer : Analyzer
+        Knows the ranges of the variables around.
+
+    Returns
+    -------
+    Stmt or None
+        None if an iteration does not just move an element, or zero where it lies outside, or if no
+        four bytes of neighbours are aligned on both sides.
+    """
+    move = _move_of(body)
+    if move is None:
+        return None
+    for size in _SIZES:
+        lanes = size // bytes_of(move.store.buffer)
+        if lanes and extent % lanes == 0:
+            found = _in_pieces(variable, extent // lanes, lanes, move, analyzer)
+            if found is not None:
+                return found
+    return None
+
+
+@dataclass(frozen=True)
+class _Move:
+    """`shared[i] = global[j] if all(conditions) else 0`."""
+
+    store: tirx.BufferStore
+    load: ir.TensorLoad
+    conditions: tuple[Any, ...] = ()
+
+    def substituted(self, values: dict[ir.Var, Any]) -> _Move:
+        conditions = tuple(substitute(condition, values) for condition in self.conditions)
+        return _Move(substitute(self.store, values), substitute(self.load, values), conditions)
+
+
+def _move_of(body: tirx.Stmt) -> _Move | None:
+    if not isinstance(body, tirx.BufferStore) or not is_shared(body.buffer):
+        return None
+    value, conditions = body.value, ()
+    if isinstance(value, ir.Call) and isinstance(value.op, ir.Op):
+        if value.op.name != "prim.if_then_else" or not _is_zero(value.args[2]):
+            return None
+        conditions, value = tuple(_parts(value.args[0])), value.args[1]
+    if not isinstance(value, ir.TensorLoad) or value.source.ty.storage_scope != "global":
+        return None
+    if value.source.ty.dtype != body.buffer.ty.dtype or not 0 < bytes_of(body.buffer) <= LARGEST:
+        return None
+    return _Move(body, value, conditions)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
+
+
+def _parts(condition: Any) -> list[Any]:
+    if isinstance(condition, tirx.And):
+        return [*_parts(condition.a), *_parts(condition.b)]
+    return [condition]
+
+
+def _in_pieces(
+    variable: ir.Var, count: int, lanes: int, move: _Move, analyzer: Analyzer
+) -> tirx.Stmt | None:
+    """One copy a piece of some lanes, if the pieces are aligned and lie in rows of the tile."""
+    dtype = str(variable.ty.dtype)
+    piece, lane = tirx.Var("piece", dtype), tirx.Var("lane", dtype)
+    analyzer.bind(piece, ir.Range(0, count))
+    analyzer.bind(lane, ir.Range(0, lanes))
+    first = piece * lanes if count > 1 else tirx.const(0, dtype)
+    move = move.substituted({variable: first + lane})
+    target = contiguous_base(move.store.buffer, move.store.indices, lane, lanes, analyzer)
+    source = contiguous_base(move.load.source, move.load.indices, lane, lanes, analyzer)
+    if source is None or target is None or len(target) != len(move.store.indices):
+        return None
+    read = _bytes_inside(move, lane, lanes, analyzer)
+    if read is None:
+        return None
+    size = lanes * bytes_of(move.store.buffer)
+    copy = _copy(move.substituted({lane: tirx.const(0, dtype)}), size, read, analyzer)
+    return copy if count == 1 else for_loop(piece, count, copy, tirx.ForKind.UNROLLED)
+
+
+def _copy(move: _Move, size: int, read: Any, analyzer: Analyzer) -> tirx.Stmt:
+    """A copy of some bytes, zeros for those behind the ones that are read.
+
+    The address may lie outside of the tensor where nothing is read.
+    """
+    target, source = (
+        T.address_of(tirx.BufferLoad(buffer, [analyzer.simplify(index) for index in indices]))
+        for buffer, indices in (
+            (move.store.buffer, move.store.indices),
+            (move.load.source, move.load.indices),
+        )
+    )
+    # What other blocks read too stays in L2; pieces of less than 16 bytes go through L1 as well.
+    issue = T.ptx[f"cp.async.{'cg' if size == LARGEST else 'ca'}.shared.global"]
+    rest = () if constant(read) == size else (read,)
+    return tirx.Evaluate(issue(target, source, size, *rest))
+
+
+def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> Any:
+    """How many bytes of a piece lie inside the tensor: its first ones; None where that is not known."""
+    inside: list[Any] = []
+    count: Any = tirx.const(lanes, "int32")
+    for condition in move.conditions:
+        if not contains(condition, ir.Var, lane.same_as):
+            inside.append(condition)
+            continue
+        bound = _bound(condition, lane, lanes, analyzer)
+        if bound is None:
+            return None
+        if bound.is_of_all:
+            inside.append(bound.condition)
+        else:
+            count = tirx.min(count, tirx.max(bound.left, 0))
+    number = tirx.Cast("uint32", count * bytes_of(move.store.buffer))
+    read = analyzer.simplify(number)
+    return tirx.Select(tirx.all(*inside), read, tirx.const(0, "uint32")) if inside else read
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What a condition on an index that counts lanes says of a piece.
+
+    Attributes
+    ----------
+    condition : Expr
+        Of the first lane.
+    is_of_all : bool
+        It holds for all lanes or for none.
+    left : Expr
+        For how many lanes it holds, from the first one on, if that is not less than none or more than
+        there are.
+    """
+
+    condition: Any
+    is_of_all: bool
+    left: Any = None
+
+
+def _bound(condition: Any, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bound | None:
+    if not isinstance(condition, tirx.LT | tirx.GE):
+        return None
+    index, limit = condition.a, condition.b
+    base = substitute(index, {lane: tirx.const(0, str(lane.ty.dtype))})
+    if contains(limit, ir.Var, lane.same_as):
+        return None
+    if not analyzer.can_prove_equal(index - base, lane):
+        return None
+
+    def is_whole(value: Any) -> bool:
+        return bool(analyzer.can_prove_equal(tirx.floormod(value, lanes), 0))
+
+    first = type(condition)(base, limit)
+    if is_whole(base) and is_whole(limit):
+        return _Bound(first, is_of_all=True)
+    if isinstance(condition, tirx.GE):
+        return None
+    return _Bound(first, is_of_all=False, left=tirx.Cast("int32", limit - base))

@@ -1,0 +1,318 @@
+"""Layouts for the fragments of a kernel.
+
+Layouts that instructions demand, or that the user fixes, come first. From them others follow: through
+the indices of elementwise nests, and through operators that carry a layout along (a reduction's
+result lies where its rows lie). When nothing follows any more, the largest fragment without a layout,
+the first in the program among equals, is spread for coalesced access, and so on. There is no search.
+
+A fragment that can't lie where a nest needs it is staged: it moves to shared memory, where any
+thread reaches any element.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile.analysis.nests import Nest, NestAccess, is_nest, nests_in
+from tvmtile.errors import SourceLocation
+from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.scopes import is_fragment
+from tvmtile.ir.spans import location_of
+from tvmtile.layout.fragment import (
+    REGISTER,
+    Digit,
+    FragmentLayout,
+    compact_registers,
+    replicated,
+    spread,
+    widest_vector,
+)
+from tvmtile.layout.index_map import mentions
+from tvmtile.layout.loops import LoopLayout, is_free, loop_layout
+from tvmtile.tileop.registry import LoweringContext, demanded_layouts
+
+__all__ = ["Conflict", "Inference", "Placed"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A fragment's layout, and why it has that one.
+
+    Attributes
+    ----------
+    fragment : Var
+        The fragment.
+    layout : FragmentLayout
+        Where it lies.
+    location : SourceLocation or None
+        The line of the statement that the layout comes from; None where it was chosen freely.
+    """
+
+    fragment: ir.Var
+    layout: FragmentLayout
+    location: SourceLocation | None
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A statement whose threads can't reach a fragment.
+
+    Attributes
+    ----------
+    fragment : Var
+        What is in the way: it can be staged through shared memory.
+    location : SourceLocation or None
+        The statement's line.
+    uses : tuple of Placed
+        The two uses that don't go together; empty where the statement could not be run by the threads
+        that hold the fragment even if it touched no other one.
+    """
+
+    fragment: ir.Var
+    location: SourceLocation | None
+    uses: tuple[Placed, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One statement that touches fragments: an operator, or an elementwise nest."""
+
+    operator: TileOp | None
+    nests: tuple[Nest, ...]
+    location: SourceLocation | None
+
+
+class Inference:
+    """Finds the layouts of a kernel's fragments.
+
+    Parameters
+    ----------
+    body : Stmt
+        What a block does.
+    context : LoweringContext
+        Target, threads.
+    fragments : list of Var
+        The fragments in the order in which they are allocated.
+    """
+
+    def __init__(
+        self,
+        body: tirx.Stmt,
+        context: LoweringContext,
+        fragments: list[ir.Var],
+    ) -> None:
+        self._context = context
+        self._fragments = fragments
+        self.layouts: dict[ir.Var, FragmentLayout] = {}
+        self._origins: dict[ir.Var, SourceLocation | None] = {}
+        self._demanded: set[ir.Var] = set()
+        self._accumulators: set[ir.Var] = set()
+        self._steps: list[_Step] = []
+        self._whole: set[ir.Var] = set()
+        self._collect(body)
+
+    # What there is -----------------------------------------------------------------------------
+
+    def _collect(self, body: tirx.Stmt) -> None:
+        def loop(node: tirx.For, mutator: Any) -> Any:
+            if not is_nest(node):
+                return mutator.default_mutate(node)
+            self._steps.append(_Step(None, (Nest(node),), _location_in(node)))
+            return node
+
+        def evaluate(node: tirx.Evaluate, mutator: Any) -> Any:
+            op = operator_of(node.value)
+            if op is None or not op.is_tile:
+                return mutator.default_mutate(node)
+            context = replace(self._context, location=location_of(node.value))
+            by_instructions = demanded_layouts(op, context)
+            statement = None if by_instructions else op.as_loops()
+            nests = tuple(nests_in(statement)) if statement is not None else ()
+            self._steps.append(_Step(op, nests, location_of(node.value)))
+            return node
+
+        def by_itself(node: Any, mutator: Any) -> Any:
+            buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
+            if buffer in self._fragments:
+                self._whole.add(buffer)
+            return mutator.default_mutate(node)
+
+        tvm_ffi.structural_mutate(
+            body,
+            [
+                (tirx.For, loop),
+                (tirx.Evaluate, evaluate),
+                ((tirx.BufferStore, ir.TensorLoad), by_itself),
+            ],
+        )
+
+    # What follows ------------------------------------------------------------------------------
+
+    def run(self) -> list[Conflict]:
+        """Find the layouts; returns what can't be reached with them, at most one a nest."""
+        self._fix()
+        while True:
+            self._carry()
+            rest = [f for f in self._fragments if f not in self.layouts]
+            if not rest:
+                return self._conflicts()
+            largest = max(rest, key=lambda fragment: math.prod(_shape(fragment)))
+            self.layouts[largest] = self._spread(largest)
+
+    def _spread(self, fragment: ir.Var) -> FragmentLayout:
+        """A fragment shared out freely, along the axes that threads count.
+
+        An axis whose index is the same for all iterations of a nest, as the variable of a serial loop
+        is, has to be in registers: the threads that run the nest need its element, whichever it is.
+        """
+        shape, threads = _shape(fragment), self._context.threads
+        counted = self._counted_axes(fragment)
+        extents = tuple(e if n in counted else 1 for n, e in enumerate(shape))
+        vector = widest_vector(int(DataType(str(fragment.ty.dtype)).bits))
+        layout = spread(extents, threads, vector)
+        axes = (
+            digits if number in counted else (Digit(shape[number], REGISTER, 1),)
+            for number, digits in enumerate(layout.axes)
+        )
+        whole = tuple(tuple(digit for digit in digits if digit.extent > 1) for digits in axes)
+        return compact_registers(FragmentLayout(threads, whole))
+
+    def _counted_axes(self, fragment: ir.Var) -> set[int]:
+        """The axes that every nest counts along; all of them where a nest counts along none."""
+        every = set(range(len(fragment.ty.shape)))
+        counted = every
+        for nest in (nest for step in self._steps for nest in step.nests):
+            for access in nest.accesses:
+                if not access.buffer.same_as(fragment):
+                    continue
+                counted = counted & {
+                    number
+                    for number, index in enumerate(access.indices)
+                    if any(mentions(index, variable) for variable in nest.variables)
+                }
+        return counted or every
+
+    def _fix(self) -> None:
+        for step in self._steps:
+            if step.operator is None:
+                continue
+            context = replace(self._context, location=step.location)
+            demanded = demanded_layouts(step.operator, context)
+            written = {buffer_of(operand) for operand in step.operator.writes()}
+            self._accumulators |= written & demanded.keys()
+            for buffer, layout in demanded.items():
+                if buffer in self._fragments and buffer not in self.layouts:
+                    self.layouts[buffer] = layout
+                    self._origins[buffer] = step.location
+                    self._demanded.add(buffer)
+        for buffer in self._whole - self._demanded:
+            self.layouts[buffer] = replicated(_shape(buffer), self._context.threads)
+
+    def _carry(self) -> None:
+        while sum(self._carry_through(step) for step in self._steps):
+            pass
+
+    def _carry_through(self, step: _Step) -> bool:
+        """Lay out the fragments of a step that follow from others; tells whether there were any."""
+        found: dict[ir.Var, FragmentLayout] = {}
+        if step.operator is not None:
+            found.update(step.operator.carried_layouts(self.layouts))
+        for nest in step.nests:
+            unknown = [a for a in nest.accesses if self._is_unknown(a.buffer)]
+            if not unknown or is_free(nest, self.layouts.get):
+                continue
+            layout = loop_layout(nest, self.layouts.get)
+            if layout is None:
+                continue
+            for access in unknown:
+                own = layout.of_fragment(nest, access, _shape(access.buffer))
+                if own is not None:
+                    found.setdefault(access.buffer, own)
+        new = {buffer: layout for buffer, layout in found.items() if self._is_unknown(buffer)}
+        self.layouts.update(new)
+        self._origins.update(dict.fromkeys(new, step.location))
+        return bool(new)
+
+    def _is_unknown(self, buffer: ir.Var) -> bool:
+        return buffer in self._fragments and buffer not in self.layouts
+
+    def _conflicts(self) -> list[Conflict]:
+        found = []
+        for step in self._steps:
+            found += self._misplaced(step)
+            if step.operator is not None and _stages_itself(step.operator):
+                continue
+            for nest in step.nests:
+                if is_free(nest, self.layouts.get) or loop_layout(nest, self.layouts.get):
+                    continue
+                touched = [a for a in nest.accesses if a.buffer in self.layouts]
+                written = {access.buffer for access in touched if access.writes}
+                least = min(
+                    touched, key=lambda access: self._cost_of_staging(access.buffer, written)
+                )
+                uses = self._apart(nest, touched, least)
+                found.append(Conflict(least.buffer, step.location, uses))
+        return found
+
+    def _apart(
+        self, nest: Nest, touched: list[NestAccess], least: NestAccess
+    ) -> tuple[Placed, ...]:
+        """A fragment and one whose threads can't reach it; none where one alone is too much."""
+        own = {a.buffer: LoopLayout.of_elements(nest, a, self.layouts[a.buffer]) for a in touched}
+        if None in own.values():
+            return ()
+        for access in touched:
+            loop, held = own[access.buffer], self.layouts[least.buffer]
+            if loop is not None and not loop.reaches(nest, least, held):
+                return self._placed(least.buffer), self._placed(access.buffer)
+        return ()
+
+    def _placed(self, fragment: ir.Var) -> Placed:
+        return Placed(fragment, self.layouts[fragment], self._origins.get(fragment))
+
+    def _cost_of_staging(self, buffer: ir.Var, written: set[ir.Var]) -> tuple[bool, bool, bool]:
+        """An instruction reads operands from memory as well, but would load and store accumulators."""
+        return buffer in self._accumulators, buffer in self._demanded, buffer in written
+
+    def _misplaced(self, step: _Step) -> list[Conflict]:
+        """Operands that do not lie where the instructions of a step demand."""
+        if step.operator is None:
+            return []
+        wanted = demanded_layouts(step.operator, replace(self._context, location=step.location))
+        return [
+            Conflict(
+                buffer,
+                step.location,
+                (self._placed(buffer), Placed(buffer, layout, step.location)),
+            )
+            for buffer, layout in wanted.items()
+            if self.layouts.get(buffer) != layout
+        ]
+
+
+def _stages_itself(op: TileOp) -> bool:
+    """Tell whether an operator goes through shared memory where its operands lie differently."""
+    operands = [*op.reads(), *op.writes()]
+    return sum(is_fragment(buffer_of(operand)) for operand in operands) == len(operands) > 1
+
+
+def _shape(buffer: ir.Var) -> tuple[int, ...]:
+    return tuple(constant(extent) or 1 for extent in buffer.ty.shape)
+
+
+def _location_in(loop: tirx.For) -> SourceLocation | None:
+    locations: list[SourceLocation] = []
+
+    def note(store: tirx.BufferStore) -> None:
+        location = location_of(store)
+        if location is not None:
+            locations.append(location)
+
+    tvm_ffi.structural_walk(loop, (tirx.BufferStore, note))
+    return locations[0] if locations else location_of(loop)

@@ -1,0 +1,129 @@
+"""PlaceFragments: a fragment becomes the registers that a thread has of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.codegen.metal import element_of, set_element
+from tvmtile.errors import VerifyError
+from tvmtile.ir.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.ir.operands import describe
+from tvmtile.ir.rewriting import ScopedRewriter, substitute
+from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.layout.fragment import FragmentLayout, layout_of
+
+__all__ = ["PlaceFragments"]
+
+_LANES = 32
+
+
+@prim_func_pass("PlaceFragments")
+def PlaceFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Replace fragments by arrays of registers, and indices of elements by numbers of registers.
+
+    Each thread accesses elements that it holds (InferLayout and DistributeParallel see to that), and as
+    a rule the number of a register does not depend on the thread then. Elements of simdgroup
+    matrices are read and written through `thread_elements()`.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer(
+                    (8, 32),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[(8, 32):(1, 1 @ Axis.tx)]),
+                )
+                for i in T.unroll(8):
+                    x[i, tx] = A[i, tx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer((8,), "float32", scope="local")
+                for i in T.unroll(8):
+                    x[i] = A[i, tx]
+    ```
+    """
+    del context
+    return func.with_body(_Place().rewrite(func.body))
+
+
+class _Place(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._launch: Launch | None = None
+        self._arrays: dict[ir.Var, ir.Var] = {}
+        self._layouts: dict[ir.Var, FragmentLayout] = {}
+
+    def rewrite(self, node: Any) -> Any:
+        body = self._places(node)
+        return substitute(body, dict(self._arrays))
+
+    def _places(self, node: Any) -> Any:
+        tvm_ffi.structural_walk(
+            node, (tirx.AllocBuffer, lambda alloc: self._note(alloc.buffer)), order="pre"
+        )
+        return super().rewrite(node)
+
+    def _note(self, fragment: ir.Var) -> None:
+        if not is_fragment(fragment):
+            return
+        layout = layout_of(fragment)
+        if layout is None:
+            return  # matrices that a product has for itself
+        in_matrices = fragment.ty.storage_scope == SIMDGROUP_SCOPE
+        self._layouts[fragment] = layout
+        self._arrays[fragment] = tirx.decl_buffer(
+            (layout.registers * (_LANES if in_matrices else 1),),
+            str(fragment.ty.dtype),
+            name=fragment.name,
+            scope=SIMDGROUP_SCOPE if in_matrices else "local",
+        )
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._launch = Launch(loop)
+        return super().visit_for(loop)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        if node.buffer not in self._arrays:
+            return self.descend(node)
+        array = self._arrays[node.buffer]
+        value = self.mutate(node.value)
+        register = self._register(node.buffer, node.indices)
+        if array.ty.storage_scope == SIMDGROUP_SCOPE:
+            return set_element(array, register, value)
+        return tirx.BufferStore(array, value, [register], span=node.span)
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        if node.source not in self._arrays:
+            return self.descend(node)
+        array = self._arrays[node.source]
+        register = self._register(node.source, node.indices)
+        if array.ty.storage_scope == SIMDGROUP_SCOPE:
+            return element_of(array, register)
+        return tirx.BufferLoad(array, [register])
+
+    def _register(self, fragment: ir.Var, indices: Any) -> Any:
+        indices = [self.mutate(index) for index in indices]
+        layout = self._layouts[fragment]
+        if self._launch is None:
+            raise VerifyError(f"{describe(fragment)} is used outside of a kernel")
+        register = self.analyzer.simplify(layout.register_of(indices))
+        first = {t.loop_var: tirx.const(0, "int32") for t in self._launch.threads}
+        in_first = self.analyzer.simplify(substitute(register, first))
+        # A thread may look for what all of them hold in a register that depends on the thread.
+        return in_first if self.analyzer.can_prove_equal(register, in_first) else register

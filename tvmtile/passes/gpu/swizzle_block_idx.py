@@ -1,0 +1,87 @@
+"""SwizzleBlockIdx: the blocks of a grid are visited in the order that an operator asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.ir.divisions import named_divisions
+from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import seq, substitute
+
+__all__ = ["SwizzleBlockIdx"]
+
+
+@prim_func_pass("SwizzleBlockIdx")
+def SwizzleBlockIdx(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Let each block do the work of another one, so that blocks that run together share operands.
+
+    A GPU starts blocks in the order of their numbers. Every block still has work of its own. This
+    comes late: what is known of the range of a block's index stays true, and passes before this one
+    use it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 4), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for by in T.thread_binding(8, thread="blockIdx.y"):
+                for tx in T.thread_binding(32, thread="threadIdx.x"):
+                    T.Call(
+                        "tvmtile.use_swizzle",
+                        [],
+                        attrs={"panel_size": 4, "order": "strip"},
+                        ret_ty="void",
+                    )
+                    A[by, bx] = T.float32(0)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 4), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for by in T.thread_binding(8, thread="blockIdx.y"):
+                for tx in T.thread_binding(32, thread="threadIdx.x"):
+                    panel: T.let = (by * 4 + bx) % 16 % T.min(4, 8 - (by * 4 + bx) // 16 * 4)
+                    bx_1: T.let = (by * 4 + bx) % 16 // T.min(4, 8 - (by * 4 + bx) // 16 * 4)
+                    by_1: T.let = (by * 4 + bx) // 16 * 4 + panel
+                    T.Call(
+                        "tvmtile.use_swizzle",
+                        [],
+                        attrs={"panel_size": 4, "order": "strip"},
+                        ret_ty="void",
+                    )
+                    A[by_1, bx_1] = T.float32(0)
+    ```
+    """
+    del context
+    return with_kernels(func, _ordered)
+
+
+def _ordered(kernel: tirx.For) -> tirx.For:
+    launch = Launch(kernel)
+    loops = sorted(launch.blocks, key=lambda loop: str(loop.thread_binding.thread_tag))
+    blocks = [loop.loop_var for loop in loops]
+    grid = [loop.extent for loop in loops]
+    orders: list[list[Any]] = []
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        order = None if op is None else op.block_order(blocks, grid)
+        if order is not None:
+            orders.append(order)
+
+    tvm_ffi.structural_walk(launch.body, (ir.Call, note))
+    if not orders:
+        return kernel
+    fresh = [ir.Var(block.name, block.ty) for block in blocks]
+    names, values = named_divisions(list(orders[-1]), "panel")
+    binds = [tirx.Bind(new, value) for new, value in zip(fresh, values, strict=True)]
+    moved = substitute(launch.body, dict(zip(blocks, fresh, strict=True)))
+    return with_launch_body(kernel, seq([*names, *binds, moved]))

@@ -1,0 +1,418 @@
+"""Moving neighbouring elements at once, 4, 8 or 16 bytes a thread.
+
+Elements narrower than 4 bytes move as words: TVM's generators for GPUs have vectors of at most four
+lanes, and none of bfloat16. What is computed with them is computed element by element, in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.analysis.conflicts.expressions import conjuncts
+from tvmtile.analysis.uniformity import is_private
+from tvmtile.ir.index_width import count_of, is_large, widened
+from tvmtile.ir.kernels import flattened
+from tvmtile.ir.operands import constant, offset_in_memory
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import (
+    contains,
+    for_loop,
+    is_if_then_else,
+    reads_no_memory,
+    seq,
+    substitute,
+    with_fresh_variables,
+)
+from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.layout.shared import has_plain_rows, neighbours
+
+__all__ = ["LARGEST", "bytes_of", "contiguous_base", "vectorized", "without_invariant"]
+
+_WORD = 4
+LARGEST = 16
+"""Bytes that a thread moves at once at most."""
+_LANES = 4
+"""Lanes of the widest vector that an element operator has."""
+
+
+def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
+    """A loop over neighbours as moves of vectors around an unrolled loop that computes.
+
+    Parameters
+    ----------
+    variable : Var
+        The loop variable, from 0.
+    extent : int
+        How many neighbours there are.
+    body : Stmt
+        An iteration.
+    analyzer : Analyzer
+        Knows the ranges of the variables around.
+    """
+    condition, body = without_invariant(variable, body)
+    if condition is not None:
+        return tirx.IfThenElse(condition, vectorized(variable, extent, body, analyzer), None)
+    choice = _choice(body)
+    if choice is not None and _is_same_for_all(choice.condition, variable):
+        then_case = vectorized(variable, extent, choice.then_case, analyzer)
+        else_case = vectorized(variable, extent, choice.else_case, analyzer)
+        return tirx.IfThenElse(
+            choice.condition, then_case, with_fresh_variables(else_case), choice.span
+        )
+    moves = _Moves(variable, extent, analyzer)
+    together = moves.of_operator(body)
+    if together is not None:
+        return together
+    body = _with_places_inlined(body)
+    for load in _loads_in(body):
+        moves.add_load(load)
+    if isinstance(body, tirx.BufferStore) and len(moves.loaded) == 1:
+        direct = moves.direct(body)
+        if direct is not None:
+            return direct
+    *names, last = flattened(moves.with_loads_replaced(body))
+    if isinstance(last, tirx.BufferStore) and _is_stored_once(body):
+        last = moves.with_store_replaced(last)
+    loop = for_loop(variable, extent, seq([*names, last]), tirx.ForKind.UNROLLED)
+    return seq([*moves.before, loop, *moves.after])
+
+
+def without_invariant(variable: ir.Var, body: tirx.Stmt) -> tuple[Any, tirx.Stmt]:
+    """What must hold in all iterations for one of them to do something, or None, and the rest.
+
+    Parameters
+    ----------
+    variable : Var
+        The variable of a loop.
+    body : Stmt
+        An iteration.
+    """
+    if not isinstance(body, tirx.IfThenElse) or body.else_case is not None:
+        return None, body
+    parts = conjuncts(body.condition)
+    outside = [part for part in parts if _is_same_for_all(part, variable)]
+    if not outside:
+        return None, body
+    inside = [part for part in parts if not any(part.same_as(other) for other in outside)]
+    if not inside:
+        return tirx.all(*outside), body.then_case
+    return tirx.all(*outside), tirx.IfThenElse(tirx.all(*inside), body.then_case, None, body.span)
+
+
+def _is_same_for_all(condition: Any, variable: ir.Var) -> bool:
+    return reads_no_memory(condition) and not contains(condition, ir.Var, variable.same_as)
+
+
+def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
+    """An iteration that is a branch, or stores one value or another: two stores in a branch."""
+    if isinstance(body, tirx.IfThenElse):
+        return body
+    if not isinstance(body, tirx.BufferStore) or not is_if_then_else(body.value):
+        return None
+    condition, *values = body.value.args
+    then_case, else_case = (
+        tirx.BufferStore(body.buffer, value, body.indices, span=body.span) for value in values
+    )
+    return tirx.IfThenElse(condition, then_case, else_case)
+
+
+def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
+    """An iteration without names of integers that are computed from others: they stand in indices."""
+    values: dict[ir.Var, Any] = {}
+    rest: list[tirx.Stmt] = []
+    for stmt in flattened(body):
+        written = substitute(stmt, values)
+        if isinstance(written, tirx.Bind) and _is_place(written.value):
+            values[stmt.var] = written.value
+        else:
+            rest.append(written)
+    return seq(rest)
+
+
+def _is_place(value: Any) -> bool:
+    is_integer = str(value.ty.dtype).startswith("int")
+    return is_integer and not contains(value, (ir.TensorLoad, ir.Call), lambda _: True)
+
+
+def _is_stored_once(body: tirx.Stmt) -> bool:
+    """Tell whether an iteration is one store, after names of values that it needs."""
+    *names, last = flattened(body)
+    return isinstance(last, tirx.BufferStore) and all(isinstance(x, tirx.Bind) for x in names)
+
+
+def _stores_registers(body: tirx.Stmt) -> bool:
+    """Tell whether an iteration is names and stores to registers that it does not load."""
+    statements = list(flattened(body))
+    if not all(isinstance(x, tirx.Bind | tirx.BufferStore) for x in statements):
+        return False
+    stored = {x.buffer for x in statements if isinstance(x, tirx.BufferStore)}
+    return all(is_private(b) or is_fragment(b) for b in stored) and not contains(
+        body, ir.TensorLoad, lambda load: load.source in stored
+    )
+
+
+def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
+    """The loads that every iteration does, at places that are known before it.
+
+    None where the body stores to memory more than once: what a later statement loads may be what an
+    earlier one has stored.
+    """
+    if not _is_stored_once(body) and not _stores_registers(body):
+        return []
+    found: list[ir.TensorLoad] = []
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        is_certain = not is_if_then_else(node) and not _takes_places(node)
+        return mutator.default_mutate(node) if is_certain else node
+
+    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+        found.append(node)
+        return mutator.default_mutate(node)
+
+    names: set[ir.Var] = set()
+    for stmt in flattened(body):
+        tvm_ffi.structural_mutate(stmt.value, [(ir.Call, call), (ir.TensorLoad, load)])
+        if isinstance(stmt, tirx.Bind):
+            names.add(stmt.var)
+    return [
+        node
+        for node in found
+        if not any(contains(index, ir.Var, names.__contains__) for index in node.indices)
+    ]
+
+
+def _takes_places(call: ir.Call) -> bool:
+    """Tell whether elements among the arguments of a call are places in memory, not their values."""
+    op = operator_of(call)
+    if op is not None:
+        return bool(op.reads() or op.writes())
+    return isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of"
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """Neighbours that are loaded at once.
+
+    Attributes
+    ----------
+    load : TensorLoad
+        One of them, in an iteration.
+    array : Var
+        What they are loaded into.
+    first : list of Expr
+        The place of the first.
+    repeats : int
+        How many iterations in a row load the same one.
+    """
+
+    load: ir.TensorLoad
+    array: ir.Var
+    first: list[Any]
+    repeats: int
+
+
+class _Moves:
+    """The vector moves before and after a loop over neighbours."""
+
+    def __init__(self, variable: ir.Var, extent: int, analyzer: Analyzer) -> None:
+        self._variable = variable
+        self._extent = extent
+        self._analyzer = analyzer
+        self.loaded: list[_Loaded] = []
+        self.before: list[tirx.Stmt] = []
+        self.after: list[tirx.Stmt] = []
+
+    def add_load(self, load: ir.TensorLoad) -> None:
+        """Load the neighbours at once, if they are neighbours in memory."""
+        if any(tvm_ffi.structural_equal(load, seen.load) for seen in self.loaded):
+            return
+        repeats, first = 1, self._first(load.source, load.indices)
+        while first is None and repeats < self._extent and self._extent % (2 * repeats) == 0:
+            repeats *= 2
+            first = self._first_of_repeated(load, repeats)
+        if first is None:
+            return
+        count = self._extent // repeats
+        array = self._array(load.source, count)
+        self.loaded.append(_Loaded(load, array, first, repeats))
+        move = self._move(array, _START, load.source, first, count)
+        self.before += [tirx.AllocBuffer(array), move]
+
+    def of_operator(self, body: tirx.Stmt) -> tirx.Stmt | None:
+        """What an element operator has for neighbours in memory, at most four at once."""
+        op = operator_of(body.value) if isinstance(body, tirx.Evaluate) else None
+        if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
+            return None
+        (written,) = op.writes()
+        first = self._first(written.source, written.indices)
+        if first is None or len(first) != len(written.indices):
+            return None
+        *outer, last = first
+        lanes = min(self._extent, _LANES)
+        vector = op.vectorized(self._variable, lanes, [*outer, last + self._variable])
+        if vector is None:
+            return None
+        together = tirx.Evaluate(vector.to_call(body.value.span), body.span)
+        starts = [tirx.const(n, "int32") for n in range(0, self._extent, lanes)]
+        return seq([substitute(together, {self._variable: start}) for start in starts])
+
+    def _first_of_repeated(self, load: ir.TensorLoad, repeats: int) -> list[Any] | None:
+        """The first of neighbours each of which some iterations in a row load, as `x[i // 2]`."""
+        count = self._extent // repeats
+        dtype = str(self._variable.ty.dtype)
+        group, within = tirx.Var("group", dtype), tirx.Var("within", dtype)
+        self._analyzer.bind(group, ir.Range(0, count))
+        self._analyzer.bind(within, ir.Range(0, repeats))
+        split = {self._variable: group * repeats + within}
+        indices = [self._analyzer.simplify(substitute(index, split)) for index in load.indices]
+        if any(contains(index, ir.Var, within.same_as) for index in indices):
+            return None
+        return contiguous_base(load.source, indices, group, count, self._analyzer)
+
+    def _array(self, buffer: ir.Var, count: int) -> ir.Var:
+        return tirx.decl_buffer(
+            (count,), str(buffer.ty.dtype), name=f"{buffer.name}_vector", scope="local"
+        )
+
+    def direct(self, store: tirx.BufferStore) -> tirx.Stmt | None:
+        """A move from memory to memory, where the store is nothing else."""
+        (loaded,) = self.loaded
+        target = self._first(store.buffer, store.indices)
+        if target is None or not loaded.load.same_as(store.value) or loaded.repeats > 1:
+            return None
+        return self._move(store.buffer, target, loaded.load.source, loaded.first, self._extent)
+
+    def with_loads_replaced(self, body: tirx.Stmt) -> tirx.Stmt:
+        def replace(node: ir.TensorLoad, mutator: Any) -> Any:
+            for loaded in self.loaded:
+                if tvm_ffi.structural_equal(node, loaded.load):
+                    number = tirx.floordiv(self._variable, loaded.repeats)
+                    return tirx.BufferLoad(loaded.array, [number])
+            return mutator.default_mutate(node)
+
+        def call(node: ir.Call, mutator: Any) -> Any:
+            return node if _takes_places(node) else mutator.default_mutate(node)
+
+        return tvm_ffi.structural_mutate(body, [(ir.TensorLoad, replace), (ir.Call, call)])
+
+    def with_store_replaced(self, store: tirx.BufferStore) -> tirx.Stmt:
+        first = self._first(store.buffer, store.indices)
+        if first is None:
+            return store
+        array = self._array(store.buffer, self._extent)
+        self.before.append(tirx.AllocBuffer(array))
+        self.after.append(self._move(store.buffer, first, array, _START, self._extent))
+        return tirx.BufferStore(array, store.value, [self._variable])
+
+    def _first(self, buffer: ir.Var, indices: Any) -> list[Any] | None:
+        """The first neighbour's indices, of the buffer or of the buffer as one row."""
+        return contiguous_base(buffer, indices, self._variable, self._extent, self._analyzer)
+
+    def _move(
+        self, target: ir.Var, to: list[Any], source: ir.Var, origin: list[Any], count: int
+    ) -> tirx.Stmt:
+        target_view, target_indices = self._words(target, to, count)
+        source_view, source_indices = self._words(source, origin, count)
+        load = tirx.BufferLoad(source_view, source_indices)
+        return seq(
+            [
+                tirx.DeclBuffer(target_view, data=target.data),
+                tirx.DeclBuffer(source_view, data=source.data),
+                tirx.BufferStore(target_view, load, target_indices),
+            ]
+        )
+
+    def _words(self, buffer: ir.Var, place: list[Any], count: int) -> tuple[ir.Var, list[Any]]:
+        """A buffer as an array of words, and where in it the neighbours lie."""
+        packed = max(1, _WORD // bytes_of(buffer))
+        shape = list(buffer.ty.shape)
+        if len(place) != len(shape):
+            shape = [count_of(shape)]
+            place = [widened(place[0])] if is_large(buffer) else place
+        *outer, last = place
+        view = tirx.decl_buffer(
+            [*shape[:-1], tirx.ceildiv(shape[-1], packed)],
+            str(buffer.ty.dtype) if packed == 1 else "uint32",
+            name=f"{buffer.name}_words",
+            scope=buffer.ty.storage_scope,
+            layout=buffer.ty.layout.pack(packed) if not has_plain_rows(buffer) else "default",
+        )
+        first = self._analyzer.simplify(tirx.floordiv(last, packed))
+        lanes = count // packed
+        one = tirx.const(1, str(first.ty.dtype))
+        return view, [*outer, tirx.Ramp(first, one, lanes) if lanes > 1 else first]
+
+
+_START = [tirx.const(0, "int32")]
+
+
+def contiguous_base(
+    buffer: ir.Var, indices: Any, variable: ir.Var, extent: int, analyzer: Analyzer
+) -> list[Any] | None:
+    """The indices of the first neighbour, if all lie side by side from an aligned address on.
+
+    Parameters
+    ----------
+    buffer : Var
+        What the neighbours lie in.
+    indices : list of Expr
+        Of one of them.
+    variable : Var
+        Counts them, from 0.
+    extent : int
+        How many there are.
+    analyzer : Analyzer
+        Knows the ranges of the variables around.
+
+    Returns
+    -------
+    list of Expr or None
+        Where a row does not consist of whole vectors there is one index, of the buffer as one row.
+    """
+    if is_private(buffer) or is_fragment(buffer):
+        return None
+    size = bytes_of(buffer)
+    total = size * extent
+    if size == 0 or total < _WORD or total > LARGEST or total & (total - 1):
+        return None
+    run = neighbours(buffer) if is_shared(buffer) else None
+    if run is not None and run % extent:
+        return None
+    candidates = [[offset_in_memory(buffer, indices)]] if run is None else []
+    if not buffer.ty.strides:
+        candidates.insert(0, list(indices))
+    for place in candidates:
+        row = buffer.ty.shape[-1] if len(place) > 1 else extent
+        has_whole_vectors = constant(tirx.floormod(row, extent)) == 0
+        first = _aligned(place, variable, extent, analyzer) if has_whole_vectors else None
+        if first is not None:
+            return first
+    return None
+
+
+def _aligned(
+    place: list[Any], variable: ir.Var, extent: int, analyzer: Analyzer
+) -> list[Any] | None:
+    """The place of the first neighbour, if the last index counts the neighbours from there on."""
+    zero = {variable: tirx.const(0, str(variable.ty.dtype))}
+    *outer, last = place
+    if any(contains(index, ir.Var, variable.same_as) for index in outer):
+        return None
+    first = substitute(last, zero)
+    step = analyzer.simplify(last - first - variable)
+    if not (isinstance(step, tirx.IntImm) and int(step) == 0):
+        return None
+    if not analyzer.can_prove_equal(tirx.floormod(first, extent), 0):
+        return None
+    return [*outer, analyzer.simplify(first)]
+
+
+def bytes_of(buffer: ir.Var) -> int:
+    """Bytes of an element; 0 where elements are no whole bytes."""
+    dtype = DataType(str(buffer.ty.dtype))
+    return 0 if dtype.bits % 8 or str(dtype) == "bool" else int(dtype.bits) // 8

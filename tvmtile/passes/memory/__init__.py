@@ -1,0 +1,1 @@
+"""Passes that decide where tiles lie: layouts in memory, allocations, the width of indices."""

@@ -1,0 +1,109 @@
+"""DeclareAsAccessed: memory is declared in the dtype in which it is accessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import retyped, substitute
+
+__all__ = ["DeclareAsAccessed"]
+
+
+@prim_func_pass("DeclareAsAccessed")
+def DeclareAsAccessed(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Declare memory that is only accessed through views of one other dtype in that dtype.
+
+    TVM's generator for Metal does so itself, but keeps the number of elements: float16 that moves as
+    uint32 would take twice its memory, and uint32 that is accessed as float16 would get half of it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "uint32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((2, 64), "float16", scope="shared")
+                words = T.decl_buffer((2, 32), "uint32", data=tile.data, scope="shared")
+                words[0, tx] = A[tx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "uint32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((2, 32), "uint32", scope="shared")
+                words = T.decl_buffer((2, 32), "uint32", data=tile.data, scope="shared")
+                words[0, tx] = A[tx]
+    ```
+    """
+    del context
+    roots: dict[ir.Var, ir.Var] = {}
+    accessed: dict[ir.Var, set[str]] = {}
+
+    def allocate(node: tirx.AllocBuffer) -> None:
+        roots[node.buffer] = node.buffer
+        accessed[node.buffer] = set()
+
+    def view(node: tirx.DeclBuffer) -> None:
+        for var in _buffers_in(node.data):
+            if var in roots:
+                roots[node.buffer] = roots[var]
+
+    def access(node: Any) -> None:
+        buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
+        if buffer in roots:
+            accessed[roots[buffer]].add(str(buffer.ty.dtype))
+
+    tvm_ffi.structural_walk(
+        func.body, ((tirx.AllocBuffer, allocate), (tirx.DeclBuffer, view)), order="pre"
+    )
+    tvm_ffi.structural_walk(func.body, ((tirx.BufferStore, ir.TensorLoad), access))
+    new = {root: _redeclared(root, dtypes) for root, dtypes in accessed.items()}
+    changed = {root: buffer for root, buffer in new.items() if buffer is not None}
+    return func.with_body(_with(changed, func.body)) if changed else func
+
+
+def _with(changed: dict[ir.Var, ir.Var], body: tirx.Stmt) -> tirx.Stmt:
+    """The body with other buffers; the type of a pointer to one is that of the new one."""
+    pointers = [(old.data, new.data) for old, new in changed.items()]
+
+    def view(node: tirx.DeclBuffer) -> tirx.DeclBuffer:
+        for old, new in pointers:
+            if tvm_ffi.structural_equal(node.data, old):
+                return tirx.DeclBuffer(node.buffer, data=new, span=node.span)
+        return node
+
+    return substitute(tvm_ffi.structural_map(body, (tirx.DeclBuffer, view)), changed)
+
+
+def _buffers_in(data: Any) -> list[ir.Var]:
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(
+        data, (ir.Var, lambda var: found.append(var) if is_buffer_var(var) else None)
+    )
+    return found
+
+
+def _redeclared(root: ir.Var, dtypes: set[str]) -> ir.Var | None:
+    """The buffer in the only dtype in which it is accessed, where that is of another width."""
+    if len(dtypes) != 1:
+        return None
+    (dtype,) = dtypes
+    own, others = DataType(str(root.ty.dtype)), DataType(dtype)
+    own_bits, bits = own.bits * own.lanes, others.bits * others.lanes
+    *outer, last = root.ty.shape or [1]
+    count = constant(last)
+    if own_bits == bits or count is None or count * own_bits % bits:
+        return None
+    shape = [*outer, count * own_bits // bits]
+    return retyped(root, dtype=dtype, shape=shape)

@@ -1,0 +1,91 @@
+"""DeclareInKernel: a kernel gets the address of a tensor once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import buffer_var, is_buffer_var
+from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.rewriting import seq, substitute
+
+__all__ = ["DeclareInKernel"]
+
+
+@prim_func_pass("DeclareInKernel")
+def DeclareInKernel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Declare tensors that are accessed directly and through views again, in the kernel.
+
+    TVM flattens what is accessed directly, outside of the kernel, which then has two arguments for one
+    tensor: the flat tensor for the direct accesses, the tensor itself for the views. But compilers for
+    GPUs take the arguments of a kernel to be different memory, and may move a load through the one in
+    front of a store through the other.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((4, 64), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                words = T.decl_buffer((128,), "uint64", data=A.data)
+                words[bx * 32 + tx] = T.uint64(0)
+                A[bx, tx * 2] = A[bx, tx * 2] + T.float32(1)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((4, 64), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                A_1 = T.decl_buffer((4, 64), "float32", data=A.data)
+                words = T.decl_buffer((128,), "uint64", data=A_1.data)
+                words[bx * 32 + tx] = T.uint64(0)
+                A_1[bx, tx * 2] = A_1[bx, tx * 2] + T.float32(1)
+    ```
+    """
+    del context
+    return with_kernels(func, _with_declarations)
+
+
+def _with_declarations(kernel: tirx.For) -> tirx.For:
+    body = Launch(kernel).body
+    new: dict[ir.Var, ir.Var] = {
+        tensor: buffer_var(tensor.name, tensor.ty) for tensor in _accessed_in_two_ways(body)
+    }
+    if not new:
+        return kernel
+    declarations = [tirx.DeclBuffer(new[tensor], data=tensor.data) for tensor in new]
+    return with_launch_body(kernel, seq([*declarations, substitute(body, new)]))
+
+
+def _accessed_in_two_ways(body: tirx.Stmt) -> list[ir.Var]:
+    """The tensors from outside that a body accesses directly, and has views of."""
+    declared: set[ir.Var] = set()
+    accessed: dict[ir.Var, None] = {}
+    viewed: set[ir.Var] = set()
+
+    def view(node: tirx.DeclBuffer) -> None:
+        declared.add(node.buffer)
+        tvm_ffi.structural_walk(node.data, (ir.Var, viewed.add))
+
+    def access(node: Any) -> None:
+        accessed[node.buffer if isinstance(node, tirx.BufferStore) else node.source] = None
+
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (tirx.AllocBuffer, lambda node: declared.add(node.buffer)),
+            (tirx.DeclBuffer, view),
+            ((tirx.BufferStore, ir.TensorLoad), access),
+        ],
+    )
+    return [
+        buffer
+        for buffer in accessed
+        if is_buffer_var(buffer) and buffer in viewed and buffer not in declared
+    ]

@@ -1,0 +1,103 @@
+"""FlattenShared: where the elements of shared tiles lie becomes arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.rewriting import ScopedRewriter, retyped
+from tvmtile.ir.scopes import is_shared
+from tvmtile.layout.shared import has_plain_rows, neighbours, span
+
+__all__ = ["FlattenShared"]
+
+
+@prim_func_pass("FlattenShared")
+def FlattenShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make tiles with a layout arrays of one axis, and their indices places in memory.
+
+    It comes after the passes that ask which elements are accessed.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float16")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer(
+                    (32, 64),
+                    "float16",
+                    scope="shared",
+                    layout=T.ComposeLayout(3, 3, 3, T.TileLayout(T.S[(32, 1, 64):(64, 2048, 1)])),
+                )
+                for i in range(32):
+                    tile[i, tx] = A[i, tx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 64), "float16")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((2048,), "float16", scope="shared")
+                for i in range(32):
+                    tile[
+                        i * 64
+                        + T.bitwise_xor(tx - tx % 8, T.shift_left(T.bitwise_and(i, 7), 3))
+                        + tx % 8
+                    ] = A[i, tx]
+    ```
+    """
+    del context
+    return with_kernels(func, lambda kernel: _Flattener().rewrite(kernel))
+
+
+class _Flattener(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._flat: dict[ir.Var, ir.Var] = {}
+
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [(ir.Var, self._array)]
+
+    def _array(self, var: ir.Var) -> ir.Var:
+        """The array that a tile becomes; anything else stays what it is."""
+        if not is_buffer_var(var) or not is_shared(var) or has_plain_rows(var):
+            return var
+        if var not in self._flat:
+            self._flat[var] = retyped(var, shape=(span(var),))
+        return self._flat[var]
+
+    def visit_store(self, store: tirx.BufferStore) -> Any:
+        indices = [self.mutate(index) for index in store.indices]
+        value, array = self.mutate(store.value), self._array(store.buffer)
+        if not array.same_as(store.buffer):
+            indices = [self._place(store.buffer, indices)]
+        return tirx.BufferStore(array, value, indices, span=store.span)
+
+    def visit_load(self, load: ir.TensorLoad) -> Any:
+        indices = [self.mutate(index) for index in load.indices]
+        array = self._array(load.source)
+        if not array.same_as(load.source):
+            indices = [self._place(load.source, indices)]
+        return tirx.BufferLoad(array, indices, load.span)
+
+    def _place(self, tile: ir.Var, indices: Sequence[Any]) -> Any:
+        """The place of an element, or of neighbours, which lie side by side as a vector does."""
+        *outer, last = indices
+        vector = last if isinstance(last, tirx.Ramp) else None
+        first = last if vector is None else vector.base
+        # Neighbours differ in what is added last, so that nvcc sees that they can be accessed at once.
+        run = neighbours(tile) or 1
+        within = self.analyzer.simplify(tirx.floormod(first, run))
+        start = self.analyzer.simplify(first - within)
+        place = tile.ty.layout.apply(*outer, start, shape=tile.ty.shape)["m"]
+        place = self.analyzer.simplify(place) + within
+        return place if vector is None else tirx.Ramp(place, vector.stride, vector.lanes)

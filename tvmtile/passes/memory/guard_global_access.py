@@ -1,0 +1,379 @@
+"""GuardGlobalAccess: a tile may reach over the edge of a tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal, structural_walk
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.nest_ranges import NestRanges
+from tvmtile.analysis.uniformity import has_effect
+from tvmtile.ir.extents import take_for_extents
+from tvmtile.ir.kernels import is_kernel, prim_func_pass
+from tvmtile.ir.operands import buffer_of, origin_of
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import (
+    ScopedRewriter,
+    contains,
+    seq,
+    with_fresh_variables,
+)
+from tvmtile.tileop.safe_value import SafeValue
+
+__all__ = ["GuardGlobalAccess"]
+
+
+@prim_func_pass("GuardGlobalAccess")
+def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make every access that may lie outside a tensor in global memory safe.
+
+    Loads outside read as zero, or what `T.annotate_safe_value` says, lane by lane where they are of
+    vectors; stores outside are not done. Accesses that the analyzer proves to lie
+    inside stay as they are. A nest of elementwise loops gets two versions: where the whole nest lies
+    inside, which is the case for all but the last tiles, the unguarded one runs. On GPUs, what stands
+    before or after a loop that moves tiles itself runs rarely, and is only guarded: a second version
+    of a pipeline's first copies and of its result would cost more to compile than it saves. LLVM
+    vectorises what has no guards, so on CPUs all have two versions.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((128,), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                C[bx * 32 + i] = A[bx * 32 + i]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((128,), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            if bx < 3:
+                for i in T.parallel(32):
+                    C[bx * 32 + i] = A[bx * 32 + i]
+            else:
+                for i in T.parallel(32):
+                    C[bx * 32 + i] = T.if_then_else(bx * 32 + i < 100, A[bx * 32 + i], T.float32(0))
+    ```
+    """
+    del context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    on_cpu = target is not None and target.kind.name == "llvm"
+    guard = _Guard(_tensors_of(func), _safe_values_of(func), on_cpu=on_cpu)
+    take_for_extents(guard.analyzer, func.params)
+    return func.with_body(guard.rewrite(func.body))
+
+
+_NOTHING = tirx.Evaluate(tirx.const(0, "int32"))
+
+
+def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
+    """What reads outside some of the tensors give, as `T.annotate_safe_value` says."""
+    values: dict[ir.Var, Any] = {}
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if isinstance(op, SafeValue):
+            values[op.tensor] = op.value
+
+    structural_walk(func.body, (ir.Call, note))
+    return values
+
+
+def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
+    """The parameters, the views of them, and what pointers point to: all in global memory."""
+    tensors = {param for param in func.params if is_buffer_var(param)}
+
+    def note(node: Any) -> None:
+        if node.buffer.ty.storage_scope == "global":
+            tensors.add(node.buffer)
+
+    structural_walk(func.body, ((tirx.DeclBuffer, tirx.AllocBuffer), note))
+    return tensors
+
+
+class _Guard(ScopedRewriter):
+    def __init__(self, tensors: set[ir.Var], outside: dict[ir.Var, Any], *, on_cpu: bool) -> None:
+        super().__init__()
+        self._on_cpu = on_cpu
+        self._tensors = tensors
+        self._outside = outside
+        self._in_kernel = False
+        self._in_nest = False
+        self._is_innermost = True  # no loop that moves tiles stands beside
+        self._inside: list[_Index] = []  # of the nest that runs where all of it lies inside
+
+    # Loops: an elementwise nest is versioned as a whole ---------------------------------------
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._in_kernel = True
+            result = self._visit_body(loop)
+            self._in_kernel = False
+            return result
+        if not self._in_kernel or self._in_nest or loop.thread_binding is not None:
+            return super().visit_for(loop)
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return self._visit_body(loop)
+        if not self._is_innermost:
+            return self._visit_nest(loop)
+        bounds = _NestBounds(self._tensors, self.analyzer)
+        conditions = bounds.of(loop)
+        guarded = self._visit_nest(loop)
+        if not conditions:
+            return guarded
+        inside = tirx.all(*conditions)
+        with self.assuming(inside):
+            self._inside = bounds.inside
+            plain = self._visit_nest(loop)
+            self._inside = []
+        return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
+
+    def _visit_body(self, loop: tirx.For) -> Any:
+        outer = self._is_innermost
+        self._is_innermost = self._on_cpu or not self._moves_tiles_in_loops(loop.body)
+        result = super().visit_for(loop)
+        self._is_innermost = outer
+        return result
+
+    def _moves_tiles_in_loops(self, body: tirx.Stmt) -> bool:
+        """Tell whether a loop in a body has a nest in it that accesses a tensor."""
+
+        def moves(nest: tirx.For) -> bool:
+            is_nest = nest.kind == tirx.ForKind.PARALLEL
+            return is_nest and contains(nest.body, ir.Var, self._tensors.__contains__)
+
+        def is_loop(loop: tirx.For) -> bool:
+            is_serial = loop.kind != tirx.ForKind.PARALLEL and loop.thread_binding is None
+            return is_serial and contains(loop.body, tirx.For, moves)
+
+        return contains(body, tirx.For, is_loop)
+
+    def _visit_nest(self, loop: tirx.For) -> Any:
+        self._in_nest = True
+        result = super().visit_for(loop)
+        self._in_nest = False
+        return result
+
+    # Single accesses ---------------------------------------------------------------------------
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        load = self.descend(node)
+        bindings, indices = _effects_once(load.indices)
+        if self._condition(load.source, indices) is None:
+            return load
+        lanes = [self._guarded_load(load.source, lane) for lane in _lanes(indices)]
+        guarded = lanes[0] if len(lanes) == 1 else tirx.Shuffle(lanes, list(range(len(lanes))))
+        for var, index in reversed(bindings):
+            guarded = tirx.Let(var, index, guarded)
+        return guarded
+
+    def _guarded_load(self, buffer: ir.Var, indices: list[Any]) -> Any:
+        load = tirx.BufferLoad(buffer, indices)
+        condition = self._condition(buffer, indices)
+        outside = self._outside.get(buffer, tirx.const(0, str(buffer.ty.dtype)))
+        return load if condition is None else tirx.if_then_else(condition, load, outside)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        store = self.descend(node)
+        bindings, indices = _effects_once(store.indices)
+        if self._condition(store.buffer, indices) is None:
+            return store
+        first: list[tirx.Stmt] = [tirx.Bind(var, index) for var, index in bindings]
+        lanes = _lanes(indices)
+        if len(lanes) == 1:
+            return seq([*first, self._guarded_store(store, store.value, lanes[0])])
+        vector = ir.Var("vector", store.value.ty)
+        first.append(tirx.Bind(vector, store.value))
+        return seq(
+            [
+                *first,
+                *(
+                    self._guarded_store(store, tirx.Shuffle([vector], [number]), lane)
+                    for number, lane in enumerate(lanes)
+                ),
+            ]
+        )
+
+    def _guarded_store(self, store: tirx.BufferStore, value: Any, indices: list[Any]) -> tirx.Stmt:
+        inside = tirx.BufferStore(store.buffer, value, indices, span=store.span)
+        condition = self._condition(store.buffer, indices)
+        return inside if condition is None else tirx.IfThenElse(condition, inside, None)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        op = operator_of(node.value)
+        if op is None:
+            return self.descend(node)
+        if isinstance(op, SafeValue):
+            return _NOTHING
+        guarded = tirx.Evaluate(self._with_guarded_values(node.value, op), node.span)
+        inside = self._places_inside(op)
+        return guarded if inside is None else tirx.IfThenElse(inside, guarded, None)
+
+    def visit_call(self, node: ir.Call) -> Any:
+        op = operator_of(node)
+        if op is None:
+            return self._address(node) if _is_address(node) else self.descend(node)
+        guarded = self._with_guarded_values(node, op)
+        inside = self._places_inside(op)
+        if inside is None:
+            return guarded
+        return tirx.if_then_else(inside, guarded, tirx.const(0, node.ty.dtype))
+
+    def _address(self, node: ir.Call) -> ir.Call:
+        """An address is not an access: whoever goes there knows what lies inside."""
+        element = node.args[0]
+        indices = [self.mutate(index) for index in element.indices]
+        place = tirx.BufferLoad(element.source, indices)
+        return ir.Call(node.op, [place], attrs=node.attrs, span=node.span, ret_ty=node.ty)
+
+    def _places_inside(self, op: TileOp) -> Any:
+        """What must hold for all elements that an operator names to lie inside their tensors."""
+        conditions = [
+            condition
+            for operand in [*op.writes(), *op.reads()]
+            if (condition := self._condition(buffer_of(operand), origin_of(operand))) is not None
+        ]
+        if not conditions:
+            return None
+        return tirx.all(*conditions)
+
+    def _with_guarded_values(self, call: ir.Call, op: TileOp) -> ir.Call:
+        """The call with its values guarded; an operand names a place and is not a load."""
+        places = [*op.writes(), *op.reads()]
+        args = [
+            arg if any(arg.same_as(place) for place in places) else self.mutate(arg)
+            for arg in call.args
+        ]
+        return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
+
+    def _condition(self, buffer: Any, indices: Any) -> Any:
+        """What must hold for an element to lie inside its tensor; None if it certainly does."""
+        if not self._in_kernel or buffer not in self._tensors:
+            return None
+        unproven = [
+            part
+            for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True))
+            if not _Index(buffer, axis, index).is_among(self._inside)
+            for part in _bounds(index, index, extent)
+            if not self.analyzer.can_prove(part)
+        ]
+        if not unproven:
+            return None
+        return tirx.all(*unproven)
+
+
+def _is_address(node: ir.Call) -> bool:
+    named = isinstance(node.op, ir.Op) and node.op.name == "tirx.address_of"
+    return named and isinstance(node.args[0], ir.TensorLoad)
+
+
+def _lanes(indices: list[Any]) -> list[list[Any]]:
+    """The indices of each element of an access: of one, or of the lanes of a vector."""
+    *outer, last = indices
+    if not isinstance(last, tirx.Ramp):
+        return [indices]
+    return [[*outer, last.base + lane * last.stride] for lane in range(int(last.lanes))]
+
+
+def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
+    """Variables for the indices that do something, as an atomic's former value does.
+
+    A guarded access has its indices twice, in the condition and in itself.
+    """
+    bindings: list[tuple[ir.Var, Any]] = []
+
+    def once(index: Any) -> Any:
+        if not has_effect(index):
+            return index
+        bindings.append((ir.Var("index", index.ty), index))
+        return bindings[-1][0]
+
+    return bindings, [once(index) for index in indices]
+
+
+def _bounds(low: Any, high: Any, extent: Any) -> tuple[Any, Any]:
+    if isinstance(low, tirx.Ramp):
+        high = low.base + (low.lanes - 1) * low.stride
+        low = low.base
+    return high < extent, low >= tirx.const(0, str(low.ty.dtype))
+
+
+@dataclass(frozen=True)
+class _Index:
+    """An index of an access along an axis."""
+
+    buffer: ir.Var
+    axis: int
+    value: Any
+
+    def is_among(self, others: list[_Index]) -> bool:
+        return any(
+            self.axis == other.axis
+            and self.buffer.same_as(other.buffer)
+            and structural_equal(self.value, other.value)
+            for other in others
+        )
+
+
+class _NestBounds(NestRanges):
+    """Finds the conditions, in terms of outer variables, under which a nest stays inside.
+
+    Attributes
+    ----------
+    inside : list of _Index
+        What these conditions say of: whatever iteration they stand in, they lie inside.
+    """
+
+    def __init__(self, tensors: set[ir.Var], outer: Analyzer) -> None:
+        super().__init__(outer)
+        self._tensors = tensors
+        self._conditions: list[Any] = []
+        self.inside: list[_Index] = []
+
+    def of(self, loop: tirx.For) -> list[Any]:
+        self.rewrite(loop)
+        unique: list[Any] = []
+        for condition in self._conditions:
+            if not any(structural_equal(condition, other) for other in unique):
+                unique.append(condition)
+        return unique
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        self._note(node.source, node.indices)
+        return self.descend(node)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        self._note(node.buffer, node.indices)
+        return self.descend(node)
+
+    def _note(self, buffer: Any, indices: Any) -> None:
+        if buffer not in self._tensors:
+            return
+        for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True)):
+            if isinstance(index, tirx.Ramp):
+                continue
+            if all(self.analyzer.can_prove(part) for part in _bounds(index, index, extent)):
+                continue
+            interval = self.range_of(index)
+            low, high = interval.min_value, interval.max_value
+            if not (_depends_on_outer_only(low) and _depends_on_outer_only(high)):
+                continue
+            self.inside.append(_Index(buffer, axis, index))
+            for part in _bounds(low, high, extent):
+                condition = self.analyzer.simplify(part)
+                if not self.analyzer.can_prove(condition):
+                    self._conditions.append(condition)
+
+
+def _depends_on_outer_only(bound: Any) -> bool:
+    """Tell whether a bound is finite and reads no memory, which the nest might change."""
+    reads = contains(bound, (ir.TensorLoad, ir.Call), lambda _: True)
+    return NestRanges.is_finite(bound) and not reads

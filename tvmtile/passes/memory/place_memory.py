@@ -1,0 +1,225 @@
+"""PlaceMemoryOnCpu, PlaceMemoryOnGpu, PlaceMemoryOnCuda: tiles become arrays of the target."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.rewriting import contains, retyped, seq
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.target import GpuCapability, gpu
+
+__all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnCuda", "PlaceMemoryOnGpu"]
+
+
+@prim_func_pass("PlaceMemoryOnCpu")
+def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Give tiles the host's scope, and assume no more of a tensor's alignment than its dtype demands.
+
+    TVM places a `global` buffer of less than 1024 bytes on the stack, where LLVM can keep it in
+    registers, and takes larger ones from its pool of workspaces, 64-byte aligned. A tensor of the
+    signature may be a slice of a larger one (`x[1:]`) or a numpy array, so it is not taken to be
+    64-byte aligned, as TVM would.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+            for i in range(32):
+                tile[i] = A[i]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32", align=4)):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((32,), "float32", scope="global")
+            for i in range(32):
+                tile[i] = A[i]
+    ```
+    """
+    del context
+    placed = {
+        tensor: retyped(tensor, data_alignment=alignment)
+        for tensor, alignment in _alignments(func).items()
+    }
+
+    def place(var: ir.Var) -> ir.Var:
+        if not is_buffer_var(var):
+            return var
+        if var not in placed and var.ty.storage_scope != "global":
+            placed[var] = retyped(var, scope="global")
+        return placed.get(var, var)
+
+    body = tvm_ffi.structural_map(func.body, (ir.Var, place))
+    params = [placed.get(param, param) for param in func.params]
+    if not any(is_buffer_var(param) for param in params):
+        # TVM takes the device from a tensor; its pool of workspaces asks for it.
+        body = tirx.AttrStmt(ir.StringImm("default"), "device_id", tirx.const(0, "int32"), body)
+    return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
+
+
+@prim_func_pass("PlaceMemoryOnGpu")
+def PlaceMemoryOnGpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Place shared tiles in memory of a block whose size is fixed when a kernel is compiled.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
+                tile[tx] = A[tx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32,), "float32", scope="shared")
+                tile[tx] = A[tx]
+    ```
+    """
+    del context
+    placed: dict[ir.Var, ir.Var] = {}
+
+    def place(var: ir.Var) -> ir.Var:
+        if not is_buffer_var(var) or var.ty.storage_scope not in _SCOPES_ON_GPU:
+            return var
+        if var not in placed:
+            placed[var] = retyped(var, scope=_SCOPES_ON_GPU[var.ty.storage_scope])
+        return placed[var]
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Var, place)))
+
+
+_SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}
+
+
+def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
+    """What may be assumed of parameters, of the views of them and of what pointers point to."""
+    alignments = {param: _itemsize(param) for param in func.params if is_buffer_var(param)}
+
+    def note(view: tirx.DeclBuffer) -> None:
+        if view.buffer.ty.storage_scope != "global":
+            return
+        alignment = _itemsize(view.buffer)
+        for tensor, known in list(alignments.items()):
+            if contains(view.data, ir.Var, tensor.same_as):
+                alignment = min(alignment, known)
+        alignments[view.buffer] = alignment
+
+    tvm_ffi.structural_walk(func.body, (tirx.DeclBuffer, note))
+    return alignments
+
+
+def _itemsize(buffer: ir.Var) -> int:
+    return max(1, DataType(str(buffer.ty.dtype)).bits // 8)
+
+
+_STATIC_LIMIT = 48 * 1024
+"""Bytes of shared memory that a CUDA kernel may declare; more is asked for when it is launched."""
+
+
+@prim_func_pass("PlaceMemoryOnCuda")
+def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Place shared tiles in memory that a kernel declares, or, if they need more than 48 KB, asks for.
+
+    Memory that is asked for when a kernel is launched is one array, of which the tiles are parts.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((16384,), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer((8192,), "float32", scope="shared")
+                y = T.alloc_buffer((8192,), "float32", scope="shared")
+                x[tx] = A[tx]
+                y[tx] = A[tx + 32]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((16384,), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tiles = T.alloc_buffer((65536,), "uint8", scope="shared.dyn")
+                x = T.decl_buffer(
+                    (8192,),
+                    "float32",
+                    data=T.ptr_byte_offset(tiles.data, 0, "float32"),
+                    scope="shared.dyn",
+                )
+                y = T.decl_buffer(
+                    (8192,),
+                    "float32",
+                    data=T.ptr_byte_offset(tiles.data, 32768, "float32"),
+                    scope="shared.dyn",
+                )
+                x[tx] = A[tx]
+                y[tx] = A[tx + 32]
+    ```
+    """
+    del context
+    capability = gpu(target_of(func))
+    if capability is None:
+        return func
+    return with_kernels(func, lambda kernel: _with_arena(kernel, capability))
+
+
+def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
+    tiles: list[ir.Var] = []
+
+    def note(node: tirx.AllocBuffer) -> None:
+        if is_shared(node.buffer):
+            tiles.append(node.buffer)
+
+    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, note), order="pre")
+    sizes = [allocated_bytes(tile, capability) for tile in tiles]
+    if sum(sizes) <= _STATIC_LIMIT:
+        return kernel
+    arena = tirx.decl_buffer((sum(sizes),), "uint8", name="tiles", scope="shared.dyn")
+    offsets = dict(zip(tiles, itertools.accumulate([0, *sizes]), strict=False))
+    dynamic: dict[ir.Var, ir.Var] = {}
+
+    def part(node: tirx.AllocBuffer) -> tirx.Stmt:
+        if node.buffer not in offsets:
+            return node
+        dtype = str(node.buffer.ty.dtype)
+        data = T.ptr_byte_offset(arena.data, offsets[node.buffer], dtype)
+        return tirx.DeclBuffer(node.buffer, data=data)
+
+    def place(var: ir.Var) -> ir.Var:
+        if not is_buffer_var(var) or not is_shared(var) or var.same_as(arena):
+            return var
+        if var not in dynamic:
+            dynamic[var] = retyped(var, scope="shared.dyn")
+        return dynamic[var]
+
+    parts = tvm_ffi.structural_map(Launch(kernel).body, (tirx.AllocBuffer, part))
+    body = tvm_ffi.structural_map(parts, (ir.Var, place))
+    return with_launch_body(kernel, seq([tirx.AllocBuffer(arena), body]))

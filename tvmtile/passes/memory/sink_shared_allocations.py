@@ -1,0 +1,142 @@
+"""SinkSharedAllocations: a tile that every iteration writes anew belongs to the iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.accesses import Access
+from tvmtile.ir.kernels import Launch, flattened, prim_func_pass, with_kernels
+from tvmtile.ir.rewriting import seq, with_children
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.passes.tile.pipelining import KernelTiles, Obstacle, body_of
+from tvmtile.passes.tile.pipelining.coverage import Coverage
+from tvmtile.target import gpu
+
+__all__ = ["SinkSharedAllocations"]
+
+
+@prim_func_pass("SinkSharedAllocations")
+def SinkSharedAllocations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Allocate shared tiles in the loops that use them, where a block has no memory for all at once.
+
+    No iteration may read what another one wrote. Tiles of an iteration that are used one after the
+    other can share memory (see PlanSharedMemory), as the keys and the values of attention can; those
+    that hold a value from one iteration to the next can't. Tiles with views, and those whose address
+    is taken, stay where they are.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((4, 6144), "float32"), C: T.Buffer((4, 6144), "float32")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                x = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
+                y = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
+                for k in range(2):
+                    T.tile.copy(A[k, 0:6144], x[0:6144])
+                    T.tile.copy(x[0:6144], C[k, 0:6144])
+                    T.tile.copy(A[k + 2, 0:6144], y[0:6144])
+                    T.tile.copy(y[0:6144], C[k + 2, 0:6144])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((4, 6144), "float32"), C: T.Buffer((4, 6144), "float32")):
+        T.func_attr({"target": T.target("metal")})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                for k in range(2):
+                    x = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
+                    y = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
+                    T.tile.copy(A[k, 0:6144], x[0:6144])
+                    T.tile.copy(x[0:6144], C[k, 0:6144])
+                    T.tile.copy(A[k + 2, 0:6144], y[0:6144])
+                    T.tile.copy(y[0:6144], C[k + 2, 0:6144])
+    ```
+    """
+    del context
+    capability = gpu(target_of(func))
+    if capability is None:
+        return func
+
+    def move(kernel: tirx.For) -> tirx.For:
+        tiles = KernelTiles(kernel)
+        needed = sum(allocated_bytes(t, capability) for t in tiles.allocated if is_shared(t))
+        fits = needed <= capability.shared_memory
+        return kernel if fits else _Allocations(kernel, tiles).moved()
+
+    return with_kernels(func, move)
+
+
+class _Allocations:
+    """The allocations of a kernel that move into a loop."""
+
+    def __init__(self, kernel: tirx.For, tiles: KernelTiles) -> None:
+        self._kernel = kernel
+        self._tiles = tiles
+        self._into: dict[ir.Var, list[tirx.AllocBuffer]] = {}
+        self._moved: set[ir.Var] = set()
+
+    def moved(self) -> tirx.For:
+        for stmt in flattened(Launch(self._kernel).body):
+            if not isinstance(stmt, tirx.AllocBuffer) or not is_shared(stmt.buffer):
+                continue
+            loop = self._loop_of(stmt.buffer)
+            if loop is not None:
+                self._into.setdefault(loop.loop_var, []).append(stmt)
+                self._moved.add(stmt.buffer)
+        if not self._moved:
+            return self._kernel
+        return tvm_ffi.structural_mutate(
+            self._kernel, [(tirx.SeqStmt, self._sequence), (tirx.For, self._loop)]
+        )
+
+    def _loop_of(self, buffer: ir.Var) -> tirx.For | None:
+        """The outermost loop around all uses of a tile in which it holds an iteration's own values."""
+        if self._tiles.views_of(buffer) or self._tiles.escapes(buffer):
+            return None
+        uses = [access for access in self._tiles.accesses if access.buffer.same_as(buffer)]
+        for loop in _common_loops(uses):
+            if self._holds_own_values(loop, buffer):
+                return loop
+        return None
+
+    def _holds_own_values(self, loop: tirx.For, buffer: ir.Var) -> bool:
+        if loop.kind != tirx.ForKind.SERIAL:
+            return False
+        try:
+            units = body_of(loop, self._tiles, split=True).units
+        except Obstacle:
+            return False
+        return Coverage(buffer, self._tiles).holds_own_values(units)
+
+    def _sequence(self, node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+        kept = [
+            child
+            for child in node.seq
+            if not (isinstance(child, tirx.AllocBuffer) and child.buffer in self._moved)
+        ]
+        return seq([mutator.mutate(child) for child in kept])
+
+    def _loop(self, node: tirx.For, mutator: Any) -> tirx.For:
+        loop = mutator.default_mutate(node)
+        allocations = self._into.get(node.loop_var, [])
+        return with_children(loop, body=seq([*allocations, loop.body])) if allocations else loop
+
+
+def _common_loops(uses: list[Access]) -> list[tirx.For]:
+    """The loops around all of some uses, outermost first."""
+    if not uses:
+        return []
+    first, *others = (list(use.loops) for use in uses)
+    around = [{loop.loop_var for loop in loops} for loops in others]
+    return [loop for loop in first if all(loop.loop_var in other for other in around)]

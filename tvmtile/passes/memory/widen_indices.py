@@ -1,0 +1,68 @@
+"""WidenIndices: elements of large tensors are numbered in 64 bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.ir.index_width import is_large, widened
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.rewriting import ScopedRewriter
+
+__all__ = ["WidenIndices"]
+
+
+@prim_func_pass("WidenIndices")
+def WidenIndices(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Compute in 64 bits where an element of a tensor lies, if 31 bits may not hold it.
+
+    That is so where a tensor has more than 2^31 elements, or may have: a product with a dynamic
+    extent. An index along an axis fits into the axis's dtype; what wraps is the sum of the indices,
+    each times the elements before it. TVM computes that sum in the dtype of the indices. All other
+    tensors, and all tiles, keep theirs.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((65536, 65536), "int8"), B: T.Buffer((65536,), "int8")):
+        for bx in T.thread_binding(65536, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            A[bx, bx // 2 + 1] = B[bx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((65536, 65536), "int8"), B: T.Buffer((65536,), "int8")):
+        for bx in T.thread_binding(65536, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            A[T.Cast("int64", bx), T.Cast("int64", bx // 2) + T.int64(1)] = B[bx]
+    ```
+    """
+    del context
+    return func.with_body(_Widen().rewrite(func.body))
+
+
+class _Widen(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[ir.Var, bool] = {}
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        load = self.descend(node)
+        if not self._is_large(load.source):
+            return load
+        return tirx.BufferLoad(load.source, [widened(index) for index in load.indices], load.span)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        store = self.descend(node)
+        if not self._is_large(store.buffer):
+            return store
+        indices = [widened(index) for index in store.indices]
+        return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+
+    def _is_large(self, buffer: ir.Var) -> bool:
+        if buffer not in self._known:
+            self._known[buffer] = buffer.ty.storage_scope == "global" and is_large(buffer)
+        return self._known[buffer]

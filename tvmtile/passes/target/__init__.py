@@ -1,0 +1,1 @@
+"""Passes that write what a target's code generator takes: element operators, arithmetic, names."""

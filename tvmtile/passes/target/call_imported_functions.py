@@ -1,0 +1,94 @@
+"""CallImportedFunctions: calls of the user's functions bring their text with them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import is_extern_call
+
+__all__ = ["CallImportedFunctions", "imported_sources"]
+
+
+@prim_func_pass("CallImportedFunctions")
+def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Let calls of functions that `T.import_source` defines be such as put it into the CUDA source.
+
+    The first call brings all texts, in their order, because one may call functions that another
+    defines; the others bring an empty one.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                T.Call(
+                    "tvmtile.import_source",
+                    [],
+                    attrs={"source": "__device__ float twice(float x) { return x + x; }"},
+                    ret_ty="void",
+                )
+                A[tx] = T.call_pure_extern("float32", "twice", A[tx])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                T.Call(
+                    "tvmtile.import_source",
+                    [],
+                    attrs={"source": "__device__ float twice(float x) { return x + x; }"},
+                    ret_ty="void",
+                )
+                A[tx] = T.cuda.func_call(
+                    "twice",
+                    A[tx],
+                    source_code="__device__ float twice(float x) { return x + x; }",
+                    return_type="float32",
+                )
+    ```
+    """
+    del context
+    sources = imported_sources(func.body)
+    if not sources:
+        return func
+    texts = iter(["\n".join(sources)])
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        result = mutator.default_mutate(node)
+        if not is_extern_call(result):
+            return result
+        name, *args = result.args
+        if not any(re.search(rf"\b{re.escape(name.value)}\b", source) for source in sources):
+            return result
+        dtype = str(result.ty.dtype) if hasattr(result.ty, "dtype") else "void"
+        text = next(texts, "")
+        return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, [(ir.Call, call)]))
+
+
+def imported_sources(body: tirx.Stmt) -> list[str]:
+    """The texts that a kernel brings with it, each once."""
+    found: dict[str, None] = {}
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        source = None if op is None else op.imported_source()
+        if source is not None:
+            found[source] = None
+
+    tvm_ffi.structural_walk(body, (ir.Call, note))
+    return list(found)

@@ -1,0 +1,69 @@
+"""KeepComparisons: a comparison of floats means what is written, for NaN too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tvmtile.ir.kernels import prim_func_pass
+
+__all__ = ["KeepComparisons"]
+
+_TYPES = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+
+
+@prim_func_pass("KeepComparisons")
+def KeepComparisons(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Hide comparisons of floats from TVM's simplifier, to which floats are ordered.
+
+    It makes `a <= b` of `not a > b`, false of `a != a`, and takes the second branch of `if a > b`,
+    `elif a <= b`, `else` for sure: none of them is so where an operand is NaN. It does not look into
+    the conversion of a comparison, which costs nothing in machine code; `ShowComparisons` removes it
+    from what people read.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                if not A[i] > B[i]:
+                    B[i] = T.float32(0)
+                if A[i] != A[i]:
+                    A[i] = T.float32(0)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                if not T.Cast("int32", A[i] > B[i]) != 0:
+                    B[i] = T.float32(0)
+                if T.isnan(A[i]):
+                    A[i] = T.float32(0)
+    ```
+    """
+    del context
+    return func.with_body(tvm_ffi.structural_map(func.body, (_TYPES, _kept)))
+
+
+def _kept(comparison: Any) -> Any:
+    if "float" not in str(comparison.a.ty.dtype):
+        return comparison
+    if isinstance(comparison, tirx.EQ | tirx.NE) and tvm_ffi.structural_equal(
+        comparison.a, comparison.b
+    ):
+        is_nan = _is_nan(comparison.a)
+        return is_nan if isinstance(comparison, tirx.NE) else tirx.Not(is_nan)
+    return tirx.NE(tirx.Cast("int32", comparison), tirx.const(0, "int32"))
+
+
+def _is_nan(value: Any) -> Any:
+    narrow = str(value.ty.dtype) not in ("float16", "float32", "float64")
+    return tirx.isnan(tirx.Cast("float32", value) if narrow else value)

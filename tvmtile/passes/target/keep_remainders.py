@@ -1,0 +1,111 @@
+"""KeepRemainders: indices keep the remainders and quotients that are written in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.rewriting import ScopedRewriter, variables_of
+
+__all__ = ["KeepRemainders"]
+
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
+
+
+@prim_func_pass("KeepRemainders")
+def KeepRemainders(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Hide indices in which a loop variable is divided with different offsets.
+
+    TVM's FlattenBuffer pads a loop variable for the offset of one division, and takes the padded one
+    in the other divisions too: `A[i % 16, (i + 2) % 16]` becomes `A_1[(i + 2) % 16 * 17]`. It leaves
+    an index alone that holds a bitwise operator, and the code generators' compilers fold this one.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((16, 16), "float32"), B: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(64):
+                B[i] = A[i % 16, (i + 2) % 16]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((16, 16), "float32"), B: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(64):
+                B[i] = A[T.bitwise_or(i % 16, 0), (i + 2) % 16]
+    ```
+    """
+    del context
+    return func.with_body(_Keeper().rewrite(func.body))
+
+
+class _Keeper(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._loops: set[ir.Var] = set()
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        self._loops.add(loop.loop_var)
+        return super().visit_for(loop)
+
+    def visit_load(self, node: ir.TensorLoad) -> Any:
+        load = self.descend(node)
+        return tirx.BufferLoad(load.source, self._kept(load.indices), load.span)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        store = self.descend(node)
+        indices = self._kept(store.indices)
+        return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+
+    def _kept(self, indices: Sequence[Any]) -> list[Any]:
+        divisions = [node for index in indices for node in _divisions(index)]
+        if not self._differ(divisions):
+            return list(indices)
+        first = next(n for n, index in enumerate(indices) if _divisions(index))
+        return [_hidden(index) if n == first else index for n, index in enumerate(indices)]
+
+    def _differ(self, divisions: list[Any]) -> bool:
+        """Tell whether two divisions share a loop variable, and one has an offset of its own."""
+        return any(
+            self._has_offset(a)
+            and not tvm_ffi.structural_equal(a.a, b.a)
+            and not self._loops.isdisjoint(set(variables_of(a.a)) & set(variables_of(b.a)))
+            for a in divisions
+            for b in divisions
+        )
+
+    def _has_offset(self, division: Any) -> bool:
+        """Tell whether the dividend is a sum, and a term that no loop changes leaves a remainder."""
+        terms = [t for t in _terms(division.a) if self._loops.isdisjoint(variables_of(t))]
+        return any(
+            not self.analyzer.can_prove_equal(tirx.floormod(t, division.b), 0) for t in terms
+        )
+
+
+def _divisions(index: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(index, (_DIVISIONS, found.append))
+    return found
+
+
+def _terms(value: Any) -> Iterator[Any]:
+    if not isinstance(value, tirx.Add | tirx.Sub):
+        yield value
+        return
+    yield from _terms(value.a)
+    yield from _terms(value.b)
+
+
+def _hidden(index: Any) -> Any:
+    if isinstance(index, tirx.Ramp):
+        return tirx.Ramp(_hidden(index.base), index.stride, index.lanes)
+    return tirx.bitwise_or(index, tirx.const(0, str(index.ty.dtype)))

@@ -1,0 +1,68 @@
+"""LowerAssertionsOnCuda: a kernel stops with an error where an assertion does not hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.codegen.cuda import ASSERT_FAIL, function_call
+from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.spans import location_of
+
+__all__ = ["LowerAssertionsOnCuda"]
+
+
+@prim_func_pass("LowerAssertionsOnCuda")
+def LowerAssertionsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Stop as an assertion of C does: CUDA prints the message, the line, the block and the thread.
+
+    TVM's generator would return an error code, which a kernel can't. Assertions outside of kernels are
+    the host's.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                assert A[bx] > 0, "A is positive"
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                if not A[bx] > 0:
+                    T.Call(
+                        "tvmtile.cuda_function",
+                        ["tvmtile_assert_fail", "A is positive", "<str>", 4],
+                        ret_ty="void",
+                    )
+    ```
+    """
+    del context
+
+    def lower(kernel: tirx.For) -> tirx.For:
+        return tvm_ffi.structural_map(kernel, (tirx.AssertStmt, _stopped))
+
+    return with_kernels(func, lower)
+
+
+def _stopped(node: tirx.AssertStmt) -> tirx.Stmt:
+    message = "".join(part.value for part in node.message_parts)
+    location = location_of(node)
+    path, line = ("kernel", 0) if location is None else (location.file, location.line)
+    arguments = [ir.StringImm(_escaped(message)), ir.StringImm(_escaped(path))]
+    stop = function_call("void", ASSERT_FAIL, *arguments, tirx.const(line, "int32"))
+    return tirx.IfThenElse(tirx.Not(node.condition), tirx.Evaluate(stop), None)
+
+
+def _escaped(text: str) -> str:
+    """A text as it stands between the quotes of C++, which TVM's generator puts around it."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,153 @@
+"""LowerCudaFunctions: CUDA's own functions, called by name, are what they mean on other targets."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.errors import NoLowering, SourceLocation
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.rewriting import is_extern_call
+from tvmtile.ir.spans import location_of
+from tvmtile.passes.target.call_imported_functions import imported_sources
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.target import runs_here
+from tvmtile.tileop.rounded import ROUNDINGS, Rounded, RoundedCast
+
+__all__ = ["LowerCudaFunctions"]
+
+
+@prim_func_pass("LowerCudaFunctions")
+def LowerCudaFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Replace calls of CUDA's functions by name, `T.call_extern(T.float16, "__float2half_rz", x)`.
+
+    They are conversions and arithmetic with a rounding, and approximate functions, which are exact
+    here. Any other function that is called by name has to be one of this process, if it is this
+    process that runs the kernel: a call of a missing one would end it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            C[bx] = T.call_extern("float32", "__fdividef", A[bx], T.float32(3))
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            C[bx] = A[bx] / T.float32(3)
+    ```
+
+    Raises
+    ------
+    NoLowering
+        If a kernel for this machine's CPU calls a function that is not there.
+    """
+    del context
+    target = target_of(func)
+    # Who brings the text of a function is told that it is for another target.
+    is_checked = target.kind.name == "llvm" and runs_here(target)
+    is_checked = is_checked and not imported_sources(func.body)
+
+    location: SourceLocation | None = None
+
+    def statement(node: tirx.Stmt, mutator: Any) -> Any:
+        nonlocal location
+        location = location_of(node) or location
+        return mutator.default_mutate(node)
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        result = mutator.default_mutate(node)
+        if not is_extern_call(result):
+            return result
+        name, *operands = result.args
+        meaning = _MEANINGS.get(str(name.value))
+        if meaning is not None:
+            return meaning(*operands)
+        if is_checked and not _is_in_process(str(name.value)):
+            raise _missing(str(name.value), location)
+        return result
+
+    statements = (tirx.BufferStore, tirx.Evaluate, tirx.Bind)
+    return func.with_body(
+        tvm_ffi.structural_mutate(func.body, [(statements, statement), (ir.Call, call)])
+    )
+
+
+def _is_in_process(name: str) -> bool:
+    return hasattr(ctypes.CDLL(None), name)
+
+
+def _missing(name: str, location: SourceLocation | None) -> NoLowering:
+    return NoLowering(
+        f"T.call_extern: there is no function {name!r} in this process",
+        help="load the library that has it by ctypes.CDLL(path, ctypes.RTLD_GLOBAL) before, or write "
+        "the function as a T.macro, which every target takes",
+        location=location,
+    )
+
+
+# What they mean ------------------------------------------------------------------------------------
+
+_CAST_ROUNDINGS = {"rn": "rn", "rz": "rz", "ru": "rp", "rd": "rm"}
+
+
+def _cast_to(dtype: str, rounding: str) -> Callable[[Any], ir.Expr]:
+    return lambda x: RoundedCast((x,), dtype, rounding, saturate=False).to_call()
+
+
+def _rounded(operation: str, rounding: str) -> Callable[..., ir.Expr]:
+    return lambda *operands: Rounded(operands, operation, rounding).to_call()
+
+
+def _casts() -> dict[str, Callable[..., ir.Expr]]:
+    kinds = {"half": "float16", "bfloat16": "bfloat16"}
+    return {
+        f"__float2{kind}_{mode}": _cast_to(dtype, rounding)
+        for kind, dtype in kinds.items()
+        for mode, rounding in _CAST_ROUNDINGS.items()
+    }
+
+
+def _arithmetic() -> dict[str, Callable[..., ir.Expr]]:
+    names = {"add": "add", "sub": "sub", "mul": "mul", "div": "div", "sqrt": "sqrt", "rcp": "rcp"}
+    single = {f"__f{name}": operation for name, operation in names.items()}
+    double = {f"__d{name}": operation for name, operation in names.items()}
+    functions = {**single, **double, "__fmaf": "fma", "__fma": "fma"}
+    return {
+        f"{name}_{mode}": _rounded(operation, mode)
+        for name, operation in functions.items()
+        for mode in ROUNDINGS
+    }
+
+
+_MEANINGS: dict[str, Callable[..., Any]] = {
+    **_casts(),
+    **_arithmetic(),
+    "__float2half": _cast_to("float16", "rn"),
+    "__float2bfloat16": _cast_to("bfloat16", "rn"),
+    "__half2float": lambda x: tirx.Cast("float32", x),
+    "__bfloat162float": lambda x: tirx.Cast("float32", x),
+    "__fdividef": lambda a, b: a / b,
+    "__expf": tirx.exp,
+    "__exp10f": tirx.exp10,
+    "__logf": tirx.log,
+    "__log2f": tirx.log2,
+    "__log10f": tirx.log10,
+    "__sinf": tirx.sin,
+    "__cosf": tirx.cos,
+    "__tanf": tirx.tan,
+    "__powf": tirx.power,
+}
+"""CUDA Math API: "Single Precision Intrinsics", "Half Precision Conversion", and their siblings."""

@@ -1,0 +1,94 @@
+"""LowerElementOp: operators on single elements become instructions and calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile.ir.kernels import importing_llvm, is_kernel, prim_func_pass
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import ScopedRewriter, with_children
+from tvmtile.ir.spans import location_of
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.tileop.registry import LoweringContext, lower
+
+__all__ = ["LowerElementOp"]
+
+
+@prim_func_pass("LowerElementOp")
+def LowerElementOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Replace each element operator by the implementation that fits the function's target best.
+
+    Such an operator is a statement or part of an expression, and names an element by a load that is
+    not done. The operators decide (see `tvmtile.tileop.registry`); this pass knows none by name. What
+    they ask to be linked into the module is put around the function's body, in the pragma that TVM's
+    generator for LLVM has for it; the functions that they call on a GPU are put into its source. What
+    they say of the whole kernel is put around the kernel's body, as an attribute.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int8")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            total = T.alloc_buffer((1,), "int32", scope="local.reducer.sum")
+            T.tile.reducer_update(total[0], T.Cast("int32", A[bx]))
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int8")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            total = T.alloc_buffer((1,), "int32", scope="local.reducer.sum")
+            total[0] = total[0] + T.Cast("int32", A[bx])
+    ```
+    """
+    del context
+    lowerer = _Lower(target_of(func))
+    body = lowerer.rewrite(func.body)
+    return func.with_body(importing_llvm(body, lowerer.imports))
+
+
+class _Lower(ScopedRewriter):
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._target = target
+        self._statement: Any = None
+        self.imports: list[str] = []
+        self._attributes: dict[str, Any] = {}
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if not is_kernel(loop):
+            return super().visit_for(loop)
+        self._attributes = {}
+        rewritten = super().visit_for(loop)
+        body = rewritten.body
+        for key, value in self._attributes.items():
+            body = tirx.AttrStmt(tirx.const(0, "int32"), key, value, body)
+        return with_children(rewritten, body=body) if self._attributes else rewritten
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        self._statement = node.value
+        lowered = self.mutate(node.value)
+        return lowered if isinstance(lowered, tirx.Stmt) else tirx.Evaluate(lowered, node.span)
+
+    def visit_call(self, node: ir.Call) -> Any:
+        call = self.descend(node)
+        op = operator_of(call)
+        if op is None or op.is_tile:
+            return call
+        context = LoweringContext(
+            self._target,
+            self.analyzer,
+            location_of(call),
+            self.imports,
+            is_statement=node.same_as(self._statement),
+            attributes=self._attributes,
+        )
+        return lower(op, context)

@@ -1,0 +1,95 @@
+"""LowerIntegerCastsOnCuda: small integers become 16-bit floats by their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.rewriting import ScopedRewriter, reads_no_memory
+
+__all__ = ["LowerIntegerCastsOnCuda"]
+
+_MANTISSA_BITS = {"float16": 10, "bfloat16": 7}
+_EXPONENT_OF_ONE = {"float16": 15, "bfloat16": 127}
+
+
+@prim_func_pass("LowerIntegerCastsOnCuda")
+def LowerIntegerCastsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make 16-bit floats of integers of a known small range without an instruction that converts.
+
+    A GPU converts integers to 16-bit floats at an eighth of the rate of its arithmetic (CUDA C++
+    Programming Guide, "Throughput of Native Arithmetic Instructions"), which is what dequantisation
+    would wait for. A float between 2**m and 2**(m + 1), where m is the number of bits of its
+    mantissa, holds an integer in these bits: the integer is put there, and what is too much is
+    subtracted. Both are exact.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "uint8"), B: T.Buffer((32,), "float16")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = T.Cast("float16", A[tx])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "uint8"), B: T.Buffer((32,), "float16")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = T.reinterpret(
+                    "float16", T.bitwise_or(T.Cast("uint16", A[tx]), T.uint16(25600))
+                ) - T.float16(1024.0)
+    ```
+    """
+    del context
+    return with_kernels(func, lambda kernel: _Converter().rewrite(kernel))
+
+
+class _Converter(ScopedRewriter):
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [(tirx.Cast, self.visit_cast)]
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        # What is read from memory may change, but the value of a name does not leave its range.
+        if _is_scalar_integer(bind.value) and not reads_no_memory(bind.value):
+            bound = self.analyzer.const_int_bound(bind.value)
+            extent = bound.max_value - bound.min_value + 1
+            if extent <= _SMALL:
+                low, size = (tirx.const(n, "int64") for n in (bound.min_value, extent))
+                values = ir.Range.from_min_extent(low, size)
+                self.analyzer.bind(bind.var, values, allow_override=True)
+        return super().visit_bind(bind)
+
+    def visit_cast(self, cast: tirx.Cast) -> Any:
+        value = self.mutate(cast.value)
+        dtype = str(cast.ty.dtype)
+        if dtype not in _MANTISSA_BITS or not _is_scalar_integer(cast.value):
+            return tirx.Cast(dtype, value)
+        bits = _MANTISSA_BITS[dtype]
+        bound = self.analyzer.const_int_bound(cast.value)
+        lowest = min(0, bound.min_value)
+        if bound.max_value - lowest >= 1 << bits or lowest < -(1 << bits):
+            return tirx.Cast(dtype, value)
+        offset = value
+        if lowest:
+            offset = self.analyzer.simplify(tirx.Cast("int32", value) - lowest)
+        one = (_EXPONENT_OF_ONE[dtype] + bits) << bits
+        held = tirx.Cast("uint16", offset) | tirx.const(one, "uint16")
+        return tirx.reinterpret(dtype, held) - tirx.const(float((1 << bits) - lowest), dtype)
+
+
+_SMALL = 1 << max(_MANTISSA_BITS.values())
+
+
+def _is_scalar_integer(value: Any) -> bool:
+    if not ir.is_prim_expr(value):  # an address
+        return False
+    dtype = DataType(str(value.ty.dtype))
+    return str(dtype).startswith(("int", "uint")) and dtype.lanes == 1

@@ -1,0 +1,398 @@
+"""LowerNarrowFloatsOnCpu, ...OnMetal, ...OnCuda: narrow floats become integers with their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.codegen import cuda, metal_floats
+from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
+from tvmtile.errors import UnsupportedDtype
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import describe
+from tvmtile.ir.rewriting import contains, seq
+from tvmtile.ir.spans import location_of
+
+__all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloatsOnMetal"]
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
+_PACKED = ("float4_", "float6_")
+_BYTE_OFFSET = "tirx.ptr_byte_offset"
+_MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of", _BYTE_OFFSET)
+_COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+@prim_func_pass("LowerNarrowFloatsOnCpu")
+def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Keep values of narrow floats as their bits, and compute with them in float32.
+
+    Every operation rounds its result to its dtype, as torch does, a store and a cast among them; copies
+    move bits. TVM's own legalisation rounds at stores into tensors only, keeps tiles of narrow floats
+    in float32, decodes no subnormals, and overlooks what a Bind or a Let holds.
+
+    What an operation takes from another one is stored in between, in a variable of one element. TVM's
+    code generator simplifies a Let in the value of another one several times: eight roundings in each
+    other would cost it half a minute. LLVM keeps the variable in a register.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "bfloat16"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((32,), "bfloat16")
+            for i in range(32):
+                tile[i] = A[i]
+            for i in range(32):
+                B[i] = T.Cast("float32", tile[i])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "bfloat16"), B: T.Buffer((32,), "float32")):
+        A_bits = T.decl_buffer((32,), "uint16", data=A.data)
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            tile = T.alloc_buffer((32,), "uint16")
+            for i in range(32):
+                tile[i] = A_bits[i]
+            for i in range(32):
+                B[i] = T.reinterpret("float32", T.Cast("uint32", tile[i]) << T.uint32(16))
+    ```
+    """
+    del context
+    return _lowered(func, _Lowering(tuple(NARROW_FLOATS), decode, encode, stores_between=True))
+
+
+@prim_func_pass("LowerNarrowFloatsOnMetal")
+def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Keep values of floats of 8 bits as their bits, and compute with them in float32.
+
+    Metal has bfloat16. The conversions are functions in the source of the kernel
+    (`tvmtile.codegen.metal_floats`).
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = T.Cast("float32", A[tx])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float32")):
+        A_bits = T.decl_buffer((32,), "uint8", data=A.data)
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = T.call_pure_extern("float32", "tvmtile_decode_float8_e5m2", A_bits[tx])
+    ```
+
+    Raises
+    ------
+    UnsupportedDtype
+        If a tile has elements of less than 8 bits, or bfloat16 is accessed by vectors.
+    """
+    del context
+    tvm_ffi.structural_walk(
+        func.body,
+        [
+            (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
+            (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
+        ],
+    )
+    return _lowered(func, _Lowering(_OF_8_BITS, metal_floats.decode, metal_floats.encode))
+
+
+def _refuse_vector(buffer: ir.Var, access: Any) -> None:
+    """Refuse what TVM's generator of Metal prints as an access of one element."""
+    if str(buffer.ty.dtype) == "bfloat16" and isinstance(access.indices[-1], tirx.Ramp):
+        raise UnsupportedDtype(
+            f"{describe(buffer)} is accessed by vectors, and Metal has none of bfloat16",
+            help="access its elements in a loop over T.vectorized",
+            location=location_of(access),
+        )
+
+
+@prim_func_pass("LowerNarrowFloatsOnCuda")
+def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Keep values of floats of 8 bits as their bits, and compute with them in float32.
+
+    TVM's generator knows two of their dtypes, has no arithmetic on them and no vectors of eight. The
+    conversions are functions in the source of the kernel (`tvmtile.codegen.cuda_floats`).
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float8_e5m2")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B[tx] = A[31 - tx]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "float8_e5m2"), B: T.Buffer((32,), "float8_e5m2")):
+        A_bits = T.decl_buffer((32,), "uint8", data=A.data)
+        B_bits = T.decl_buffer((32,), "uint8", data=B.data)
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                B_bits[tx] = A_bits[31 - tx]
+    ```
+
+    Raises
+    ------
+    UnsupportedDtype
+        If a tile has elements of less than 8 bits.
+    """
+    del context
+    return _lowered(func, _Lowering(_OF_8_BITS, cuda.decode, cuda.encode))
+
+
+_OF_8_BITS = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
+
+
+def _lowered(func: tirx.PrimFunc, lowering: _Lowering) -> tirx.PrimFunc:
+    narrow = [p for p in func.params if is_buffer_var(p) and lowering.narrow(p.ty.dtype)]
+    views = [tirx.DeclBuffer(lowering.storage(p, f"{p.name}_bits"), data=p.data) for p in narrow]
+    body = lowering.lower(func.body)
+    return func.with_body(seq([*views, body]) if views else body)
+
+
+def _like(dtype: str, wide: str) -> str:
+    """The dtype `wide` with the lanes of `dtype`."""
+    lanes = int(DataType(str(dtype)).lanes)
+    return wide if lanes == 1 else f"{wide}x{lanes}"
+
+
+class _Lowering:
+    """Rewrites expressions of a narrow float into expressions of the integer that holds its bits."""
+
+    def __init__(
+        self,
+        dtypes: tuple[str, ...],
+        decode: Callable[[str, Any], Any],
+        encode: Callable[[str, Any], Any],
+        stores_between: bool = False,
+    ) -> None:
+        self._dtypes = dtypes
+        self._decode = decode
+        self._encode = encode
+        self._stores_between = stores_between
+        # What goes before the store at hand; None where nothing may, as it would run unconditionally.
+        self._before: list[tirx.Stmt] | None = None
+        self._variables: dict[ir.Var, ir.Var] = {}
+
+    def narrow(self, dtype: Any) -> str | None:
+        """The name of a narrow float dtype without its lanes; None for any other."""
+        name = str(dtype)
+        scalar = name if name in self._dtypes else name.partition("x")[0]
+        return scalar if scalar in self._dtypes else None
+
+    def _narrow_type(self, node: Any) -> str | None:
+        """The narrow float that an expression has, if it has one."""
+        return self.narrow(node.ty.dtype) if ir.is_prim_expr(node) else None
+
+    def lower(self, body: tirx.Stmt) -> tirx.Stmt:
+        return tvm_ffi.structural_mutate(
+            body,
+            [
+                (ir.Var, self._variable),
+                (ir.TensorLoad, self._load),
+                (tirx.FloatImm, self._constant),
+                (tirx.Cast, self._cast),
+                (_ARITHMETIC, self._arithmetic),
+                (_COMPARISON, self._comparison),
+                (tirx.Select, self._select),
+                (tirx.Broadcast, self._broadcast),
+                (tirx.Shuffle, self._shuffle),
+                (tirx.Let, self._let),
+                ((tirx.And, tirx.Or), self._logical),
+                (ir.Call, self._call),
+                (tirx.Bind, self._bind),
+                (tirx.BufferStore, self._store),
+                (tirx.For, self._loop),
+            ],
+        )
+
+    def storage(self, buffer: ir.Var, name: str) -> ir.Var:
+        """The buffer that holds the bits of a buffer of narrow floats."""
+        if buffer not in self._variables:
+            ty, scalar = buffer.ty, self.narrow(buffer.ty.dtype)
+            assert scalar is not None, buffer
+            self._variables[buffer] = tirx.decl_buffer(
+                ty.shape,
+                _like(ty.dtype, NARROW_FLOATS[scalar].storage),
+                name=name,
+                strides=ty.strides,
+                elem_offset=ty.elem_offset,
+                scope=ty.storage_scope,
+                data_alignment=ty.data_alignment,
+                offset_factor=ty.offset_factor,
+                span=buffer.span,
+                layout=ty.layout,
+            )
+        return self._variables[buffer]
+
+    def _variable(self, var: ir.Var, mutator: Any) -> Any:
+        del mutator
+        if not is_buffer_var(var):
+            return self._variables.get(var, var)
+        if str(var.ty.dtype).startswith(_PACKED):
+            raise UnsupportedDtype(
+                f"{describe(var)}: there are no elements of less than 8 bits in memory",
+                help="keep two of them in a uint8, and take them apart with shifts",
+            )
+        return var if self.narrow(var.ty.dtype) is None else self.storage(var, var.name)
+
+    def _defined(self, var: ir.Var) -> ir.Var:
+        """The variable that takes the place of one that a Bind or a Let defines."""
+        narrow = self._narrow_type(var)
+        if narrow is not None:
+            bits = _like(var.ty.dtype, NARROW_FLOATS[narrow].storage)
+            self._variables[var] = tirx.Var(var.name, bits)
+        return self._variables.get(var, var)
+
+    def _value(self, node: Any, mutator: Any) -> Any:
+        """An operand as its value, in float32 where it is a narrow float."""
+        narrow, lowered = self._narrow_type(node), mutator.mutate(node)
+        return lowered if narrow is None else self._decode(narrow, self._stored(lowered))
+
+    def _stored(self, code: Any) -> Any:
+        """The code of a rounded number, stored before the statement where that is possible."""
+        if self._before is None or not contains(code, tirx.Let, lambda _: True):
+            return code
+        buffer = tirx.decl_buffer((1,), str(code.ty.dtype), name="rounded")
+        self._before += [tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, code, [0])]
+        return tirx.BufferLoad(buffer, [0])
+
+    @contextmanager
+    def _storing(self, before: list[tirx.Stmt] | None) -> Iterator[None]:
+        """Collect what goes before a statement; None for an expression that may not be evaluated."""
+        outer, self._before = self._before, before
+        try:
+            yield
+        finally:
+            self._before = outer
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        """The lanes of a vector have no variables of their own."""
+        outer = self._stores_between
+        self._stores_between = outer and loop.kind != tirx.ForKind.VECTORIZED
+        lowered = mutator.default_mutate(loop)
+        self._stores_between = outer
+        return lowered
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        if self._narrow_type(load) is None:
+            return mutator.default_mutate(load)
+        indices = [mutator.mutate(index) for index in load.indices]
+        return tirx.BufferLoad(mutator.mutate(load.source), indices)
+
+    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+        indices = [mutator.mutate(index) for index in store.indices]
+        before: list[tirx.Stmt] = []
+        is_scalar = int(DataType(str(store.value.ty.dtype)).lanes) == 1
+        with self._storing(before if self._stores_between and is_scalar else None):
+            buffer, value = mutator.mutate(store.buffer), mutator.mutate(store.value)
+        return seq([*before, tirx.BufferStore(buffer, value, indices, store.span)])
+
+    def _constant(self, number: tirx.FloatImm, mutator: Any) -> Any:
+        del mutator
+        narrow = self._narrow_type(number)
+        return (
+            number if narrow is None else self._encode(narrow, tirx.const(number.value, "float32"))
+        )
+
+    def _cast(self, cast: tirx.Cast, mutator: Any) -> Any:
+        source, target = self._narrow_type(cast.value), self._narrow_type(cast)
+        if source is None and target is None:
+            return mutator.default_mutate(cast)
+        value, dtype = self._value(cast.value, mutator), str(cast.ty.dtype)
+        if target is None:
+            return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
+        wide = _like(dtype, "float32")
+        return self._encode(
+            target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value)
+        )
+
+    def _arithmetic(self, node: Any, mutator: Any) -> Any:
+        narrow = self._narrow_type(node)
+        if narrow is None:
+            return mutator.default_mutate(node)
+        a, b = self._value(node.a, mutator), self._value(node.b, mutator)
+        return self._encode(narrow, type(node)(a, b, node.span))
+
+    def _comparison(self, node: Any, mutator: Any) -> Any:
+        if self._narrow_type(node.a) is None:
+            return mutator.default_mutate(node)
+        return type(node)(self._value(node.a, mutator), self._value(node.b, mutator), node.span)
+
+    def _select(self, node: tirx.Select, mutator: Any) -> Any:
+        parts = (node.condition, node.true_value, node.false_value)
+        return tirx.Select(*(mutator.mutate(part) for part in parts), node.span)
+
+    def _broadcast(self, node: tirx.Broadcast, mutator: Any) -> Any:
+        return tirx.Broadcast(mutator.mutate(node.value), node.lanes, node.span)
+
+    def _shuffle(self, node: tirx.Shuffle, mutator: Any) -> Any:
+        vectors = [mutator.mutate(vector) for vector in node.vectors]
+        return tirx.Shuffle(vectors, [mutator.mutate(index) for index in node.indices], node.span)
+
+    def _let(self, node: tirx.Let, mutator: Any) -> Any:
+        value = mutator.mutate(node.value)
+        with self._storing(None):
+            return tirx.Let(self._defined(node.var), value, mutator.mutate(node.body), node.span)
+
+    def _logical(self, node: Any, mutator: Any) -> Any:
+        a = mutator.mutate(node.a)
+        with self._storing(None):
+            return type(node)(a, mutator.mutate(node.b), node.span)
+
+    def _bind(self, node: tirx.Bind, mutator: Any) -> Any:
+        value = mutator.mutate(node.value)
+        return tirx.Bind(self._defined(node.var), value, node.span)
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        operands = [arg for arg in call.args if self._narrow_type(arg) is not None]
+        result = self._narrow_type(call)
+        name = call.op.name if isinstance(call.op, ir.Op) else ""
+        if not operands and result is None:
+            with self._storing(None if name == "prim.if_then_else" else self._before):
+                return mutator.default_mutate(call)
+        if name in _MOVES_BITS:
+            return self._moved_call(call, name, mutator)
+        args = [self._value(arg, mutator) for arg in call.args]
+        dtype = call.ty.dtype if result is None else _like(call.ty.dtype, "float32")
+        computed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=str(dtype))
+        return computed if result is None else self._encode(result, computed)
+
+    def _moved_call(self, call: ir.Call, name: str, mutator: Any) -> Any:
+        if name == _BYTE_OFFSET:
+            start, offset, element = call.args
+            storage = NARROW_FLOATS[str(element.ty.dtype)].storage
+            return T.ptr_byte_offset(mutator.mutate(start), mutator.mutate(offset), storage)
+        args = [mutator.mutate(call.args[0])]
+        with self._storing(None if name == "prim.if_then_else" else self._before):
+            args += [mutator.mutate(arg) for arg in call.args[1:]]
+        if name == "tirx.address_of":
+            return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
+        if name == "prim.if_then_else":
+            return tirx.if_then_else(*args, call.span)
+        narrow, dtype = self._narrow_type(call), str(call.ty.dtype)
+        wanted = dtype if narrow is None else _like(dtype, NARROW_FLOATS[narrow].storage)
+        return args[0] if str(args[0].ty.dtype) == wanted else tirx.reinterpret(wanted, args[0])

@@ -1,0 +1,82 @@
+"""LowerWaitsOnCuda: where a warp, some threads of a block, or all blocks wait for each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
+from tvmtile.ir.kernels import is_barrier, prim_func_pass, with_kernels
+
+__all__ = ["LowerWaitsOnCuda"]
+
+_OF_SOME = 15
+"""The barrier for some of the threads where the user names none; 0 is that of `__syncthreads`."""
+
+_BARRIERS = {"warp": T.cuda.warp_sync, "grid": T.cuda.grid_sync}
+"""Those for other threads than the ones of a block, for which TVM's generator prints nothing."""
+
+
+@prim_func_pass("LowerWaitsOnCuda")
+def LowerWaitsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Write barriers as CUDA has them.
+
+    Threads of a warp run independently, and TVM's generator prints nothing for a barrier of a warp,
+    or of the grid; of a barrier that has a number or is for some threads it takes neither.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64,), "float32", scope="shared")
+                tile[tx] = A[tx]
+                T.tvm_storage_sync("warp")
+                A[tx] = tile[tx // 2 * 2]
+                T.tvm_storage_sync("shared")
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64,), "float32", scope="shared")
+                tile[tx] = A[tx]
+                T.cuda.warp_sync()
+                A[tx] = tile[tx // 2 * 2]
+                T.tvm_storage_sync("shared")
+    ```
+    """
+    del context
+
+    def lower(kernel: tirx.For) -> tirx.For:
+        return tvm_ffi.structural_map(kernel, (tirx.Evaluate, _lowered))
+
+    return with_kernels(func, lower)
+
+
+def _lowered(node: tirx.Evaluate) -> tirx.Evaluate:
+    if not is_barrier(node):
+        return node
+    call: ir.Call = node.value
+    if call.args[0].value in _BARRIERS:
+        return tirx.Evaluate(_BARRIERS[call.args[0].value]())
+    attrs = {} if call.attrs is None else dict(call.attrs.items())
+    if BARRIER_ID not in attrs and ARRIVE_COUNT not in attrs:
+        return node
+    operands = [attrs.get(BARRIER_ID, _OF_SOME)]
+    if ARRIVE_COUNT in attrs:
+        operands.append(attrs[ARRIVE_COUNT])
+    return tirx.Evaluate(T.ptx["bar.sync"](*(tirx.Cast("uint32", _expr(o)) for o in operands)))
+
+
+def _expr(value: Any) -> ir.Expr:
+    return tirx.const(value, "int32") if isinstance(value, int) else value

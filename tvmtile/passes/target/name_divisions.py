@@ -1,0 +1,135 @@
+"""NameDivisions, KeepNames: what is costly to compute is computed once, where it has its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.codegen.once import once
+from tvmtile.ir.divisions import is_division, named_divisions, rounded_to_zero
+from tvmtile.ir.extents import take_for_extents
+from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory, seq
+
+__all__ = ["KeepNames", "NameDivisions"]
+
+
+@prim_func_pass("NameDivisions")
+def NameDivisions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Give the divisions in the value of a name, by what is no constant, names of their own.
+
+    Passes replace names by their values to prove what they need; those that are such divisions they
+    leave, since nothing but their range follows from them. So the rest of a value, a multiple of a
+    tile's extent say, stays known, and the division is done once.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, "n"), "float32")):
+        n = T.int32()
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            start: T.let = bx // n * 64 + 1
+            A[0, start] = T.float32(0)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, "n"), "float32")):
+        n = T.int32()
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            start: T.let = bx // n
+            start_1: T.let = start * 64 + 1
+            A[0, start_1] = T.float32(0)
+    ```
+    """
+    del context
+
+    def name(bind: tirx.Bind) -> tirx.Stmt:
+        if not _is_integer(bind.value) or not _is_plain(bind.value):
+            return bind
+        names, (value,) = named_divisions([bind.value], bind.var.name)
+        return seq([*names, tirx.Bind(bind.var, value, bind.span)]) if names else bind
+
+    return with_kernels(func, lambda kernel: tvm_ffi.structural_map(kernel, (tirx.Bind, name)))
+
+
+def _is_integer(value: Any) -> bool:
+    return ir.is_prim_expr(value) and str(value.ty.dtype).startswith("int")
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether all of a value is computed in any case, and always the same."""
+    return reads_no_memory(value) and not contains(value, (ir.Call, tirx.Select), lambda _: True)
+
+
+@prim_func_pass("KeepNames")
+def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Keep the names of what is costly to compute, which TVM would compute at every use.
+
+    That is a division by what is no constant, a choice between two values, and a value that holds names
+    (`T.Let`): where copies of it stand, TVM's analyzer fails if it knows more of a name in one of them.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, "n"), "float32")):
+        n = T.int32()
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            row: T.let = bx // n
+            A[row, 0] = A[row, 1]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, "n"), "float32")):
+        n = T.int32()
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            row: T.let = T.max(T.Call("tvmtile.once", [T.truncdiv(bx, n)], ret_ty="int32"), 0)
+            A[row, 0] = A[row, 1]
+    ```
+    """
+    del context
+
+    def keep(kernel: tirx.For) -> Any:
+        rewriter = _Keep()
+        take_for_extents(rewriter.analyzer, func.params)
+        return rewriter.rewrite(kernel)
+
+    return with_kernels(func, keep)
+
+
+class _Keep(ScopedRewriter):
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        if _holds_names(bind.value) and reads_no_memory(bind.value):
+            return tirx.Bind(bind.var, once(bind.value), bind.span)
+        if not (_is_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)):
+            return super().visit_bind(bind)
+        self.note_value(bind)
+        value = once(self._without_signs(bind.value))
+        if self.analyzer.can_prove(bind.var >= 0):
+            # TVM's passes learn the sign from this.
+            value = tirx.max(value, tirx.const(0, bind.value.ty.dtype))
+        return tirx.Bind(bind.var, value, bind.span)
+
+    def _without_signs(self, value: Any) -> Any:
+        """A division of numbers that are not negative as one that rounds to zero."""
+        if not is_division(value):
+            return value
+        is_above_zero = all(self.analyzer.can_prove(part >= 0) for part in (value.a, value.b))
+        return rounded_to_zero(value) if is_above_zero else value
+
+
+def _holds_names(value: Any) -> bool:
+    return contains(value, tirx.Let, lambda _: True)
+
+
+def _is_costly(value: Any) -> bool:
+    return is_division(value) or contains(value, tirx.Select, lambda _: True)

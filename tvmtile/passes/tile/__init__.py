@@ -1,0 +1,1 @@
+"""Passes on tile programs that every target, or every GPU, runs."""

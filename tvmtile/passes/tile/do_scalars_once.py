@@ -1,0 +1,180 @@
+"""DoScalarsOnce: where no thread is named, what stands outside of `T.Parallel` is the block's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.uniformity import is_private
+from tvmtile.ir.kernels import (
+    Launch,
+    is_grid_barrier,
+    prim_func_pass,
+    with_kernels,
+    with_launch_body,
+)
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq, with_children
+from tvmtile.ir.scopes import SHARED_SCOPE
+
+__all__ = ["DoScalarsOnce"]
+
+
+@prim_func_pass("DoScalarsOnce")
+def DoScalarsOnce(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Do atomic operations, and reads of what is written, once a block, where no thread is named.
+
+    A kernel that never asks which thread it is says what a block does, so the number of its threads
+    changes no result. An atomic operation becomes an iteration of `T.Parallel`. Where a name, a
+    variable, a branch or a loop takes its value, or one that is read from a tensor that the kernel
+    writes, that reaches the threads through a shared tile: other blocks may write the tensor while
+    threads read it, and all threads of a block go the same way. A kernel that uses the index of a
+    thread is written for threads, each of which does what stands there.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                T.tile.atomic(A[0], bx)
+                place: T.let[T.int32] = T.tile.atomic(A[1], 1)
+                B[place] = bx
+                if B[0] > 0:
+                    B[1] = 0
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                for once in T.parallel(1):
+                    T.tile.atomic(A[0], bx)
+                former = T.alloc_buffer((1,), "int32", scope="shared.dyn")
+                for once in T.parallel(1):
+                    former[0] = T.tile.atomic(A[1], 1)
+                place: T.let[T.int32] = former[0]
+                B[place] = bx
+                taken = T.alloc_buffer((1,), "int32", scope="shared.dyn")
+                for once in T.parallel(1):
+                    taken[0] = T.Cast("int32", B[0] > 0)
+                if taken[0] != 0:
+                    B[1] = 0
+    ```
+    """
+    del context
+
+    def rewrite(kernel: tirx.For) -> tirx.For:
+        launch = Launch(kernel)
+        threads = {loop.loop_var for loop in launch.threads}
+        if launch.num_threads == 1 or contains(launch.body, ir.Var, threads.__contains__):
+            return kernel
+        return with_launch_body(kernel, _Once(_written_tensors(launch.body)).rewrite(launch.body))
+
+    return with_kernels(func, rewrite)
+
+
+def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
+    """The names of the tensors that a kernel writes, those of views of them included."""
+    written = {access.buffer for access in accesses_of(body) if access.writes}
+
+    def note(view: tirx.DeclBuffer) -> None:
+        if contains(view.data, ir.Var, written.__contains__):
+            written.add(view.buffer)
+
+    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note), order="pre")
+    return {buffer for buffer in written if buffer.ty.storage_scope == "global"}
+
+
+class _Once(ScopedRewriter):
+    """Finds what a block does once.
+
+    Parameters
+    ----------
+    written : set of Var
+        The tensors that the kernel writes.
+    """
+
+    def __init__(self, written: set[ir.Var]) -> None:
+        super().__init__()
+        self._written = written
+
+    def others(self) -> list[tuple[Any, Any]]:
+        return [(tirx.While, self.visit_while)]
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if loop.kind == tirx.ForKind.PARALLEL:
+            return loop
+        low_taken, low = self._decided_once(loop.min, loop)
+        extent_taken, extent = self._decided_once(loop.extent, loop)
+        bounded = with_children(loop, min=low, extent=extent)
+        return seq([*low_taken, *extent_taken, super().visit_for(bounded)])
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        taken, condition = self._decided_once(branch.condition, branch)
+        decided = tirx.IfThenElse(condition, branch.then_case, branch.else_case, branch.span)
+        return seq([*taken, super().visit_if(decided)])
+
+    def visit_while(self, loop: tirx.While) -> Any:
+        taken, condition = self._decided_once(loop.condition, loop)
+        body = self.mutate(loop.body)
+        if not taken:
+            return tirx.While(loop.condition, body, loop.span)
+        leave = tirx.IfThenElse(tirx.Not(condition), tirx.Evaluate(tirx.break_loop()), None)
+        return tirx.While(tirx.const(True, "bool"), seq([*taken, leave, body]), loop.span)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        return _once(node) if _is_atomic(node.value) else node
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        if is_private(node.buffer):
+            taken, value = self._once_read(node.value)
+            return seq([*taken, tirx.BufferStore(node.buffer, value, node.indices, span=node.span)])
+        return _once(node) if contains(node.value, ir.Call, _is_atomic) else node
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        taken, value = self._once_read(bind.value)
+        return seq([*taken, tirx.Bind(bind.var, value, bind.span)])
+
+    def _decided_once(self, value: Any, stmt: tirx.Stmt) -> tuple[list[tirx.Stmt], Any]:
+        """What decides a loop or a branch, taken once.
+
+        Where the grid waits in it, the blocks have to agree: nobody writes what they all decide by.
+        """
+        if contains(stmt, tirx.Evaluate, is_grid_barrier):
+            return [], value
+        return self._once_read(value)
+
+    def _once_read(self, value: Any) -> tuple[list[tirx.Stmt], Any]:
+        """The statements that take a value once, and the value, for every thread."""
+        if _is_atomic(value):
+            return _taken(value, "former")
+        is_scalar = ir.is_prim_expr(value) and int(value.ty.dtype.lanes) == 1
+        if not is_scalar or not contains(value, ir.TensorLoad, lambda n: n.source in self._written):
+            return [], value
+        if str(value.ty.dtype) != "bool":
+            return _taken(value, "taken")
+        taken, number = _taken(tirx.Cast("int32", value), "taken")
+        return taken, number != 0
+
+
+def _is_atomic(value: Any) -> bool:
+    op = operator_of(value)
+    return op is not None and op.is_atomic and not op.is_tile
+
+
+def _once(stmt: tirx.Stmt) -> tirx.Stmt:
+    return for_loop(tirx.Var("once", "int32"), 1, stmt, tirx.ForKind.PARALLEL)
+
+
+def _taken(value: Any, name: str) -> tuple[list[tirx.Stmt], Any]:
+    held = tirx.decl_buffer((1,), str(value.ty.dtype), name=name, scope=SHARED_SCOPE)
+    done = _once(tirx.BufferStore(held, value, [0], span=getattr(value, "span", None)))
+    return [tirx.AllocBuffer(held), done], tirx.BufferLoad(held, [0])

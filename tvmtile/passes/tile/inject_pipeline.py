@@ -1,0 +1,469 @@
+"""InjectPipeline: let the first stages of a pipelined loop run ahead of the last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm_ffi import structural_equal
+
+from tvmtile.errors import VerifyError
+from tvmtile.ir.async_copies import commit, late, wait
+from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import (
+    reads_no_memory,
+    seq,
+    substitute,
+    with_children,
+    with_fresh_variables,
+)
+from tvmtile.passes.tile.pipelining import (
+    PIPELINE_ANNOTATIONS,
+    Body,
+    KernelTiles,
+    Obstacle,
+    Plan,
+    Unit,
+    Versions,
+    body_of,
+    late_units,
+    plan_of,
+    versions_of,
+)
+from tvmtile.target import gpu
+
+__all__ = ["InjectPipeline"]
+
+
+@prim_func_pass("InjectPipeline")
+def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Carry out the plans of PlanPipeline.
+
+    A tile that is written in one stage and used in a later one gets a leading axis of versions:
+    iteration `k` works on version `k % versions`, and what stands outside of the loop on version 0. If
+    the value of the last iteration is read there, the count begins so that its version is 0.
+
+    Where the first stage runs `s` iterations ahead, the first `s` rounds become statements before the
+    loop, without the last stage. In the loop, which keeps its bounds, statements of earlier stages do
+    a later iteration where there is one; so the last rounds need no statements of their own, and
+    loops of any number of iterations are right. Names of values are bound again for each iteration
+    that needs them. A group of statements that do the same iteration stands in one branch.
+
+    Where the target has asynchronous copies, moves from global memory into tiles that only later stages
+    touch are marked as such that may arrive late. Each round commits a group behind the statements of a
+    stage that have such moves, and begins with a wait that leaves in flight what no stage uses yet:
+    `s - 2` groups with `num_stages=s`. Behind the loop nothing is in flight.
+
+    Allocations and views in the loop move before it.
+
+    Raises
+    ------
+    VerifyError
+        If a plan, which PlanPipeline has not made, changes what the loop computes.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64, 32), "float16", scope="shared.dyn")
+                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
+                for k in T.serial(
+                    8, annotations={"tvmtile.order": [0, 1], "tvmtile.stage": [0, 1]}
+                ):
+                    T.tile.copy(A[0:64, k * 32 : k * 32 + 32], tile[0:64, 0:32])
+                    for i in T.parallel(64):
+                        for j in T.parallel(32):
+                            total[i, j] += T.Cast("float32", tile[i, j])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((2, 64, 32), "float16", scope="shared.dyn")
+                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
+                T.tile.copy(A[0:64, 0:32], tile[0:1, 0:64, 0:32])
+                for k in range(8):
+                    if k + 1 < 8:
+                        T.tile.copy(
+                            A[0:64, (k + 1) * 32 : (k + 1) * 32 + 32],
+                            tile[(k + 1) % 2 : (k + 1) % 2 + 1, 0:64, 0:32],
+                        )
+                    for i in T.parallel(64):
+                        for j in T.parallel(32):
+                            total[i, j] += T.Cast("float32", tile[k % 2, i, j])
+    ```
+    """
+    del context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    capability = gpu(target) if target is not None else None
+    may_be_late = capability is not None and capability.has_async_copies
+    return with_kernels(func, lambda kernel: _inject(kernel, may_be_late=may_be_late))
+
+
+def _inject(kernel: tirx.For, *, may_be_late: bool) -> tirx.For:
+    tiles = KernelTiles(kernel)
+    versions = {
+        loop.loop_var: _versions_in(loop, plan, tiles) for loop, plan in _planned_loops(kernel)
+    }
+    if not versions:
+        return kernel
+    expanded = _Expander(tiles, versions).rewrite(kernel)
+    return _Stager(KernelTiles(expanded), may_be_late=may_be_late).rewrite(expanded)
+
+
+def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
+    found: list[tuple[tirx.For, Plan]] = []
+
+    def note(loop: tirx.For) -> None:
+        plan = plan_of(loop)
+        if plan is not None:
+            found.append((loop, plan))
+
+    tvm_ffi.structural_walk(kernel, (tirx.For, note))
+    return found
+
+
+def _body_of(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> Body:
+    body = body_of(loop, tiles)
+    if not len(plan.stage) == len(plan.order) == len(body.units):
+        raise VerifyError(
+            f"the plan of the loop over {loop.loop_var.name} does not fit its "
+            f"{len(body.units)} statements",
+            help="run PlanPipeline before InjectPipeline",
+        )
+    return body
+
+
+def _versions_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir.Var, Versions]:
+    try:
+        return versions_of(loop, _body_of(loop, plan, tiles), plan, tiles)
+    except Obstacle as obstacle:
+        raise VerifyError(
+            f"the plan of the loop over {loop.loop_var.name} is wrong: {obstacle}",
+            help="run PlanPipeline before InjectPipeline",
+        ) from None
+
+
+# Versions ----------------------------------------------------------------------------------------
+
+
+class _Expander:
+    """Gives tiles their axis of versions, and every use of them an index along it."""
+
+    def __init__(self, tiles: KernelTiles, versions: dict[ir.Var, dict[ir.Var, Versions]]) -> None:
+        self._tiles = tiles
+        self._versions = versions  # by loop variable, then by tile
+        self._index: dict[ir.Var, Any] = {}  # of each tile, where the rewriting is
+        self._new: dict[ir.Var, ir.Var] = {}
+        for tile, count in self._counts().items():
+            self._new[tile] = _with_versions(tile, count, tile)
+            for view in tiles.views_of(tile):
+                self._new[view] = _with_versions(view, count, tile)
+
+    def _counts(self) -> dict[ir.Var, int]:
+        counts: dict[ir.Var, int] = {}
+        for of_loop in self._versions.values():
+            for tile, versions in of_loop.items():
+                counts[tile] = max(counts.get(tile, 1), versions.count)
+        return counts
+
+    def rewrite(self, kernel: tirx.For) -> tirx.For:
+        return tvm_ffi.structural_mutate(
+            kernel,
+            [
+                (tirx.For, self._loop),
+                (tirx.BufferStore, self._store),
+                (ir.TensorLoad, self._load),
+                (ir.TensorRegion, self._region),
+                (ir.Call, self._call),
+                (ir.Var, self._variable),
+            ],
+        )
+
+    def _variable(self, var: ir.Var, mutator: Any) -> ir.Var:
+        del mutator
+        return self._new.get(var, var)
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        outer = self._index
+        own = self._versions.get(loop.loop_var, {})
+        self._index = {**outer, **{t: self._version(loop, v) for t, v in own.items()}}
+        result = mutator.default_mutate(loop)
+        self._index = outer
+        return result
+
+    def _version(self, loop: tirx.For, versions: Versions) -> Any:
+        number: Any = loop.loop_var
+        if versions.is_read_after:
+            last = constant(loop.min + loop.extent - 1)
+            shift = None if last is None else -last % versions.count
+            number = number - (loop.min + loop.extent - 1) if shift is None else number + shift
+        return tirx.floormod(number, tirx.const(versions.count, str(loop.loop_var.ty.dtype)))
+
+    def _at(self, buffer: ir.Var) -> Any:
+        return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
+
+    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+        if load.source not in self._new:
+            return mutator.default_mutate(load)
+        indices = [self._at(load.source), *(mutator.mutate(index) for index in load.indices)]
+        return tirx.BufferLoad(self._new[load.source], indices, load.span)
+
+    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+        if store.buffer not in self._new:
+            return mutator.default_mutate(store)
+        indices = [self._at(store.buffer), *(mutator.mutate(index) for index in store.indices)]
+        value = mutator.mutate(store.value)
+        return tirx.BufferStore(self._new[store.buffer], value, indices, span=store.span)
+
+    def _region(self, region: ir.TensorRegion, mutator: Any) -> Any:
+        if region.source not in self._new:
+            return mutator.default_mutate(region)
+        version = ir.Range.from_min_extent(self._at(region.source), tirx.const(1, "int32"))
+        ranges = [
+            ir.Range.from_min_extent(mutator.mutate(r.min), mutator.mutate(r.extent))
+            for r in region.region
+        ]
+        return tirx.BufferRegion(self._new[region.source], [version, *ranges])
+
+    def _call(self, call: ir.Call, mutator: Any) -> Any:
+        result = mutator.default_mutate(call)
+        op = operator_of(result)
+        if op is None:
+            return result
+        new = set(self._new.values())
+        operands = [*op.reads(), *op.writes(), *op.fixed_layouts()]
+        grown = [operand for operand in operands if buffer_of(operand) in new]
+        return op.with_versions(grown).to_call(call.span) if grown else result
+
+
+def _with_versions(buffer: ir.Var, count: int, allocated: ir.Var) -> ir.Var:
+    """A buffer like another one with a leading axis; views in the layout of their source keep it."""
+    ty = buffer.ty
+    keeps = structural_equal(ty.layout, allocated.ty.layout)
+    shape = allocated.ty.shape if keeps else ty.shape
+    layout = tirx.decl_buffer([count, *shape], str(ty.dtype)).ty.layout
+    return tirx.decl_buffer(
+        [count, *ty.shape],
+        str(ty.dtype),
+        name=buffer.name,
+        scope=ty.storage_scope,
+        data_alignment=ty.data_alignment,
+        layout=layout,
+        span=buffer.span,
+    )
+
+
+# Stages ------------------------------------------------------------------------------------------
+
+
+class _Stager:
+    """Rewrites planned loops, outer ones first."""
+
+    def __init__(self, tiles: KernelTiles, *, may_be_late: bool) -> None:
+        self._tiles = tiles
+        self._may_be_late = may_be_late
+
+    def rewrite(self, kernel: tirx.For) -> tirx.For:
+        return tvm_ffi.structural_mutate(kernel, [(tirx.For, self._loop)])
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        plan = plan_of(loop)
+        if plan is None:
+            return mutator.default_mutate(loop)
+        body = _body_of(loop, plan, self._tiles)
+        are_late = [False] * len(body.units)
+        if self._may_be_late:
+            are_late = late_units(body.units, plan, self._tiles)
+        return mutator.mutate(_Stages(loop, plan, body, are_late).emit())
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Neighbours in the order of a round that do the same iteration."""
+
+    stage: int
+    units: list[Unit]
+    are_late: list[bool]
+
+    @property
+    def is_late(self) -> bool:
+        """Some of its copies may arrive later: the round commits a group of copies after it."""
+        return any(self.are_late)
+
+    @property
+    def written_late(self) -> set[ir.Var]:
+        """The tiles that it copies into."""
+        late_ones = [u for u, is_late in zip(self.units, self.are_late, strict=True) if is_late]
+        return set().union(*(unit.writes for unit in late_ones))
+
+    def uses(self, tiles: set[ir.Var]) -> bool:
+        """Tell whether it touches some of the tiles."""
+        return any(tiles & (unit.reads | unit.writes) for unit in self.units)
+
+
+class _Stages:
+    def __init__(self, loop: tirx.For, plan: Plan, body: Body, are_late: Sequence[bool]) -> None:
+        self._loop = loop
+        self._plan = plan
+        self._body = body
+        self._var = loop.loop_var
+        self._dtype = str(loop.loop_var.ty.dtype)
+        issued = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
+        self._groups = [
+            _Group(stage, [body.units[i] for i in members], [are_late[i] for i in members])
+            for stage, members in (
+                (stage, list(units)) for stage, units in groupby(issued, plan.stage.__getitem__)
+            )
+        ]
+        self._setup: list[tirx.Stmt] = list(body.declarations)
+        self._first = self._once("start", loop.min)
+        self._count = self._once("count", loop.extent)
+
+    def _once(self, name: str, value: Any) -> Any:
+        """A bound of the loop, which is computed once."""
+        if reads_no_memory(value):
+            return value
+        var = ir.Var(name, value.ty)
+        self._setup.append(tirx.Bind(var, value))
+        return var
+
+    def emit(self) -> tirx.Stmt:
+        distance = self._plan.distance
+        ahead = [stmt for number in range(distance) for stmt in self._round_before(number)]
+        steady = self._wait(distance)
+        for group in self._groups:
+            steady += [self._within(distance - group.stage, group), *self._commit(group)]
+        annotations = {
+            key: self._loop.annotations[key]
+            for key in self._loop.annotations.keys()  # noqa: SIM118 - a TVM map
+            if key not in PIPELINE_ANNOTATIONS
+        }
+        loop = with_children(
+            self._loop,
+            min=self._first,
+            extent=self._count,
+            body=seq(steady),
+            annotations=annotations,
+        )
+        # What the last rounds leave in flight are empty groups, and copies that nothing has used.
+        drain = [wait(0)] if any(group.is_late for group in self._groups) else []
+        return seq([*self._setup, *ahead, loop, *drain])
+
+    # Groups of copies --------------------------------------------------------------------------
+    #
+    # Every round commits the same number of groups, also where a group has no copy to do: in the
+    # rounds before the loop, in the last ones, where a condition does not hold. So how many groups
+    # may be in flight at a wait is one number for all rounds. A drain that counts down would need
+    # the last rounds as code of their own, which costs more instructions and registers than an
+    # empty group a round does; with a dynamic count of iterations it would need a branch for each.
+
+    def _commit(self, group: _Group) -> list[tirx.Stmt]:
+        return [commit()] if group.is_late else []
+
+    def _wait(self, number: int) -> list[tirx.Stmt]:
+        """At the start of a round: a wait for what it uses and former rounds have copied.
+
+        It stands before the copies of the round, so that one barrier after it lets other threads see
+        what has arrived and keeps the copies from elements that others still read.
+        """
+        committing = [group for group in self._groups if group.is_late]
+        in_flight = [
+            len(committing) * (user.stage - group.stage) - 1 - position
+            for position, group in enumerate(committing)
+            for user in self._groups
+            if group.stage < user.stage <= number and user.uses(group.written_late)
+        ]
+        return [wait(min(in_flight))] if in_flight else []
+
+    # Rounds ------------------------------------------------------------------------------------
+
+    def _round_before(self, number: int) -> list[tirx.Stmt]:
+        """A round before the loop, with the stages that have an iteration to do."""
+        statements = self._wait(number)
+        for group in self._groups:
+            if group.stage <= number:
+                statements += self._before(number - group.stage, group)
+            statements += self._commit(group)
+        return statements
+
+    def _before(self, iteration: int, group: _Group) -> list[tirx.Stmt]:
+        """A group in a round before the loop, where it does one of the first iterations."""
+        count = constant(self._count)
+        if count is not None and iteration >= count:
+            return []
+        done = self._group(group, _folded(self._first + self._number(iteration)))
+        if count is not None:
+            return [done]
+        return [tirx.IfThenElse(self._number(iteration) < self._count, done, None)]
+
+    def _within(self, ahead: int, group: _Group) -> tirx.Stmt:
+        """A group in the loop, where it is some iterations ahead."""
+        if ahead == 0:
+            return self._group(group, self._var)
+        at = self._var + self._number(ahead)
+        return tirx.IfThenElse(
+            at < _folded(self._first + self._count), self._group(group, at), None
+        )
+
+    def _group(self, group: _Group, iteration: Any) -> tirx.Stmt:
+        """What a stage does for an iteration, with the names that it needs."""
+        bindings = self._body.bindings_for([unit.stmt for unit in group.units])
+        statements = [
+            (unit.conditions, late(unit.inner) if is_late else unit.inner)
+            for unit, is_late in zip(group.units, group.are_late, strict=True)
+        ]
+        whole = seq([*bindings, *_joined(statements)])
+        return with_fresh_variables(_folded(substitute(whole, {self._var: iteration})))
+
+    def _number(self, value: int) -> Any:
+        return tirx.const(value, self._dtype)
+
+
+def _joined(parts: Sequence[tuple[Sequence[Any], tirx.Stmt]]) -> list[tirx.Stmt]:
+    """Statements under their conditions, neighbours with the same condition in one branch."""
+    result: list[tirx.Stmt] = []
+    position = 0
+    while position < len(parts):
+        conditions, stmt = parts[position]
+        position += 1
+        if not conditions:
+            result.append(stmt)
+            continue
+        inside = [(conditions[1:], stmt)]
+        while position < len(parts) and _begins(parts[position][0], conditions[0]):
+            inside.append((parts[position][0][1:], parts[position][1]))
+            position += 1
+        result.append(tirx.IfThenElse(conditions[0], seq(_joined(inside)), None))
+    return result
+
+
+def _begins(conditions: Sequence[Any], condition: Any) -> bool:
+    return bool(conditions) and structural_equal(conditions[0], condition)
+
+
+def _folded(node: Any) -> Any:
+    """Compute what is constant, as of `0 * 32` where the iteration is known."""
+    return tvm_ffi.structural_map(
+        node,
+        [
+            (tirx.Add, lambda n: n.a + n.b),
+            (tirx.Sub, lambda n: n.a - n.b),
+            (tirx.Mul, lambda n: n.a * n.b),
+            (tirx.FloorDiv, lambda n: tirx.floordiv(n.a, n.b)),
+            (tirx.FloorMod, lambda n: tirx.floormod(n.a, n.b)),
+        ],
+    )

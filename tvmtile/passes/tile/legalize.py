@@ -1,0 +1,53 @@
+"""Legalize: bring the tile operators of a program into one form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operators import operator_of
+
+__all__ = ["Legalize"]
+
+
+@prim_func_pass("Legalize")
+def Legalize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make every operand of a tile operator an explicit region.
+
+    Whole buffers and elements that name a tile's origin are what users write; from here on an operand
+    says where it begins and how far it extends. Nothing else changes.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((1024, 1024), "float16"), C: T.Buffer((1024, 1024), "float16")):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                tile = T.alloc_buffer((128, 64), "float16", scope="shared.dyn")
+                T.tile.copy(A[bx * 128, 0], tile)
+                T.tile.copy(tile, C[bx * 128, 64])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((1024, 1024), "float16"), C: T.Buffer((1024, 1024), "float16")):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                tile = T.alloc_buffer((128, 64), "float16", scope="shared.dyn")
+                T.tile.copy(A[bx * 128 : bx * 128 + 128, 0:64], tile[0:128, 0:64])
+                T.tile.copy(tile[0:128, 0:64], C[bx * 128 : bx * 128 + 128, 64:128])
+    ```
+    """
+    del context
+
+    def normalize(call: ir.Call) -> ir.Call:
+        op = operator_of(call)
+        return call if op is None else op.normalized().to_call(call.span)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, normalize)))

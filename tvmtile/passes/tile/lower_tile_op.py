@@ -1,0 +1,85 @@
+"""LowerTileOp: replace tile operators by the statements that implement them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvmtile.errors import VerifyError
+from tvmtile.ir.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import ScopedRewriter
+from tvmtile.ir.spans import location_of
+from tvmtile.tileop.registry import LoweringContext, lower
+
+__all__ = ["LowerTileOp", "target_of"]
+
+
+def target_of(func: tirx.PrimFunc) -> Target:
+    """The target that a function is bound to."""
+    target = func.attrs.get("target") if func.attrs is not None else None
+    if target is None:
+        raise VerifyError(
+            "the function has no target", help="run tvm.tirx.transform.BindTarget before this pass"
+        )
+    return target
+
+
+class _Lower(ScopedRewriter):
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self._target = target
+        self._launch: Launch | None = None
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if is_kernel(loop):
+            self._launch = Launch(loop)
+        return super().visit_for(loop)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        op = operator_of(node.value)
+        if op is None or not op.is_tile:
+            return self.descend(node)
+        context = LoweringContext(
+            self._target, self.analyzer, location_of(node.value), launch=self._launch
+        )
+        return lower(op, context)
+
+
+@prim_func_pass("LowerTileOp")
+def LowerTileOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Replace each tile operator by the implementation that fits the function's target best.
+
+    The operators decide (see `tvmtile.tileop.registry`); this pass knows none by name. Afterwards a
+    program holds loops, loads, stores and element operators only.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 32), "float32")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
+                T.tile.copy(A[bx * 32 : bx * 32 + 32, 0:32], tile[0:32, 0:32])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 32), "float32")):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                tile = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
+                for i in T.parallel(32):
+                    for j in T.parallel(32):
+                        tile[i, j] = A[bx * 32 + i, j]
+    ```
+    """
+    del context
+    return func.with_body(_Lower(target_of(func)).rewrite(func.body))

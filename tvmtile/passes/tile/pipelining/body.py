@@ -1,0 +1,227 @@
+"""The body of a pipelined loop, cut into the units that a plan moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.tirx import CallEffectKind
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.errors import SourceLocation
+from tvmtile.ir.kernels import flattened, is_thread_return, leaves_loop
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import contains, seq, with_fresh_variables
+from tvmtile.passes.tile.pipelining.tiles import KernelTiles
+
+__all__ = [
+    "Body",
+    "Obstacle",
+    "Unit",
+    "body_of",
+]
+
+
+class Obstacle(Exception):
+    """A loop can't be pipelined by a plan; the message is the reason.
+
+    Attributes
+    ----------
+    buffer : Var or None
+        The tile that is in the way.
+    """
+
+    def __init__(self, reason: str, buffer: ir.Var | None = None) -> None:
+        super().__init__(reason)
+        self.buffer = buffer
+
+
+@dataclass
+class Unit:
+    """A statement of a pipelined loop, which a plan moves as a whole.
+
+    Attributes
+    ----------
+    stmt : Stmt
+        The statement.
+    conditions : list of Expr
+        Those under which it runs, where they have the same value anywhere in an iteration.
+    inner : Stmt
+        The statement without these conditions.
+    reads, writes : set of Var
+        The buffers that it touches, views resolved, and the names that it uses or binds.
+    accesses : list of Access
+        What it does to buffers.
+    """
+
+    stmt: tirx.Stmt
+    conditions: list[Any]
+    inner: tirx.Stmt
+    accesses: list[Access]
+    reads: set[ir.Var]
+    writes: set[ir.Var]
+
+    @property
+    def binds(self) -> bool:
+        """Tell whether it binds a name."""
+        return isinstance(self.stmt, tirx.Bind)
+
+    @property
+    def has_effects(self) -> bool:
+        """Tell whether it does more than to compute and to write buffers: a barrier, a print."""
+        return contains(self.stmt, ir.Call, _has_effect)
+
+    @property
+    def location(self) -> SourceLocation | None:
+        """The user's line."""
+        return next((a.location for a in self.accesses if a.location is not None), None)
+
+    def describe(self) -> str:
+        """The statement as messages show it."""
+        if isinstance(self.stmt, tirx.Bind):
+            return f"the binding of {self.stmt.var.name}"
+        where = f" in line {self.location.line}" if self.location is not None else ""
+        return f"the statement{where}"
+
+
+def _has_effect(call: ir.Call) -> bool:
+    if operator_of(call) is not None:
+        return False
+    if not isinstance(call.op, ir.Op):
+        return True
+    effect = int(call.op.get_attr("TCallEffectKind"))
+    return effect > int(CallEffectKind.Pure.value) and call.op.name != "tirx.address_of"
+
+
+@dataclass
+class Body:
+    """The body of a pipelined loop, taken apart.
+
+    Attributes
+    ----------
+    declarations : list of Stmt
+        Allocations and views, which hold for all iterations.
+    bindings : dict of Var to Bind
+        Names with a value that can be computed again anywhere in an iteration, in program order.
+    units : list of Unit
+        What a plan gives a stage to.
+    """
+
+    declarations: list[tirx.Stmt] = field(default_factory=list)
+    bindings: dict[ir.Var, tirx.Bind] = field(default_factory=dict)
+    units: list[Unit] = field(default_factory=list)
+
+    def bindings_for(self, statements: Sequence[tirx.Stmt]) -> list[tirx.Bind]:
+        """The bindings that statements use, directly or through others, in program order."""
+        needed: set[ir.Var] = set()
+        pending = [var for stmt in statements for var in _variables(stmt)]
+        while pending:
+            var = pending.pop()
+            if var in self.bindings and var not in needed:
+                needed.add(var)
+                pending.extend(_variables(self.bindings[var].value))
+        return [bind for var, bind in self.bindings.items() if var in needed]
+
+
+def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
+    """Take the body of a loop apart.
+
+    Parameters
+    ----------
+    loop : For
+        A loop of a kernel.
+    tiles : KernelTiles
+        Of the kernel.
+    split : bool
+        Make several units of a branch that holds several statements, if its condition can be computed
+        again for each.
+
+    Raises
+    ------
+    Obstacle
+        If an iteration may end early.
+    """
+    if leaves_loop(loop.body) or contains(loop.body, tirx.Evaluate, is_thread_return):
+        raise Obstacle("an iteration may be left early")
+    written = {tiles.root(a.buffer) for a in accesses_of(loop.body) if a.writes}
+    body = Body()
+    scheduled: set[ir.Var] = set()
+
+    def is_replayable(value: Any) -> bool:
+        return (
+            not contains(value, ir.Call, _has_effect)
+            and not contains(value, ir.Call, lambda call: operator_of(call) is not None)
+            and not contains(value, ir.TensorLoad, lambda x: tiles.root(x.source) in written)
+            and not scheduled.intersection(_variables(value))
+        )
+
+    for stmt in flattened(loop.body):
+        if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
+            if {loop.loop_var, *body.bindings, *scheduled}.intersection(_variables(stmt)):
+                raise Obstacle(f"{stmt.buffer.name} is declared anew in each iteration")
+            body.declarations.append(stmt)
+        elif isinstance(stmt, tirx.Bind) and is_replayable(stmt.value):
+            body.bindings[stmt.var] = stmt
+        else:
+            parts = _split(stmt, is_replayable) if split else [stmt]
+            body.units.extend(_unit(part, tiles, is_replayable) for part in parts)
+            if isinstance(stmt, tirx.Bind):
+                scheduled.add(stmt.var)
+    return body
+
+
+def _split(stmt: tirx.Stmt, is_replayable: Any) -> list[tirx.Stmt]:
+    """A branch as branches of one statement each, where that means the same."""
+    if not _is_guard(stmt, is_replayable):
+        return [stmt]
+    inside = list(flattened(stmt.then_case))
+    bound: list[tirx.Bind] = []
+    parts: list[tirx.Stmt] = []
+    for child in inside:
+        if isinstance(child, tirx.AllocBuffer | tirx.DeclBuffer):
+            return [stmt]
+        if isinstance(child, tirx.Bind):
+            if not is_replayable(child.value):
+                return [stmt]
+            bound.append(child)
+            continue
+        for part in _split(child, is_replayable):
+            names = Body(bindings={bind.var: bind for bind in bound}).bindings_for([part])
+            inner = seq([*names, part])
+            parts.append(
+                with_fresh_variables(tirx.IfThenElse(stmt.condition, inner, None, stmt.span))
+            )
+    return parts
+
+
+def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> bool:
+    return (
+        isinstance(stmt, tirx.IfThenElse)
+        and stmt.else_case is None
+        and is_replayable(stmt.condition)
+    )
+
+
+def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> Unit:
+    accesses = accesses_of(stmt)
+    names = {var for var in _variables(stmt) if not is_buffer_var(var)}
+    reads = {tiles.root(a.buffer) for a in accesses if a.reads} | names
+    writes = {tiles.root(a.buffer) for a in accesses if a.writes}
+    if isinstance(stmt, tirx.Bind):
+        reads.discard(stmt.var)
+        writes.add(stmt.var)
+    conditions, inner = [], stmt
+    while _is_guard(inner, is_replayable):
+        conditions.append(inner.condition)
+        inner = inner.then_case
+    return Unit(stmt, conditions, inner, accesses, reads, writes)
+
+
+def _variables(node: Any) -> list[ir.Var]:
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(node, (ir.Var, found.append))
+    return found

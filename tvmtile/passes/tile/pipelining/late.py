@@ -1,0 +1,63 @@
+"""Which copies of a pipelined loop may arrive after the round that issues them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.kernels import flattened, statements_of
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.tile.pipelining.body import Unit
+from tvmtile.passes.tile.pipelining.plan import Plan
+from tvmtile.passes.tile.pipelining.tiles import KernelTiles
+
+__all__ = ["late_units"]
+
+
+def late_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bool]:
+    """Tell of each unit whether what it writes may arrive at the start of a later round.
+
+    That is so of moves into shared tiles which the rest of their iteration touches in later stages
+    only. An element is not moved twice in a group, since the copies of a thread arrive in any order;
+    nor is it moved from a tensor that the kernel writes.
+    """
+    written = {tiles.root(access.buffer) for access in tiles.accesses if access.writes}
+    return [
+        _is_move(unit.inner)
+        and not unit.writes & unit.reads
+        and all(is_buffer_var(var) and is_shared(var) for var in unit.writes)
+        and not any(_is_global(var) and var in written for var in unit.reads)
+        and _is_used_later(number, units, plan)
+        for number, unit in enumerate(units)
+    ]
+
+
+def _is_move(stmt: tirx.Stmt) -> bool:
+    if isinstance(stmt, tirx.SeqStmt):  # names, and what they are for
+        *names, last = flattened(stmt)
+        return all(isinstance(name, tirx.Bind) for name in names) and _is_move(last)
+    if isinstance(stmt, tirx.IfThenElse):
+        return all(_is_move(case) for case in statements_of(stmt))
+    if isinstance(stmt, tirx.For):
+        return bool(stmt.kind == tirx.ForKind.PARALLEL)
+    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    return op is not None and op.copied() is not None
+
+
+def _is_global(var: ir.Var) -> bool:
+    return is_buffer_var(var) and var.ty.storage_scope == "global"
+
+
+def _is_used_later(number: int, units: Sequence[Unit], plan: Plan) -> bool:
+    """Tell whether other units touch what one writes before it, or in later stages, and some do."""
+    written = units[number].writes
+    users = [
+        other
+        for other, unit in enumerate(units)
+        if other != number and written & (unit.reads | unit.writes)
+    ]
+    later = [other for other in users if plan.stage[other] > plan.stage[number]]
+    return bool(later) and all(other in later or plan.precedes(other, number) for other in users)

@@ -1,0 +1,212 @@
+"""Plans of pipelined loops, and the versions of tiles that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.annotations import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import reads_no_memory
+from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
+from tvmtile.passes.tile.pipelining.coverage import Coverage
+from tvmtile.passes.tile.pipelining.tiles import KernelTiles
+
+__all__ = [
+    "PIPELINE_ANNOTATIONS",
+    "Plan",
+    "Versions",
+    "plan_of",
+    "versions_of",
+]
+
+PIPELINE_ANNOTATIONS = (STAGES_ANNOTATION, ORDER_ANNOTATION, STAGE_ANNOTATION)
+"""The annotations that make a loop a pipelined one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The stage of each unit of a loop, and its place in the order of a round."""
+
+    stage: tuple[int, ...]
+    order: tuple[int, ...]
+
+    @property
+    def distance(self) -> int:
+        """How many iterations the first stage runs ahead of the last."""
+        return max(self.stage, default=0)
+
+    def precedes(self, first: int, second: int) -> bool:
+        """Tell whether a unit runs before another one of the same iteration."""
+        return (self.stage[first], self.order[first]) < (self.stage[second], self.order[second])
+
+    def versions_between(self, first: int, second: int) -> int:
+        """After how many iterations `second` may touch again what `first` touches."""
+        late = self.order[first] >= self.order[second]
+        return self.stage[first] - self.stage[second] + int(late)
+
+
+def plan_of(loop: tirx.For) -> Plan | None:
+    """The plan in the annotations of a loop, if it has one."""
+    if STAGE_ANNOTATION not in loop.annotations:
+        return None
+    stages, orders = (
+        tuple(int(entry) for entry in loop.annotations[name])
+        for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)
+    )
+    return Plan(stages, orders)
+
+
+@dataclass(frozen=True)
+class Versions:
+    """How many versions of a tile a loop works with.
+
+    Attributes
+    ----------
+    count : int
+        Iteration `k` works on version `k % count`, if `is_read_after` is not set.
+    is_read_after : bool
+        The value of the last iteration may be read outside of the loop; then version 0 is that of
+        the last iteration, since the uses outside are of version 0.
+    """
+
+    count: int
+    is_read_after: bool
+
+
+def versions_of(
+    loop: tirx.For, body: Body, plan: Plan, tiles: KernelTiles
+) -> dict[ir.Var, Versions]:
+    """Check a plan, and say which tiles need several versions.
+
+    Parameters
+    ----------
+    loop : For
+        The loop.
+    body : Body
+        Of the loop.
+    plan : Plan
+        An entry a unit.
+    tiles : KernelTiles
+        Of the kernel.
+
+    Raises
+    ------
+    Obstacle
+        If the plan changes what the loop computes.
+    """
+    counts: dict[ir.Var, int] = {}
+    for first, second, shared in _conflicts(body.units):
+        if first < second and not plan.precedes(first, second):
+            name, unit = next(iter(shared)).name, body.units[second]
+            raise Obstacle(
+                f"{unit.describe()} would run before what it depends on by {name}",
+                next((var for var in shared if is_buffer_var(var)), None),
+            )
+        for var in shared:
+            counts[var] = max(counts.get(var, 1), plan.versions_between(first, second))
+    _check_bindings(body, plan)
+    several = {var: count for var, count in counts.items() if count > 1 and is_buffer_var(var)}
+    return {
+        var: Versions(count, _checked_version(loop, body, var, tiles))
+        for var, count in several.items()
+    }
+
+
+def _conflicts(units: Sequence[Unit]) -> Iterator[tuple[int, int, set[ir.Var]]]:
+    """Pairs of units, in both directions, and what they share that one of them writes."""
+    for first, x in enumerate(units):
+        for second, y in enumerate(units):
+            shared = (x.writes & (y.reads | y.writes)) | (x.reads & y.writes)
+            if shared:
+                yield first, second, shared
+
+
+def _check_bindings(body: Body, plan: Plan) -> None:
+    """A name that can't be computed again is known only in the group of units that binds it."""
+    places = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
+    for binding, unit in enumerate(body.units):
+        if not unit.binds:
+            continue
+        users = [i for i, other in enumerate(body.units) if unit.writes & other.reads]
+        ends = [places.index(i) for i in (binding, *users)]
+        between = places[min(ends) : max(ends) + 1]
+        if len({plan.stage[i] for i in between}) > 1:
+            raise Obstacle(
+                f"{unit.describe()} reads what the loop writes, and another stage uses its value"
+            )
+
+
+def _checked_version(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelTiles) -> bool:
+    """Check that a tile can have versions; tell whether it is read after the loop."""
+    name = buffer.name
+    if buffer not in tiles.allocated or not buffer.ty.storage_scope.startswith("shared"):
+        raise Obstacle(
+            f"{name} would need several versions, which only tiles in shared memory have", buffer
+        )
+    if buffer.ty.strides:
+        raise Obstacle(f"{name} has strides of its own", buffer)
+    views = tiles.views_of(buffer)
+    if tiles.escapes(buffer) or not all(_is_whole(view, buffer) for view in views):
+        raise Obstacle(f"the memory of {name} is used by its address or in part", buffer)
+    coverage = Coverage(buffer, tiles)
+    if not coverage.holds_own_values(body.units):
+        raise Obstacle(
+            f"an iteration may read elements of {name} that it has not written itself", buffer
+        )
+    if not _is_read_outside(loop, buffer, tiles):
+        return False
+    if not reads_no_memory(loop.min + loop.extent):
+        raise Obstacle(
+            f"{name} is read outside of the loop, whose bounds are read from memory", buffer
+        )
+    if not coverage.is_complete(body.units):
+        raise Obstacle(
+            f"{name} is read outside of the loop, and an iteration may not write all of it", buffer
+        )
+    return True
+
+
+def _is_whole(view: ir.Var, buffer: ir.Var) -> bool:
+    """Tell whether a view has all bytes of its buffer, and no others."""
+    starts = constant(view.ty.elem_offset) == 0 if view.ty.elem_offset is not None else True
+    return starts and not view.ty.strides and _bits(view) == _bits(buffer) is not None
+
+
+def _bits(buffer: ir.Var) -> int | None:
+    """The bits of a buffer's elements, None where its shape is not constant."""
+    extents = [constant(extent) for extent in buffer.ty.shape]
+    known = [extent for extent in extents if extent is not None]
+    if len(known) < len(extents):
+        return None
+    return int(np.prod(known)) * DataType(str(buffer.ty.dtype)).bits
+
+
+def _is_read_outside(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool:
+    """Tell whether the last value of a tile may be read by something else than the loop."""
+    others: dict[ir.Var, tirx.For] = {}
+    for access in tiles.accesses:
+        around = list(access.loops)
+        if not access.reads or not tiles.root(access.buffer).same_as(buffer):
+            continue
+        if any(other.loop_var.same_as(loop.loop_var) for other in around):
+            continue
+        pipelined = next(
+            (x for x in around if set(PIPELINE_ANNOTATIONS) & set(x.annotations)), None
+        )
+        if pipelined is None:
+            return True
+        others[pipelined.loop_var] = pipelined
+    return not all(_reads_own_values(other, buffer, tiles) for other in others.values())
+
+
+def _reads_own_values(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool:
+    try:
+        units = body_of(loop, tiles, split=True).units
+    except Obstacle:
+        return False
+    return Coverage(buffer, tiles).holds_own_values(units)

@@ -1,0 +1,124 @@
+"""The buffers of a kernel, their views, and who uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.operators import operator_of
+
+__all__ = [
+    "KernelTiles",
+]
+
+
+class KernelTiles:
+    """The buffers of a kernel.
+
+    Attributes
+    ----------
+    allocated : dict of Var to AllocBuffer
+        What the kernel allocates.
+    views : dict of Var to DeclBuffer
+        Other views of a buffer's memory.
+    accesses : list of Access
+        All uses, views resolved.
+    threads : list of For
+        The loops that bind the indices of threads.
+    """
+
+    def __init__(self, kernel: tirx.For) -> None:
+        self.allocated: dict[ir.Var, tirx.AllocBuffer] = {}
+        self.views: dict[ir.Var, tirx.DeclBuffer] = {}
+        self.threads: list[tirx.For] = []
+        self._roots: dict[ir.Var, ir.Var] = {}
+        tvm_ffi.structural_walk(
+            kernel,
+            [
+                (tirx.AllocBuffer, lambda node: self.allocated.__setitem__(node.buffer, node)),
+                (tirx.DeclBuffer, self._note_view),
+                (tirx.For, self._note_thread),
+            ],
+            order="pre",
+        )
+        self.accesses = accesses_of(kernel)
+        self._named = _names_outside_of_accesses(kernel)
+
+    def _note_view(self, view: tirx.DeclBuffer) -> None:
+        self.views[view.buffer] = view
+        found: list[ir.Var] = []
+        tvm_ffi.structural_walk(view.data, (ir.Var, found.append))
+        source = next((var for var in found if is_buffer_var(var)), None)
+        if source is not None:
+            self._roots[view.buffer] = self.root(source)
+
+    def _note_thread(self, loop: tirx.For) -> None:
+        if loop.thread_binding is not None:
+            self.threads.append(loop)
+
+    def root(self, buffer: ir.Var) -> ir.Var:
+        """The buffer that was allocated."""
+        return self._roots.get(buffer, buffer)
+
+    def views_of(self, buffer: ir.Var) -> list[ir.Var]:
+        """The views of an allocated buffer."""
+        return [view for view, root in self._roots.items() if root.same_as(buffer)]
+
+    def escapes(self, buffer: ir.Var) -> bool:
+        """Tell whether a buffer, or its address, is handed to something as a whole."""
+        return any(name in self._named for name in (buffer, *self.views_of(buffer)))
+
+
+def _names_outside_of_accesses(kernel: tirx.For) -> set[ir.Var]:
+    """The buffers that stand somewhere else than in a load, a store, a region or a declaration."""
+    named: set[ir.Var] = set()
+
+    def children(nodes: Any, mutator: Any) -> None:
+        for node in nodes:
+            mutator.mutate(node)
+
+    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+        children(node.indices, mutator)
+        return node
+
+    def store(node: tirx.BufferStore, mutator: Any) -> Any:
+        children([node.value, *node.indices], mutator)
+        return node
+
+    def region(node: ir.TensorRegion, mutator: Any) -> Any:
+        children([part for r in node.region for part in (r.min, r.extent)], mutator)
+        return node
+
+    def call(node: ir.Call, mutator: Any) -> Any:
+        op = operator_of(node)
+        own = [] if op is None else list(op.fixed_layouts())
+        rest = [arg for arg in node.args if not any(arg.same_as(buffer) for buffer in own)]
+        children(rest, mutator)
+        return node
+
+    def variable(node: ir.Var, mutator: Any) -> Any:
+        del mutator
+        if is_buffer_var(node):
+            named.add(node)
+        return node
+
+    def declaration(node: Any, mutator: Any) -> Any:
+        del mutator
+        return node
+
+    tvm_ffi.structural_mutate(
+        kernel,
+        [
+            (ir.TensorLoad, load),
+            (tirx.BufferStore, store),
+            (ir.TensorRegion, region),
+            (ir.Call, call),
+            ((tirx.AllocBuffer, tirx.DeclBuffer), declaration),
+            (ir.Var, variable),
+        ],
+    )
+    return named

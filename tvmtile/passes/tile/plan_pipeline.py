@@ -1,0 +1,402 @@
+"""PlanPipeline: decide what a pipelined loop does ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.errors import InvalidOperand, SourceLocation, warn
+from tvmtile.ir.annotations import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.kernels import flattened, prim_func_pass, with_kernels
+from tvmtile.ir.rewriting import seq, with_children
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.checks.check_launch import most_at_once
+from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.tile.pipelining import (
+    PIPELINE_ANNOTATIONS,
+    Body,
+    KernelTiles,
+    Obstacle,
+    Plan,
+    Unit,
+    body_of,
+    versions_of,
+)
+from tvmtile.target import GpuCapability, gpu
+
+__all__ = ["MOST_STAGES", "PlanPipeline"]
+
+MOST_STAGES = "tvmtile.most_stages"
+"""Attribute of a function: no pipelined loop has more stages."""
+
+
+@prim_func_pass("PlanPipeline")
+def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Give each statement of a pipelined loop a stage, and a place in the order.
+
+    With `num_stages=s` there are `s` versions of a tile: what copies from global memory into shared
+    tiles, and what must come before that, gets stage 0, everything else stage `s - 1`, so that copies
+    run `s - 1` iterations ahead. In a round the copies come first. A branch with a copy in it becomes
+    one branch a statement, where its condition can be computed again for each. The stages and the
+    order that a user gives are taken, if they leave the result as it is; like TileLang's, they have an
+    entry a statement and none for names whose value can be computed again (with one for each name,
+    those are ignored).
+
+    The plan is written as the annotations `tvmtile.stage` and `tvmtile.order`, an entry for each
+    statement but those names, allocations and views. A loop that can't be pipelined loses its
+    annotations, and a warning says why; what it computes never depends on the plan. Where a block
+    has no memory for so many versions there are fewer stages, and a warning too; the attribute
+    `tvmtile.most_stages` of a function is a limit that whoever runs the passes sets. Loops of no or
+    one stage have nothing to plan.
+
+    Raises
+    ------
+    InvalidOperand
+        If a user's stages or order do not fit the statements of the loop.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64, 32), "float16", scope="shared.dyn")
+                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
+                for k in T.serial(8, annotations={"tvmtile.num_stages": 3}):
+                    T.tile.copy(A[0:64, k * 32 : k * 32 + 32], tile[0:64, 0:32])
+                    for i in T.parallel(64):
+                        for j in T.parallel(32):
+                            total[i, j] += T.Cast("float32", tile[i, j])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64, 32), "float16", scope="shared.dyn")
+                total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
+                for k in T.serial(
+                    8, annotations={"tvmtile.order": [0, 1], "tvmtile.stage": [0, 2]}
+                ):
+                    T.tile.copy(A[0:64, k * 32 : k * 32 + 32], tile[0:64, 0:32])
+                    for i in T.parallel(64):
+                        for j in T.parallel(32):
+                            total[i, j] += T.Cast("float32", tile[i, j])
+    ```
+    """
+    del context
+    target = func.attrs.get("target") if func.attrs is not None else None
+    capability = gpu(target) if target is not None else None
+    limit = func.attrs.get(MOST_STAGES) if func.attrs is not None else None
+
+    def plan(kernel: tirx.For) -> tirx.For:
+        return _Planner(KernelTiles(kernel), _Memory(kernel, capability), limit).rewrite(kernel)
+
+    return with_kernels(func, plan)
+
+
+class _Planner:
+    def __init__(self, tiles: KernelTiles, memory: _Memory, limit: int | None) -> None:
+        self._limit = limit
+        self._tiles = tiles
+        self._memory = memory
+        self._versioned: set[ir.Var] = set()  # by the loops around
+
+    def rewrite(self, kernel: tirx.For) -> tirx.For:
+        return tvm_ffi.structural_mutate(kernel, [(tirx.For, self._loop)])
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        outer = self._versioned
+        result = mutator.default_mutate(self._planned(loop))
+        self._versioned = outer
+        return result
+
+    def _planned(self, loop: tirx.For) -> tirx.For:
+        if not set(PIPELINE_ANNOTATIONS) & set(loop.annotations):
+            return loop
+        try:
+            if STAGE_ANNOTATION in loop.annotations:
+                body, plan = self._by_hand(loop)
+            else:
+                body, plan = self._that_fit(loop, int(loop.annotations[STAGES_ANNOTATION]))
+        except Obstacle as obstacle:
+            name = loop.loop_var.name
+            warn(f"the loop over {name} is not pipelined: {obstacle}", _location(loop))
+            return _without_plan(loop)
+        return (
+            _without_plan(loop)
+            if plan.distance == 0 and _keeps_order(plan)
+            else _annotated(loop, body, plan)
+        )
+
+    # The user's stages and order ---------------------------------------------------------------
+
+    def _by_hand(self, loop: tirx.For) -> tuple[Body, Plan]:
+        stages, orders = (
+            [int(entry) for entry in loop.annotations[name]]
+            for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)
+        )
+        body = body_of(loop, self._tiles)
+        kept = _scheduled(loop, body)
+        if len(stages) == len(kept) > len(body.units):
+            stages, orders = ([x[i] for i in range(len(x)) if kept[i]] for x in (stages, orders))
+        if len(stages) != len(body.units):
+            body = body_of(loop, self._tiles, split=True)
+        _check_entries(stages, orders, body, loop)
+        first = min(stages, default=0)
+        plan = Plan(tuple(stage - first for stage in stages), tuple(orders))
+        self._check(loop, body, plan)
+        return body, plan
+
+    # As many stages as the memory of a block has room for ---------------------------------------
+
+    def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
+        outer = self._versioned
+        most = num_stages if self._limit is None else min(num_stages, int(self._limit))
+        for stages in range(max(1, most), 0, -1):
+            self._versioned = outer
+            body, plan = self._by_dependences(loop, stages)
+            versions = versions_of(loop, body, plan, self._tiles)
+            counts = {buffer: version.count for buffer, version in versions.items()}
+            if self._memory.has_room_for(counts):
+                self._memory.take(counts)
+                break
+        if stages < num_stages:
+            warn(
+                f"the loop over {loop.loop_var.name} has {stages} stages in place of {num_stages}: "
+                f"{self._memory.name} has no room for more versions of its tiles",
+                _location(loop),
+            )
+        return body, plan
+
+    # What can run ahead ------------------------------------------------------------------------
+
+    def _by_dependences(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
+        if num_stages < 2:
+            return Body(), Plan((), ())
+        body = body_of(loop, self._tiles, split=True)
+        producers = _Producers(body.units, self._tiles)
+        while True:
+            plan = producers.plan(num_stages - 1)
+            try:
+                self._check(loop, body, plan)
+            except Obstacle as obstacle:
+                producers.refuse_writers_of(obstacle.buffer, str(obstacle))
+                continue
+            for unit, reason in producers.refused:
+                warn(f"{unit.describe()} does not run ahead: {reason}", unit.location)
+            return body, plan
+
+    def _check(self, loop: tirx.For, body: Body, plan: Plan) -> None:
+        versions = versions_of(loop, body, plan, self._tiles)
+        for buffer in versions:
+            if buffer in self._versioned:
+                raise Obstacle(f"a loop around has versions of {buffer.name}", buffer)
+        self._versioned = self._versioned | set(versions)
+
+
+class _Memory:
+    """The shared memory of a block: what its tiles take, and what there is."""
+
+    def __init__(self, kernel: tirx.For, capability: GpuCapability | None) -> None:
+        self._kernel = kernel
+        self._capability = capability
+        self._versions: dict[ir.Var, int] = {}
+        self.name = f"a block of {capability.name}" if capability is not None else ""
+
+    def has_room_for(self, versions: Mapping[ir.Var, int]) -> bool:
+        """Tell whether tiles can have so many versions; they always can have one.
+
+        The versions of a tile hold values at all times, so that no other tile shares their memory.
+        """
+        capability = self._capability
+        if capability is None or all(count == 1 for count in versions.values()):
+            return True
+        all_versions = {**self._versions, **versions}
+        others = sum(most_at_once(self._kernel, capability, all_versions).values())
+        versioned = sum(allocated_bytes(b, capability) * n for b, n in all_versions.items())
+        return others + versioned <= capability.shared_memory
+
+    def take(self, versions: Mapping[ir.Var, int]) -> None:
+        """Remember the versions of a loop."""
+        self._versions.update(versions)
+
+
+class _Producers:
+    """The units that run ahead: copies from global memory into shared tiles, and what they need."""
+
+    def __init__(self, units: Sequence[Unit], tiles: KernelTiles) -> None:
+        self._units = units
+        self._tiles = tiles
+        self._refused: dict[int, str] = {}
+        self._copies = [i for i in range(len(units)) if self._is_copy(i)]
+
+    @property
+    def refused(self) -> list[tuple[Unit, str]]:
+        """The copies that can't run ahead, and why."""
+        return [(self._units[i], self._refused[i]) for i in self._copies if i in self._refused]
+
+    def refuse_writers_of(self, buffer: ir.Var | None, reason: str) -> None:
+        """Leave the copies into a tile with the consumers."""
+        writers = [
+            i
+            for i, unit in enumerate(self._units)
+            if i not in self._refused and (buffer is None or buffer in unit.writes)
+        ]
+        if not writers:
+            raise Obstacle(reason, buffer)
+        self._refused.update(dict.fromkeys(writers, reason))
+
+    def plan(self, last: int) -> Plan:
+        """Stage 0 for the producers, which come first in a round, the last one for the others."""
+        producers = self._closed()
+        if not producers:
+            raise Obstacle(self._why_none())
+        count = len(self._units)
+        issued = sorted(range(count), key=lambda i: (i not in producers, i))
+        stage = tuple(0 if i in producers else last for i in range(count))
+        return Plan(stage, tuple(issued.index(i) for i in range(count)))
+
+    def _why_none(self) -> str:
+        reasons = list(dict.fromkeys(reason for _, reason in self.refused))
+        return reasons[0] if reasons else "nothing copies from global memory into a shared tile"
+
+    def _is_copy(self, index: int) -> bool:
+        return (
+            self._may_run_ahead(index)
+            and not self._computes(index)
+            and any(
+                is_buffer_var(var) and var.ty.storage_scope == "global"
+                for var in self._units[index].reads
+            )
+        )
+
+    def _computes(self, index: int) -> bool:
+        """Tell whether a unit is a nest that needs what the iteration has copied.
+
+        Weights that are dequantised with scales from global memory are such; that the copy runs ahead
+        is worth more than that the nest does.
+        """
+        unit = self._units[index]
+        others = [other for number, other in enumerate(self._units) if number != index]
+        return isinstance(unit.inner, tirx.For) and any(
+            is_buffer_var(var) and is_shared(var) and any(var in other.writes for other in others)
+            for var in unit.reads
+        )
+
+    def _may_run_ahead(self, index: int) -> bool:
+        unit = self._units[index]
+        return (
+            not unit.binds
+            and not unit.has_effects
+            and bool(unit.writes)
+            and all(
+                var in self._tiles.allocated and var.ty.storage_scope.startswith("shared")
+                for var in unit.writes
+            )
+        )
+
+    def _closed(self) -> set[int]:
+        """The copies with what they need, but for those that need a consumer."""
+        producers = {i for i in self._copies if i not in self._refused}
+        while True:
+            found = next(self._dependences(producers), None)
+            if found is None:
+                return producers
+            unit, needed, name = found
+            if needed < unit and needed not in self._refused and self._may_run_ahead(needed):
+                producers.add(needed)
+                continue
+            other = self._units[needed]
+            self._refused[unit] = f"it depends on {other.describe()} by {name}"
+            producers.discard(unit)
+
+    def _dependences(self, producers: set[int]) -> Any:
+        """Producers, the consumers that they depend on, and by which buffer or name."""
+        for i in sorted(producers):
+            unit = self._units[i]
+            for j, other in enumerate(self._units):
+                if j in producers:
+                    continue
+                needs = unit.reads & other.writes
+                if j < i:
+                    needs |= unit.writes & (other.reads | other.writes)
+                if needs:
+                    yield i, j, next(iter(needs)).name
+
+
+# Annotations -------------------------------------------------------------------------------------
+
+
+def _scheduled(loop: tirx.For, body: Body) -> list[bool]:
+    """Of the statements of a loop that are no declarations, which are no names computed again."""
+    return [
+        not (isinstance(stmt, tirx.Bind) and stmt.var in body.bindings)
+        for stmt in flattened(loop.body)
+        if not isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer)
+    ]
+
+
+def _check_entries(
+    stages: Sequence[int], orders: Sequence[int], body: Body, loop: tirx.For
+) -> None:
+    count = len(body.units)
+    if len(stages) != count or len(orders) != count:
+        raise InvalidOperand(
+            f"T.Pipelined: stage has {len(stages)} and order {len(orders)} entries, the loop over "
+            f"{loop.loop_var.name} has {count} statements",
+            help="give one entry a statement; names whose value can be computed again have none",
+            location=_location(loop),
+        )
+    if min(stages, default=0) < 0:
+        raise InvalidOperand(
+            f"T.Pipelined: stage={list(stages)}",
+            help="a stage is 0 or more",
+            location=_location(loop),
+        )
+    if len(set(orders)) < count:
+        raise InvalidOperand(
+            f"T.Pipelined: order={list(orders)} names a place twice",
+            help="the order says which statement of a round is the first, the second, ...",
+            location=_location(loop),
+        )
+
+
+def _keeps_order(plan: Plan) -> bool:
+    return list(plan.order) == sorted(plan.order)
+
+
+def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:
+    annotations = dict(_without_plan(loop).annotations)
+    annotations[STAGE_ANNOTATION] = list(plan.stage)
+    annotations[ORDER_ANNOTATION] = list(plan.order)
+    statements = [*body.declarations, *body.bindings.values(), *(u.stmt for u in body.units)]
+    in_place = list(flattened(loop.body))
+    units = [stmt for stmt in in_place if any(stmt.same_as(unit.stmt) for unit in body.units)]
+    unchanged = len(units) == len(body.units)
+    return with_children(
+        loop, annotations=annotations, body=loop.body if unchanged else seq(statements)
+    )
+
+
+def _without_plan(loop: tirx.For) -> tirx.For:
+    annotations = {
+        key: loop.annotations[key]
+        for key in loop.annotations.keys()  # noqa: SIM118 - a TVM map
+        if key not in PIPELINE_ANNOTATIONS
+    }
+    return with_children(loop, annotations=annotations)
+
+
+def _location(loop: tirx.For) -> SourceLocation | None:
+    locations = [access.location for access in accesses_of(loop.body)]
+    return next((location for location in locations if location is not None), None)

@@ -1,0 +1,91 @@
+"""PlanUnrolling: how many iterations of a loop are unrolled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+
+from tvmtile.ir.annotations import UNROLL_FACTOR
+from tvmtile.ir.kernels import leaves_loop, prim_func_pass
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import for_loop, substitute, with_children
+
+__all__ = ["PlanUnrolling"]
+
+_HINTS = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
+
+
+@prim_func_pass("PlanUnrolling")
+def PlanUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Split loops that say how many iterations to unroll, and keep those that are left as loops.
+
+    TVM would copy the bodies of loops that `break` or `continue` leaves, in which there is no loop to
+    leave any more; so they become serial ones. Unrolling and vectorising are hints.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "int32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.unroll(32):
+                if A[i] == 0:
+                    break
+                for j in T.unroll(4):
+                    A[i] = A[i] * A[i]
+            for k in T.unroll(32, annotations={"pragma_unroll_factor": 8}):
+                A[k] = k
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32,), "int32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(32):
+                if A[i] == 0:
+                    break
+                for j in T.unroll(4):
+                    A[i] = A[i] * A[i]
+            for k in range(4):
+                for k_unrolled in T.unroll(8):
+                    A[k * 8 + k_unrolled] = k * 8 + k_unrolled
+    ```
+    """
+    del context
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _planned)))
+
+
+def _planned(loop: tirx.For) -> tirx.For:
+    if loop.kind in _HINTS and leaves_loop(loop.body):
+        return with_children(loop, kind=tirx.ForKind.SERIAL, annotations={})
+    if UNROLL_FACTOR not in loop.annotations:
+        return loop
+    factor = int(loop.annotations[UNROLL_FACTOR])
+    plain = with_children(loop, annotations=_without_factor(loop))
+    count = constant(loop.extent)
+    is_whole = count is not None and count <= factor
+    return plain if is_whole or leaves_loop(loop.body) else _split(plain, factor)
+
+
+def _split(loop: tirx.For, factor: int) -> tirx.For:
+    """A serial loop over unrolled ones, of which the last may have fewer iterations."""
+    var = loop.loop_var
+    outer, inner = tirx.Var(var.name, var.ty), tirx.Var(f"{var.name}_unrolled", var.ty)
+    place = outer * factor + inner
+    body = substitute(loop.body, {var: loop.min + place})
+    count = constant(loop.extent)
+    if count is None or count % factor:
+        body = tirx.IfThenElse(place < loop.extent, body, None)
+    unrolled = for_loop(inner, factor, body, tirx.ForKind.UNROLLED)
+    rounds = tirx.ceildiv(loop.extent, factor)
+    return with_children(
+        for_loop(outer, rounds, unrolled), annotations=loop.annotations, span=loop.span
+    )
+
+
+def _without_factor(loop: tirx.For) -> dict[str, Any]:
+    return {key: value for key, value in loop.annotations.items() if key != UNROLL_FACTOR}

@@ -1,0 +1,255 @@
+"""ReduceAccumulations: what a nest accumulates into a fragment is reduced by all threads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import DataType, ir, tirx
+
+from tvmtile.analysis.contributions import contribution
+from tvmtile.analysis.nests import Nest, is_nest
+from tvmtile.ir.combiners import COMBINERS, Combiner
+from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.operands import as_region, constant, region
+from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq
+from tvmtile.ir.scopes import FRAGMENT_SCOPE
+from tvmtile.tileop.reduce import Reduce
+
+__all__ = ["ReduceAccumulations"]
+
+_FEW = 8
+"""Terms of a sum that one thread may as well take, if there are sums for all threads."""
+
+
+@prim_func_pass("ReduceAccumulations")
+def ReduceAccumulations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Write `total[i] += x[i, j]` in `T.Parallel(i, j)` as the reduction that it is.
+
+    All iterations that add to an element would otherwise run in the thread that holds it. The terms
+    become a fragment of the nest's shape, which `T.reduce` adds up, in registers and across threads.
+    That is done for sums, maxima and minima of integers and of floats of 32 bits or more, if the
+    fragment's indices are loop variables and constants and nothing else in the nest touches it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                total = T.alloc_buffer((8,), "float32", scope="local.fragment")
+                T.tile.fill(total[0:8], T.float32(0))
+                for i in T.parallel(8):
+                    for j in T.parallel(64):
+                        total[i] = total[i] + A[i, j]
+                T.tile.copy(total[0:8], C[0:8])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                total_terms = T.alloc_buffer((8, 64), "float32", scope="local.fragment")
+                total = T.alloc_buffer((8,), "float32", scope="local.fragment")
+                T.tile.fill(total[0:8], T.float32(0))
+                for i in T.parallel(8):
+                    for j in T.parallel(64):
+                        total_terms[i, j] = A[i, j]
+                T.Call(
+                    "tvmtile.reduce",
+                    [total_terms[0:8, 0:64], total[0:8]],
+                    attrs={"clear": False, "dim": 1},
+                    ret_ty="void",
+                )
+                T.tile.copy(total[0:8], C[0:8])
+    ```
+    """
+    del context
+
+    def reduced(kernel: tirx.For) -> tirx.For:
+        launch = Launch(kernel)
+        rewriter = _Reducer(launch.num_threads)
+        body = rewriter.rewrite(launch.body)
+        if not rewriter.allocated:
+            return kernel
+        allocations = [tirx.AllocBuffer(buffer) for buffer in rewriter.allocated]
+        return with_launch_body(kernel, seq([*allocations, body]))
+
+    return with_kernels(func, reduced)
+
+
+@dataclass(frozen=True)
+class _Accumulation:
+    """A store that combines terms of several iterations into one element.
+
+    Attributes
+    ----------
+    store : BufferStore
+        It.
+    term : Expr
+        What an iteration contributes.
+    combiner : Combiner
+        How.
+    axes : tuple of int
+        The loops of the nest over which terms are combined, outermost first.
+    """
+
+    store: tirx.BufferStore
+    term: Any
+    combiner: Combiner
+    axes: tuple[int, ...]
+
+
+class _Reducer(ScopedRewriter):
+    def __init__(self, threads: int) -> None:
+        super().__init__()
+        self._threads = threads
+        self.allocated: list[ir.Var] = []
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        if not is_nest(loop):
+            return super().visit_for(loop)
+        nest = Nest(loop)
+        found = _accumulations(nest, self._threads)
+        if not found:
+            return loop
+        terms = {each.store: self._new(each, nest.extents, "terms") for each in found}
+        body = _with_terms(nest, found, terms)
+        for inner in reversed(nest.loops):
+            body = for_loop(inner.loop_var, constant(inner.extent), body, tirx.ForKind.PARALLEL)
+        reductions = [
+            call for each in found for call in self._reduced(each, nest, terms[each.store])
+        ]
+        return seq([body, *reductions])
+
+    def _new(self, each: _Accumulation, shape: Any, role: str) -> ir.Var:
+        buffer = each.store.buffer
+        name = f"{buffer.name}_{role}"
+        dtype = str(buffer.ty.dtype)
+        self.allocated.append(tirx.decl_buffer(shape, dtype, name=name, scope=FRAGMENT_SCOPE))
+        return self.allocated[-1]
+
+    def _reduced(self, each: _Accumulation, nest: Nest, terms: ir.Var) -> list[tirx.Stmt]:
+        """One reduction an axis, the innermost first; the last one adds to the fragment."""
+        calls = []
+        *outer, innermost = each.axes
+        extents = list(nest.extents)
+        for axis, is_last in [
+            (innermost, not outer),
+            *((a, a is outer[0]) for a in reversed(outer)),
+        ]:
+            del extents[axis]
+            target = _place(each.store, nest) if is_last else self._new(each, extents, "part")
+            part = target if is_last else as_region(target)
+            op = Reduce(as_region(terms), part, each.combiner.name, axis, clear=not is_last)
+            calls.append(tirx.Evaluate(op.to_call(each.store.span), each.store.span))
+            terms = target
+        return calls
+
+
+def _accumulations(nest: Nest, threads: int) -> list[_Accumulation]:
+    """Those of a nest's stores that are worth a reduction."""
+    if None in nest.extents:
+        return []
+    found = []
+    for store in _stores_of_an_iteration(nest.body):
+        each = _accumulation(store, nest)
+        if each is None or _times_mentioned(nest.body, store.buffer) != 2:
+            continue
+        terms = math.prod(nest.extents[axis] or 1 for axis in each.axes)
+        sums = math.prod(extent or 1 for extent in nest.extents) // terms
+        if terms > 1 and (sums < threads or terms > _FEW):
+            found.append(each)
+    return found
+
+
+def _accumulation(store: tirx.BufferStore, nest: Nest) -> _Accumulation | None:
+    dtype = DataType(str(store.buffer.ty.dtype))
+    is_narrow_float = not str(dtype).startswith(("int", "uint")) and dtype.bits < 32
+    if store.buffer.ty.storage_scope != FRAGMENT_SCOPE or is_narrow_float:
+        return None
+    kept = _loops_of(store.indices, nest)
+    axes = tuple(n for n in range(len(nest.loops)) if kept is not None and n not in kept)
+    if not axes:
+        return None
+    for name in ("sum", "max", "min"):
+        term = contribution(store, COMBINERS[name])
+        if term is not None:
+            return _Accumulation(store, term, COMBINERS[name], axes)
+    return None
+
+
+def _loops_of(indices: Any, nest: Nest) -> list[int] | None:
+    """The loops that indices count, in order; None where they are more than variables and constants."""
+    found: list[int] = []
+    for index in indices:
+        if constant(index) is not None:
+            continue
+        numbers = [n for n, variable in enumerate(nest.variables) if index.same_as(variable)]
+        if not numbers or (found and numbers[0] <= found[-1]):
+            return None
+        found += numbers
+    return found
+
+
+def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
+    """The stores that an iteration does once at most."""
+    found: list[tirx.BufferStore] = []
+
+    def note(store: tirx.BufferStore, mutator: Any) -> Any:
+        del mutator
+        found.append(store)
+        return store
+
+    def skip(loop: Any, mutator: Any) -> Any:
+        del mutator
+        return loop
+
+    tvm_ffi.structural_mutate(body, [(tirx.BufferStore, note), ((tirx.For, tirx.While), skip)])
+    return found
+
+
+def _times_mentioned(body: tirx.Stmt, buffer: ir.Var) -> int:
+    mentioned: list[ir.Var] = []
+    tvm_ffi.structural_walk(body, (ir.Var, mentioned.append))
+    return sum(buffer.same_as(var) for var in mentioned)
+
+
+def _place(store: tirx.BufferStore, nest: Nest) -> ir.TensorRegion:
+    """The elements that all iterations of a nest store to."""
+    extents = []
+    origin = []
+    for index in store.indices:
+        is_constant = constant(index) is not None
+        origin.append(index if is_constant else tirx.const(0, str(index.ty.dtype)))
+        number = None if is_constant else _loops_of([index], nest)
+        extents.append(1 if number is None else nest.extents[number[0]])
+    return region(store.buffer, origin, extents)
+
+
+def _with_terms(nest: Nest, found: list[_Accumulation], terms: dict[Any, ir.Var]) -> tirx.Stmt:
+    """The body of a nest that stores terms; those of iterations that contribute none are identities."""
+    by_store = {each.store: each for each in found}
+
+    def visit(store: tirx.BufferStore, mutator: Any) -> Any:
+        each = by_store.get(store)
+        if each is None:
+            return mutator.default_mutate(store)
+        return tirx.BufferStore(terms[store], each.term, nest.variables, store.span)
+
+    body = tvm_ffi.structural_mutate(nest.body, [(tirx.BufferStore, visit)])
+    if not contains(nest.body, tirx.IfThenElse, lambda _: True):
+        return body
+    identities = [
+        tirx.BufferStore(
+            buffer, by_store[store].combiner.identity(str(buffer.ty.dtype)), nest.variables
+        )
+        for store, buffer in terms.items()
+    ]
+    return seq([*identities, body])

@@ -1,0 +1,143 @@
+"""SerializeVectors: a vectorised loop whose iterations depend on each other runs in order."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.extents import linear_in
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains, substitute, with_children
+
+__all__ = ["SerializeVectors"]
+
+
+@prim_func_pass("SerializeVectors")
+def SerializeVectors(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Turn `T.vectorized` into a serial loop, unless its iterations are known to be independent.
+
+    A vector reads all its elements before it writes the first: a sum over the loop would keep one
+    addend. Iterations are independent where each element that one of them writes is touched by no
+    other, which is known if along some axis all indices of its buffer are `c * i + r` with distances
+    that are no other iteration's.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.vectorized(4):
+                B[0] = B[0] + A[i]
+            for i in T.vectorized(4):
+                B[i] = B[i] + A[i]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in range(4):
+                B[0] = B[0] + A[i]
+            for i in T.vectorized(4):
+                B[i] = B[i] + A[i]
+    ```
+    """
+    del context
+    aliases = _aliases(func.body)
+
+    def serialize(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.VECTORIZED or _Iterations(loop, aliases).are_independent():
+            return loop
+        return with_children(loop, kind=tirx.ForKind.SERIAL)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, serialize)))
+
+
+def _aliases(body: tirx.Stmt) -> set[ir.Var]:
+    """The buffers whose memory has more than one name."""
+    found: set[ir.Var] = set()
+
+    def note(view: tirx.DeclBuffer) -> None:
+        found.add(view.buffer)
+        tvm_ffi.structural_walk(view.data, (ir.Var, found.add))
+
+    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note))
+    return found
+
+
+class _Iterations:
+    """What the iterations of a loop access."""
+
+    def __init__(self, loop: tirx.For, aliases: set[ir.Var]) -> None:
+        self._loop = loop
+        self._aliases = aliases
+        self._own: set[ir.Var] = set()
+        self._names: dict[ir.Var, Any] = {}
+        self._inner: set[ir.Var] = set()
+        self._stored: set[ir.Var] = set()
+        self._accesses: dict[ir.Var, list[Any]] = {}
+        tvm_ffi.structural_walk(
+            loop.body,
+            [
+                (tirx.AllocBuffer, lambda node: self._own.add(node.buffer)),
+                (tirx.For, lambda node: self._inner.add(node.loop_var)),
+                (tirx.Bind, self._bind),
+                (tirx.BufferStore, self._store),
+                (ir.TensorLoad, lambda node: self._note(node.source, node.indices)),
+            ],
+            order="pre",
+        )
+
+    def _bind(self, bind: tirx.Bind) -> None:
+        self._names[bind.var] = substitute(bind.value, self._names)
+
+    def _store(self, store: tirx.BufferStore) -> None:
+        self._stored.add(store.buffer)
+        self._note(store.buffer, store.indices)
+
+    def _note(self, buffer: ir.Var, indices: Any) -> None:
+        written = [substitute(index, self._names) for index in indices]
+        self._accesses.setdefault(buffer, []).append(written)
+
+    def are_independent(self) -> bool:
+        """Tell whether no iteration touches what another one writes."""
+        if self._stored & self._aliases:
+            return False
+        return all(self._has_own_elements(buffer) for buffer in self._stored - self._own)
+
+    def _has_own_elements(self, buffer: ir.Var) -> bool:
+        return any(map(self._tells_iterations_apart, zip(*self._accesses[buffer], strict=True)))
+
+    def _tells_iterations_apart(self, indices: tuple[Any, ...]) -> bool:
+        """Tell whether the indices along one axis are never those of another iteration."""
+        if any(contains(index, (ir.Var, ir.TensorLoad), self._is_unknown) for index in indices):
+            return False
+        places = [linear_in(index, self._loop.loop_var) for index in indices]
+        return all(
+            a is not None and b is not None and self._apart(a, b)
+            for a, b in combinations_with_replacement(places, 2)
+        )
+
+    def _is_unknown(self, node: Any) -> bool:
+        """Tell whether another iteration may see another value, the loop's variable apart."""
+        if isinstance(node, ir.TensorLoad):
+            return node.source in self._stored
+        return node in self._inner or (is_buffer_var(node) and node in self._own)
+
+    def _apart(self, first: tuple[int, Any], other: tuple[int, Any]) -> bool:
+        distance = constant(Analyzer().simplify(other[1] - first[1]))
+        if distance is None or first[0] != other[0]:
+            return False
+        iterations, rest = divmod(distance, first[0])
+        extent = constant(self._loop.extent)
+        is_same = iterations == 0
+        return bool(rest) or is_same or (extent is not None and abs(iterations) >= extent)

@@ -1,0 +1,201 @@
+"""SplitReducers: every thread of a block has totals of its own until a reducer is finalized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile.analysis.contributions import contribution
+from tvmtile.errors import InvalidOperand
+from tvmtile.ir.combiners import COMBINERS, Combiner
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import as_region, buffer_of, describe
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import ScopedRewriter, contains, seq, substitute
+from tvmtile.ir.scopes import FRAGMENT_SCOPE
+from tvmtile.ir.spans import location_of
+from tvmtile.tileop.reducer import (
+    REDUCER_SCOPE,
+    FinalizeReducer,
+    ReducerInit,
+    ReducerUpdate,
+)
+
+__all__ = ["SplitReducers"]
+
+
+@prim_func_pass("SplitReducers")
+def SplitReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make two tiles of a reducer: an array of each thread's totals, and a fragment for the results.
+
+    From its initialization on, a reducer is the array: what is stored into it must be a contribution,
+    `total[i] += x`, and becomes an update. When it is finalized, the totals go to the fragment, if
+    there is no other place for them, and what reads the reducer reads that.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                total = T.alloc_buffer((8,), "float32", scope="local.reducer.sum")
+                T.tile.reducer_init(total[0:8], T.float32(0))
+                for i in T.parallel(8):
+                    for j in T.parallel(64):
+                        total[i] = total[i] + A[i, j]
+                T.tile.finalize_reducer(total[0:8], total[0:8])
+                T.tile.copy(total[0:8], C[0:8])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                total_own = T.alloc_buffer((8,), "float32", scope="local")
+                total = T.alloc_buffer((8,), "float32", scope="local.fragment")
+                T.Call(
+                    "tvmtile.reducer_init",
+                    [total_own[0:8], T.float32(0)],
+                    attrs={"kind": "sum"},
+                    ret_ty="void",
+                )
+                for i in T.parallel(8):
+                    for j in T.parallel(64):
+                        T.Call(
+                            "tvmtile.reducer_update",
+                            [total_own[i], A[i, j]],
+                            attrs={"kind": "sum"},
+                            ret_ty="void",
+                        )
+                T.Call(
+                    "tvmtile.finalize_reducer",
+                    [total_own[0:8], total[0:8]],
+                    attrs={"kind": "sum"},
+                    ret_ty="void",
+                )
+                T.tile.copy(total[0:8], C[0:8])
+    ```
+
+    Raises
+    ------
+    InvalidOperand
+        If something else than a contribution is stored between initialization and finalization.
+    """
+    del context
+    return func.with_body(_Split(func.body).split(func.body))
+
+
+class _Parts:
+    """The two tiles of a reducer."""
+
+    def __init__(self, reducer: ir.Var) -> None:
+        ty = reducer.ty
+        self.kind = str(ty.storage_scope).removeprefix(REDUCER_SCOPE)
+        dtype = str(ty.dtype)
+        self.own = tirx.decl_buffer(ty.shape, dtype, name=f"{reducer.name}_own", scope="local")
+        self.result = tirx.decl_buffer(ty.shape, dtype, name=reducer.name, scope=FRAGMENT_SCOPE)
+        self.is_open = False
+
+    @property
+    def combiner(self) -> Combiner:
+        return COMBINERS[self.kind]
+
+
+class _Split(ScopedRewriter):
+    """Goes through the program in order; a reducer is open between its start and its end."""
+
+    def __init__(self, body: tirx.Stmt) -> None:
+        super().__init__()
+        self._parts: dict[ir.Var, _Parts] = {}
+
+        def note(alloc: tirx.AllocBuffer) -> None:
+            if str(alloc.buffer.ty.storage_scope).startswith(REDUCER_SCOPE):
+                self._parts[alloc.buffer] = _Parts(alloc.buffer)
+
+        tvm_ffi.structural_walk(body, (tirx.AllocBuffer, note))
+
+    def split(self, body: tirx.Stmt) -> tirx.Stmt:
+        """The program with two tiles for each reducer."""
+        if not self._parts:
+            return body
+        results = {reducer: parts.result for reducer, parts in self._parts.items()}
+        return substitute(self.rewrite(body), results)
+
+    def visit_alloc(self, node: tirx.AllocBuffer) -> Any:
+        parts = self._parts.get(node.buffer)
+        if parts is None:
+            return node
+        return seq([tirx.AllocBuffer(parts.own), tirx.AllocBuffer(parts.result)])
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        op = operator_of(node.value)
+        if op is None:
+            return self.descend(node)
+        written = [buffer_of(operand) for operand in op.writes()]
+        if isinstance(op, FinalizeReducer):
+            return self._finalized(op, node.span)
+        reducers = [self._parts[buffer] for buffer in written if buffer in self._parts]
+        if not reducers:
+            return self.descend(node)
+        return self._started_or_updated(op, reducers[0], node)
+
+    def _finalized(self, op: FinalizeReducer, span: Any) -> tirx.Stmt:
+        parts = self._parts[op.src.source]
+        parts.is_open = False
+        is_in_place = op.dst.source.same_as(op.src.source)
+        dst = as_region(parts.result) if is_in_place else op.dst
+        return tirx.Evaluate(
+            FinalizeReducer(as_region(parts.own), dst, parts.kind).to_call(span), span
+        )
+
+    def _started_or_updated(self, op: TileOp, parts: _Parts, node: tirx.Evaluate) -> tirx.Stmt:
+        new: TileOp
+        if isinstance(op, ReducerUpdate):
+            place = tirx.BufferLoad(parts.own, [self.mutate(i) for i in op.dst.indices])
+            new = ReducerUpdate(place, self.mutate(op.value), parts.kind)
+        elif isinstance(op, ReducerInit):
+            parts.is_open = True
+            new = ReducerInit(as_region(parts.own), self.mutate(op.value), parts.kind)
+        else:
+            value = None if parts.is_open else _constant_fill(op)
+            if value is None:
+                return self.descend(node)
+            parts.is_open = True
+            new = ReducerInit(as_region(parts.own), self.mutate(value), parts.kind)
+        return tirx.Evaluate(new.to_call(node.span), node.span)
+
+    def visit_store(self, node: tirx.BufferStore) -> Any:
+        parts = self._parts.get(node.buffer)
+        if parts is None:
+            return self.descend(node)
+        indices = [self.mutate(index) for index in node.indices]
+        if not parts.is_open:
+            return tirx.BufferStore(parts.result, self.mutate(node.value), indices, node.span)
+        value = contribution(node, parts.combiner)
+        if value is None:
+            raise InvalidOperand(
+                f"{describe(node.buffer)} is stored something else than a contribution",
+                help="update it as in `total[i] += x` or by T.reducer_update, and read the totals "
+                "after T.finalize_reducer",
+                location=location_of(node),
+            )
+        place = tirx.BufferLoad(parts.own, indices)
+        call = ReducerUpdate(place, self.mutate(value), parts.kind).to_call(node.span)
+        return tirx.Evaluate(call, node.span)
+
+
+def _constant_fill(op: TileOp) -> Any:
+    """The value that an elementwise operator sets every element to; None for any other."""
+    loops = op.as_loops()
+    stores: list[tirx.BufferStore] = []
+    if loops is not None:
+        tvm_ffi.structural_walk(loops, (tirx.BufferStore, stores.append))
+    if len(stores) != 1 or contains(stores[0].value, (ir.TensorLoad, ir.Var), lambda _: True):
+        return None
+    return stores[0].value

@@ -1,0 +1,119 @@
+"""StageOverlaps: a copy within a buffer reads all of its source before it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand
+from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.operands import as_region, constant, describe, dtype_of
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import ScopedRewriter, seq
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
+from tvmtile.ir.spans import location_of
+
+__all__ = ["StageOverlaps"]
+
+
+@prim_func_pass("StageOverlaps")
+def StageOverlaps(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Copy by way of a tile where source and target may have elements in common.
+
+    The threads of a block move elements in no order. The tile is a fragment; between two parts of a
+    fragment, it is shared.
+
+    Raises
+    ------
+    InvalidOperand
+        If the extents of such a copy are not constants, so that there is no tile for it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            T.tile.copy(A[0:32], A[16:48])
+            T.tile.copy(A[0:32], A[32:64])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            A_read = T.alloc_buffer((32,), "float32", scope="local.fragment")
+            T.tile.copy(A[0:32], A_read[0:32])
+            T.tile.copy(A_read[0:32], A[16:48])
+            T.tile.copy(A[0:32], A[32:64])
+    ```
+    """
+    del context
+    return func.with_body(_Stage().rewrite(func.body))
+
+
+class _Stage(ScopedRewriter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._roots: dict[ir.Var, ir.Var] = {}
+
+    def others(self) -> list[tuple[Any, Any]]:
+        return [(tirx.DeclBuffer, self._view)]
+
+    def _view(self, view: tirx.DeclBuffer) -> tirx.DeclBuffer:
+        def note(var: ir.Var) -> None:
+            if is_buffer_var(var):
+                self._roots[view.buffer] = self._root(var)
+
+        tvm_ffi.structural_walk(view.data, (ir.Var, note))
+        return view
+
+    def _root(self, buffer: ir.Var) -> ir.Var:
+        return self._roots.get(buffer, buffer)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        op = operator_of(node.value)
+        if op is None or not op.is_copy:
+            return node
+        (source,), (target,) = op.reads(), op.writes()
+        if not self._overlap(source, target):
+            return node
+        tile = _tile_for(source, location_of(node.value))
+        whole = as_region(tile)
+        span = node.value.span
+        steps = [op.between(source, whole), op.between(whole, target)]
+        return seq([tirx.AllocBuffer(tile), *(tirx.Evaluate(step.to_call(span)) for step in steps)])
+
+    def _overlap(self, source: ir.TensorRegion, target: ir.TensorRegion) -> bool:
+        """Tell whether an element that is read may be another one that is written."""
+        if not self._root(source.source).same_as(self._root(target.source)):
+            return False
+        if not source.source.same_as(target.source):
+            return True
+        same = all(
+            self.analyzer.can_prove_equal(a.min, b.min)
+            for a, b in zip(source.region, target.region, strict=True)
+        )
+        return not same and not any(
+            self.analyzer.can_prove(tirx.any(a.min + a.extent <= b.min, b.min + b.extent <= a.min))
+            for a, b in zip(source.region, target.region, strict=True)
+        )
+
+
+def _tile_for(source: ir.TensorRegion, location: Any) -> ir.Var:
+    buffer = source.source
+    extents = [constant(r.extent) for r in source.region]
+    if None in extents:
+        raise InvalidOperand(
+            f"copy: {describe(source)} may overlap what it is copied to, and its extents are not "
+            "constants",
+            help="copy it to a tile first, and that to its place",
+            location=location,
+        )
+    scope = SHARED_SCOPE if is_fragment(buffer) else FRAGMENT_SCOPE
+    return tirx.decl_buffer(extents, dtype_of(source), name=f"{buffer.name}_read", scope=scope)

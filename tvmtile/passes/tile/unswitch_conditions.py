@@ -1,0 +1,193 @@
+"""UnswitchConditions: conditions that hold for whole elementwise nests are decided once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile.analysis.conflicts.expressions import conjuncts
+from tvmtile.analysis.nest_ranges import NestRanges
+from tvmtile.analysis.nests import is_nest
+from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.rewriting import (
+    ScopedRewriter,
+    contains,
+    reads_no_memory,
+    with_fresh_variables,
+)
+
+__all__ = ["UnswitchConditions"]
+
+
+@prim_func_pass("UnswitchConditions")
+def UnswitchConditions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Decide the conditions in a nest of `T.Parallel` before it, where they hold for all of it.
+
+    A user's own bounds check, `if y < M and x < N`, holds for all iterations of all tiles but the last
+    ones. Inside the nest it keeps accesses from moving as vectors. Comparisons of integers are compared
+    by their ranges over the nest: one that always holds is dropped; for those that hold if something
+    outside of the nest does, there are two versions of the nest.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((100,), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in T.parallel(32):
+                if bx * 32 + i < 100:
+                    C[bx * 32 + i] = A[bx * 32 + i]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((100,), "float32")):
+        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            if bx < 3:
+                for i in T.parallel(32):
+                    C[bx * 32 + i] = A[bx * 32 + i]
+            else:
+                for i in T.parallel(32):
+                    if bx * 32 + i < 100:
+                        C[bx * 32 + i] = A[bx * 32 + i]
+    ```
+    """
+    del context
+    return with_kernels(func, lambda kernel: _Unswitch().rewrite(kernel))
+
+
+class _Unswitch(ScopedRewriter):
+    def visit_for(self, loop: tirx.For) -> Any:
+        if not is_nest(loop):
+            return super().visit_for(loop)
+        conditions = _NestConditions(self.analyzer)
+        conditions.rewrite(loop)
+        loop = _without(loop, conditions.always)
+        if not conditions.outside:
+            return loop
+        inside = self.analyzer.simplify(tirx.all(*conditions.outside))
+        fast = with_fresh_variables(_without(loop, conditions.decided))
+        return tirx.IfThenElse(inside, fast, loop)
+
+
+class _NestConditions(NestRanges):
+    """The comparisons in a nest, and what decides them outside of it.
+
+    Attributes
+    ----------
+    always : list of Expr
+        Those that hold in all iterations.
+    decided : list of Expr
+        Those that hold in all iterations if `outside` holds.
+    outside : list of Expr
+        In terms of what is known before the nest.
+    """
+
+    def __init__(self, outer: Analyzer) -> None:
+        super().__init__(outer)
+        self.always: list[Any] = []
+        self.decided: list[Any] = []
+        self.outside: list[Any] = []
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        if _is_bool(bind.value):
+            self._note(bind.value)
+        return super().visit_bind(bind)
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        self._note(branch.condition)
+        return super().visit_if(branch)
+
+    def visit_call(self, node: ir.Call) -> Any:
+        if _is_choice(node):
+            self._note(node.args[0])
+        return self.descend(node)
+
+    def _note(self, condition: Any) -> None:
+        for part in conjuncts(condition):
+            if any(part.same_as(known) for known in (*self.always, *self.decided)):
+                continue
+            if not _compares_integers(part):
+                continue
+            outside = self._decided_by(part)
+            if self.analyzer.can_prove(part) or self.analyzer.can_prove(outside):
+                self.always.append(part)
+            elif not self.analyzer.can_prove(tirx.Not(outside)):
+                self.decided.append(part)
+                self.outside.append(outside)
+
+    def _decided_by(self, comparison: Any) -> Any:
+        """What holds before the nest only if a comparison holds in all iterations; else false."""
+        values = self.range_of(comparison.a - comparison.b)
+        is_less = isinstance(comparison, tirx.LT | tirx.LE)
+        worst = values.max_value if is_less else values.min_value
+        if not self._is_known_before(worst):
+            return tirx.const(False, "bool")
+        zero = tirx.const(0, str(worst.ty.dtype))
+        return self.analyzer.simplify(type(comparison)(worst, zero))
+
+    def _is_known_before(self, bound: Any) -> bool:
+        is_outer = not contains(bound, ir.Var, self.is_of_nest)
+        return self.is_finite(bound) and reads_no_memory(bound) and is_outer
+
+
+def _compares_integers(condition: Any) -> bool:
+    is_order = isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE)
+    return is_order and str(condition.a.ty.dtype).startswith("int") and reads_no_memory(condition)
+
+
+def _is_choice(node: ir.Call) -> bool:
+    return isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else"
+
+
+def _is_bool(value: Any) -> bool:
+    return ir.is_prim_expr(value) and str(value.ty.dtype) == "bool"
+
+
+def _without(loop: tirx.For, holding: list[Any]) -> tirx.For:
+    """A nest without conditions that hold in it."""
+    return _Assume(holding).rewrite(loop) if holding else loop
+
+
+class _Assume(ScopedRewriter):
+    def __init__(self, holding: list[Any]) -> None:
+        super().__init__()
+        self._holding = holding
+        self._true: set[ir.Var] = set()
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        if _is_bool(bind.value) and not self._rest(bind.value):
+            self._true.add(bind.var)
+            return tirx.Bind(bind.var, tirx.const(True, "bool"), bind.span)
+        return self.descend(bind)
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        rest = self._rest(branch.condition)
+        if not rest:
+            return self.mutate(branch.then_case)
+        return self.descend(_with_condition(branch, tirx.all(*rest)))
+
+    def visit_call(self, node: ir.Call) -> Any:
+        if not _is_choice(node):
+            return self.descend(node)
+        condition, value, otherwise = node.args
+        rest = self._rest(condition)
+        if not rest:
+            return self.mutate(value)
+        return self.descend(tirx.if_then_else(tirx.all(*rest), value, otherwise, node.span))
+
+    def _rest(self, condition: Any) -> list[Any]:
+        """The parts of a condition that are to be looked at still."""
+        return [
+            part
+            for part in conjuncts(condition)
+            if part not in self._true and not any(part.same_as(known) for known in self._holding)
+        ]
+
+
+def _with_condition(branch: tirx.IfThenElse, condition: Any) -> tirx.IfThenElse:
+    return tirx.IfThenElse(condition, branch.then_case, branch.else_case, branch.span)
