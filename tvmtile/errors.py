@@ -270,7 +270,8 @@ class EmulationError(TileError):
     ----------
     kind : str
         "race", "out_of_bounds", "uninitialized", "divergence", "misaligned", "shared_memory",
-        "not_uniform", "invalid_lane", "read_only", "division", "stack", "endless" or "resources".
+        "not_uniform", "invalid_lane", "read_only", "division", "stack", "endless", "deadlock", "trap",
+        "unsupported" or "resources".
     kernel : str
         The kernel's name.
     buffer : str or None

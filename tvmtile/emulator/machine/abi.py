@@ -37,6 +37,9 @@ class Failure(enum.IntEnum):
     DIVISION = 11
     STACK = 12
     ENDLESS = 13
+    DEADLOCK = 14
+    TRAP = 15
+    UNSUPPORTED = 16
 
 
 class Access(enum.IntEnum):
@@ -85,6 +88,9 @@ class Launch(ctypes.Structure):
         ("grid", ctypes.c_uint32 * 3),
         ("threads", ctypes.c_uint32 * 3),
         ("shared_memory_limit", ctypes.c_uint32),
+        ("agents", ctypes.c_uint32),
+        ("returned_threads_pass", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
         ("seconds", ctypes.c_double),
     )
 
@@ -98,7 +104,9 @@ class Report(ctypes.Structure):
         ("other_access", ctypes.c_int32),
         ("space", ctypes.c_int32),
         ("thread", ctypes.c_int32),
+        ("agent", ctypes.c_int32),
         ("other_thread", ctypes.c_int32),
+        ("other_agent", ctypes.c_int32),
         ("block", ctypes.c_uint32 * 3),
         ("other_block", ctypes.c_uint32 * 3),
         ("line", ctypes.c_int32),

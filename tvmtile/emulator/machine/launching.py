@@ -78,6 +78,7 @@ class Image:
         shared_memory: int,
         check_global_races: bool,
         seconds: float,
+        seed: int = 0,
     ) -> abi.Statistics:
         """Run a kernel over a grid, and write its results to the arguments.
 
@@ -97,6 +98,8 @@ class Image:
             Whether races in the arguments' memory are looked for.
         seconds : float
             Processor time of a block; 0 is no limit.
+        seed : int
+            Chooses when work in the background is done, within what the kernel leaves open.
 
         Returns
         -------
@@ -125,6 +128,9 @@ class Image:
             grid,
             context.threads,
             shared_memory,
+            len(context.words.agents),
+            self._front_end.returned_threads_pass,
+            seed,
             seconds,
         )
         report, statistics = abi.Report(), abi.Statistics()

@@ -41,6 +41,8 @@ class Vocabulary:
         Remedies in its own terms.
     kinds : mapping
         Failures that it has a name of its own for.
+    agents : tuple of str
+        Kinds of work that threads start in the background.
     """
 
     error: type[EmulationError]
@@ -49,6 +51,7 @@ class Vocabulary:
     spaces: tuple[str, str]
     help: Mapping[Failure, str] = field(default_factory=dict)
     kinds: Mapping[Failure, str] = field(default_factory=dict)
+    agents: tuple[str, ...] = ()
 
 
 class Context(NamedTuple):
@@ -132,26 +135,30 @@ class _Words:
     # --- one sentence a failure
 
     def race(self) -> str:
-        who = f"thread {self.other}"
+        who = self.agent(self.report.other_agent, self.other)
         if self.other_block != self.block:
             who += f" of {self.names.block} {self.other_block}"
         did = _DID[Access(self.report.other_access)]
-        does = _DOES[Access(self.report.access)]
-        between = (
-            "and no barrier is between"
-            if self.other_block == self.block
-            else f"and nothing orders two {self.names.block}s"
-        )
-        return f"race: thread {self.thread} {does} {self.element}, which {who} {did}, {between}"
+        does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
+        between = "and no barrier is between"
+        if self.other_block != self.block:
+            between = f"and nothing orders two {self.names.block}s"
+        elif self.report.other_agent:
+            between = "and nothing between waits for that"
+        return f"race: {does} {self.element}, which {who} {did}, {between}"
+
+    def agent(self, kind: int, thread: Position | None) -> str:
+        """A thread, or what it started."""
+        return f"{self.names.agents[kind - 1]} of thread {thread}" if kind else f"thread {thread}"
 
     def out_of_bounds(self) -> str:
         if not self.in_buffer and self.operation:
             array = f"{self.buffer}, {self.operation}" if self.buffer else self.operation
             index = f"index {self.index} of {array}"
             return f"out of bounds: thread {self.thread} takes {index}"
-        does = _DOES[Access(self.report.access)]
+        does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
         where = f"; {self.extent}" if self.in_buffer else ""
-        return f"out of bounds: thread {self.thread} {does} {self.element}{where}"
+        return f"out of bounds: {does} {self.element}{where}"
 
     def uninitialized(self) -> str:
         if self.operation:
@@ -212,6 +219,20 @@ class _Words:
             f"endless: the {self.names.block} did not end in its time; "
             f"thread {self.thread} is in a loop"
         )
+
+    def deadlock(self) -> str:
+        waits = f"deadlock: thread {self.thread} waits in {self.operation} (line {self.line})"
+        if self.other_operation:
+            waits += (
+                f", thread {self.other} in {self.other_operation} (line {self.report.other_line})"
+            )
+        return f"{waits}, and no thread can go on"
+
+    def trap(self) -> str:
+        return f"trap: thread {self.thread} gets to {self.operation}"
+
+    def unsupported(self) -> str:
+        return f"not emulated: {self.operation}, which thread {self.thread} gets to"
 
     def resources(self) -> str:
         return "the emulator could not get the memory for this launch"

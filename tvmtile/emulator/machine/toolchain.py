@@ -65,6 +65,8 @@ class FrontEnd:
         The directory of what it adds to the machine's runtime.
     error : type
         Of a source that does not compile.
+    returned_threads_pass : bool
+        Whether a block's barrier does not wait for threads that have returned. Else they are a mistake.
     """
 
     language: str
@@ -72,6 +74,7 @@ class FrontEnd:
     include: Path
     runtime: Path
     error: type[TileError]
+    returned_threads_pass: bool = False
 
     @property
     def search_path(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ namespace {
 constexpr std::size_t kStackBytes = 256 * 1024;
 constexpr std::size_t kGuardBytes = 16 * 1024;
 constexpr std::uint64_t kWidestAccess = 16;  // bytes of an instruction of a thread
+constexpr unsigned kNamedBarriers = 16;
 
 std::uintptr_t image_start() { return reinterpret_cast<std::uintptr_t>(&__ehdr_start); }
 std::uintptr_t image_bytes() { return reinterpret_cast<std::uintptr_t>(&_end) - image_start(); }
@@ -35,6 +36,8 @@ void unflatten(std::uint64_t number, const std::uint32_t (&extent)[3], std::uint
   position[1] = static_cast<std::uint32_t>(number / extent[0] % extent[1]);
   position[2] = static_cast<std::uint32_t>(number / extent[0] / extent[1]);
 }
+
+bool is_block_barrier(const Site& site) { return site.operation == kBlockBarrier; }
 
 bool same(const Site& one, const Site& other) {
   return one.operation == other.operation && one.line == other.line &&
@@ -53,15 +56,16 @@ void copy_text(char (&to)[N], const char* from) {
 
 Machine::Machine(const Launch& launch, Report& report, Statistics& statistics)
     : launch_(launch), report_(report), statistics_(statistics) {
-  global_clock_.shared_by_blocks = true;
   unsigned count = volume(launch.threads);
   threads_.resize(count);
   warps_.resize((count + kWarpSize - 1) / kWarpSize);
-  block_barrier_.members = count;
+  agents_apart_ = static_cast<unsigned>(warps_.size()) * kWarpSize;
+  for (Order& order : orders_) order.resize(count, agents_apart_ * (1 + launch.agents));
+  named_barriers_.resize(kNamedBarriers);
   for (unsigned i = 0; i < warps_.size(); ++i) {
     warps_[i].first = i * kWarpSize;
     unsigned rest = count - warps_[i].first;
-    warps_[i].barrier.members = rest < kWarpSize ? rest : kWarpSize;
+    warps_[i].members = rest < kWarpSize ? (1u << rest) - 1 : kAllLanes;
   }
   machine = this;
 }
@@ -151,12 +155,16 @@ void Machine::count_traffic() {
 // --- a block
 
 void Machine::prepare_block() {
-  global_clock_.next_block();
-  shared_clock_.next_block();
-  block_starts_.push_back(global_clock_.block_start);
-  block_barrier_.waiting = block_barrier_.finished = 0;
+  for (Order& order : orders_) order.next_block();
+  block_starts_.push_back(orders_[static_cast<int>(Space::kGlobal)].block_start());
+  block_barrier_ = Barrier();
+  block_barrier_.members = static_cast<unsigned>(threads_.size());
+  for (Barrier& barrier : named_barriers_) barrier = Barrier();
+  finished_ = 0;
   for (Warp& warp : warps_) {
-    warp.barrier.waiting = warp.barrier.finished = 0;
+    warp.finished = 0;
+    warp.lanes.clear();
+    lanes_of(warp, warp.members);
   }
   for (unsigned i = 0; i < threads_.size(); ++i) {
     Thread& thread = threads_[i];
@@ -191,17 +199,27 @@ void Machine::run_thread() {
 
 void Machine::finish(Thread& thread) {
   thread.state = Thread::State::kFinished;
-  Barrier& warp = warps_[thread.context.warp].barrier;
-  for (Barrier* barrier : {&warp, &block_barrier_}) {
-    if (barrier->waiting != 0) fail_divergence(*barrier->waiter, barrier->waiter->site, thread);
-    if (barrier->finished++ == 0) barrier->finisher = &thread;
+  Warp& warp = warps_[thread.context.warp];
+  const std::uint32_t lane = 1u << thread.context.lane;
+  for (const Lanes& lanes : warp.lanes) {
+    const bool at_warp = lanes.barrier.arrived != 0 && (lanes.mask & lane) != 0;
+    if (at_warp && !(launch_.returned_threads_pass && is_block_barrier(lanes.barrier.first->site))) {
+      fail_divergence(*lanes.barrier.first, lanes.barrier.first->site, thread);
+    }
   }
-  if (block_barrier_.finished == block_barrier_.members &&
-      never_written_.failure != Failure::kNone) {
-    fail();
+  warp.finished |= lane;
+  if (finished_++ == 0) first_finished_ = &thread;
+  if (!launch_.returned_threads_pass) {
+    if (block_barrier_.arrived != 0) {
+      fail_divergence(*block_barrier_.first, block_barrier_.first->site, thread);
+    }
+  } else if (--block_barrier_.members == block_barrier_.arrived && block_barrier_.arrived != 0) {
+    release_block(block_barrier_.first->site, kMemoryGlobal | kMemoryShared);
   }
+  if (finished_ == threads_.size() && never_written_.failure != Failure::kNone) fail();
   Thread* next = next_ready(thread);
   if (next != nullptr) go_on(thread, next);
+  if (finished_ != threads_.size()) fail_deadlock();
   switch_fiber(thread.fiber, scheduler_);
   __builtin_unreachable();
 }
@@ -210,7 +228,7 @@ void Machine::finish(Thread& thread) {
 // warps are over soon.
 Thread* Machine::next_ready(const Thread& after) {
   const Warp& warp = warps_[after.context.warp];
-  unsigned members = warp.barrier.members;
+  auto members = static_cast<unsigned>(__builtin_popcount(warp.members));
   for (unsigned i = 1; i < members; ++i) {
     Thread& thread = threads_[warp.first + (after.context.lane + i) % members];
     if (thread.state == Thread::State::kReady) return &thread;
@@ -225,70 +243,143 @@ Thread* Machine::next_ready(const Thread& after) {
 }
 
 void Machine::go_on(Thread& from, Thread* to) {
+  if (to == nullptr) fail_deadlock();
   current_ = to;
-  switch_fiber(from.fiber, to == nullptr ? scheduler_ : to->fiber);
+  switch_fiber(from.fiber, to->fiber);
 }
 
-// --- barrier
+// --- waiting
 
-void Machine::arrive(Thread& thread, const Site& site, Barrier& barrier) {
-  if (barrier.finished != 0) fail_divergence(thread, site, *barrier.finisher);
-  if (barrier.waiting != 0 && !same(barrier.waiter->site, site)) {
-    fail_divergence(thread, site, *barrier.waiter);
+Lanes& Machine::lanes_of(Warp& warp, std::uint32_t mask) {
+  for (Lanes& lanes : warp.lanes) {
+    if (lanes.mask == mask) return lanes;
   }
-  if (barrier.waiting++ == 0) barrier.waiter = &thread;
+  warp.lanes.emplace_back();
+  warp.lanes.back().mask = mask;
+  warp.lanes.back().barrier.members = static_cast<unsigned>(__builtin_popcount(mask));
+  return warp.lanes.back();
 }
 
-void Machine::release(Warp& warp) {
-  warp.barrier.waiting = 0;
-  for (unsigned i = 0; i < warp.barrier.members; ++i) {
-    threads_[warp.first + i].state = Thread::State::kReady;
+bool Machine::arrive(Thread& thread, const Site& site, Barrier& barrier) {
+  thread.site = site;
+  if (barrier.arrived != 0 && !same(barrier.first->site, site)) {
+    fail_divergence(thread, site, *barrier.first);
+  }
+  if (barrier.arrived++ == 0) barrier.first = &thread;
+  return barrier.arrived == barrier.members;
+}
+
+void Machine::note_arrival(const Thread& thread, Barrier& barrier, unsigned memory) {
+  for (unsigned space = 0; space < kSpaces; ++space) {
+    if (memory & 1u << space) orders_[space].arrive(barrier.arrivals[space], thread.context.index);
   }
 }
 
-void Machine::warp_collective(const Site& site, void* payload, Collective execute) {
+void Machine::wait(Thread& thread, Barrier& barrier) {
+  barrier.waiting.push_back(&thread);
+  thread.state = Thread::State::kWaiting;
+  go_on(thread, next_ready(thread));
+}
+
+void Machine::release(Barrier& barrier, unsigned memory) {
+  for (unsigned space = 0; space < kSpaces; ++space) {
+    if (!(memory & 1u << space)) continue;
+    const auto seen = orders_[space].complete(barrier.arrivals[space]);
+    for (const Thread* thread : barrier.waiting) orders_[space].pass(thread->context.index, seen);
+  }
+  for (Thread* thread : barrier.waiting) thread->state = Thread::State::kReady;
+  barrier.waiting.clear();
+  barrier.arrived = 0;
+}
+
+void Machine::warp_collective(const Site& site, void* payload, Collective execute,
+                              std::uint32_t mask) {
   Thread& thread = *current_;
   Warp& warp = warps_[thread.context.warp];
-  thread.site = site;
-  arrive(thread, site, warp.barrier);
-  warp.payloads[thread.context.lane] = payload;
-  if (warp.barrier.waiting != warp.barrier.members) {
-    thread.state = Thread::State::kWaiting;
-    go_on(thread, next_ready(thread));
-    return;
+  mask &= warp.members;
+  if (!(mask >> thread.context.lane & 1)) fail_invalid_lane(site, thread.context.lane);
+  Lanes& lanes = lanes_of(warp, mask);
+  if (std::uint32_t returned = warp.finished & mask) {
+    fail_divergence(thread, site, threads_[warp.first + __builtin_ctz(returned)]);
   }
+  const bool last = arrive(thread, site, lanes.barrier);
+  lanes.payloads[thread.context.lane] = payload;
+  if (!last) return wait(thread, lanes.barrier);
   ++statistics_.operations[site.operation];
   // On this thread's stack, which code that is instrumented may read.
   void* payloads[kWarpSize];
-  std::memcpy(payloads, warp.payloads, sizeof payloads);
-  collective_ = true;
-  execute(site, payloads, warp.barrier.members);
-  collective_ = false;
-  release(warp);
+  std::memcpy(payloads, lanes.payloads, sizeof payloads);
+  collective_lanes_ = &lanes;
+  execute(site, payloads, warp_size());
+  collective_lanes_ = nullptr;
+  release(lanes.barrier, 0);
+}
+
+void Machine::order_lanes(unsigned memory) {
+  Lanes& lanes = *collective_lanes_;
+  for (unsigned space = 0; space < kSpaces; ++space) {
+    if (!(memory & 1u << space)) continue;
+    const unsigned first = current_->context.index - current_->context.lane;
+    Arrivals arrivals;
+    for (std::uint32_t m = lanes.mask; m != 0; m &= m - 1) {
+      orders_[space].arrive(arrivals, first + static_cast<unsigned>(__builtin_ctz(m)));
+    }
+    const auto seen = orders_[space].complete(arrivals);
+    for (std::uint32_t m = lanes.mask; m != 0; m &= m - 1) {
+      orders_[space].pass(first + static_cast<unsigned>(__builtin_ctz(m)), seen);
+    }
+  }
 }
 
 void Machine::block_barrier(const Site& site, unsigned memory) {
   Thread& thread = *current_;
-  thread.site = site;
-  arrive(thread, site, warps_[thread.context.warp].barrier);
-  arrive(thread, site, block_barrier_);
-  if (block_barrier_.waiting != block_barrier_.members) {
-    thread.state = Thread::State::kWaiting;
-    go_on(thread, next_ready(thread));
-    return;
+  if (finished_ != 0 && !launch_.returned_threads_pass) {
+    fail_divergence(thread, site, *first_finished_);
   }
-  if (never_written_.failure != Failure::kNone) fail();
-  ++statistics_.operations[site.operation];
-  if (memory & kMemoryGlobal) ++global_clock_.epoch;
-  if (memory & kMemoryShared) ++shared_clock_.epoch;
-  block_barrier_.waiting = 0;
-  for (Warp& warp : warps_) release(warp);
+  // A lane that does something with its warp in the meantime is as wrong as one that waits elsewhere.
+  Barrier& warp = warps_[thread.context.warp].lanes.front().barrier;
+  arrive(thread, site, warp);
+  const bool last = arrive(thread, site, block_barrier_);
+  note_arrival(thread, block_barrier_, memory);
+  if (!last) return wait(thread, block_barrier_);
+  block_barrier_.waiting.push_back(&thread);
+  release_block(site, memory);
 }
 
-void Machine::warp_barrier_passed(unsigned memory) {
-  unsigned warp = current_->context.warp;
-  if (memory & kMemoryGlobal) ++global_clock_.phase[warp];
-  if (memory & kMemoryShared) ++shared_clock_.phase[warp];
+void Machine::release_block(const Site& site, unsigned memory) {
+  if (never_written_.failure != Failure::kNone) fail();
+  ++statistics_.operations[site.operation];
+  for (Warp& warp : warps_) warp.lanes.front().barrier.arrived = 0;
+  release(block_barrier_, memory);
+}
+
+void Machine::named_barrier(const Site& site, unsigned number, unsigned threads, bool wait) {
+  Thread& thread = *current_;
+  if (threads == 0) threads = static_cast<unsigned>(threads_.size());
+  if (number >= kNamedBarriers || threads % kWarpSize != 0) fail_invalid_lane(site, number);
+  Barrier& barrier = named_barriers_[number];
+  if (barrier.arrived == 0) barrier.members = threads;
+  if (barrier.members != threads) fail_divergence(thread, site, *barrier.first);
+  thread.site = site;
+  if (barrier.arrived++ == 0) barrier.first = &thread;
+  const unsigned memory = kMemoryGlobal | kMemoryShared;
+  note_arrival(thread, barrier, memory);
+  if (barrier.arrived != barrier.members) {
+    if (wait) this->wait(thread, barrier);
+    return;
+  }
+  ++statistics_.operations[site.operation];
+  if (wait) barrier.waiting.push_back(&thread);
+  release(barrier, memory);
+}
+
+std::uint32_t Machine::advance(unsigned agent) {
+  orders_[1].advance(agent);
+  return orders_[0].advance(agent);
+}
+
+void Machine::learn(const Thread& thread, unsigned agent, std::uint32_t clock) {
+  for (Order& order : orders_) order.learn(thread.context.index, agent, clock);
 }
 
 // --- memory
@@ -333,11 +424,12 @@ std::uintptr_t Machine::stack_of(const Thread& thread) const {
 bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const {
   if (address - stack_of(thread) <= kStackBytes - size) return true;
   if (address - image_start() <= image_bytes() - size) return true;
-  return collective_ && address - stacks_ < threads_.size() * kStackBytes;
+  return collective_lanes_ != nullptr && address - stacks_ < threads_.size() * kStackBytes;
 }
 
-void Machine::access(const Thread& thread, std::uintptr_t address, std::uint64_t size,
-                     Access access, std::uintptr_t instruction, int line) {
+void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t address,
+                     std::uint64_t size, Access access, std::uintptr_t instruction, int line) {
+  agent_ = agent;
   if (!memory_.contains(address)) {
     if (is_private(thread, address, size)) return;
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
@@ -347,7 +439,7 @@ void Machine::access(const Thread& thread, std::uintptr_t address, std::uint64_t
       address - region->data > region->bytes - size) {
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
   }
-  const std::uint64_t instructions = collective_ ? 0 : (size + kWidestAccess - 1) / kWidestAccess;
+  const std::uint64_t instructions = collective_lanes_ ? 0 : (size + kWidestAccess - 1) / kWidestAccess;
   if (is_read(access)) {
     region->bytes_read += size;
     region->reads += instructions;
@@ -359,37 +451,38 @@ void Machine::access(const Thread& thread, std::uintptr_t address, std::uint64_t
     }
   }
   if (region->cells != nullptr) {
-    check_races(thread, *region, address - region->data, size, access, instruction, line);
+    check_races(thread, agent, *region, address - region->data, size, access, instruction, line);
   }
 }
 
-void Machine::check_races(const Thread& thread, const Region& region, std::uint64_t offset,
-                          std::uint64_t size, Access access, std::uintptr_t instruction,
-                          int line) {
+void Machine::check_races(const Thread& thread, unsigned agent, const Region& region,
+                          std::uint64_t offset, std::uint64_t size, Access access,
+                          std::uintptr_t instruction, int line) {
+  Order& order = order_of(region);
   const bool shared = region.space == Space::kShared;
-  const Clock& clock = shared ? shared_clock_ : global_clock_;
-  const Stamp now = clock.now(thread.context.index, is_atomic(access));
+  const unsigned self = thread.context.index;
+  const Stamp now = order.stamp(agent, is_atomic(access));
   for (std::uint64_t i = offset; i < offset + size; ++i) {
     Cell& cell = region.cells[i];
-    if (shared && is_read(access) && !clock.in_this_block(cell.write)) {
+    if (shared && is_read(access) && !order.in_this_block(cell.write)) {
       note_never_written(thread, region.data + i, size - (i - offset), access, instruction, line);
     }
-    bool both_atomic = is_atomic(access) && cell.write.atomic();
-    if (!both_atomic && clock.concurrent(cell.write, now)) {
+    const bool both_atomic = now.atomic && cell.write.atomic;
+    if (!both_atomic && order.concurrent(cell.write, self)) {
       fail_race(thread, region.data + i, size - (i - offset), access, cell.write,
-                cell.write.atomic() ? Access::kAtomicWrite : Access::kWrite, instruction, line);
+                cell.write.atomic ? Access::kAtomicWrite : Access::kWrite, instruction, line);
     }
     if (is_read(access)) {
       // What an atomic read races with is a plain write, which finds the write part of atomics.
-      if (access == Access::kRead) cell.note_read(clock, now);
+      if (access == Access::kRead) order.note_read(cell, now, self);
       continue;
     }
-    Stamp reader = cell.concurrent_reader(clock, now);
-    if (reader.epoch() != 0) {
+    const Stamp reader = order.concurrent_reader(cell, self);
+    if (reader.clock != 0) {
       fail_race(thread, region.data + i, size - (i - offset), access, reader, Access::kRead,
                 instruction, line);
     }
-    cell.write = now;
+    order.note_write(cell, now);
   }
 }
 
@@ -411,10 +504,27 @@ void Machine::fail_at(Failure failure, std::uintptr_t instruction) {
   fail();
 }
 
+void Machine::fail_deadlock() {
+  const auto waits = [](const Thread& t) { return t.state == Thread::State::kWaiting; };
+  const Thread& thread = *std::find_if(threads_.begin(), threads_.end(), waits);
+  const auto elsewhere = [&](const Thread& t) { return waits(t) && !same(t.site, thread.site); };
+  const auto other = std::find_if(threads_.begin(), threads_.end(), elsewhere);
+  Report& report = begin_report(Failure::kDeadlock, thread);
+  report.line = thread.site.line;
+  copy_text(report.operation, thread.site.name);
+  if (other != threads_.end()) {
+    report.other_thread = static_cast<std::int32_t>(other->context.index);
+    report.other_line = other->site.line;
+    copy_text(report.other_operation, other->site.name);
+  }
+  fail();
+}
+
 Report& Machine::begin_report(Failure failure, const Thread& thread) {
   report_.failure = failure;
   report_.space = -1;
   report_.thread = static_cast<std::int32_t>(thread.context.index);
+  report_.agent = report_.other_agent = 0;
   report_.other_thread = -1;
   unflatten(block_, launch_.grid, report_.block);
   std::memcpy(report_.other_block, report_.block, sizeof report_.block);
@@ -460,6 +570,7 @@ Report& Machine::begin_access_report(Failure failure, const Thread& thread, std:
                                      int line) {
   Report& report = begin_report(failure, thread);
   describe_memory(address, size);
+  report.agent = static_cast<std::int32_t>(agent_ / agents_apart_);
   report.access = access;
   report.instruction = instruction - image_start();
   report.line = line;
@@ -487,7 +598,8 @@ void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint6
   Report& report =
       begin_access_report(Failure::kRace, thread, address, size, access, instruction, line);
   report.other_access = other_access;
-  report.other_thread = static_cast<std::int32_t>(other.thread());
+  report.other_thread = static_cast<std::int32_t>(other.agent % agents_apart_);
+  report.other_agent = static_cast<std::int32_t>(other.agent / agents_apart_);
   if (report.space == static_cast<std::int32_t>(Space::kGlobal)) {
     unflatten(block_of(other), launch_.grid, report.other_block);
   }
@@ -496,7 +608,7 @@ void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint6
 
 // The number of the block that made an access to global memory.
 std::uint64_t Machine::block_of(Stamp stamp) const {
-  auto next = std::upper_bound(block_starts_.begin(), block_starts_.end(), stamp.epoch());
+  auto next = std::upper_bound(block_starts_.begin(), block_starts_.end(), stamp.clock);
   return static_cast<std::uint64_t>(next - block_starts_.begin()) - 1;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "machine/launch.h"
@@ -20,19 +21,27 @@ struct Thread {
   Site site = {};  // where it waits
 };
 
-// Threads that wait for each other: a warp at one of its operations, a block at a barrier.
+// Threads that wait for each other: lanes at an operation of their warp, a block at a barrier.
 struct Barrier {
   unsigned members = 0;
-  unsigned waiting = 0;
-  unsigned finished = 0;
-  const Thread* waiter = nullptr;   // the first one; valid while any waits
-  const Thread* finisher = nullptr;  // the first one; valid once any has
+  unsigned arrived = 0;
+  const Thread* first = nullptr;  // that arrived; valid while any has
+  std::vector<Thread*> waiting;
+  Arrivals arrivals[kSpaces];
+};
+
+// Lanes that do something together: those of a mask.
+struct Lanes {
+  std::uint32_t mask = 0;
+  Barrier barrier;
+  void* payloads[kWarpSize] = {};
 };
 
 struct Warp {
-  Barrier barrier;
   unsigned first = 0;  // thread
-  void* payloads[kWarpSize] = {};
+  std::uint32_t members = 0;
+  std::uint32_t finished = 0;
+  std::deque<Lanes> lanes;  // all of them first, then those of other masks; none moves
 };
 
 class Machine {
@@ -47,21 +56,46 @@ class Machine {
 
   Thread& current() { return *current_; }
   unsigned warp_size() const {
-    return warps_[current_->context.warp].barrier.members;
+    return static_cast<unsigned>(__builtin_popcount(warps_[current_->context.warp].members));
   }
-  void warp_collective(const Site& site, void* payload, Collective execute);
+  std::uint32_t unfinished_lanes() const {
+    const Warp& warp = warps_[current_->context.warp];
+    return warp.members & ~warp.finished;
+  }
+  void warp_collective(const Site& site, void* payload, Collective execute,
+                       std::uint32_t mask = kAllLanes);
   void block_barrier(const Site& site, unsigned memory);
-  void warp_barrier_passed(unsigned memory);
-  void* shared_variable(const char* name, int line, std::size_t bytes,
-                             std::size_t element_bytes, std::size_t alignment);
+  // A barrier that so many threads of the block come to; a thread that does not wait only arrives.
+  void named_barrier(const Site& site, unsigned number, unsigned threads, bool wait);
+  // What lanes did before they met comes before what they do now. For the collective's last lane.
+  void order_lanes(unsigned memory);
+  void* shared_variable(const char* name, int line, std::size_t bytes, std::size_t element_bytes,
+                        std::size_t alignment);
+  // What the launch binds to the kernel's last parameter.
+  void* last_argument() const { return arguments_.empty() ? nullptr : arguments_.back(); }
+  Memory& memory() { return memory_; }
+  const Launch& launch() const { return launch_; }
 
-  // Checks an access by `thread`. Ends the launch if it is wrong.
+  // Checks an access by `thread`, or by an agent that works for it: what it started in the
+  // background. Ends the launch if it is wrong.
   void access(const Thread& thread, std::uintptr_t address, std::uint64_t size, Access access,
-              std::uintptr_t instruction, int line = 0);
+              std::uintptr_t instruction, int line = 0) {
+    this->access(thread, thread.context.index, address, size, access, instruction, line);
+  }
+  void access(const Thread& thread, unsigned agent, std::uintptr_t address, std::uint64_t size,
+              Access access, std::uintptr_t instruction, int line);
   void access(std::uintptr_t address, std::uint64_t size, Access access,
               std::uintptr_t instruction) {
     this->access(*current_, address, size, access, instruction);
   }
+
+  // The agent number `kind`, from 1 on, that works for a thread; `learn` says up to which clock of it the
+  // thread knows its work to be over.
+  unsigned agent_of(const Thread& thread, unsigned kind) const {
+    return thread.context.index + kind * agents_apart_;
+  }
+  std::uint32_t advance(unsigned agent);
+  void learn(const Thread& thread, unsigned agent, std::uint32_t clock);
 
   // Whether an address is behind the end of a thread's stack, or in the module.
   bool is_guard(std::uintptr_t address) const;
@@ -85,13 +119,21 @@ class Machine {
   [[noreturn]] void finish(Thread& thread);
   Thread* next_ready(const Thread& after);
   void go_on(Thread& from, Thread* to);
-  void arrive(Thread& thread, const Site& site, Barrier& barrier);
-  void release(Warp& warp);
+  [[noreturn]] void fail_deadlock();
+  // Whether all have come.
+  bool arrive(Thread& thread, const Site& site, Barrier& barrier);
+  void note_arrival(const Thread& thread, Barrier& barrier, unsigned memory);
+  void wait(Thread& thread, Barrier& barrier);
+  // Lets those who wait go on; what they know is what all that came brought.
+  void release(Barrier& barrier, unsigned memory);
+  void release_block(const Site& site, unsigned memory);
+  Lanes& lanes_of(Warp& warp, std::uint32_t mask);
+  Order& order_of(const Region& region) { return orders_[static_cast<int>(region.space)]; }
   void* allocate_shared(const char* name, int line, std::uint64_t bytes,
                              std::uint64_t element_bytes, std::uint64_t alignment);
   bool is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const;
   std::uintptr_t stack_of(const Thread& thread) const;
-  void check_races(const Thread& thread, const Region& region, std::uint64_t offset,
+  void check_races(const Thread& thread, unsigned agent, const Region& region, std::uint64_t offset,
                    std::uint64_t size, Access access, std::uintptr_t instruction, int line);
   [[noreturn]] void fail_divergence(const Thread& thread, const Site& site, const Thread& other);
   Report& begin_access_report(Failure failure, const Thread& thread, std::uintptr_t address,
@@ -116,14 +158,18 @@ class Machine {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   Barrier block_barrier_;
+  std::vector<Barrier> named_barriers_;
+  Lanes* collective_lanes_ = nullptr;  // those whose work the running thread does
+  unsigned finished_ = 0;
+  const Thread* first_finished_ = nullptr;
   std::uint64_t block_ = 0;  // number of the running block, x fastest
-  Clock global_clock_;
-  Clock shared_clock_;
-  std::vector<std::uint32_t> block_starts_;  // device epochs
+  Order orders_[kSpaces] = {Order(true), Order(false)};
+  unsigned agents_apart_ = 0;
+  unsigned agent_ = 0;  // of the access that is checked
+  std::vector<std::uint32_t> block_starts_;  // clocks of accesses to global memory
   Fiber scheduler_;
   Thread* current_ = nullptr;
   std::uintptr_t stacks_ = 0;
-  bool collective_ = false;  // a thread does work for its whole warp
   bool failed_ = false;
   Report never_written_ = {};  // the first read of that kind, until the next block barrier
 };

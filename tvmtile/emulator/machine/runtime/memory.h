@@ -14,6 +14,7 @@
 namespace emulator {
 
 enum class Space : int { kGlobal, kShared };
+constexpr unsigned kSpaces = 2;
 
 struct Region {
   const char* name = "";

@@ -9,6 +9,10 @@ unsigned this_lane() { return machine->current().context.lane; }
 
 unsigned this_warp_size() { return machine->warp_size(); }
 
+std::uint32_t unfinished_lanes() { return machine->unfinished_lanes(); }
+
+void* last_argument() { return machine->last_argument(); }
+
 namespace {
 
 // While it lives, the runtime is not left for a signal. Threads that meet take turns in it.
@@ -26,9 +30,9 @@ struct InRuntime {
 
 }  // namespace
 
-void warp_collective(const Site& site, void* payload, Collective execute) {
+void warp_collective(const Site& site, void* payload, Collective execute, std::uint32_t mask) {
   InRuntime here(site);
-  machine->warp_collective(site, payload, execute);
+  machine->warp_collective(site, payload, execute, mask);
 }
 
 void block_barrier(const Site& site, unsigned memory) {
@@ -36,12 +40,21 @@ void block_barrier(const Site& site, unsigned memory) {
   machine->block_barrier(site, memory);
 }
 
-void warp_barrier(const Site& site, unsigned memory) {
+void warp_barrier(const Site& site, unsigned memory, std::uint32_t mask) {
   InRuntime here(site);
-  Collective order = [](const Site&, void* const* payloads, unsigned) {
-    machine->warp_barrier_passed(*static_cast<unsigned*>(payloads[0]));
+  Collective order = [](const Site&, void* const* payloads, unsigned lanes) {
+    for (unsigned lane = 0; lane < lanes; ++lane) {
+      if (payloads[lane] == nullptr) continue;
+      machine->order_lanes(*static_cast<unsigned*>(payloads[lane]));
+      return;
+    }
   };
-  machine->warp_collective(site, &memory, order);
+  machine->warp_collective(site, &memory, order, mask);
+}
+
+void named_barrier(const Site& site, unsigned number, unsigned threads, bool wait) {
+  InRuntime here(site);
+  machine->named_barrier(site, number, threads, wait);
 }
 
 void* shared_variable(const char* name, int line, std::size_t bytes,
@@ -49,6 +62,22 @@ void* shared_variable(const char* name, int line, std::size_t bytes,
   InRuntime here({kBlockBarrier, name, line});
   return machine->shared_variable(name, line, bytes, element_bytes, alignment);
 }
+
+namespace {
+
+[[noreturn]] void fail_with(Failure failure, int line, const char* text) {
+  in_runtime = 1;
+  Report& report = machine->begin_report(failure, machine->current());
+  report.line = line;
+  std::strncpy(report.operation, text, sizeof report.operation - 1);
+  machine->fail();
+}
+
+}  // namespace
+
+void fail_trap(int line, const char* message) { fail_with(Failure::kTrap, line, message); }
+
+void fail_unsupported(int line, const char* what) { fail_with(Failure::kUnsupported, line, what); }
 
 void fail_invalid_lane(const Site& site, unsigned lane) {
   Report& report = machine->begin_report(Failure::kInvalidLane, machine->current());

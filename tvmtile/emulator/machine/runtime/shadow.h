@@ -1,106 +1,99 @@
-// Who touched a byte last, and whether a barrier lies between: the race detector.
+// Who touched a byte last, and what orders it before another access: the race detector.
 //
-// Two accesses of one byte by two threads, one of them a write, race unless something orders them.
-// In a block that is a block barrier, or a warp barrier for threads of one warp; nothing orders two
-// blocks of a launch. Time is counted by barriers (Clock), each access leaves a stamp of it, and a
-// later access compares stamps. The verdict does not depend on the order in which the emulator
-// happens to run the threads.
+// Two accesses of one byte, one of them a write, race unless something orders them. Who accesses memory
+// is an agent: a thread, or what a thread has started and does not wait for, such as an asynchronous
+// copy. Each agent has a clock, which goes up when others may learn of what it did; an access leaves a
+// stamp, the agent and its clock. Each thread knows up to which clock every agent is ordered before it
+// (a vector clock): barriers join what threads know. So the verdict does not depend on the order in
+// which the emulator happens to run threads, or asynchronous work.
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
+#include <memory>
+#include <vector>
 
 #include "machine/runtime.h"
 
 namespace emulator {
 
-constexpr unsigned kMaxThreads = 1024;
-constexpr unsigned kMaxWarps = kMaxThreads / kWarpSize;
-
-// When and by whom: the block's epoch, the thread, and the warp's phase in that epoch.
-class Stamp {
- public:
-  Stamp() = default;
-  Stamp(std::uint32_t epoch, unsigned thread, std::uint32_t phase, bool atomic)
-      : bits_(std::uint64_t{epoch} << 32 | std::uint64_t{phase & kPhaseMask} << 11 |
-              std::uint64_t{thread} << 1 | std::uint64_t{atomic}) {}
-
-  std::uint32_t epoch() const { return static_cast<std::uint32_t>(bits_ >> 32); }
-  std::uint32_t phase() const { return static_cast<std::uint32_t>(bits_ >> 11) & kPhaseMask; }
-  unsigned thread() const { return static_cast<unsigned>(bits_ >> 1) & (kMaxThreads - 1); }
-  unsigned warp() const { return thread() / kWarpSize; }
-  bool atomic() const { return (bits_ & 1) != 0; }
-  bool operator==(Stamp other) const { return bits_ == other.bits_; }
-
-  static constexpr std::uint32_t kPhaseMask = (1u << 21) - 1;
-
- private:
-  std::uint64_t bits_ = 0;  // epoch 0 is before every launch: nobody
+struct Stamp {
+  std::uint32_t clock = 0;  // 0 is before every launch: nobody
+  std::uint16_t agent = 0;
+  bool atomic = false;
 };
 
-// The barriers passed, for one kind of memory: a barrier says which kinds it orders.
-struct Clock {
-  std::uint32_t epoch = 0;        // goes up with each block barrier and each block
-  std::uint32_t block_start = 1;  // the running block's first epoch
-  bool shared_by_blocks = false;  // global memory is; shared memory is new for each block
-  std::uint32_t phase[kMaxWarps] = {};
-
-  void next_block() { block_start = ++epoch; }
-
-  Stamp now(unsigned thread, bool atomic = false) const {
-    return {epoch, thread, phase[thread / kWarpSize], atomic};
-  }
-  bool in_this_block(Stamp stamp) const { return stamp.epoch() >= block_start; }
-
-  // True if `stamp`'s access can't be told apart in time from one that `now` makes.
-  bool concurrent(Stamp stamp, Stamp now) const {
-    if (!in_this_block(stamp)) return shared_by_blocks && stamp.epoch() != 0;
-    if (stamp.epoch() != now.epoch() || stamp.thread() == now.thread()) return false;
-    return stamp.warp() != now.warp() || stamp.phase() == now.phase();
-  }
+// Readers with the same clock in one group of kWarpSize agents.
+struct Readers {
+  std::uint32_t clock = 0;
+  std::uint32_t lanes = 0;
+  std::uint16_t group = 0;
+  std::uint32_t next = 0;  // in the pool; 0: none
 };
 
-// What is remembered of a byte. Four readers are enough for a write to find one that it races with
-// if there is any: the latest, one of another warp, one beside it in its warp and phase,
-// and one of an earlier block.
+// What is remembered of a byte.
 struct Cell {
   Stamp write;
-  Stamp read;
-  Stamp read_in_other_warp;
-  Stamp read_beside;
-  Stamp read_in_other_block;
+  Readers readers;  // none where it has no lanes
+};
 
-  void note_read(const Clock& clock, Stamp now) {
-    if (read == now) return;
-    if (!clock.in_this_block(read)) {
-      if (read.epoch() != 0) read_in_other_block = read;
-      forget_others();
-    } else if (read.epoch() != now.epoch()) {
-      forget_others();
-    } else if (read.warp() != now.warp()) {
-      read_in_other_warp = read;
-      read_beside = Stamp();
-    } else if (read.phase() != now.phase()) {
-      read_beside = Stamp();
-    } else {
-      read_beside = read;
-    }
-    read = now;
-  }
+// By agent: the last clock whose accesses are known to be over.
+using Seen = std::vector<std::uint32_t>;
 
-  // A reader that a write at `now` races with, or the stamp of nobody.
-  Stamp concurrent_reader(const Clock& clock, Stamp now) const {
-    for (Stamp reader : {read, read_in_other_warp, read_beside, read_in_other_block}) {
-      if (clock.concurrent(reader, now)) return reader;
-    }
-    return Stamp();
+// What threads bring to a barrier: what they know, and all that they did.
+struct Arrivals {
+  Seen seen;  // empty: nobody came yet
+  const Seen* joined = nullptr;
+};
+
+// The order of accesses to one kind of memory.
+class Order {
+ public:
+  // `shared_by_blocks`: the memory outlives a block, and nothing orders two blocks.
+  explicit Order(bool shared_by_blocks) : shared_by_blocks_(shared_by_blocks) {}
+
+  void resize(unsigned threads, unsigned agents);
+  void next_block();
+  std::uint32_t block_start() const { return block_start_; }
+
+  // --- what orders
+
+  // A thread lets others learn, by `arrivals`, of what it did and knows.
+  void arrive(Arrivals& arrivals, unsigned thread);
+  // Everyone has come: `arrivals` is ready for the next time.
+  std::shared_ptr<const Seen> complete(Arrivals& arrivals);
+  // A thread that has done nothing since it arrived learns what all brought.
+  void pass(unsigned thread, const std::shared_ptr<const Seen>& seen) { known_[thread] = seen; }
+  // A thread learns what others brought.
+  void join(unsigned thread, const Seen& seen);
+  // A thread learns that an agent's work is over up to a clock.
+  void learn(unsigned thread, unsigned agent, std::uint32_t clock);
+  // What an agent does from now on is apart from what it did.
+  std::uint32_t advance(unsigned agent) { return clocks_[agent]++; }
+
+  // --- what was accessed
+
+  Stamp stamp(unsigned agent, bool atomic) const {
+    return {clocks_[agent], static_cast<std::uint16_t>(agent), atomic};
   }
+  bool in_this_block(Stamp stamp) const { return stamp.clock >= block_start_; }
+  // True if nothing orders `stamp`'s access before one that `thread` makes or starts now.
+  bool concurrent(Stamp stamp, unsigned thread) const {
+    if (!in_this_block(stamp)) return shared_by_blocks_ && stamp.clock != 0;
+    return stamp.agent != thread && (*known_[thread])[stamp.agent] < stamp.clock;
+  }
+  void note_read(Cell& cell, Stamp now, unsigned thread);
+  // A reader that a write by `thread` races with, or the stamp of nobody.
+  Stamp concurrent_reader(const Cell& cell, unsigned thread) const;
+  void note_write(Cell& cell, Stamp now);
 
  private:
-  void forget_others() {
-    read_in_other_warp = Stamp();
-    read_beside = Stamp();
-  }
+  Stamp unordered(const Readers& readers, unsigned thread) const;
+
+  bool shared_by_blocks_;
+  std::uint32_t block_start_ = 1;
+  std::vector<std::uint32_t> clocks_;                // by agent
+  std::vector<std::shared_ptr<const Seen>> known_;  // by thread
+  std::vector<Readers> pool_ = std::vector<Readers>(1);
 };
 
 }  // namespace emulator

@@ -37,6 +37,9 @@ struct Launch {
   std::uint32_t grid[3];
   std::uint32_t threads[3];
   std::uint32_t shared_memory_limit;
+  std::uint32_t agents;  // kinds of work in the background that a thread may start
+  std::int32_t returned_threads_pass;  // a block's barrier does not wait for them
+  std::uint64_t seed;                  // when work in the background is done
   double seconds;  // of processor time for a block
 };
 
@@ -55,6 +58,9 @@ enum class Failure : std::int32_t {
   kDivision,
   kStack,
   kEndless,
+  kDeadlock,
+  kTrap,
+  kUnsupported,
 };
 
 // An atomic operation that modifies is a read and then a write, both atomic.
@@ -73,7 +79,9 @@ struct Report {
   Access other_access;
   std::int32_t space;   // a Space, or -1: the address is in no buffer
   std::int32_t thread;  // index in its block
+  std::int32_t agent;         // 0: the thread itself; else which kind of what it started
   std::int32_t other_thread;  // -1: none
+  std::int32_t other_agent;
   std::uint32_t block[3];
   std::uint32_t other_block[3];
   std::int32_t line;  // of the kernel's source; 0 where only `instruction` is known

@@ -44,20 +44,36 @@ unsigned this_lane();
 // How many threads its warp has: the last one of a block may be short.
 unsigned this_warp_size();
 
-// Waits for the warp. The last lane to arrive calls `execute` with every lane's `payload`.
+// The lanes of its warp that have not returned.
+std::uint32_t unfinished_lanes();
+
+constexpr std::uint32_t kAllLanes = 0xffffffff;
+
+// Waits for the lanes of `mask`. The last one to arrive calls `execute` with every lane's `payload`, null
+// for lanes that are not in the mask.
 using Collective = void (*)(const Site& site, void* const* payloads, unsigned lanes);
-void warp_collective(const Site& site, void* payload, Collective execute);
+void warp_collective(const Site& site, void* payload, Collective execute,
+                     std::uint32_t mask = kAllLanes);
 
 // What a barrier orders: accesses to global memory, to shared memory, or to both.
 constexpr unsigned kMemoryGlobal = 1;
 constexpr unsigned kMemoryShared = 2;
 
 void block_barrier(const Site& site, unsigned memory);
-void warp_barrier(const Site& site, unsigned memory);
+void warp_barrier(const Site& site, unsigned memory, std::uint32_t mask = kAllLanes);
+// A barrier that so many threads of the block come to, 0 for all of them.
+void named_barrier(const Site& site, unsigned number, unsigned threads, bool wait);
 
 // The memory of a shared variable: every thread of a block gets the same.
 void* shared_variable(const char* name, int line, std::size_t bytes, std::size_t element_bytes,
                       std::size_t alignment);
+
+// What the launch binds to the kernel's last parameter.
+void* last_argument();
+
+// Ends the launch: the kernel says that it must not get here, or does what can't be emulated.
+[[noreturn]] void fail_trap(int line, const char* message);
+[[noreturn]] void fail_unsupported(int line, const char* what);
 
 // Ends the launch: a lane index that names no lane of the warp.
 [[noreturn]] void fail_invalid_lane(const Site& site, unsigned lane);
