@@ -6,6 +6,7 @@ A tile program goes in; ordinary TIR comes out, which TVM's own passes and code 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -24,6 +25,7 @@ from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
 from tvmtile.errors import UnknownTarget, hide_internal_frames
 from tvmtile.ir.kernels import is_tile_program
+from tvmtile.ir.passes import check_order
 from tvmtile.passes import (
     BindExtents,
     CallImportedFunctions,
@@ -111,7 +113,7 @@ CHECKS: tuple[Any, ...] = (
 )
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
-_CPU: tuple[Any, ...] = (
+_TILES: tuple[Any, ...] = (
     BindExtents,  # dynamic extents are bound that stand in expressions only
     KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
     NameDivisions,  # a division by what is known at run time only has a name
@@ -121,6 +123,11 @@ _CPU: tuple[Any, ...] = (
     LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
     SerializeVectors,  # nor are those vectors whose elements depend on each other
+)
+"""What becomes of a tile program first, whatever the target."""
+
+_CPU: tuple[Any, ...] = (
+    *_TILES,
     InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
     SerializeThreads,  # code written by thread index runs for one thread after the other
     LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
@@ -143,91 +150,76 @@ _CPU: tuple[Any, ...] = (
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 
-_METAL: tuple[Any, ...] = (
-    BindExtents,  # dynamic extents are bound that stand in expressions only
-    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
-    NameDivisions,  # a division by what is known at run time only has a name
-    Legalize,  # operands of tile operators become explicit regions
-    StageOverlaps,  # a copy within a buffer reads all before it writes
-    DoScalarsOnce,  # what no thread is named for is done once a block
-    LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
-    PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
-    SerializeVectors,  # nor are those vectors whose elements depend on each other
-    ElideSharedStaging,  # tiles that are read once are not staged
-    ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
-    SplitReducers,  # every thread has totals of its own until they are put together
-    FragmentToSimdgroup,  # what matrix units work on is held in simdgroup matrices
-    PlanPipeline,  # what of a loop may run ahead, and how far
-    InjectPipeline,  # tiles get versions, and copies run ahead
-    SinkSharedAllocations,  # what an iteration has for itself may share memory with other tiles
-    PadSharedRows,  # rows of tiles for matrix units begin in different banks
-    InferLayout,  # every element of a fragment gets its thread and register
-    LowerTileOp,  # tile operators become loops over elements and matrix instructions
-    UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
-    GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
-    DistributeParallel,  # elementwise loops are shared out over the threads
-    PlaceFragments,  # fragments become arrays of registers
-    PlaceMemoryOnGpu,  # shared tiles are placed in threadgroup memory
-    PlanSharedMemory,  # and share it, where they would not fit otherwise
-    DeclareAsAccessed,  # memory that moves as words is declared in words
-    DeclareInKernel,  # a tensor that has views is one argument of a kernel
-    InsertBarriers,  # threads wait for each other where they exchange elements
-    SwizzleBlockIdx,  # blocks that run together work beside each other, where a kernel asks for it
-    LowerCudaFunctions,  # CUDA's own functions, called by name, are what they mean here
-    KeepNames,  # and such a division is done where it has its name
-    LowerElementOp,  # atomics and others on single elements become calls of Metal's functions
-    LowerNarrowFloatsOnMetal,  # floats of 8 bits become integers that hold their bits
-    InlineSingleTripLoops,  # what a loop does once is done without the loop
-    WidenIndices,  # elements of large tensors are numbered in 64 bits
-    KeepRemainders,  # what TVM would take for one remainder stays two
-)
 
-_CUDA: tuple[Any, ...] = (
-    BindExtents,  # dynamic extents are bound that stand in expressions only
-    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
-    NameDivisions,  # a division by what is known at run time only has a name
-    Legalize,  # operands of tile operators become explicit regions
-    StageOverlaps,  # a copy within a buffer reads all before it writes
-    DoScalarsOnce,  # what no thread is named for is done once a block
-    LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
-    PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
-    SerializeVectors,  # nor are those vectors whose elements depend on each other
+@dataclass(frozen=True)
+class _Only:
+    """A pass that one kind of GPU has."""
+
+    kind: str
+    step: Any
+
+
+_GPU: tuple[Any, ...] = (
+    *_TILES,
+    _Only("metal", ElideSharedStaging),  # tiles that are read once are not staged
     ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
     SplitReducers,  # every thread has totals of its own until they are put together
+    _Only("metal", FragmentToSimdgroup),  # what matrix units work on is held in simdgroup matrices
     PlanPipeline,  # what of a loop may run ahead, and how far
-    InjectPipeline,  # tiles get versions, copies run ahead, in groups that are waited for
+    InjectPipeline,  # tiles get a copy a stage, copies run ahead, in groups that are waited for
     SinkSharedAllocations,  # what an iteration has for itself may share memory with other tiles
-    SwizzleShared,  # what threads take at once from shared tiles lies in different banks
+    # What threads take at once from shared tiles lies in different banks.
+    _Only("metal", PadSharedRows),
+    _Only("cuda", SwizzleShared),
     InferLayout,  # every element of a fragment gets its thread and register
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     DistributeParallel,  # elementwise loops are shared out over the threads, as cp.async where it fits
-    DropIdleGroups,  # copies that can't be asynchronous after all are not waited for
+    _Only("cuda", DropIdleGroups),  # copies that can't be asynchronous after all are not waited for
     PlaceFragments,  # fragments become arrays of registers
     PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
     PlanSharedMemory,  # and share it, where they would not fit otherwise
+    _Only("metal", DeclareAsAccessed),  # memory that moves as words is declared in words
     DeclareInKernel,  # a tensor that has views is one argument of a kernel
     # Until here tiles are indexed by row and column, also where an address is taken: of 16 contiguous
     # bytes at most. What changes where elements lie in a tile comes after the barriers.
     InsertBarriers,  # threads wait for each other where they exchange elements
-    FlattenShared,  # where an element of a tile lies becomes arithmetic
-    PlaceMemoryOnCuda,  # what is more than a kernel may declare is asked for at the launch
+    _Only("cuda", FlattenShared),  # where an element of a tile lies becomes arithmetic
+    _Only("cuda", PlaceMemoryOnCuda),  # more than a kernel may declare is asked for at the launch
     SwizzleBlockIdx,  # blocks that run together work beside each other, where a kernel asks for it
-    KeepNames,  # and such a division is done where it has its name
-    CallImportedFunctions,  # functions of the user's come with their text
-    LowerElementOp,  # operators on single elements become instructions
-    LowerIntegerCastsOnCuda,  # small integers become 16-bit floats by their bits
-    LowerNarrowFloatsOnCuda,  # floats of 8 bits become integers that hold their bits
-    LowerWaitsOnCuda,  # barriers of warps, and of some threads, become instructions
-    LowerAssertionsOnCuda,  # assertions print what does not hold, and stop the kernel
+    _Only("metal", LowerCudaFunctions),  # CUDA's functions, called by name, are what they mean here
+    KeepNames,  # a division that has a name is done where it has it
+    _Only("cuda", CallImportedFunctions),  # functions of the user's come with their text
+    LowerElementOp,  # operators on single elements become instructions, and functions of the target's
+    _Only("cuda", LowerIntegerCastsOnCuda),  # small integers become 16-bit floats by their bits
+    # Floats of 8 bits become integers that hold their bits.
+    _Only("cuda", LowerNarrowFloatsOnCuda),
+    _Only("metal", LowerNarrowFloatsOnMetal),
+    _Only("cuda", LowerWaitsOnCuda),  # barriers of warps, and of some threads, become instructions
+    _Only(
+        "cuda", LowerAssertionsOnCuda
+    ),  # assertions print what does not hold, and stop the kernel
     InlineSingleTripLoops,  # what a loop does once is done without the loop
     WidenIndices,  # elements of large tensors are numbered in 64 bits
     KeepRemainders,  # what TVM would take for one remainder stays two
 )
 
-LOWERING: dict[str, tuple[Any, ...]] = {"llvm": _CPU, "metal": _METAL, "cuda": _CUDA}
+
+def _for_gpu(kind: str) -> tuple[Any, ...]:
+    steps = (s if not isinstance(s, _Only) else s.step if s.kind == kind else None for s in _GPU)
+    return tuple(step for step in steps if step is not None)
+
+
+LOWERING: dict[str, tuple[Any, ...]] = {
+    "llvm": _CPU,
+    "metal": _for_gpu("metal"),
+    "cuda": _for_gpu("cuda"),
+}
 """The passes that lower a tile program, by kind of target."""
+
+for _steps in LOWERING.values():
+    check_order((*CHECKS, *_steps))
 
 
 @hide_internal_frames

@@ -24,7 +24,6 @@ __all__ = [
     "is_thread_return",
     "is_tile_program",
     "leaves_loop",
-    "prim_func_pass",
     "statements_of",
     "with_kernels",
     "with_launch_body",
@@ -128,21 +127,6 @@ def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
     for text in dict.fromkeys(texts):
         body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", ir.StringImm(text), body)
     return body
-
-
-def prim_func_pass(name: str) -> Any:
-    """Decorate a rewriting `(func, context) -> func` as a pass over the tile programs of a module."""
-
-    def decorate(function: Any) -> Any:
-        def transform(func: tirx.PrimFunc, mod: ir.IRModule, context: Any) -> tirx.PrimFunc:
-            del mod
-            return function(func, context) if is_tile_program(func) else func
-
-        result = tirx.transform.prim_func_pass(transform, opt_level=0, name=f"tvmtile.{name}")
-        result.__doc__ = function.__doc__
-        return result
-
-    return decorate
 
 
 def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:

@@ -32,10 +32,10 @@ __all__ = ["known_options", "launch_failure", "translate_failures"]
 
 _OUR_LOWERING = tuple(
     str(Path(__file__).resolve().parent.parent / name)
-    for name in ("passes", "tileop", "codegen", "rewriting.py")
+    for name in ("analysis", "codegen", "ir", "layout", "passes", "tileop")
 )
 # These hand a module from pass to pass, or to TVM's code generator.
-_PASS_RUNNERS = ("lower_tile_programs.py", "kernels.py", "metal_source.py")
+_PASS_RUNNERS = ("lower_tile_programs.py", "passes.py", "metal_source.py")
 
 
 @contextmanager

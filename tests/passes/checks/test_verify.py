@@ -10,11 +10,11 @@ import tvmtile
 import tvmtile.language as L
 from tvmtile import passes
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.passes import Property, contract_of, prim_func_pass
 from tvmtile.passes.checks.verify import INVARIANTS, Verify, violations
 from tvmtile.pipeline import LOWERING
 
-ALL = tuple(INVARIANTS)
+ALL = tuple(str(step.info.name) for steps in LOWERING.values() for step in steps)
 
 
 @T.prim_func
@@ -164,19 +164,23 @@ def test_guarded_and_unreachable_accesses_are_right():
 
 
 def test_invariants_are_those_of_passes_of_the_lowering():
-    names = {str(step.info.name) for steps in LOWERING.values() for step in steps}
-    assert set(INVARIANTS) <= names
+    steps = [step for steps in LOWERING.values() for step in steps]
+    assert set(INVARIANTS) <= {p for step in steps for p in contract_of(step.info.name).establishes}
 
 
 # The instrument, the pass and the option ----------------------------------------------------------
 
 
-@prim_func_pass("SerializeThreads")
+@prim_func_pass(
+    "SerializeThreads", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.NO_THREADS,)
+)
 def ForgetfulSerializeThreads(func, context):  # takes the name of a pass, and does nothing
     return func
 
 
-@prim_func_pass("PlaceMemoryOnCpu")
+@prim_func_pass(
+    "PlaceMemoryOnCpu", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.HOST_MEMORY,)
+)
 def UndoingPlaceMemory(func, context):
     return whole_buffer
 

@@ -9,8 +9,8 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.errors import warn
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import describe
+from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["CheckAccumulators"]
 

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 
 from tvmtile.errors import NoLowering
-from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.tile.lower_tile_op import target_of
 

@@ -8,8 +8,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.errors import OutOfBounds, SourceLocation
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, substitute
 from tvmtile.ir.spans import location_of
 

@@ -10,9 +10,9 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import NestingError
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
 __all__ = ["CheckFragments"]

@@ -10,8 +10,9 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
-from tvmtile.ir.kernels import Launch, is_grid_barrier, prim_func_pass
+from tvmtile.ir.kernels import Launch, is_grid_barrier
 from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.memory.shared_sizes import allocated_bytes

@@ -8,8 +8,8 @@ from tvm import tirx
 
 from tvmtile.analysis.accesses import accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import describe
+from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["CheckLocals"]
 

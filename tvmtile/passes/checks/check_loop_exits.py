@@ -8,7 +8,8 @@ import tvm_ffi
 from tvm import tirx
 
 from tvmtile.errors import NestingError
-from tvmtile.ir.kernels import is_continue, is_loop_exit, prim_func_pass
+from tvmtile.ir.kernels import is_continue, is_loop_exit
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 
 __all__ = ["CheckLoopExits"]

@@ -13,9 +13,10 @@ from tvmtile.analysis.accesses import values_of_names
 from tvmtile.analysis.nest_accesses import Elements, Touch, elements_of, sample, touches_in
 from tvmtile.analysis.uniformity import ThreadVariance, is_private
 from tvmtile.errors import DataRace
-from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, prim_func_pass
+from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit
 from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute
 
 __all__ = ["CheckParallel"]

@@ -1,14 +1,15 @@
 """Verify: what must hold between the passes.
 
-`INVARIANTS` says which pass establishes what. An invariant holds from its pass to the end of the
-lowering; a few hold always. A violation is a defect of a pass, not of a kernel, so this is a tool for
-those who work on tvmtile: the tests run with a `Verifier`, and `tvmtile.compile` takes one by
+A pass says what it requires and what it establishes (`tvmtile.ir.passes`), and `INVARIANTS` how that
+is checked. What is established holds to the end of the lowering; a few invariants hold always. A
+violation is a defect of a pass, not of a kernel, so this is a tool for those who work on tvmtile: the
+tests run with a `Verifier`, and `tvmtile.compile` takes one by
 `pass_configs={"tvmtile.verify": True}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tvm
@@ -18,6 +19,7 @@ from tvm.tirx.analysis import verify_well_formed
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import VerifyError
+from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.async_copies import FILLING_ISSUES
 from tvmtile.ir.kernels import (
     is_barrier,
@@ -28,6 +30,7 @@ from tvmtile.ir.kernels import (
 )
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, contract_of
 from tvmtile.ir.rewriting import ScopedRewriter, contains
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
 from tvmtile.layout.fragment import layout_of
@@ -134,6 +137,13 @@ def no_parallel_loops(func: tirx.PrimFunc) -> Iterator[str]:
                 yield f"the loop over {loop.loop_var.name!r} is parallel"
 
 
+def no_loops_with_stages(func: tirx.PrimFunc) -> Iterator[str]:
+    """No loop waits to be pipelined."""
+    for loop in _loops(func.body):
+        if STAGES_ANNOTATION in loop.annotations:
+            yield f"the loop over {loop.loop_var.name!r} is not pipelined yet"
+
+
 def fragments_have_layouts(func: tirx.PrimFunc) -> Iterator[str]:
     """Every fragment's type says which thread holds which element."""
     for fragment in _allocated_fragments(func):
@@ -177,22 +187,22 @@ def no_kernels(func: tirx.PrimFunc) -> Iterator[str]:
 ALWAYS: tuple[Invariant, ...] = (well_formed, parallel_loops_are_nests, tiles_within_bounds)
 """What holds after every pass."""
 
-INVARIANTS: dict[str, tuple[Invariant, ...]] = {
-    "tvmtile.Legalize": (operands_are_regions,),
-    "tvmtile.SerializeThreads": (no_thread_loops,),
-    "tvmtile.LowerTileOp": (no_tile_operators,),
-    "tvmtile.GuardGlobalAccess": (tensors_within_bounds,),
-    "tvmtile.LowerElementOp": (no_operators,),
-    "tvmtile.PlanUnrolling": (loops_with_exits_are_serial,),
-    "tvmtile.LowerParallelOnCpu": (no_parallel_loops,),
-    "tvmtile.InferLayout": (fragments_have_layouts,),
-    "tvmtile.DistributeParallel": (no_parallel_loops,),
-    "tvmtile.PlaceFragments": (no_fragments,),
-    "tvmtile.PlanSharedMemory": (shared_memory_fits,),
-    "tvmtile.PlaceMemoryOnCpu": (host_memory,),
-    "tvmtile.LaunchBlocksOnCpu": (no_kernels,),
+INVARIANTS: dict[Property, Invariant] = {
+    Property.REGIONS: operands_are_regions,
+    Property.LEFT_LOOPS_ARE_SERIAL: loops_with_exits_are_serial,
+    Property.PIPELINED: no_loops_with_stages,
+    Property.FRAGMENT_LAYOUTS: fragments_have_layouts,
+    Property.NO_TILE_OPERATORS: no_tile_operators,
+    Property.IN_BOUNDS: tensors_within_bounds,
+    Property.NO_THREADS: no_thread_loops,
+    Property.NO_PARALLEL: no_parallel_loops,
+    Property.NO_FRAGMENTS: no_fragments,
+    Property.SHARED_MEMORY_FITS: shared_memory_fits,
+    Property.NO_OPERATORS: no_operators,
+    Property.HOST_MEMORY: host_memory,
+    Property.NO_KERNELS: no_kernels,
 }
-"""What holds from a pass on, by the name of the pass."""
+"""How a property is checked, for those that can be seen in the program."""
 
 
 # The verifier ------------------------------------------------------------------------------------
@@ -206,9 +216,13 @@ def violations(func: tirx.PrimFunc, passes: Sequence[str]) -> list[str]:
     func : tvm.tirx.PrimFunc
         Was a tile program at first.
     passes : sequence of str
-        Names of passes, as in `INVARIANTS`; others establish nothing.
+        Names of passes, such as "tvmtile.Legalize"; those of TVM establish nothing.
     """
-    expected = [*ALWAYS, *(check for name in passes for check in INVARIANTS.get(name, ()))]
+    return _broken(func, [p for name in passes for p in contract_of(name).establishes])
+
+
+def _broken(func: tirx.PrimFunc, properties: Iterable[Property]) -> list[str]:
+    expected = [*ALWAYS, *(INVARIANTS[p] for p in properties if p in INVARIANTS)]
     return [problem for check in dict.fromkeys(expected) for problem in check(func)]
 
 
@@ -242,13 +256,16 @@ def Verify(*passes: str) -> Any:
 
 
 def _check(name: str, func: tirx.PrimFunc, passes: Sequence[str]) -> None:
-    problems = violations(func, passes)
+    after = f"after {passes[-1]}, " if passes else ""
+    _refuse(func, violations(func, passes), f"{after}{name} breaks what must hold")
+
+
+def _refuse(func: tirx.PrimFunc, problems: Sequence[str], what: str) -> None:
     if not problems:
         return
     listed = "\n".join(f"  {problem}" for problem in problems)
-    after = f"after {passes[-1]}, " if passes else ""
     raise VerifyError(
-        f"{after}{name} breaks what must hold:\n{listed}\n{func.script()}",
+        f"{what}:\n{listed}\n{func.script()}",
         help="this is a defect of tvmtile: please report it with the kernel",
     )
 
@@ -257,8 +274,8 @@ def _check(name: str, func: tirx.PrimFunc, passes: Sequence[str]) -> None:
 class Verifier:
     """An instrument that checks tile programs after every pass that lowers them.
 
-    Within `LowerTilePrograms` the invariants of all passes so far are checked; a pass that runs on
-    its own is checked for its own.
+    Within `LowerTilePrograms` what all passes so far have established is checked; of a pass that runs
+    on its own, what it requires and what it establishes.
 
     Examples
     --------
@@ -278,8 +295,17 @@ class Verifier:
         if info.name == _LOWERING or self._lowering[:1] == [info.name]:
             self._lowering = []
         self._is_lowering |= info.name == _LOWERING
-        if _is_checked(info.name):
-            self._programs |= _programs_of(mod)
+        if not _is_checked(info.name):
+            return
+        self._programs |= _programs_of(mod)
+        if not self._is_lowering:
+            self._check_requirements(mod, info.name)
+
+    def _check_requirements(self, mod: Any, name: str) -> None:
+        for gv, func in mod.functions.items():
+            if gv.name_hint in self._programs:
+                problems = _broken(func, contract_of(name).requires)
+                _refuse(func, problems, f"{gv.name_hint} is not what {name} requires")
 
     def run_after_pass(self, mod: Any, info: Any) -> None:
         if info.name == _LOWERING:

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 from tvmtile.target import cpu
@@ -15,7 +15,7 @@ from tvmtile.target import cpu
 __all__ = ["HideTruncationsOnCpu"]
 
 
-@prim_func_pass("HideTruncationsOnCpu")
+@prim_func_pass("HideTruncationsOnCpu", requires=(Property.HOST_MEMORY,))
 def HideTruncationsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     r"""Store integers of few bits such that LLVM can't truncate them while it stores them.
 

@@ -12,8 +12,8 @@ from tvm_ffi import structural_equal
 
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.errors import OutOfBounds, SourceLocation
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
@@ -30,7 +30,7 @@ CHECK_INDICES = "tvmtile.check_indices"
 """Attribute of a function, and option of a compilation, that asks for the checks."""
 
 
-@prim_func_pass("InsertIndexChecks")
+@prim_func_pass("InsertIndexChecks", requires=(Property.REGIONS,))
 def InsertIndexChecks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Look at every index of a tile before it is used, in a function with `tvmtile.check_indices`.
 

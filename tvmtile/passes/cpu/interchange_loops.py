@@ -9,8 +9,9 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import flattened, prim_func_pass
+from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq, with_children, with_fresh_variables
 
 __all__ = ["InterchangeLoopsOnCpu"]
@@ -19,7 +20,7 @@ _FEWEST = 8
 """Iterations that are worth a vector."""
 
 
-@prim_func_pass("InterchangeLoopsOnCpu")
+@prim_func_pass("InterchangeLoopsOnCpu", requires=(Property.NO_TILE_OPERATORS,))
 def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Move the innermost loop of T.Parallel into the serial loops of its body.
 

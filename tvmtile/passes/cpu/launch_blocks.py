@@ -16,11 +16,11 @@ from tvmtile.ir.kernels import (
     flattened,
     is_grid_barrier,
     leaves_loop,
-    prim_func_pass,
     statements_of,
     with_kernels,
     with_statements,
 )
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
@@ -30,7 +30,9 @@ from tvmtile.passes.cpu.threads.runs import emit_runs
 __all__ = ["LaunchBlocksOnCpu"]
 
 
-@prim_func_pass("LaunchBlocksOnCpu")
+@prim_func_pass(
+    "LaunchBlocksOnCpu", requires=(Property.NO_THREADS,), establishes=(Property.NO_KERNELS,)
+)
 def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
 

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32
 from tvmtile.codegen.float_functions import NAMES
-from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["LowerMathOnCpu"]
 

@@ -7,15 +7,19 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, with_children
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 
 __all__ = ["LowerParallelOnCpu"]
 
 
-@prim_func_pass("LowerParallelOnCpu")
+@prim_func_pass(
+    "LowerParallelOnCpu",
+    requires=(Property.NO_TILE_OPERATORS,),
+    establishes=(Property.NO_PARALLEL,),
+)
 def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     r"""Run the iterations of elementwise nests one after the other.
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import substitute, with_children
 from tvmtile.passes.cpu.threads.plan import plan_threads
 from tvmtile.passes.cpu.threads.runs import emit_runs
@@ -15,7 +16,9 @@ from tvmtile.passes.cpu.threads.runs import emit_runs
 __all__ = ["SerializeThreads"]
 
 
-@prim_func_pass("SerializeThreads")
+@prim_func_pass(
+    "SerializeThreads", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.NO_THREADS,)
+)
 def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Remove the thread loops of a kernel; what is written by thread index gets loops over threads.
 

@@ -8,7 +8,8 @@ import tvm_ffi
 from tvm import tirx
 
 from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
-from tvmtile.ir.kernels import importing_llvm, prim_func_pass
+from tvmtile.ir.kernels import importing_llvm
+from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["WrapUnsignedOnCpu"]
 

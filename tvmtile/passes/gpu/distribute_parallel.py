@@ -12,9 +12,10 @@ from tvmtile.analysis.nests import Nest, is_nest
 from tvmtile.analysis.uniformity import ThreadVariance, has_effect, is_private
 from tvmtile.errors import VerifyError
 from tvmtile.ir.async_copies import is_late
-from tvmtile.ir.kernels import Launch, is_kernel, prim_func_pass, statements_of
+from tvmtile.ir.kernels import Launch, is_kernel, statements_of
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
@@ -40,7 +41,11 @@ _MOST_IN_REGISTERS = 512
 """Those of a loop over fragments: an array that more of them index is no matter of registers."""
 
 
-@prim_func_pass("DistributeParallel")
+@prim_func_pass(
+    "DistributeParallel",
+    requires=(Property.NO_TILE_OPERATORS, Property.IN_BOUNDS, Property.FRAGMENT_LAYOUTS),
+    establishes=(Property.NO_PARALLEL,),
+)
 def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Share the iterations of `T.Parallel` out over the threads.
 

@@ -8,13 +8,14 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.ir.async_copies import ISSUES, committed, waited
-from tvmtile.ir.kernels import flattened, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import flattened, with_kernels
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
 
 __all__ = ["DropIdleGroups"]
 
 
-@prim_func_pass("DropIdleGroups")
+@prim_func_pass("DropIdleGroups", requires=(Property.NO_PARALLEL,))
 def DropIdleGroups(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Leave out the groups of asynchronous copies, and the waits, of kernels without such copies.
 

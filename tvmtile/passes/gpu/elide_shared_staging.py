@@ -10,9 +10,10 @@ from tvm.sym import Analyzer
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import buffer_of, constant, is_whole, region
 from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import reads_no_memory, seq, with_children
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -21,7 +22,7 @@ from tvmtile.tileop.registry import LoweringContext, direct_operands
 __all__ = ["ElideSharedStaging"]
 
 
-@prim_func_pass("ElideSharedStaging")
+@prim_func_pass("ElideSharedStaging", requires=(Property.REGIONS,))
 def ElideSharedStaging(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Let an operator read a tile from global memory that was copied to shared memory for it alone.
 

@@ -8,9 +8,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.ir.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SIMDGROUP_SCOPE
 from tvmtile.ir.spans import location_of
@@ -21,7 +22,7 @@ from tvmtile.tileop.registry import LoweringContext, demanded_layouts
 __all__ = ["FragmentToSimdgroup"]
 
 
-@prim_func_pass("FragmentToSimdgroup")
+@prim_func_pass("FragmentToSimdgroup", requires=(Property.REGIONS,))
 def FragmentToSimdgroup(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Move fragments that a matrix unit reads or writes from `local.fragment` to `metal.simdgroup`.
 

@@ -10,8 +10,9 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import LayoutConflict, warn
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import describe
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.drawing import drawn, first_difference
@@ -24,7 +25,11 @@ from tvmtile.tileop.registry import LoweringContext
 __all__ = ["InferLayout"]
 
 
-@prim_func_pass("InferLayout")
+@prim_func_pass(
+    "InferLayout",
+    requires=(Property.REGIONS, Property.PIPELINED, Property.SHARED_LAYOUTS),
+    establishes=(Property.FRAGMENT_LAYOUTS,),
+)
 def InferLayout(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Give the type of every fragment's buffer a layout, `tvm.tirx.layout.TileLayout`.
 

@@ -11,13 +11,8 @@ from tvm.tirx.script import builder as T
 from tvmtile.analysis.conflicts.orders import Meeting
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.ir.async_copies import commit, wait
-from tvmtile.ir.kernels import (
-    Launch,
-    prim_func_pass,
-    with_kernels,
-    with_launch_body,
-    with_statements,
-)
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body, with_statements
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.passes.gpu.barriers.placement import place
 from tvmtile.passes.gpu.barriers.program import (
@@ -34,7 +29,11 @@ from tvmtile.passes.gpu.barriers.structure import Builder
 __all__ = ["InsertBarriers"]
 
 
-@prim_func_pass("InsertBarriers")
+@prim_func_pass(
+    "InsertBarriers",
+    requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS, Property.SHARED_MEMORY_FITS),
+    establishes=(Property.ORDERED,),
+)
 def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Insert the barriers that accesses of memory by the threads of a block need, and no more.
 

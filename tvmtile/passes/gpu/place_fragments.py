@@ -9,8 +9,9 @@ from tvm import ir, tirx
 
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.operands import describe
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, substitute
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.layout.fragment import FragmentLayout, layout_of
@@ -20,7 +21,11 @@ __all__ = ["PlaceFragments"]
 _LANES = 32
 
 
-@prim_func_pass("PlaceFragments")
+@prim_func_pass(
+    "PlaceFragments",
+    requires=(Property.FRAGMENT_LAYOUTS, Property.NO_PARALLEL),
+    establishes=(Property.NO_FRAGMENTS,),
+)
 def PlaceFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Replace fragments by arrays of registers, and indices of elements by numbers of registers.
 

@@ -8,8 +8,9 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.ir.divisions import named_divisions
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
 __all__ = ["SwizzleBlockIdx"]

@@ -8,14 +8,14 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 
 __all__ = ["DeclareAsAccessed"]
 
 
-@prim_func_pass("DeclareAsAccessed")
+@prim_func_pass("DeclareAsAccessed", requires=(Property.NO_FRAGMENTS,))
 def DeclareAsAccessed(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Declare memory that is only accessed through views of one other dtype in that dtype.
 

@@ -8,7 +8,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_var, is_buffer_var
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
 
 __all__ = ["DeclareInKernel"]

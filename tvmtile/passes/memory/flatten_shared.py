@@ -8,7 +8,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, retyped
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import has_plain_rows, neighbours, span
@@ -16,7 +17,7 @@ from tvmtile.layout.shared import has_plain_rows, neighbours, span
 __all__ = ["FlattenShared"]
 
 
-@prim_func_pass("FlattenShared")
+@prim_func_pass("FlattenShared", requires=(Property.ORDERED,), establishes=(Property.FLAT_TILES,))
 def FlattenShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make tiles with a layout arrays of one axis, and their indices places in memory.
 

@@ -13,9 +13,10 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.ir.extents import take_for_extents
-from tvmtile.ir.kernels import is_kernel, prim_func_pass
+from tvmtile.ir.kernels import is_kernel
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
@@ -27,7 +28,9 @@ from tvmtile.tileop.safe_value import SafeValue
 __all__ = ["GuardGlobalAccess"]
 
 
-@prim_func_pass("GuardGlobalAccess")
+@prim_func_pass(
+    "GuardGlobalAccess", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.IN_BOUNDS,)
+)
 def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make every access that may lie outside a tensor in global memory safe.
 

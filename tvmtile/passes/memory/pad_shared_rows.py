@@ -7,7 +7,8 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile.analysis.shared_tiles import SharedTiles
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.passes.memory.shared_sizes import allocated_bytes
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -19,7 +20,9 @@ _PADDING = 16
 """Bytes, as MLX pads (mlx/backend/metal/kernels/steel/gemm/gemm.h, `tgp_padding_a`)."""
 
 
-@prim_func_pass("PadSharedRows")
+@prim_func_pass(
+    "PadSharedRows", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
+)
 def PadSharedRows(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make the rows of shared tiles that a matrix unit reads 16 bytes longer, where a block has room.
 

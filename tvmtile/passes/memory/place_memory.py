@@ -10,7 +10,8 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, retyped, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_sizes import allocated_bytes
@@ -20,7 +21,9 @@ from tvmtile.target import GpuCapability, gpu
 __all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnCuda", "PlaceMemoryOnGpu"]
 
 
-@prim_func_pass("PlaceMemoryOnCpu")
+@prim_func_pass(
+    "PlaceMemoryOnCpu", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.HOST_MEMORY,)
+)
 def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Give tiles the host's scope, and assume no more of a tensor's alignment than its dtype demands.
 
@@ -72,7 +75,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
-@prim_func_pass("PlaceMemoryOnGpu")
+@prim_func_pass("PlaceMemoryOnGpu", requires=(Property.NO_FRAGMENTS,))
 def PlaceMemoryOnGpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Place shared tiles in memory of a block whose size is fixed when a kernel is compiled.
 
@@ -139,7 +142,7 @@ _STATIC_LIMIT = 48 * 1024
 """Bytes of shared memory that a CUDA kernel may declare; more is asked for when it is launched."""
 
 
-@prim_func_pass("PlaceMemoryOnCuda")
+@prim_func_pass("PlaceMemoryOnCuda", requires=(Property.FLAT_TILES,))
 def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Place shared tiles in memory that a kernel declares, or, if they need more than 48 KB, asks for.
 

@@ -11,8 +11,9 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import OutOfSharedMemory
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.operands import describe
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
@@ -23,7 +24,11 @@ from tvmtile.target import GpuCapability, gpu
 __all__ = ["PlanSharedMemory"]
 
 
-@prim_func_pass("PlanSharedMemory")
+@prim_func_pass(
+    "PlanSharedMemory",
+    requires=(Property.NO_FRAGMENTS,),
+    establishes=(Property.SHARED_MEMORY_FITS,),
+)
 def PlanSharedMemory(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Let tiles share memory where a block would otherwise need more than the target has.
 

@@ -8,7 +8,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import Access
-from tvmtile.ir.kernels import Launch, flattened, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import Launch, flattened, with_kernels
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq, with_children
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_sizes import allocated_bytes
@@ -20,7 +21,7 @@ from tvmtile.target import gpu
 __all__ = ["SinkSharedAllocations"]
 
 
-@prim_func_pass("SinkSharedAllocations")
+@prim_func_pass("SinkSharedAllocations", requires=(Property.PIPELINED,))
 def SinkSharedAllocations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Allocate shared tiles in the loops that use them, where a block has no memory for all at once.
 

@@ -13,15 +13,18 @@ from tvm.tirx.layout import Layout
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.shared_tiles import SharedTiles
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.layout.shared import SWIZZLES, layout_of_places, swizzled
 
 __all__ = ["SwizzleShared"]
 
 
-@prim_func_pass("SwizzleShared")
+@prim_func_pass(
+    "SwizzleShared", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
+)
 def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Give the types of shared tiles a layout, a `tvm.tirx.layout.ComposeLayout` or `TileLayout`.
 

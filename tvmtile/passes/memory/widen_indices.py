@@ -7,7 +7,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.ir.index_width import is_large, widened
-from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
 
 __all__ = ["WidenIndices"]

@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import is_extern_call
 
 __all__ = ["CallImportedFunctions", "imported_sources"]

@@ -6,14 +6,15 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmtile.ir.kernels import leaves_loop, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, substitute
 
 __all__ = ["InlineSingleTripLoops"]
 
 
-@prim_func_pass("InlineSingleTripLoops")
+@prim_func_pass("InlineSingleTripLoops", requires=(Property.NO_PARALLEL,))
 def InlineSingleTripLoops(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Replace serial loops of one iteration by their body.
 

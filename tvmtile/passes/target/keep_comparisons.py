@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["KeepComparisons"]
 

@@ -8,7 +8,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.codegen.cuda import ASSERT_FAIL, function_call
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 
 __all__ = ["LowerAssertionsOnCuda"]

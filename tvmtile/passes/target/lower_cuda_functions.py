@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.errors import NoLowering, SourceLocation
-from tvmtile.ir.kernels import prim_func_pass
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import is_extern_call
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.target.call_imported_functions import imported_sources

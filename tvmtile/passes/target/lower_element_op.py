@@ -7,8 +7,9 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile.ir.kernels import importing_llvm, is_kernel, prim_func_pass
+from tvmtile.ir.kernels import importing_llvm, is_kernel
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, with_children
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -17,7 +18,9 @@ from tvmtile.tileop.registry import LoweringContext, lower
 __all__ = ["LowerElementOp"]
 
 
-@prim_func_pass("LowerElementOp")
+@prim_func_pass(
+    "LowerElementOp", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.NO_OPERATORS,)
+)
 def LowerElementOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Replace each element operator by the implementation that fits the function's target best.
 

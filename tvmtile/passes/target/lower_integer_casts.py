@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, reads_no_memory
 
 __all__ = ["LowerIntegerCastsOnCuda"]

@@ -14,8 +14,8 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import describe
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
 from tvmtile.ir.spans import location_of
 
@@ -28,7 +28,7 @@ _MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of", _BYTE
 _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
-@prim_func_pass("LowerNarrowFloatsOnCpu")
+@prim_func_pass("LowerNarrowFloatsOnCpu", requires=(Property.HOST_MEMORY,))
 def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Keep values of narrow floats as their bits, and compute with them in float32.
 

@@ -9,7 +9,8 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
-from tvmtile.ir.kernels import is_barrier, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import is_barrier, with_kernels
+from tvmtile.ir.passes import Property, prim_func_pass
 
 __all__ = ["LowerWaitsOnCuda"]
 
@@ -20,7 +21,7 @@ _BARRIERS = {"warp": T.cuda.warp_sync, "grid": T.cuda.grid_sync}
 """Those for other threads than the ones of a block, for which TVM's generator prints nothing."""
 
 
-@prim_func_pass("LowerWaitsOnCuda")
+@prim_func_pass("LowerWaitsOnCuda", requires=(Property.ORDERED,))
 def LowerWaitsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Write barriers as CUDA has them.
 

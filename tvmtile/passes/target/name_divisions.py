@@ -10,7 +10,8 @@ from tvm import ir, tirx
 from tvmtile.codegen.once import once
 from tvmtile.ir.divisions import is_division, named_divisions, rounded_to_zero
 from tvmtile.ir.extents import take_for_extents
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory, seq
 
 __all__ = ["KeepNames", "NameDivisions"]

@@ -9,14 +9,9 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.uniformity import is_private
-from tvmtile.ir.kernels import (
-    Launch,
-    is_grid_barrier,
-    prim_func_pass,
-    with_kernels,
-    with_launch_body,
-)
+from tvmtile.ir.kernels import Launch, is_grid_barrier, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq, with_children
 from tvmtile.ir.scopes import SHARED_SCOPE
 

@@ -13,9 +13,10 @@ from tvm_ffi import structural_equal
 
 from tvmtile.errors import VerifyError
 from tvmtile.ir.async_copies import commit, late, wait
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     reads_no_memory,
     seq,
@@ -41,7 +42,7 @@ from tvmtile.target import gpu
 __all__ = ["InjectPipeline"]
 
 
-@prim_func_pass("InjectPipeline")
+@prim_func_pass("InjectPipeline", requires=(Property.PLANNED,), establishes=(Property.PIPELINED,))
 def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Carry out the plans of PlanPipeline.
 

@@ -7,13 +7,13 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 
 __all__ = ["Legalize"]
 
 
-@prim_func_pass("Legalize")
+@prim_func_pass("Legalize", establishes=(Property.REGIONS,))
 def Legalize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make every operand of a tile operator an explicit region.
 

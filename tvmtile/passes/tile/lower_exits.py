@@ -16,20 +16,20 @@ from tvmtile.ir.kernels import (
     is_loop_exit,
     is_thread_return,
     leaves_loop,
-    prim_func_pass,
     statements_of,
     with_kernels,
     with_launch_body,
     with_statements,
 )
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq, with_children
 from tvmtile.ir.spans import location_of
 
 __all__ = ["LowerExits"]
 
 
-@prim_func_pass("LowerExits")
+@prim_func_pass("LowerExits", establishes=(Property.EXITS_ARE_BRANCHES,))
 def LowerExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Turn `T.thread_return()`, and exits of loops that may be no loops, into branches.
 

@@ -8,8 +8,9 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import Launch, is_kernel, prim_func_pass
+from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
 from tvmtile.ir.spans import location_of
 from tvmtile.tileop.registry import LoweringContext, lower
@@ -48,7 +49,9 @@ class _Lower(ScopedRewriter):
         return lower(op, context)
 
 
-@prim_func_pass("LowerTileOp")
+@prim_func_pass(
+    "LowerTileOp", requires=(Property.REGIONS,), establishes=(Property.NO_TILE_OPERATORS,)
+)
 def LowerTileOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Replace each tile operator by the implementation that fits the function's target best.
 

@@ -12,7 +12,8 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.errors import InvalidOperand, SourceLocation, warn
 from tvmtile.ir.annotations import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
-from tvmtile.ir.kernels import flattened, prim_func_pass, with_kernels
+from tvmtile.ir.kernels import flattened, with_kernels
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq, with_children
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.checks.check_launch import most_at_once
@@ -35,7 +36,7 @@ MOST_STAGES = "tvmtile.most_stages"
 """Attribute of a function: no pipelined loop has more stages."""
 
 
-@prim_func_pass("PlanPipeline")
+@prim_func_pass("PlanPipeline", requires=(Property.REGIONS,), establishes=(Property.PLANNED,))
 def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Give each statement of a pipelined loop a stage, and a place in the order.
 

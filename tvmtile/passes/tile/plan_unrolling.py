@@ -8,8 +8,9 @@ import tvm_ffi
 from tvm import tirx
 
 from tvmtile.ir.annotations import UNROLL_FACTOR
-from tvmtile.ir.kernels import leaves_loop, prim_func_pass
+from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, substitute, with_children
 
 __all__ = ["PlanUnrolling"]
@@ -17,7 +18,11 @@ __all__ = ["PlanUnrolling"]
 _HINTS = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
 
 
-@prim_func_pass("PlanUnrolling")
+@prim_func_pass(
+    "PlanUnrolling",
+    requires=(Property.EXITS_ARE_BRANCHES,),
+    establishes=(Property.LEFT_LOOPS_ARE_SERIAL,),
+)
 def PlanUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Split loops that say how many iterations to unroll, and keep those that are left as loops.
 

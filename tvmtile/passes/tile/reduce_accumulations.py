@@ -12,8 +12,9 @@ from tvm import DataType, ir, tirx
 from tvmtile.analysis.contributions import contribution
 from tvmtile.analysis.nests import Nest, is_nest
 from tvmtile.ir.combiners import COMBINERS, Combiner
-from tvmtile.ir.kernels import Launch, prim_func_pass, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.operands import as_region, constant, region
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 from tvmtile.tileop.reduce import Reduce
@@ -24,7 +25,7 @@ _FEW = 8
 """Terms of a sum that one thread may as well take, if there are sums for all threads."""
 
 
-@prim_func_pass("ReduceAccumulations")
+@prim_func_pass("ReduceAccumulations", requires=(Property.REGIONS,))
 def ReduceAccumulations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Write `total[i] += x[i, j]` in `T.Parallel(i, j)` as the reduction that it is.
 

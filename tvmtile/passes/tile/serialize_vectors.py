@@ -11,8 +11,8 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, substitute, with_children
 
 __all__ = ["SerializeVectors"]

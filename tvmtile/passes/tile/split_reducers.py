@@ -10,9 +10,9 @@ from tvm import ir, tirx
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS, Combiner
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import as_region, buffer_of, describe
 from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, seq, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 from tvmtile.ir.spans import location_of
@@ -26,7 +26,7 @@ from tvmtile.tileop.reducer import (
 __all__ = ["SplitReducers"]
 
 
-@prim_func_pass("SplitReducers")
+@prim_func_pass("SplitReducers", requires=(Property.REGIONS,))
 def SplitReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make two tiles of a reducer: an array of each thread's totals, and a fragment for the results.
 

@@ -9,9 +9,9 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.kernels import prim_func_pass
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.ir.spans import location_of
@@ -19,7 +19,7 @@ from tvmtile.ir.spans import location_of
 __all__ = ["StageOverlaps"]
 
 
-@prim_func_pass("StageOverlaps")
+@prim_func_pass("StageOverlaps", requires=(Property.REGIONS,))
 def StageOverlaps(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Copy by way of a tile where source and target may have elements in common.
 

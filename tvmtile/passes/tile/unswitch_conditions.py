@@ -10,7 +10,8 @@ from tvm.sym import Analyzer
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.analysis.nests import is_nest
-from tvmtile.ir.kernels import prim_func_pass, with_kernels
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
@@ -21,7 +22,7 @@ from tvmtile.ir.rewriting import (
 __all__ = ["UnswitchConditions"]
 
 
-@prim_func_pass("UnswitchConditions")
+@prim_func_pass("UnswitchConditions", requires=(Property.NO_TILE_OPERATORS,))
 def UnswitchConditions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Decide the conditions in a nest of `T.Parallel` before it, where they hold for all of it.
 

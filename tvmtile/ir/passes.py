@@ -1,0 +1,102 @@
+"""How a rewriting becomes a pass of TVM's, and what passes rely on of those before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.ir.kernels import is_tile_program
+
+__all__ = ["Contract", "Property", "check_order", "contract_of", "prim_func_pass"]
+
+
+class Property(Enum):
+    """What a pass establishes, and what holds from then on to the end of the lowering."""
+
+    REGIONS = "every operand of a tile operator is a region"
+    EXITS_ARE_BRANCHES = (
+        "a thread that returns, or an iteration that ends early, skips by conditions"
+    )
+    LEFT_LOOPS_ARE_SERIAL = "no loop that is left by break or continue is unrolled or vectorised"
+    PLANNED = "pipelined loops say the stage of each of their statements"
+    PIPELINED = "no loop asks for stages; tiles have a copy a stage"
+    SHARED_LAYOUTS = "shared tiles have the layouts that instructions and users ask for"
+    FRAGMENT_LAYOUTS = "every fragment's type says which thread holds which element"
+    NO_TILE_OPERATORS = "tile operators are loops and instructions"
+    IN_BOUNDS = "no access lies outside a tensor"
+    NO_THREADS = "nothing is bound to a thread, and no thread waits for another"
+    NO_PARALLEL = "no elementwise loop waits to be placed"
+    NO_FRAGMENTS = "fragments are arrays of registers"
+    SHARED_MEMORY_FITS = "a block needs no more shared memory than the target has"
+    ORDERED = "threads wait for each other where they exchange elements"
+    FLAT_TILES = "indices of shared tiles are places in memory"
+    NO_OPERATORS = "no operator of tvmtile is left"
+    HOST_MEMORY = "every buffer lies in the host's memory"
+    NO_KERNELS = "no loop is bound to a block"
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What a pass needs to hold before it, and what holds after it."""
+
+    requires: tuple[Property, ...] = ()
+    establishes: tuple[Property, ...] = ()
+
+
+_CONTRACTS: dict[str, Contract] = {}
+
+
+def prim_func_pass(
+    name: str, *, requires: Iterable[Property] = (), establishes: Iterable[Property] = ()
+) -> Callable[[Any], Any]:
+    """Decorate a rewriting `(func, context) -> func` as a pass over the tile programs of a module.
+
+    Parameters
+    ----------
+    name : str
+        What TVM calls it, without the prefix.
+    requires, establishes : iterable of Property
+        What it relies on, and what holds after it.
+    """
+    full = f"tvmtile.{name}"
+    _CONTRACTS[full] = Contract(tuple(requires), tuple(establishes))
+
+    def decorate(function: Any) -> Any:
+        def transform(func: tirx.PrimFunc, mod: ir.IRModule, context: Any) -> tirx.PrimFunc:
+            del mod
+            return function(func, context) if is_tile_program(func) else func
+
+        result = tirx.transform.prim_func_pass(transform, opt_level=0, name=full)
+        result.__doc__ = function.__doc__
+        return result
+
+    return decorate
+
+
+def contract_of(name: str) -> Contract:
+    """The contract of a pass, by the name that TVM has of it; of one that is not ours, no demands."""
+    return _CONTRACTS.get(name, Contract())
+
+
+def check_order(passes: Iterable[Any]) -> None:
+    """Make sure that each pass comes after those that establish what it requires.
+
+    Raises
+    ------
+    ValueError
+        If one does not; it is a mistake in the order, not in a kernel.
+    """
+    holds: set[Property] = set()
+    for step in passes:
+        contract = contract_of(step.info.name)
+        for needed in contract.requires:
+            if needed not in holds:
+                raise ValueError(
+                    f"{step.info.name} requires {needed.name} ({needed.value}), which no pass before "
+                    "it establishes"
+                )
+        holds.update(contract.establishes)
