@@ -27,6 +27,8 @@ class Kernel:
         Integers that all threads agree on: block indices, loop variables.
     scalars : list of Leaf
         Numbers that all threads agree on.
+    stores : dict of tuple of str to list of Tensor
+        What tiles of the same roles were stored to.
     trips : int
         How often the statement at hand runs.
     """
@@ -36,6 +38,8 @@ class Kernel:
         self.axes: dict[str, Axis] = {}
         self.tiles: list[Tile] = []
         self.allocations: list[str] = []
+        self.variables: list[str] = []
+        self.stores: dict[tuple[str, ...], list[Tensor]] = {}
         self.indices: list[str] = ["bx", "by"]
         self.scalars: list[Leaf] = []
         self.trips = 1
@@ -78,12 +82,25 @@ class Kernel:
             return self.rng.choice(known)
         return self.module.tensor(dims, self.rng.choice(_DTYPES), "read")
 
-    def place(self, roles: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
-        """Extents of a tensor in which each block has a tile of its own, and the tile's origin."""
+    def place(
+        self, roles: tuple[str, ...], dtypes: list[str], bound: float
+    ) -> tuple[Tensor, list[str]]:
+        """A tensor in which each block has a tile of its own, and the tile's origin.
+
+        It is a new one, or one that tiles like this were stored to before: the last store counts.
+        """
         missing = [a for a in (self.axes["n"], self.axes["m"]) if a.role not in roles]
         own = [self.axes[role] for role in roles]
+        origins = [a.index for a in missing] + [a.origin for a in own]
+        known = [t for t in self.stores.get(roles, []) if t.dtype in dtypes]
+        if known and self.rng.random() < 0.15:
+            tensor = self.rng.choice(known)
+            tensor.bound = max(tensor.bound, bound)
+            return tensor, origins
         dims = tuple([str(a.blocks) for a in missing] + [a.size for a in own])
-        return dims, [a.index for a in missing] + [a.origin for a in own]
+        tensor = self.module.tensor(dims, self.rng.choice(dtypes), "written", bound)
+        self.stores.setdefault(roles, []).append(tensor)
+        return tensor, origins
 
 
 class Collectives(Kernel):
@@ -180,14 +197,9 @@ class Collectives(Kernel):
             self.load()
 
     def stored(self, tile: Tile) -> None:
-        """Copy a tile to the block's own place in a tensor.
-
-        It is a new one: GPUs leave the order of a block's stores to one element of a tensor open.
-        """
-        dims, origins = self.place(tile.roles)
+        """Copy a tile to the block's own place in a tensor."""
         wider = [d for d in ("float32", "float16", "int32") if _fits(tile, d)]
-        dtype = self.rng.choice([tile.dtype, tile.dtype, *wider])
-        tensor = self.module.tensor(dims, dtype, "written", tile.bound)
+        tensor, origins = self.place(tile.roles, [tile.dtype, tile.dtype, *wider], tile.bound)
         self.text.add(f"T.copy({self._inside(tile)}, {tensor.name}[{', '.join(origins)}])")
 
     def store_all(self) -> None:

@@ -203,15 +203,22 @@ class Interpreter(Expressions):
             buffer.lane_owners = None
 
     def _persistent(self, node: ast.For, call: ast.Call) -> None:
-        """Tiles are visited in an order, and by blocks, that are the compiler's."""
+        """Tiles are visited in an order, and by blocks, that are the compiler's.
+
+        So what one of them leaves in a block's memory is nothing that another one may read.
+        """
         domain, wave, index = call.args
         assert isinstance(domain, ast.List)
         extents = [self.integer(extent) for extent in domain.elts]
         size, mine = self.integer(wave), self.integer(index)
+        own = [b for b in self.names.values() if isinstance(b, Buffer) and b.scope != "global"]
+        before = [(b.data.copy(), b.defined.copy()) for b in own]
         for number, tile in enumerate(itertools.product(*map(range, extents))):
             if number % size == mine:
                 self._block += 1
                 self._iteration(node, [literal(i, "int32") for i in tile])
+                for buffer, (data, defined) in zip(own, before, strict=True):
+                    buffer.defined = defined & (buffer.data == data)
 
     # Assignments and calls -----------------------------------------------------------------------
 

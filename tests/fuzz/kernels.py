@@ -75,12 +75,18 @@ class KernelMaker(Collectives, Nests):
         return Axis("x", extent, str(extent), 1, "")
 
     def _body(self, loop: str) -> None:
-        """Statements, then stores of all that was computed, with the allocations before them."""
+        """Statements, then stores of all that was computed, with the allocations before them.
+
+        A variable belongs to an iteration of the loop: in which order they come is the compiler's.
+        """
         start = len(self.text.lines)
         with self.text.block(loop) if loop else nullcontext():
+            first = len(self.text.lines)
             for _ in range(self.rng.randrange((self._size + 1) // 2, self._size + 1)):
                 self.statement()
             self.store_all()
+            indent = "    " * (3 if loop else 2)
+            self.text.lines[first:first] = [indent + line for line in self.variables]
         if len(self.text.lines) == start:
             self.text.add("pass")
         self.text.lines[start:start] = ["        " + line for line in self.allocations]

@@ -90,8 +90,10 @@ class Nests(Kernel):
         """A store under a condition, to elements that hold something or get it otherwise."""
         header, names = self._loop(target)
         terms = self._terms(target, names)
+        # Of an element that holds nothing it must be certain which branch writes it.
+        condition = terms.condition(2) if target.filled else terms.index_condition()
         with self.text.block(header):
-            with self.text.block(f"if {terms.condition(2)}:"):
+            with self.text.block(f"if {condition}:"):
                 self._assign(target, names, terms)
             if not target.filled or self.rng.random() < 0.4:
                 with self.text.block("else:"):
@@ -140,12 +142,12 @@ class Nests(Kernel):
 
     def _to_tensor(self, target: Tile) -> None:
         """Elements of the block's own part of a tensor, written one by one."""
-        dims, origins = self.place(target.roles)
+        dtype = self.rng.choice((*FLOATS, "int32", "int8"))
+        tensor, origins = self.place(target.roles, [dtype], BOUND)
         header, names = self._loop(target)
         terms = self._terms(target, names)
         lead = len(origins) - len(names)
         where = origins[:lead] + [f"{o} + {n}" for o, n in zip(origins[lead:], names, strict=True)]
-        tensor = self.module.tensor(dims, self.rng.choice((*FLOATS, "int32", "int8")), "written")
         with self.text.block(header):
             value = terms.stored(tensor.dtype, self._depth_of(), BOUND)
             self.text.add(f"{tensor.name}[{', '.join(where)}] = {value}")
@@ -244,7 +246,7 @@ class Nests(Kernel):
             self.scalars.append(Leaf(name, dtype, BOUND))
             return
         name = self.module.name("n")
-        self.allocations.append(f'{name} = T.alloc_var("int32", init={self.rng.randrange(4)})')
+        self.variables.append(f'{name} = T.alloc_var("int32", init={self.rng.randrange(4)})')
         loop = self.module.name("q")
         terms = self.terms([], [*self.indices, loop])
         with self.text.block(f"for {loop} in range({self.rng.choice((1, 2, 4))}):"):

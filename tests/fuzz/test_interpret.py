@@ -123,6 +123,10 @@ for i, j in T.Persistent([3, 2], 2, bx):
         ("A[bx * 4] = T.cast(A[0], 'int32') + T.int64(1)", "int32 meets int64"),
         ("A[bx + T.cast(A[1] / 3.0 * 3.0, 'int32')] = 1.0", "not exact"),
         ("A[bx] = 2.5 * bx", "2.5 meets int32"),
+        (
+            "n = T.alloc_var('int32', init=0)\nfor i, j in T.Persistent([2, 2], 1, 0):\n    n = n + i",
+            "n is read before it is written",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(body, message):
