@@ -337,10 +337,12 @@ class _PersistentNest(LoopNest):
         rest: Any = 1
         for extent in self._domain[1:]:
             rest = rest * extent
-        group_tiles = self._group * rest
-        first = tirx.floordiv(tile, group_tiles) * self._group
-        rows = tirx.min(self._domain[0] - first, self._group)
-        within = tirx.floormod(tile, group_tiles)
+        first, rows, within = tirx.const(0, "int32"), self._domain[0], tile
+        if (constant(rows) or self._group + 1) > self._group:  # there may be several groups
+            group_tiles = self._group * rest
+            first = tirx.floordiv(tile, group_tiles) * self._group
+            rows = tirx.min(self._domain[0] - first, self._group)
+            within = tirx.floormod(tile, group_tiles)
         coordinates = [first + tirx.floormod(within, rows)]
         remainder = tirx.floordiv(within, rows)
         inner = []
@@ -356,6 +358,8 @@ class _PersistentNest(LoopNest):
 
 def Persistent(domain: Sequence[Any], wave_size: Any, index: Any, group_size: int = 8) -> LoopNest:
     """Let a fixed number of blocks walk over all tiles of a domain, wave by wave.
+
+    Which tiles a block visits, and in which order, is the compiler's choice.
 
     Parameters
     ----------

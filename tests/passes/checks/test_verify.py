@@ -163,6 +163,19 @@ def test_guarded_and_unreachable_accesses_are_right():
     assert violations(program, ["tvmtile.GuardGlobalAccess"]) == []
 
 
+def test_what_stands_under_conditions_that_exclude_each_other_is_right():
+    columns = L.dynamic("columns")
+
+    @L.prim_func
+    def main(A: L.Tensor((320, columns), "float32"), C: L.Tensor((1, 318), "float32")):
+        with L.Kernel(3, threads=32) as block:
+            for by, bx in L.Persistent([20, L.ceildiv(columns, 64)], 3, block):
+                for i in L.Parallel(16):
+                    C[bx, by * 16 + i] = L.if_then_else(by >= 24, 2.0, 1.0)
+
+    tvmtile.compile(main, target="llvm")
+
+
 def test_invariants_are_those_of_passes_of_the_lowering():
     steps = [step for steps in LOWERING.values() for step in steps]
     assert set(INVARIANTS) <= {p for step in steps for p in contract_of(step.info.name).establishes}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import torch
+from tvm import ir
+from tvm.script import tirx as TS
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.passes import GuardGlobalAccess
 
 N, M = 100, 70
 
@@ -54,6 +57,17 @@ def test_loop_over_rows_inside_a_parallel_loop() -> None:
     a = torch.randn(M, N)
     result = tvmtile.compile(column_sums, out_idx=-1)(a)
     torch.testing.assert_close(result, a.double().sum(0).float(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_tile_larger_than_its_tensor_has_one_version() -> None:
+    @TS.prim_func(private=True)
+    def main(A: TS.Buffer((23,), "float32"), n: TS.int32):
+        for bx in TS.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for i in TS.parallel(24):
+                A[n * 24 + i] = TS.float32(0)
+
+    module = GuardGlobalAccess(ir.IRModule({"main": main.with_attr("global_symbol", "main")}))
+    assert module["main"].script().count("T.parallel") == 1
 
 
 def test_condition_of_the_user_is_enough() -> None:

@@ -12,6 +12,8 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile.passes import UnswitchConditions
 
+n = T.dynamic("n")
+
 
 def unswitched(func):
     module = ir.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -37,6 +39,55 @@ def test_a_condition_that_always_holds_is_dropped():
                 A[bx * 32 + i] = TS.float32(1)
 
     tvm.ir.assert_structural_equal(unswitched(before), after.with_attr("global_symbol", "main"))
+
+
+def test_what_is_never_reached_is_dropped():
+    @TS.prim_func(private=True)
+    def before(A: TS.Buffer((128,), "float32")):
+        for bx in TS.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            if bx >= 4:
+                A[bx * 32] = TS.float32(1)
+            for i in TS.parallel(32):
+                A[bx * 32 + i] = TS.if_then_else(i >= 40, A[bx * 32 + i + 100], TS.float32(2))
+                if i < 32:
+                    A[bx * 32 + i] = TS.float32(3)
+                else:
+                    A[bx * 32 + i + 100] = TS.float32(4)
+
+    @TS.prim_func(private=True)
+    def after(A: TS.Buffer((128,), "float32")):
+        for bx in TS.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            TS.evaluate(0)
+            for i in TS.parallel(32):
+                A[bx * 32 + i] = TS.float32(2)
+                A[bx * 32 + i] = TS.float32(3)
+
+    tvm.ir.assert_structural_equal(unswitched(before), after.with_attr("global_symbol", "main"))
+
+
+def test_a_condition_with_an_effect_stays():
+    @TS.prim_func(private=True)
+    def main(A: TS.Buffer((8,), "int32")):
+        for bx in TS.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            if TS.tile.atomic(A[0], bx) >= -2147483648:
+                A[1] = 1
+
+    assert_unchanged(main)
+
+
+def test_branches_that_no_block_takes_are_lowered():
+    """A guard is dropped under a condition that can't hold, and later nothing shows that it can't."""
+
+    @T.prim_func
+    def main(A: T.Tensor((23, 24), "float32"), B: T.Tensor((n, 24), "float32")):
+        with T.Kernel(T.ceildiv(n, 8), T.ceildiv(24, 24), threads=32) as (by, bx):
+            s = T.alloc_shared((8, 24), "float32")
+            T.clear(s)
+            if bx >= 2:
+                T.copy(A[0, bx * 24], s)
+            T.copy(s, B[by * 8, bx * 24])
+
+    tvmtile.compile(main, target="llvm")
 
 
 def test_a_choice_of_values_is_decided_too_and_its_name_is_true():

@@ -404,8 +404,13 @@ class _Bounds(ScopedRewriter):
         extent = buffer.ty.shape[axis]
         if buffer in self._ignored:
             return
-        if self.analyzer.can_prove(tirx.any(first < 0, last >= extent)):
+        if self._is_proven(-1 - first) or self._is_proven(last - extent):
             self._problems.append(f"{describe(operand)} lies outside {describe(buffer)}")
+
+    def _is_proven(self, excess: Any) -> bool:
+        """Tell whether an index is outside; under conditions that exclude each other, nothing is."""
+        may_be = self.analyzer.const_int_bound(excess).max_value >= 0
+        return may_be and self.analyzer.can_prove(excess >= 0)
 
 
 # Walks -------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,7 +131,7 @@ class _Guard(ScopedRewriter):
         bounds = _NestBounds(self._tensors, self.analyzer)
         conditions = bounds.of(loop)
         guarded = self._visit_nest(loop)
-        if not conditions:
+        if not conditions or self._exclude_each_other(conditions):
             return guarded
         inside = tirx.all(*conditions)
         with self.assuming(inside):
@@ -138,6 +139,15 @@ class _Guard(ScopedRewriter):
             plain = self._visit_nest(loop)
             self._inside = []
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
+
+    def _exclude_each_other(self, conditions: list[Any]) -> bool:
+        """Tell whether conditions are known not to hold together: a tile is larger than its tensor."""
+        with ExitStack() as stack:
+            for condition in conditions:
+                if self.analyzer.can_prove(tirx.Not(condition)):
+                    return True
+                stack.enter_context(self.assuming(condition))
+        return False
 
     def _visit_body(self, loop: tirx.For) -> Any:
         outer = self._is_innermost

@@ -15,7 +15,9 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
+    is_if_then_else,
     reads_no_memory,
+    seq,
     with_fresh_variables,
 )
 
@@ -29,7 +31,8 @@ def UnswitchConditions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     A user's own bounds check, `if y < M and x < N`, holds for all iterations of all tiles but the last
     ones. Inside the nest it keeps accesses from moving as vectors. Comparisons of integers are compared
     by their ranges over the nest: one that always holds is dropped; for those that hold if something
-    outside of the nest does, there are two versions of the nest.
+    outside of the nest does, there are two versions of the nest. A branch that is never taken is
+    dropped, in a nest or outside: what is proven under a condition that can't hold is worth nothing.
 
     Before
     ------
@@ -58,7 +61,37 @@ def UnswitchConditions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return with_kernels(func, lambda kernel: _Unswitch().rewrite(kernel))
+    return with_kernels(func, lambda kernel: _Unswitch().rewrite(_DropUnreached().rewrite(kernel)))
+
+
+class _DropUnreached(ScopedRewriter):
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        cases = (branch.then_case, branch.else_case)
+        taken = self._taken(branch.condition, *cases)
+        if len(taken) == len(cases):
+            return super().visit_if(branch)
+        return seq([]) if taken[0] is None else self.mutate(taken[0])
+
+    def visit_call(self, node: ir.Call) -> Any:
+        if not is_if_then_else(node):
+            return self.descend(node)
+        condition, *values = node.args
+        taken = self._taken(condition, *values)
+        if len(taken) == 1:
+            return self.mutate(taken[0])
+        condition = self.mutate(condition)
+        with self.assuming(condition):
+            value = self.mutate(values[0])
+        with self.assuming(tirx.Not(condition)):
+            otherwise = self.mutate(values[1])
+        return tirx.if_then_else(condition, value, otherwise, node.span)
+
+    def _taken(self, condition: Any, then: Any, otherwise: Any) -> list[Any]:
+        """Of what a condition decides between, what may come of it."""
+        if not reads_no_memory(condition):
+            return [then, otherwise]
+        cases = ((then, tirx.Not(condition)), (otherwise, condition))
+        return [case for case, unless in cases if not self.analyzer.can_prove(unless)]
 
 
 class _Unswitch(ScopedRewriter):
@@ -104,7 +137,7 @@ class _NestConditions(NestRanges):
         return super().visit_if(branch)
 
     def visit_call(self, node: ir.Call) -> Any:
-        if _is_choice(node):
+        if is_if_then_else(node):
             self._note(node.args[0])
         return self.descend(node)
 
@@ -141,10 +174,6 @@ def _compares_integers(condition: Any) -> bool:
     return is_order and str(condition.a.ty.dtype).startswith("int") and reads_no_memory(condition)
 
 
-def _is_choice(node: ir.Call) -> bool:
-    return isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else"
-
-
 def _is_bool(value: Any) -> bool:
     return ir.is_prim_expr(value) and str(value.ty.dtype) == "bool"
 
@@ -173,7 +202,7 @@ class _Assume(ScopedRewriter):
         return self.descend(_with_condition(branch, tirx.all(*rest)))
 
     def visit_call(self, node: ir.Call) -> Any:
-        if not _is_choice(node):
+        if not is_if_then_else(node):
             return self.descend(node)
         condition, value, otherwise = node.args
         rest = self._rest(condition)
