@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -186,11 +187,14 @@ class CpuCapability:
         How many of them there are.
     truncates_masked : bool
         LLVM has an instruction that truncates elements and stores those of a mask.
+    dots : tuple of str
+        Its dot products of narrow elements, names of `tvmtile.codegen.llvm_dots`.
     """
 
     vector_bits: int
     vector_registers: int
     truncates_masked: bool = False
+    dots: tuple[str, ...] = ()
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in a vector register."""
@@ -205,13 +209,21 @@ _CPU_BY_FEATURE = (
     ("sse2", CpuCapability(128, 16)),
     ("neon", CpuCapability(128, 32)),
 )
+_CPU_DOTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "avx512f": {"avx512bf16": ("vdpbf16ps",), "avx512vnni": ("vpdpbusd",)},
+    "avx": {"avxvnni": ("vpdpbusd",)},
+    "neon": {"bf16": ("bfdot",), "dotprod": ("sdot", "udot"), "i8mm": ("usdot",)},
+}
+"""By the feature of the vectors, the features with dot products."""
 
 
 def cpu(target: Target) -> CpuCapability:
     """The vector registers of a target of kind `llvm`."""
     for feature, capability in _CPU_BY_FEATURE:
         if codegen.target_has_features(feature, target):
-            return capability
+            own = _CPU_DOTS.get(feature, {}).items()
+            dots = (names for name, names in own if codegen.target_has_features(name, target))
+            return replace(capability, dots=tuple(itertools.chain(*dots)))
     return CpuCapability(128, 16)  # LLVM splits 128-bit vectors where there are none
 
 

@@ -13,11 +13,11 @@ from tvm import tirx
 from tvmtile.target import CpuCapability, cpu, host_target
 from tvmtile.tileop.gemm.microkernel import (
     GemmTile,
-    Matrix,
     column_panels,
     emit_gemm,
     register_block,
 )
+from tvmtile.tileop.gemm.packing import Matrix
 
 FLOAT_MIXES = [
     (a, b, c)

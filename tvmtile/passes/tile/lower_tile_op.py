@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import Launch, is_kernel
+from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
@@ -33,6 +33,7 @@ class _Lower(ScopedRewriter):
         super().__init__()
         self._target = target
         self._launch: Launch | None = None
+        self.imports: list[str] = []
 
     def visit_for(self, loop: tirx.For) -> Any:
         if is_kernel(loop):
@@ -44,7 +45,11 @@ class _Lower(ScopedRewriter):
         if op is None or not op.is_tile:
             return self.descend(node)
         context = LoweringContext(
-            self._target, self.analyzer, location_of(node.value), launch=self._launch
+            self._target,
+            self.analyzer,
+            location_of(node.value),
+            self.imports,
+            launch=self._launch,
         )
         return lower(op, context)
 
@@ -85,4 +90,6 @@ def LowerTileOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return func.with_body(_Lower(target_of(func)).rewrite(func.body))
+    lowerer = _Lower(target_of(func))
+    body = lowerer.rewrite(func.body)
+    return func.with_body(importing_llvm(body, lowerer.imports))

@@ -80,6 +80,7 @@ def gemm(
     Every product is exact or rounded to the accumulator's dtype; the order of the sum is the
     compiler's. A float16 accumulator is summed in float32 within one call and rounded at its end on
     the CPU, and rounded after each instruction, of 8 or 16 products, by matrix units that keep it so.
+    Dot products of a CPU (AVX512-BF16) take subnormal bfloat16 numbers and sums for zero.
     """
     ignore_schedule("T.gemm", k_pack, wg_wait, mbar, annotations)
     A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))

@@ -12,17 +12,37 @@ from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.target import cpu
 from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.microkernel import GemmTile, Matrix, emit_gemm
+from tvmtile.tileop.gemm.dots import DotProducts, choose
+from tvmtile.tileop.gemm.microkernel import GemmTile, emit_gemm
+from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["gemm_loops", "gemm_microkernel"]
+__all__ = ["gemm_dots", "gemm_loops", "gemm_microkernel"]
 
-_VECTOR_DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32")
+_VECTOR_DTYPES = (
+    *("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+)
+
+
+@lowering(Gemm, target="llvm", variant="dots", priority=20)
+def gemm_dots(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Register blocks of vectors, by instructions that sum products of narrow elements."""
+    tile, machine = _tile(op, context), cpu(context.target)
+    choice = choose(tile, machine.dots)
+    if choice is None:
+        raise Decline(f"no dot product of {tile.a.dtype} and {tile.b.dtype} into {tile.c.dtype}")
+    return emit_gemm(tile, machine, DotProducts(tile, choice, machine.lanes(32), context.imports))
 
 
 @lowering(Gemm, target="llvm", variant="microkernel", priority=10)
 def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Register blocks of vectors, over operands packed where they have to be."""
+    return emit_gemm(_tile(op, context), cpu(context.target))
+
+
+def _tile(op: Gemm, context: LoweringContext) -> GemmTile:
+    """What the micro-kernel computes, where it can."""
     extents = [constant(extent) for extent in (op.m, op.n, op.k)]
     m, n, k = extents
     if m is None or n is None or k is None:
@@ -33,8 +53,7 @@ def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         if not _inside(operand, context):
             raise Decline(f"{describe(operand)} may reach outside its tensor")
     a, b, c = (_matrix(operand) for operand in (op.A, op.B, op.C))
-    tile = GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
-    return emit_gemm(tile, cpu(context.target))
+    return GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
 
 
 def _matrix(operand: ir.TensorRegion) -> Matrix:
