@@ -40,3 +40,20 @@ def test_a_function_of_a_name_may_be_used_often():
     z = (y - wide).exp2()
     expected = torch.where(z > 1, z * y, z.exp() + y)
     torch.testing.assert_close(result.double(), expected, rtol=5e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["Parallel", "vectorized"])
+@pytest.mark.parametrize("dtype", ["int32", "int8"])
+def test_a_function_rounded_to_an_integer(dtype, kind):
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float32"), B: T.Tensor((8,), dtype), C: T.Tensor((8,), dtype)):
+        with T.Kernel(1) as _:
+            for i in getattr(T, kind)(8):
+                B[i] = T.cast(T.exp(A[i]), dtype)
+                C[i] = T.cast(T.cast(A[i], "float8_e4m3fn", round="rz"), dtype)
+
+    a = torch.linspace(-2, 3, 8)
+    b, c = (torch.zeros(8, dtype=getattr(torch, dtype)) for _ in "bc")
+    tvmtile.compile(main)(a, b, c)
+    assert torch.equal(b, a.exp().to(b.dtype))
+    assert torch.equal(c, a.to(b.dtype))

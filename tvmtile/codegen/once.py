@@ -25,5 +25,6 @@ def once(value: Any) -> ir.Call:
 
 register_op(_NAME, "A value that is computed where it is bound.")
 register_op_attr(_NAME, "TCallEffectKind", READS)
+register_op_attr(_NAME, "TVectorizable", True)
 register_op_attr(_NAME, "TScriptPrinterName", "tile.once")
 tirx.register_intrin_lowering(_NAME, target="default", f=lambda call: call.args[0])

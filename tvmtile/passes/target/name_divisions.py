@@ -74,6 +74,7 @@ def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     That is a division by what is no constant, a choice between two values, and a value that holds names
     (`T.Let`): where copies of it stand, TVM's analyzer fails if it knows more of a name in one of them.
+    So it does where an integer is made of a value that holds integers with names, as of `exp` on CPUs.
 
     Before
     ------
@@ -108,6 +109,14 @@ def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 class _Keep(ScopedRewriter):
+    def others(self) -> list[tuple[Any, Any]]:
+        return [(tirx.Let, self.visit_let)]
+
+    def visit_let(self, let: tirx.Let) -> Any:
+        value, body = self.mutate(let.value), self.mutate(let.body)
+        kept = once(value) if "int" in str(value.ty.dtype) else value
+        return tirx.Let(let.var, kept, body, let.span)
+
     def visit_bind(self, bind: tirx.Bind) -> Any:
         if _holds_names(bind.value) and reads_no_memory(bind.value):
             return tirx.Bind(bind.var, once(bind.value), bind.span)
