@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.kernels import is_kernel
 from tvmtile.ir.operands import buffer_of, origin_of
@@ -66,7 +67,7 @@ def accesses_of(stmt: tirx.Stmt) -> list[Access]:
 class _Accesses:
     def __init__(self) -> None:
         self._found: list[Access] = []
-        self._roots: dict[ir.Var, ir.Var] = {}
+        self._aliases = Aliases()
         self._loops: list[tirx.For] = []
         self._location: SourceLocation | None = None
 
@@ -86,9 +87,14 @@ class _Accesses:
     def _note(
         self, buffer: ir.Var, *, reads: bool, writes: bool, operator: Any = None, indices: Any = ()
     ) -> None:
-        root = self._roots.get(buffer, buffer)
         access = Access(
-            root, reads, writes, operator, tuple(indices), tuple(self._loops), self._location
+            self._aliases.root(buffer),
+            reads,
+            writes,
+            operator,
+            tuple(indices),
+            tuple(self._loops),
+            self._location,
         )
         self._found.append(access)
 
@@ -100,11 +106,7 @@ class _Accesses:
 
     def _view(self, declaration: tirx.DeclBuffer, mutator: Any) -> Any:
         del mutator
-        variables: list[ir.Var] = []
-        tvm_ffi.structural_walk(declaration.data, (ir.Var, variables.append))
-        source = next((var for var in variables if is_buffer_var(var)), None)
-        if source is not None:
-            self._roots[declaration.buffer] = self._roots.get(source, source)
+        self._aliases.add(declaration)
         return declaration
 
     def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, walk
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.conflicts.expressions import constant
 from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.errors import SourceLocation
@@ -118,29 +119,15 @@ class Effects:
     """
 
     def __init__(self, body: tirx.Stmt) -> None:
-        self._roots: dict[ir.Var, ir.Var] = {}
+        self._aliases = Aliases(body)
         self._objects: dict[ir.Var, ir.Var] = {}
-        self._shifted: set[ir.Var] = set()
         self._bound: Counter[ir.Var] = Counter()
         self._values: dict[ir.Var, Any] = {}
         self._alike: dict[Any, Access] = {}
-        tvm_ffi.structural_walk(
-            body,
-            [(tirx.DeclBuffer, self._note_view), (tirx.Bind, self._note_value)],
-            order="pre",
-        )
+        walk(body, (tirx.Bind, self._note_value), order="pre")
         uses = uses_in(body)
         self.written = {use.buffer for use in uses if use.writes}
         self.device_memory = self._device_memory(uses)
-
-    def _note_view(self, view: tirx.DeclBuffer) -> None:
-        def note(var: ir.Var) -> None:
-            if is_buffer_var(var):
-                self._roots[view.buffer] = self.root(var)
-                if var in self._shifted or not _is_start_of(view.data, var):
-                    self._shifted.add(view.buffer)
-
-        tvm_ffi.structural_walk(view.data, (ir.Var, note))
 
     def _note_value(self, bind: tirx.Bind) -> None:
         if bind.var in self._bound:  # in two places, with values that may differ
@@ -171,7 +158,7 @@ class Effects:
 
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer that a view looks at: always the same object."""
-        root = self._roots.get(buffer, buffer)
+        root = self._aliases.root(buffer)
         return self._objects.setdefault(root, root)
 
     def loop(self, node: tirx.For | tirx.While, is_uniform: bool) -> Loop:
@@ -203,7 +190,7 @@ class Effects:
         conditions: tuple[Any, ...],
         location: SourceLocation | None,
     ) -> Access:
-        indices = None if use.buffer in self._shifted else use.indices
+        indices = None if self._aliases.is_shifted(use.buffer) else use.indices
         access = Access(
             buffer=use.buffer,
             indices=None if indices is None else tuple(map(self._resolved, indices)),
@@ -238,10 +225,3 @@ class Effects:
     def _resolved(self, expression: Any) -> Any:
         """An expression with bound names replaced by their values, where these never change."""
         return substitute(expression, self._values)
-
-
-def _is_start_of(data: Any, buffer: ir.Var) -> bool:
-    """Tell whether a pointer is that of a buffer itself."""
-    if isinstance(data, ir.Call) and isinstance(data.op, ir.Op):
-        return data.op.name == "tirx.buffer_data" and data.args[0].same_as(buffer)
-    return bool(data.same_as(buffer))

@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import OPAQUE, is_buffer_var
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import is_loop_exit, statements_of
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
@@ -51,11 +52,15 @@ class ThreadVariance:
         What a block does.
     threads : iterable of Var
         The indices of a thread.
+
+    Attributes
+    ----------
+    root : callable
+        Gives the array that a view looks at.
     """
 
     def __init__(self, body: tirx.Stmt, threads: Iterable[ir.Var]) -> None:
-        self._roots: dict[ir.Var, ir.Var] = {}
-        tvm_ffi.structural_walk(body, (tirx.DeclBuffer, self._note_view))
+        self.root = Aliases(body).root
         self._variant: set[ir.Var] = set(threads)
         self._variables: dict[Any, tuple[ir.Var, ...]] = {}
         self._effects: dict[Any, bool] = {}
@@ -65,19 +70,6 @@ class ThreadVariance:
         while known != len(self._variant):
             known = len(self._variant)
             self._visit(body, False)
-
-    def _note_view(self, view: tirx.DeclBuffer) -> None:
-        def note(var: ir.Var) -> None:
-            if is_buffer_var(var):
-                self._roots[view.buffer] = var
-
-        tvm_ffi.structural_walk(view.data, (ir.Var, note))
-
-    def root(self, buffer: ir.Var) -> ir.Var:
-        """The array that a view looks at."""
-        while buffer in self._roots:
-            buffer = self._roots[buffer]
-        return buffer
 
     def depends(self, node: Any) -> bool:
         """Tell whether a statement or an expression uses something that differs."""

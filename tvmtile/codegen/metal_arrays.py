@@ -8,13 +8,14 @@ keeps the array one of elements.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.device import device_pass
 
 __all__ = ["KeepElements"]
@@ -25,12 +26,12 @@ def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Hide such strides in kernels for Metal."""
     if kind != "metal":
         return func
-    roots = _roots(func.body)
-    lanes = _vector_lanes(func.body, roots)
+    root = Aliases(func.body).root
+    lanes = _vector_lanes(func.body, root)
     analyzer = Analyzer()
 
     def read(load: ir.TensorLoad) -> Any:
-        width = lanes.get(roots.get(load.source, load.source))
+        width = lanes.get(root(load.source))
         last = load.indices[-1]
         if width is None or isinstance(last, tirx.Ramp):
             return load
@@ -43,28 +44,14 @@ def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (ir.TensorLoad, read)))
 
 
-def _roots(body: tirx.Stmt) -> dict[ir.Var, ir.Var]:
-    """The array that each view looks at."""
-    roots: dict[ir.Var, ir.Var] = {}
-
-    def note(view: tirx.DeclBuffer) -> None:
-        found: list[ir.Var] = []
-        tvm_ffi.structural_walk(view.data, (ir.Var, found.append))
-        for var in filter(is_buffer_var, found):
-            roots[view.buffer] = roots.get(var, var)
-
-    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note), order="pre")
-    return roots
-
-
-def _vector_lanes(body: tirx.Stmt, roots: dict[ir.Var, ir.Var]) -> dict[ir.Var, int]:
+def _vector_lanes(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[ir.Var, int]:
     """The widest vectors that each array is accessed as."""
     lanes: dict[ir.Var, int] = {}
 
     def note(buffer: ir.Var, indices: Any) -> None:
         if len(indices) and isinstance(indices[-1], tirx.Ramp):
-            root = roots.get(buffer, buffer)
-            lanes[root] = max(lanes.get(root, 0), int(indices[-1].lanes))
+            array = root(buffer)
+            lanes[array] = max(lanes.get(array, 0), int(indices[-1].lanes))
 
     tvm_ffi.structural_walk(
         body,

@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile.analysis.accesses import values_of_names
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import Elements, Touch, elements_of, sample, touches_in
 from tvmtile.analysis.uniformity import ThreadVariance, is_private
 from tvmtile.errors import DataRace
@@ -58,7 +59,7 @@ class _Nests(ScopedRewriter):
         super().__init__()
         self._fixed: dict[ir.Var, int] = {}
         self._names: dict[ir.Var, Any] = {}
-        self._aliases: set[ir.Var] = set()
+        self._aliased: set[ir.Var] = set()
         self._variance: ThreadVariance | None = None
         self._threads = 0
 
@@ -84,11 +85,7 @@ class _Nests(ScopedRewriter):
         self._names = {name: value for name, value in values.items() if _is_arithmetic(value)}
         for name, value in list(self._names.items()):
             self._names[name] = _expanded(value, self._names)
-        tvm_ffi.structural_walk(launch.body, (tirx.DeclBuffer, self._note_view))
-
-    def _note_view(self, view: tirx.DeclBuffer) -> None:
-        self._aliases.add(view.buffer)
-        tvm_ffi.structural_walk(view.data, (ir.Var, self._aliases.add))
+        self._aliased |= Aliases(launch.body).aliased
 
     def visit_if(self, branch: tirx.IfThenElse) -> Any:
         """Of a branch outside of nests, it is not known which arguments lead to it."""
@@ -106,7 +103,7 @@ class _Nests(ScopedRewriter):
 
         touches = touches_in(body, self._names)
         for buffer in dict.fromkeys(t.buffer for t in touches if t.value is not None):
-            if buffer in self._aliases or buffer in _own_or_ordered(body):
+            if buffer in self._aliased or buffer in _own_or_ordered(body):
                 continue
             own = [touch for touch in touches if touch.buffer.same_as(buffer)]
             if is_private(buffer):

@@ -7,6 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import flattened
@@ -61,22 +62,15 @@ def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    views: set[ir.Var] = set()
-    tvm_ffi.structural_walk(func.body, (tirx.DeclBuffer, lambda view: _note(view, views)))
+    aliased = Aliases(func.body).aliased
 
     def interchange(loop: tirx.For) -> tirx.Stmt:
-        return _distributed(loop, loop.body) if _is_legal(loop, views) else loop
+        return _distributed(loop, loop.body) if _is_legal(loop, aliased) else loop
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, interchange)))
 
 
-def _note(view: tirx.DeclBuffer, views: set[ir.Var]) -> None:
-    """Remember a buffer, and what it looks at, as two names of one memory."""
-    views.add(view.buffer)
-    tvm_ffi.structural_walk(view.data, (ir.Var, views.add))
-
-
-def _is_legal(loop: tirx.For, views: set[ir.Var]) -> bool:
+def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:
     extent = constant(loop.extent)
     if loop.kind != tirx.ForKind.PARALLEL or (extent is not None and extent < _FEWEST):
         return False
@@ -97,7 +91,7 @@ def _is_legal(loop: tirx.For, views: set[ir.Var]) -> bool:
     tvm_ffi.structural_walk(loop.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
     inner: list[ir.Var] = []
     tvm_ffi.structural_walk(loop.body, (tirx.For, lambda inside: inner.append(inside.loop_var)))
-    if stored & views or not all(_is_owned(accesses[b], loop.loop_var, inner) for b in stored):
+    if stored & aliased or not all(_is_owned(accesses[b], loop.loop_var, inner) for b in stored):
         return False
     return all(_is_contiguous(i, loop.loop_var) for found in accesses.values() for i in found)
 

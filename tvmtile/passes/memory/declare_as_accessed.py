@@ -7,7 +7,8 @@ from typing import Any
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import mapped, walk
+from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
@@ -47,27 +48,15 @@ def DeclareAsAccessed(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    roots: dict[ir.Var, ir.Var] = {}
-    accessed: dict[ir.Var, set[str]] = {}
-
-    def allocate(node: tirx.AllocBuffer) -> None:
-        roots[node.buffer] = node.buffer
-        accessed[node.buffer] = set()
-
-    def view(node: tirx.DeclBuffer) -> None:
-        for var in _buffers_in(node.data):
-            if var in roots:
-                roots[node.buffer] = roots[var]
+    aliases = Aliases(func.body)
+    accessed: dict[ir.Var, set[str]] = {each.buffer: set() for each in allocations_in(func.body)}
 
     def access(node: Any) -> None:
         buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
-        if buffer in roots:
-            accessed[roots[buffer]].add(str(buffer.ty.dtype))
+        if aliases.root(buffer) in accessed:
+            accessed[aliases.root(buffer)].add(str(buffer.ty.dtype))
 
-    tvm_ffi.structural_walk(
-        func.body, ((tirx.AllocBuffer, allocate), (tirx.DeclBuffer, view)), order="pre"
-    )
-    tvm_ffi.structural_walk(func.body, ((tirx.BufferStore, ir.TensorLoad), access))
+    walk(func.body, ((tirx.BufferStore, ir.TensorLoad), access))
     new = {root: _redeclared(root, dtypes) for root, dtypes in accessed.items()}
     changed = {root: buffer for root, buffer in new.items() if buffer is not None}
     return func.with_body(_with(changed, func.body)) if changed else func
@@ -83,15 +72,7 @@ def _with(changed: dict[ir.Var, ir.Var], body: tirx.Stmt) -> tirx.Stmt:
                 return tirx.DeclBuffer(node.buffer, data=new, span=node.span)
         return node
 
-    return substitute(tvm_ffi.structural_map(body, (tirx.DeclBuffer, view)), changed)
-
-
-def _buffers_in(data: Any) -> list[ir.Var]:
-    found: list[ir.Var] = []
-    tvm_ffi.structural_walk(
-        data, (ir.Var, lambda var: found.append(var) if is_buffer_var(var) else None)
-    )
-    return found
+    return substitute(mapped(body, (tirx.DeclBuffer, view)), changed)
 
 
 def _redeclared(root: ir.Var, dtypes: set[str]) -> ir.Var | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_var, is_buffer_var
+from tvmtile._tvm import buffer_var, walk
+from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, substitute
@@ -66,27 +66,12 @@ def _with_declarations(kernel: tirx.For) -> tirx.For:
 
 def _accessed_in_two_ways(body: tirx.Stmt) -> list[ir.Var]:
     """The tensors from outside that a body accesses directly, and has views of."""
-    declared: set[ir.Var] = set()
+    aliases = Aliases(body)
+    declared = {*aliases.views, *(each.buffer for each in allocations_in(body))}
     accessed: dict[ir.Var, None] = {}
-    viewed: set[ir.Var] = set()
-
-    def view(node: tirx.DeclBuffer) -> None:
-        declared.add(node.buffer)
-        tvm_ffi.structural_walk(node.data, (ir.Var, viewed.add))
 
     def access(node: Any) -> None:
         accessed[node.buffer if isinstance(node, tirx.BufferStore) else node.source] = None
 
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (tirx.AllocBuffer, lambda node: declared.add(node.buffer)),
-            (tirx.DeclBuffer, view),
-            ((tirx.BufferStore, ir.TensorLoad), access),
-        ],
-    )
-    return [
-        buffer
-        for buffer in accessed
-        if is_buffer_var(buffer) and buffer in viewed and buffer not in declared
-    ]
+    walk(body, ((tirx.BufferStore, ir.TensorLoad), access))
+    return [buffer for buffer in accessed if buffer in aliases.aliased and buffer not in declared]

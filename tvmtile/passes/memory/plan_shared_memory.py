@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import OutOfSharedMemory
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.operands import describe
@@ -156,6 +156,7 @@ class _Lifetimes:
         self.tiles: list[_Tile] = []
         self._capability = capability
         self._by_buffer: dict[ir.Var, _Tile] = {}
+        self._aliases = Aliases()
         self._time = 0
         self._loops: list[int] = []
         self._pending: list[list[_Tile]] = []
@@ -199,16 +200,12 @@ class _Lifetimes:
     def _view(self, node: tirx.DeclBuffer, mutator: Any) -> Any:
         del mutator
 
-        def note(var: ir.Var) -> None:
-            if var in self._by_buffer:
-                self._by_buffer[node.buffer] = self._by_buffer[var]
-
-        tvm_ffi.structural_walk(node.data, (ir.Var, note))
+        self._aliases.add(node)
         return node
 
     def _use(self, var: ir.Var, mutator: Any) -> ir.Var:
         del mutator
-        tile = self._by_buffer.get(var) if is_buffer_var(var) else None
+        tile = self._by_buffer.get(self._aliases.root(var))
         if tile is None:
             return var
         tile.first = self._time if tile.first < 0 else tile.first

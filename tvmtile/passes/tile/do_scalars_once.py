@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.uniformity import is_private
 from tvmtile.ir.kernels import Launch, is_grid_barrier, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
@@ -79,12 +79,8 @@ def DoScalarsOnce(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
     """The names of the tensors that a kernel writes, those of views of them included."""
     written = {access.buffer for access in accesses_of(body) if access.writes}
-
-    def note(view: tirx.DeclBuffer) -> None:
-        if contains(view.data, ir.Var, written.__contains__):
-            written.add(view.buffer)
-
-    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note), order="pre")
+    aliases = Aliases(body)
+    written.update(view for view in aliases.views if aliases.root(view) in written)
     return {buffer for buffer in written if buffer.ty.storage_scope == "global"}
 
 

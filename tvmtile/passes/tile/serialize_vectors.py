@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
@@ -52,34 +53,22 @@ def SerializeVectors(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    aliases = _aliases(func.body)
+    aliased = Aliases(func.body).aliased
 
     def serialize(loop: tirx.For) -> tirx.For:
-        if loop.kind != tirx.ForKind.VECTORIZED or _Iterations(loop, aliases).are_independent():
+        if loop.kind != tirx.ForKind.VECTORIZED or _Iterations(loop, aliased).are_independent():
             return loop
         return with_children(loop, kind=tirx.ForKind.SERIAL)
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, serialize)))
 
 
-def _aliases(body: tirx.Stmt) -> set[ir.Var]:
-    """The buffers whose memory has more than one name."""
-    found: set[ir.Var] = set()
-
-    def note(view: tirx.DeclBuffer) -> None:
-        found.add(view.buffer)
-        tvm_ffi.structural_walk(view.data, (ir.Var, found.add))
-
-    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, note))
-    return found
-
-
 class _Iterations:
     """What the iterations of a loop access."""
 
-    def __init__(self, loop: tirx.For, aliases: set[ir.Var]) -> None:
+    def __init__(self, loop: tirx.For, aliased: set[ir.Var]) -> None:
         self._loop = loop
-        self._aliases = aliases
+        self._aliased = aliased
         self._own: set[ir.Var] = set()
         self._names: dict[ir.Var, Any] = {}
         self._inner: set[ir.Var] = set()
@@ -110,7 +99,7 @@ class _Iterations:
 
     def are_independent(self) -> bool:
         """Tell whether no iteration touches what another one writes."""
-        if self._stored & self._aliases:
+        if self._stored & self._aliased:
             return False
         return all(self._has_own_elements(buffer) for buffer in self._stored - self._own)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.operators import operator_of
@@ -54,27 +53,13 @@ def StageOverlaps(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return func.with_body(_Stage().rewrite(func.body))
+    return func.with_body(_Stage(Aliases(func.body)).rewrite(func.body))
 
 
 class _Stage(ScopedRewriter):
-    def __init__(self) -> None:
+    def __init__(self, aliases: Aliases) -> None:
         super().__init__()
-        self._roots: dict[ir.Var, ir.Var] = {}
-
-    def others(self) -> list[tuple[Any, Any]]:
-        return [(tirx.DeclBuffer, self._view)]
-
-    def _view(self, view: tirx.DeclBuffer) -> tirx.DeclBuffer:
-        def note(var: ir.Var) -> None:
-            if is_buffer_var(var):
-                self._roots[view.buffer] = self._root(var)
-
-        tvm_ffi.structural_walk(view.data, (ir.Var, note))
-        return view
-
-    def _root(self, buffer: ir.Var) -> ir.Var:
-        return self._roots.get(buffer, buffer)
+        self._aliases = aliases
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         op = operator_of(node.value)
@@ -91,7 +76,7 @@ class _Stage(ScopedRewriter):
 
     def _overlap(self, source: ir.TensorRegion, target: ir.TensorRegion) -> bool:
         """Tell whether an element that is read may be another one that is written."""
-        if not self._root(source.source).same_as(self._root(target.source)):
+        if not self._aliases.root(source.source).same_as(self._aliases.root(target.source)):
             return False
         if not source.source.same_as(target.source):
             return True

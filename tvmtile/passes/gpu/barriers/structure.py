@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from collections.abc import Sequence as Statements
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.orders import Collision, Meeting
 from tvmtile.analysis.effects import Access, Effects, Loop, is_threadgroup_memory
@@ -60,13 +60,9 @@ class _Uniformity(ThreadVariance):
 
 def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:
     """Of buffers that are written, those that other blocks may write too, and views of them."""
-    written = set(names)
-    views: list[tirx.DeclBuffer] = []
-    tvm_ffi.structural_walk(body, (tirx.DeclBuffer, views.append))
-    for view in views:
-        if contains(view.data, ir.Var, written.__contains__) or view.buffer in written:
-            tvm_ffi.structural_walk(view.data, (ir.Var, written.add))
-            written.add(view.buffer)
+    aliases = Aliases(body)
+    roots = {aliases.root(name) for name in names}
+    written = roots.union(view for view in aliases.views if aliases.root(view) in roots)
     return {
         buffer
         for buffer in written

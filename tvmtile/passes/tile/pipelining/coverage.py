@@ -32,7 +32,7 @@ class Coverage:
         self._shape = tuple(constant(extent) or 0 for extent in buffer.ty.shape)
         self._ranges = {
             loop.loop_var: range(int(loop.extent))
-            for loop in tiles.threads
+            for loop in tiles.bound_loops
             if constant(loop.extent) is not None
         }
 

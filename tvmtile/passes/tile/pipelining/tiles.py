@@ -9,6 +9,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operators import operator_of
 
 __all__ = [
@@ -16,57 +18,26 @@ __all__ = [
 ]
 
 
-class KernelTiles:
+class KernelTiles(Aliases):
     """The buffers of a kernel.
 
     Attributes
     ----------
     allocated : dict of Var to AllocBuffer
         What the kernel allocates.
-    views : dict of Var to DeclBuffer
-        Other views of a buffer's memory.
     accesses : list of Access
         All uses, views resolved.
-    threads : list of For
-        The loops that bind the indices of threads.
+    bound_loops : list of For
+        The loops that are bound to blocks and threads.
     """
 
     def __init__(self, kernel: tirx.For) -> None:
-        self.allocated: dict[ir.Var, tirx.AllocBuffer] = {}
-        self.views: dict[ir.Var, tirx.DeclBuffer] = {}
-        self.threads: list[tirx.For] = []
-        self._roots: dict[ir.Var, ir.Var] = {}
-        tvm_ffi.structural_walk(
-            kernel,
-            [
-                (tirx.AllocBuffer, lambda node: self.allocated.__setitem__(node.buffer, node)),
-                (tirx.DeclBuffer, self._note_view),
-                (tirx.For, self._note_thread),
-            ],
-            order="pre",
-        )
+        super().__init__(kernel)
+        self.allocated = {each.buffer: each for each in allocations_in(kernel)}
+        launch = Launch(kernel)
+        self.bound_loops = [*launch.blocks, *launch.threads]
         self.accesses = accesses_of(kernel)
         self._named = _names_outside_of_accesses(kernel)
-
-    def _note_view(self, view: tirx.DeclBuffer) -> None:
-        self.views[view.buffer] = view
-        found: list[ir.Var] = []
-        tvm_ffi.structural_walk(view.data, (ir.Var, found.append))
-        source = next((var for var in found if is_buffer_var(var)), None)
-        if source is not None:
-            self._roots[view.buffer] = self.root(source)
-
-    def _note_thread(self, loop: tirx.For) -> None:
-        if loop.thread_binding is not None:
-            self.threads.append(loop)
-
-    def root(self, buffer: ir.Var) -> ir.Var:
-        """The buffer that was allocated."""
-        return self._roots.get(buffer, buffer)
-
-    def views_of(self, buffer: ir.Var) -> list[ir.Var]:
-        """The views of an allocated buffer."""
-        return [view for view, root in self._roots.items() if root.same_as(buffer)]
 
     def escapes(self, buffer: ir.Var) -> bool:
         """Tell whether a buffer, or its address, is handed to something as a whole."""

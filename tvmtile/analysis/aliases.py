@@ -1,0 +1,85 @@
+"""Which buffers of a program are names of one memory."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import is_buffer_var, walk
+
+__all__ = ["Aliases", "allocations_in"]
+
+
+def allocations_in(stmt: tirx.Stmt) -> list[tirx.AllocBuffer]:
+    """The allocations of a statement, in program order."""
+    found: list[tirx.AllocBuffer] = []
+    walk(stmt, (tirx.AllocBuffer, found.append))
+    return found
+
+
+class Aliases:
+    """The views of a statement: buffers declared on the memory of others.
+
+    Parameters
+    ----------
+    stmt : Stmt, optional
+        Where views are declared; without it, `add` is told of each before it is used.
+
+    Attributes
+    ----------
+    views : dict of Var to DeclBuffer
+        The declarations of the views, in program order.
+    """
+
+    def __init__(self, stmt: tirx.Stmt | None = None) -> None:
+        self.views: dict[ir.Var, tirx.DeclBuffer] = {}
+        self._sources: dict[ir.Var, ir.Var] = {}
+        self._roots: dict[ir.Var, ir.Var] = {}
+        if stmt is not None:
+            walk(stmt, (tirx.DeclBuffer, self.add))
+
+    def add(self, view: tirx.DeclBuffer) -> None:
+        """Take in the declaration of a view."""
+        self.views[view.buffer] = view
+        source = _source_of(view.data)
+        if source is not None:
+            self._sources[view.buffer] = source
+            self._roots[view.buffer] = self.root(source)
+
+    def root(self, buffer: ir.Var) -> ir.Var:
+        """The buffer whose memory a buffer names: itself, unless it is a view."""
+        return self._roots.get(buffer, buffer)
+
+    def views_of(self, buffer: ir.Var) -> list[ir.Var]:
+        """The views of a buffer that is none."""
+        return [view for view, root in self._roots.items() if root.same_as(buffer)]
+
+    @cached_property
+    def aliased(self) -> set[ir.Var]:
+        """The buffers whose memory has another name: the views, and what they are views of."""
+        return {*self.views, *self._sources.values()}
+
+    def is_shifted(self, buffer: ir.Var) -> bool:
+        """Tell whether the first element of a view may be another one than that of its root."""
+        while buffer in self._sources:
+            source = self._sources[buffer]
+            if not _is_start_of(self.views[buffer].data, source):
+                return True
+            buffer = source
+        return False
+
+
+def _source_of(data: Any) -> ir.Var | None:
+    """The buffer that a pointer is made from."""
+    found: list[ir.Var] = []
+    walk(data, (ir.Var, lambda var: found.append(var) if is_buffer_var(var) else None))
+    return found[0] if found else None
+
+
+def _is_start_of(data: Any, buffer: ir.Var) -> bool:
+    """Tell whether a pointer is that of a buffer itself."""
+    if isinstance(data, ir.Call) and isinstance(data.op, ir.Op):
+        return data.op.name == "tirx.buffer_data" and data.args[0].same_as(buffer)
+    return bool(data.same_as(buffer))
