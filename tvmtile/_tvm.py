@@ -70,8 +70,8 @@ parser_method_of = dispatch.get
 """The method registered for `(token, node type)`."""
 
 
-# TVM looks up the types and the signatures of callbacks at each call, which takes longer than a walk
-# through an expression.
+# How tvmtile visits programs. `tvm_ffi` looks up the types and the signatures of callbacks at each
+# call, which takes longer than a walk through an expression.
 
 Callbacks = Sequence[tuple[Any, Callable[..., Any]]]
 """Types of nodes, each with what visits them."""
@@ -88,18 +88,18 @@ def _entries(callbacks: Callbacks) -> list[tuple[int, Callable[..., Any]]]:
 
 
 def walk(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]], order: str = "post") -> Any:
-    """Do what `tvm_ffi.structural_walk` does, with less ceremony."""
+    """Visit the nodes of some types, as `tvm_ffi.structural_walk` does."""
     order_index = int(WalkOrder.PREORDER if order == "pre" else WalkOrder.POSTORDER)
     return _structural_ffi.StructuralWalk(root, _entries(callbacks), [], order_index)
 
 
 def mapped(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]]) -> Any:
-    """Do what `tvm_ffi.structural_map` does, with less ceremony."""
+    """Replace nodes of some types from the inside out, as `tvm_ffi.structural_map` does."""
     order_index = int(WalkOrder.POSTORDER)
     return _structural_ffi.StructuralMap(root, _entries(callbacks), [], order_index)
 
 
 def mutated(root: Any, *callbacks: tuple[Any, Callable[[Any, Any], Any]]) -> Any:
-    """Do what `tvm_ffi.structural_mutate` does, with less ceremony."""
+    """Rewrite nodes of some types from the outside in, as `tvm_ffi.structural_mutate` does."""
     entries = [(index, visit, False) for index, visit in _entries(callbacks)]
     return _structural_ffi.StructuralMutate(root, entries)

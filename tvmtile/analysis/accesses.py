@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.kernels import is_kernel
@@ -53,9 +52,7 @@ class Access:
 def kernels_of(func: tirx.PrimFunc) -> Iterator[tirx.For]:
     """The outermost loop of every `T.Kernel` of a function."""
     found: list[tirx.For] = []
-    tvm_ffi.structural_walk(
-        func.body, (tirx.For, lambda loop: found.append(loop) if is_kernel(loop) else None)
-    )
+    walk(func.body, (tirx.For, lambda loop: found.append(loop) if is_kernel(loop) else None))
     yield from found
 
 
@@ -72,15 +69,13 @@ class _Accesses:
         self._location: SourceLocation | None = None
 
     def of(self, stmt: tirx.Stmt) -> list[Access]:
-        tvm_ffi.structural_mutate(
+        mutated(
             stmt,
-            [
-                (tirx.For, self._loop),
-                (tirx.DeclBuffer, self._view),
-                (tirx.BufferStore, self._store),
-                (ir.TensorLoad, self._load),
-                (ir.Call, self._call),
-            ],
+            (tirx.For, self._loop),
+            (tirx.DeclBuffer, self._view),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
+            (ir.Call, self._call),
         )
         return self._found
 
@@ -170,9 +165,7 @@ class _Accesses:
 def values_of_names(kernel: tirx.For) -> dict[ir.Var, Any]:
     """What `T.let` and assignments bind names to, in a kernel."""
     values: dict[ir.Var, Any] = {}
-    tvm_ffi.structural_walk(
-        kernel, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre"
-    )
+    walk(kernel, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre")
     return values
 
 

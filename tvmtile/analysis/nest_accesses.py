@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.kernels import leaves_loop
@@ -73,17 +73,15 @@ class _Touches:
         self._location: SourceLocation | None = None
 
     def of(self, body: tirx.Stmt) -> list[Touch]:
-        tvm_ffi.structural_mutate(
+        mutated(
             body,
-            [
-                (tirx.For, self._loop),
-                (tirx.While, self._uncertain),
-                (tirx.IfThenElse, self._branch),
-                (tirx.Select, self._select),
-                (ir.Call, self._call),
-                (tirx.BufferStore, self._store),
-                (ir.TensorLoad, self._load),
-            ],
+            (tirx.For, self._loop),
+            (tirx.While, self._uncertain),
+            (tirx.IfThenElse, self._branch),
+            (tirx.Select, self._select),
+            (ir.Call, self._call),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
         )
         return self._found
 

@@ -9,7 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import substitute
@@ -86,7 +86,7 @@ def nests_in(statement: tirx.Stmt) -> list[Nest]:
             return loop
         return mutator.default_mutate(loop)
 
-    tvm_ffi.structural_mutate(statement, [(tirx.For, visit)])
+    mutated(statement, (tirx.For, visit))
     return found
 
 
@@ -110,14 +110,12 @@ def _accesses_in(body: tirx.Stmt) -> list[NestAccess]:
             if is_buffer_var(getattr(operand, "source", operand)):
                 note(getattr(operand, "source", operand), origin_of(operand), True)
 
-    tvm_ffi.structural_walk(
+    walk(
         body,
-        [
-            (tirx.Bind, bind),
-            (tirx.BufferStore, lambda node: note(node.buffer, node.indices, True)),
-            (ir.TensorLoad, lambda node: note(node.source, node.indices, False)),
-            (ir.Call, call),
-        ],
+        (tirx.Bind, bind),
+        (tirx.BufferStore, lambda node: note(node.buffer, node.indices, True)),
+        (ir.TensorLoad, lambda node: note(node.source, node.indices, False)),
+        (ir.Call, call),
         order="pre",
     )
     return found

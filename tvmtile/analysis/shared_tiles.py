@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import operator_of
@@ -51,13 +50,11 @@ class SharedTiles:
     def of(cls, kernel: tirx.For, target: Target | None = None) -> SharedTiles:
         """Those of a kernel, which is a tile program, for a target."""
         tiles = cls(target=target)
-        tvm_ffi.structural_walk(
+        walk(
             kernel,
-            [
-                (tirx.AllocBuffer, tiles._allocate),
-                (tirx.DeclBuffer, tiles._view),
-                (ir.Call, tiles._call),
-            ],
+            (tirx.AllocBuffer, tiles._allocate),
+            (tirx.DeclBuffer, tiles._view),
+            (ir.Call, tiles._call),
             order="pre",
         )
         return tiles
@@ -73,7 +70,7 @@ class SharedTiles:
             self.all.append(node.buffer)
 
     def _view(self, node: tirx.DeclBuffer) -> None:
-        tvm_ffi.structural_walk(node.data, (ir.Var, self.viewed.add))
+        walk(node.data, (ir.Var, self.viewed.add))
 
     def _call(self, node: ir.Call) -> None:
         op = operator_of(node)

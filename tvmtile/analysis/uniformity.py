@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import OPAQUE, is_buffer_var
+from tvmtile._tvm import OPAQUE, is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import is_loop_exit, statements_of
 from tvmtile.ir.operands import buffer_of
@@ -164,5 +163,5 @@ def _given(argument: Any) -> Iterator[ir.Var]:
         yield argument.source
     elif not ir.is_prim_expr(argument):
         found: list[ir.Var] = []
-        tvm_ffi.structural_walk(argument, (ir.Var, found.append))
+        walk(argument, (ir.Var, found.append))
         yield from found

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mutated
+from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.conflicts.expressions import bits
 from tvmtile.ir.async_copies import ISSUES
 from tvmtile.ir.operands import buffer_of, origin_of
@@ -229,7 +228,7 @@ class _Collector:
             if is_buffer_var(var):
                 self._passed(var, offset)
 
-        tvm_ffi.structural_walk(call.args[1], (ir.Var, passed))
+        walk(call.args[1], (ir.Var, passed))
 
     def _passed(self, buffer: ir.Var, indices: Iterable[Any] | None) -> None:
         if self._role.reads:

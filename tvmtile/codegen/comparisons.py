@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.operands import constant
 
@@ -18,7 +18,7 @@ def ShowComparisons(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Undo `KeepComparisons`, when nothing simplifies any more."""
     del kind
     tests = (tirx.EQ, tirx.NE, tirx.LT)
-    return func.with_body(tvm_ffi.structural_map(func.body, (tests, _shown)))
+    return func.with_body(mapped(func.body, (tests, _shown)))
 
 
 def _shown(test: Any) -> Any:

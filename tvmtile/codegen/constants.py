@@ -21,9 +21,9 @@ import math
 import struct
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
 
 __all__ = ["WriteConstants"]
@@ -34,7 +34,7 @@ _LOWEST_INT = -(2**31)
 @device_pass("WriteConstants")
 def WriteConstants(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Rewrite what the generator of a target prints wrongly."""
-    return func.with_body(tvm_ffi.structural_map(func.body, _RULES[kind]))
+    return func.with_body(mapped(func.body, *_RULES[kind]))
 
 
 def _float(number: tirx.FloatImm) -> Any:

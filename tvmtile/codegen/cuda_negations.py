@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen.cuda import value
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.operands import constant
@@ -28,9 +28,7 @@ def KeepNegations(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Hide negations of signed integers from ptxas in kernels that take their minima or maxima."""
     if kind != "cuda" or not contains(func.body, (tirx.Min, tirx.Max), _is_affected):
         return func
-    return func.with_body(
-        tvm_ffi.structural_map(func.body, [(tirx.Sub, _negation), (tirx.Mul, _opposite)])
-    )
+    return func.with_body(mapped(func.body, (tirx.Sub, _negation), (tirx.Mul, _opposite)))
 
 
 def _is_affected(node: Any) -> bool:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen import cuda_math, metal_math, metal_shuffles
 from tvmtile.codegen.device import device_pass
 from tvmtile.codegen.float_functions import Rule, operator
@@ -27,7 +27,7 @@ def LowerIntrinsics(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         rule = rules.get(getattr(call.op, "name", ""))
         return call if rule is None else rule(call)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, lowered)))
+    return func.with_body(mapped(func.body, (ir.Call, lowered)))
 
 
 def _by_operator(rules: dict[str, Rule]) -> dict[str, Rule]:

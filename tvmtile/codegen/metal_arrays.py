@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.device import device_pass
 
@@ -41,7 +41,7 @@ def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         hidden = tirx.bitwise_or(last, tirx.const(0, str(last.ty.dtype)))
         return tirx.BufferLoad(load.source, [*load.indices[:-1], hidden])
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (ir.TensorLoad, read)))
+    return func.with_body(mapped(func.body, (ir.TensorLoad, read)))
 
 
 def _vector_lanes(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[ir.Var, int]:
@@ -53,11 +53,9 @@ def _vector_lanes(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[ir.
             array = root(buffer)
             lanes[array] = max(lanes.get(array, 0), int(indices[-1].lanes))
 
-    tvm_ffi.structural_walk(
+    walk(
         body,
-        [
-            (tirx.BufferStore, lambda store: note(store.buffer, store.indices)),
-            (ir.TensorLoad, lambda load: note(load.source, load.indices)),
-        ],
+        (tirx.BufferStore, lambda store: note(store.buffer, store.indices)),
+        (ir.TensorLoad, lambda load: note(load.source, load.indices)),
     )
     return lanes

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import buffer_var, is_buffer_var
+from tvmtile._tvm import buffer_var, is_buffer_var, mapped
 from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES
 
 __all__ = ["without_keywords"]
@@ -80,4 +79,4 @@ def without_keywords(func: tirx.PrimFunc) -> tirx.PrimFunc:
             renamed[var] = buffer_var(name, var.ty) if is_buffer_var(var) else ir.Var(name, var.ty)
         return renamed[var]
 
-    return tvm_ffi.structural_map(func, (ir.Var, rename))
+    return mapped(func, (ir.Var, rename))

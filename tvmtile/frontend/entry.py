@@ -12,9 +12,8 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.tirx.analysis import undefined_vars
 from tvm.tirx.script import builder as T
-from tvm_ffi import structural_map, structural_walk
 
-from tvmtile._tvm import IRBuilder, is_buffer_var
+from tvmtile._tvm import IRBuilder, is_buffer_var, mapped, walk
 from tvmtile.errors import (
     ArgumentError,
     InvalidOperand,
@@ -150,7 +149,7 @@ def _check_variables(func: tirx.PrimFunc) -> None:
 def _first_use(func: tirx.PrimFunc, variable: ir.Var) -> SourceLocation | None:
     nodes: list[Any] = []
     kinds = (ir.TensorLoad, ir.Call, tirx.BufferStore, tirx.For)
-    structural_walk(func.body, (kinds, nodes.append))  # what is inside comes first
+    walk(func.body, (kinds, nodes.append))  # what is inside comes first
     uses = (node for node in nodes if contains(node, ir.Var, variable.same_as))
     return next(filter(None, map(location_of, uses)), None)
 
@@ -174,13 +173,11 @@ def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
         span = next(assertions, None)
         return tirx.AssertStmt(node.condition, node.error_kind, node.message_parts, span)
 
-    located = structural_map(
+    located = mapped(
         func.body,
-        [
-            (tirx.For, locate),
-            (tirx.AllocBuffer, locate_allocation),
-            (tirx.AssertStmt, locate_assertion),
-        ],
+        (tirx.For, locate),
+        (tirx.AllocBuffer, locate_allocation),
+        (tirx.AssertStmt, locate_assertion),
     )
     return func.with_body(located)
 

@@ -21,7 +21,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, is_buffer_var
+from tvmtile._tvm import IRBuilder, is_buffer_var, walk
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -872,12 +872,10 @@ def _is_number(value: Any) -> bool:
 
 
 def _reads_memory(value: ir.Expr) -> bool:
-    from tvm_ffi import VisitInterrupt, structural_walk
+    from tvm_ffi import VisitInterrupt
 
     return (
-        structural_walk(
-            value, ((ir.TensorLoad, ir.Call), lambda _: VisitInterrupt(True)), order="pre"
-        )
+        walk(value, ((ir.TensorLoad, ir.Call), lambda _: VisitInterrupt(True)), order="pre")
         is not None
     )
 

@@ -12,6 +12,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import mapped
+
 __all__ = ["is_division", "named_divisions", "rounded_to_zero"]
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
@@ -63,7 +65,7 @@ def named_divisions(values: list[Any], name: str) -> tuple[list[tirx.Bind], list
     results = []
     for value in values:
         known = len(named)
-        result = tvm_ffi.structural_map(value, (_DIVISIONS, replace))
+        result = mapped(value, (_DIVISIONS, replace))
         is_new = len(named) > known and result.same_as(named[-1].var)
         results.append(named.pop().value if is_new else result)
     return named, results

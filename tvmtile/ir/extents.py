@@ -7,9 +7,8 @@ from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
-from tvm_ffi import structural_walk
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.ir.rewriting import substitute
 
 __all__ = ["linear_in", "take_for_extents", "variables_of"]
@@ -18,7 +17,7 @@ __all__ = ["linear_in", "take_for_extents", "variables_of"]
 def variables_of(expression: Any) -> list[ir.Var]:
     """The variables that an expression holds."""
     found: list[ir.Var] = []
-    structural_walk(expression, (ir.Var, found.append))
+    walk(expression, (ir.Var, found.append))
     return found
 
 

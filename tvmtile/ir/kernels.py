@@ -9,6 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated, walk
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.rewriting import seq, with_children
 
@@ -40,7 +41,7 @@ def is_tile_program(func: Any) -> bool:
     """Tell whether a function of a module holds a `T.Kernel`."""
     if not isinstance(func, tirx.PrimFunc):
         return False
-    found = tvm_ffi.structural_walk(
+    found = walk(
         func.body,
         (tirx.For, lambda loop: tvm_ffi.VisitInterrupt(True) if is_kernel(loop) else None),
         order="pre",
@@ -119,7 +120,7 @@ def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tir
     def visit(loop: tirx.For, mutator: Any) -> Any:
         return rewrite(loop) if is_kernel(loop) else mutator.default_mutate(loop)
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)]))
+    return func.with_body(mutated(func.body, (tirx.For, visit)))
 
 
 def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
@@ -170,15 +171,13 @@ def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:
 
 def leaves_loop(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement may end an iteration of the loop around it."""
-    found = tvm_ffi.structural_walk(
+    found = walk(
         stmt,
-        [
-            ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
-            (
-                tirx.Evaluate,
-                lambda node: tvm_ffi.VisitInterrupt(True) if is_loop_exit(node) else None,
-            ),
-        ],
+        ((tirx.For, tirx.While), lambda _: tvm_ffi.WalkResult.SKIP),
+        (
+            tirx.Evaluate,
+            lambda node: tvm_ffi.VisitInterrupt(True) if is_loop_exit(node) else None,
+        ),
         order="pre",
     )
     return found is not None

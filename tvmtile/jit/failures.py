@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.target import Target
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.errors import (
     CudaCompileError,
@@ -113,7 +113,7 @@ def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
         if is_grid_barrier(stmt):
             barriers.append(location_of(stmt.value))
 
-    tvm_ffi.structural_walk(func.body, (tirx.Evaluate, note))
+    walk(func.body, (tirx.Evaluate, note))
     return InvalidValue(
         "T.sync_grid: all blocks of the grid wait for each other, and the GPU has no room to run "
         "all of them at once",

@@ -19,7 +19,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import call_packed_returning
+from tvmtile._tvm import call_packed_returning, mapped
 from tvmtile.jit.placeholders import address_of, argument_at
 
 __all__ = ["KernelInterface", "Launch", "Recording", "record", "record_launches"]
@@ -140,9 +140,7 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
 
     result = host.clone()
     for name, func in host.functions.items():
-        body = tvm_ffi.structural_map(
-            func.body, [(ir.Call, recorded), (tirx.AllocBuffer, workspace)]
-        )
+        body = mapped(func.body, (ir.Call, recorded), (tirx.AllocBuffer, workspace))
         result.update_func(name, func.with_body(body))
     return result
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+from tvmtile._tvm import walk
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.kernels import is_tile_program
@@ -94,7 +94,7 @@ def _most_stages(func: tirx.PrimFunc) -> int:
         if STAGES_ANNOTATION in loop.annotations:
             counts.append(int(loop.annotations[STAGES_ANNOTATION]))
 
-    tvm_ffi.structural_walk(func.body, (tirx.For, note))
+    walk(func.body, (tirx.For, note))
     return max(counts)
 
 

@@ -8,10 +8,10 @@ from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.conflicts.expressions import constant, period
 from tvmtile.analysis.conflicts.orders import SIMDGROUP, Meeting
 from tvmtile.analysis.uses import Use
@@ -98,7 +98,7 @@ class Domain:
 
         None, if it takes none, or there are too many.
         """
-        expression = tvm_ffi.structural_map(expression, (tirx.FloorMod, _with_positive_divisor))
+        expression = mapped(expression, (tirx.FloorMod, _with_positive_divisor))
         numbers = {var: period([expression], var) for var in variables_of(expression)}
         numbers = {var: number for var, number in numbers.items() if number > 1}
         if not numbers or math.prod(numbers.values()) > _MAX_CASES:
@@ -151,11 +151,9 @@ def _with_positive_divisor(remainder: tirx.FloorMod) -> Any:
 def _defined_in(body: tirx.Stmt) -> set[ir.Var]:
     """The variables that a body defines: they have a value of their own in every iteration."""
     found: set[ir.Var] = set()
-    tvm_ffi.structural_walk(
+    walk(
         body,
-        [
-            (tirx.For, lambda loop: found.add(loop.loop_var)),
-            ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
-        ],
+        (tirx.For, lambda loop: found.add(loop.loop_var)),
+        ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
     )
     return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.passes.memory.shared_sizes import allocated_bytes
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -93,7 +93,7 @@ def _dynamic_shared(kernel: tirx.For, capability: GpuCapability) -> int:
         if node.buffer.ty.storage_scope == "shared.dyn":
             sizes.append(allocated_bytes(node.buffer, capability))
 
-    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, note))
+    walk(kernel, (tirx.AllocBuffer, note))
     return sum(sizes)
 
 

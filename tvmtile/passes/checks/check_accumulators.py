@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.errors import warn
 from tvmtile.ir.operands import describe
@@ -49,9 +49,7 @@ def _accumulates(access: Access) -> bool:
 
 def _allocated_in(kernel: tirx.For) -> set[ir.Var]:
     allocated: set[ir.Var] = set()
-    tvm_ffi.structural_walk(
-        kernel, (tirx.AllocBuffer, lambda node: allocated.add(node.buffer)), order="pre"
-    )
+    walk(kernel, (tirx.AllocBuffer, lambda node: allocated.add(node.buffer)), order="pre")
     return allocated
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import walk
 from tvmtile.errors import NoLowering
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
@@ -30,7 +30,7 @@ def CheckAssertions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
     if target_of(func).kind.name == "metal":
-        tvm_ffi.structural_walk(func.body, (tirx.AssertStmt, _refuse))
+        walk(func.body, (tirx.AssertStmt, _refuse))
     return func
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.errors import OutOfBounds, SourceLocation
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
@@ -51,17 +51,15 @@ class _Bounds:
         self._location: SourceLocation | None = None
 
     def check(self, body: tirx.Stmt) -> None:
-        tvm_ffi.structural_mutate(
+        mutated(
             body,
-            [
-                (tirx.AllocBuffer, self._alloc),
-                (tirx.Bind, self._bind),
-                (tirx.For, self._loop),
-                ((tirx.IfThenElse, tirx.While, tirx.Select), self._uncertain),
-                (ir.Call, self._call),
-                (tirx.BufferStore, self._store),
-                (ir.TensorLoad, self._load),
-            ],
+            (tirx.AllocBuffer, self._alloc),
+            (tirx.Bind, self._bind),
+            (tirx.For, self._loop),
+            ((tirx.IfThenElse, tirx.While, tirx.Select), self._uncertain),
+            (ir.Call, self._call),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
         )
 
     def _alloc(self, node: tirx.AllocBuffer, mutator: Any) -> Any:

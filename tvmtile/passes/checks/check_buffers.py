@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.spans import location_of
 from tvmtile.target import gpu
@@ -63,5 +62,5 @@ def _location(func: tirx.PrimFunc) -> SourceLocation | None:
         if location is not None and not found:
             found.append(location)
 
-    tvm_ffi.structural_walk(func.body, (tirx.Stmt, note), order="pre")
+    walk(func.body, (tirx.Stmt, note), order="pre")
     return found[0] if found else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import NestingError
 from tvmtile.ir.operands import constant, describe
@@ -84,7 +84,7 @@ def _with_layout_by_hand(kernel: tirx.For) -> set[ir.Var]:
         if op is not None:
             buffers.update(op.fixed_layouts())
 
-    tvm_ffi.structural_walk(kernel, (ir.Call, note))
+    walk(kernel, (ir.Call, note))
     return buffers
 
 

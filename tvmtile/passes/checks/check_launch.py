@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.ir.kernels import Launch, is_grid_barrier
@@ -88,7 +88,7 @@ def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCap
             location=location_of(call) or location_of(kernel),
         )
 
-    tvm_ffi.structural_walk(kernel, (ir.Call, refuse))
+    walk(kernel, (ir.Call, refuse))
 
 
 def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
@@ -103,7 +103,7 @@ def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
             )
 
     if not capability.runs_blocks_at_once:
-        tvm_ffi.structural_walk(kernel, (tirx.Evaluate, refuse))
+        walk(kernel, (tirx.Evaluate, refuse))
 
 
 def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
@@ -126,9 +126,9 @@ def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:
                     location=location_of(store),
                 )
 
-        tvm_ffi.structural_walk(store.value, (tirx.Cast, refuse))
+        walk(store.value, (tirx.Cast, refuse))
 
-    tvm_ffi.structural_walk(kernel, (tirx.BufferStore, check))
+    walk(kernel, (tirx.BufferStore, check))
 
 
 def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
@@ -144,7 +144,7 @@ def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
             location=location_of(node) or location_of(kernel),
         )
 
-    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, check))
+    walk(kernel, (tirx.AllocBuffer, check))
 
 
 def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
@@ -181,7 +181,7 @@ def most_at_once(
         if is_shared(node.buffer) and node.buffer not in without:
             sizes[node.buffer] = allocated_bytes(node.buffer, capability)
 
-    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, allocate), order="pre")
+    walk(kernel, (tirx.AllocBuffer, allocate), order="pre")
     first: dict[ir.Var, int] = {}
     last: dict[ir.Var, int] = {}
     for time, access in enumerate(accesses_of(kernel)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import is_continue, is_loop_exit
 from tvmtile.ir.passes import prim_func_pass
@@ -43,9 +43,7 @@ class _Exits:
         self._loops: list[Any] = [None]
 
     def check(self, body: tirx.Stmt) -> None:
-        tvm_ffi.structural_mutate(
-            body, [((tirx.For, tirx.While), self._loop), (tirx.Evaluate, self._evaluate)]
-        )
+        mutated(body, ((tirx.For, tirx.While), self._loop), (tirx.Evaluate, self._evaluate))
 
     def _loop(self, loop: Any, mutator: Any) -> Any:
         is_bound = isinstance(loop, tirx.For) and loop.thread_binding is not None

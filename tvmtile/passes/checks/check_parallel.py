@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import Elements, Touch, elements_of, sample, touches_in
@@ -128,7 +129,7 @@ def _is_arithmetic(value: Any) -> bool:
 
 def _expanded(value: Any, names: dict[ir.Var, Any]) -> Any:
     """A value in terms of what is not a name."""
-    return tvm_ffi.structural_map(value, (ir.Var, lambda var: names.get(var, var)))
+    return mapped(value, (ir.Var, lambda var: names.get(var, var)))
 
 
 def _leaves(body: tirx.Stmt) -> bool:
@@ -138,12 +139,10 @@ def _leaves(body: tirx.Stmt) -> bool:
 def _bound_in(body: tirx.Stmt) -> set[ir.Var]:
     """The names that each iteration binds for itself."""
     found: set[ir.Var] = set()
-    tvm_ffi.structural_walk(
+    walk(
         body,
-        [
-            (tirx.Bind, lambda bind: found.add(bind.var)),
-            (tirx.For, lambda loop: found.add(loop.loop_var)),
-        ],
+        (tirx.Bind, lambda bind: found.add(bind.var)),
+        (tirx.For, lambda loop: found.add(loop.loop_var)),
     )
     return found
 
@@ -157,9 +156,7 @@ def _own_or_ordered(body: tirx.Stmt) -> set[ir.Var]:
         if op is not None:
             found.update(buffer_of(operand) for operand in op.writes())
 
-    tvm_ffi.structural_walk(
-        body, [(tirx.AllocBuffer, lambda node: found.add(node.buffer)), (ir.Call, note)]
-    )
+    walk(body, (tirx.AllocBuffer, lambda node: found.add(node.buffer)), (ir.Call, note))
     return found
 
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tvm
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.analysis import verify_well_formed
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.async_copies import FILLING_ISSUES
@@ -71,7 +70,7 @@ def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
         return result
 
     problems: list[str] = []
-    tvm_ffi.structural_mutate(func.body, [(tirx.For, visit)])
+    mutated(func.body, (tirx.For, visit))
     yield from problems
 
 
@@ -418,19 +417,19 @@ class _Bounds(ScopedRewriter):
 
 def _calls(func: tirx.PrimFunc) -> list[ir.Call]:
     found: list[ir.Call] = []
-    tvm_ffi.structural_walk(func.body, (ir.Call, found.append))
+    walk(func.body, (ir.Call, found.append))
     return found
 
 
 def _loops(body: tirx.Stmt) -> list[tirx.For]:
     found: list[tirx.For] = []
-    tvm_ffi.structural_walk(body, (tirx.For, found.append))
+    walk(body, (tirx.For, found.append))
     return found
 
 
 def _allocated(node: Any) -> list[ir.Var]:
     found: list[ir.Var] = []
-    tvm_ffi.structural_walk(node, (tirx.AllocBuffer, lambda alloc: found.append(alloc.buffer)))
+    walk(node, (tirx.AllocBuffer, lambda alloc: found.append(alloc.buffer)))
     return found
 
 
@@ -440,5 +439,5 @@ def _allocated_fragments(func: tirx.PrimFunc) -> list[ir.Var]:
 
 def _buffers(func: tirx.PrimFunc) -> list[ir.Var]:
     found: list[ir.Var] = []
-    tvm_ffi.structural_walk(func.body, (ir.Var, found.append))
+    walk(func.body, (ir.Var, found.append))
     return [var for var in found if is_buffer_var(var)]

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import mutated
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.errors import OutOfBounds, SourceLocation
 from tvmtile.ir.operands import constant, describe
@@ -199,16 +199,14 @@ class _Accesses:
         self._guards: tuple[Any, ...] = ()
 
     def visit(self, expression: Any) -> None:
-        tvm_ffi.structural_mutate(
+        mutated(
             expression,
-            [
-                ((tirx.And, tirx.Or), self._short_circuit),
-                (tirx.Select, self._select),
-                (tirx.Let, self._let),
-                (ir.Call, self._call),
-                (ir.TensorLoad, self._load),
-                (ir.TensorRegion, self._region),
-            ],
+            ((tirx.And, tirx.Or), self._short_circuit),
+            (tirx.Select, self._select),
+            (tirx.Let, self._let),
+            (ir.Call, self._call),
+            (ir.TensorLoad, self._load),
+            (ir.TensorRegion, self._region),
         )
 
     def _under(self, condition: Any, node: Any, mutator: Any) -> None:

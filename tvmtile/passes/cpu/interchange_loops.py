@@ -7,6 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.ir.extents import linear_in
@@ -67,7 +68,7 @@ def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     def interchange(loop: tirx.For) -> tirx.Stmt:
         return _distributed(loop, loop.body) if _is_legal(loop, aliased) else loop
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, interchange)))
+    return func.with_body(mapped(func.body, (tirx.For, interchange)))
 
 
 def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:
@@ -88,9 +89,9 @@ def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:
         accesses.setdefault(node.buffer, []).append(node.indices)
         stored.add(node.buffer)
 
-    tvm_ffi.structural_walk(loop.body, [(ir.TensorLoad, load), (tirx.BufferStore, store)])
+    walk(loop.body, (ir.TensorLoad, load), (tirx.BufferStore, store))
     inner: list[ir.Var] = []
-    tvm_ffi.structural_walk(loop.body, (tirx.For, lambda inside: inner.append(inside.loop_var)))
+    walk(loop.body, (tirx.For, lambda inside: inner.append(inside.loop_var)))
     if stored & aliased or not all(_is_owned(accesses[b], loop.loop_var, inner) for b in stored):
         return False
     return all(_is_contiguous(i, loop.loop_var) for found in accesses.values() for i in found)

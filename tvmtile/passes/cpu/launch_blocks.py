@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.codegen.once import once
 from tvmtile.errors import NestingError, SourceLocation
@@ -130,7 +130,7 @@ def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
     """Loops over all blocks, one for what is between two barriers."""
     variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
     own: set[ir.Var] = set()
-    tvm_ffi.structural_walk(grid.body, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+    walk(grid.body, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
     plan = Plan(_Phases(variance, own).cut(grid.body), variance)
     return emit_runs(plan, grid, scope="global", kind=kind)
 
@@ -211,5 +211,5 @@ def _location_of_barrier(stmt: tirx.Stmt) -> SourceLocation | None:
         if is_grid_barrier(node):
             found.append(location_of(node.value))
 
-    tvm_ffi.structural_walk(stmt, (tirx.Evaluate, note))
+    walk(stmt, (tirx.Evaluate, note))
     return found[0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["LowerExtremaOnCpu"]
@@ -45,7 +45,7 @@ def LowerExtremaOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return func.with_body(tvm_ffi.structural_map(func.body, (tuple(_INTRINSICS), _lower)))
+    return func.with_body(mapped(func.body, (tuple(_INTRINSICS), _lower)))
 
 
 def _lower(node: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32
 from tvmtile.codegen.float_functions import NAMES
 from tvmtile.ir.passes import prim_func_pass
@@ -70,7 +70,7 @@ def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, _lower)))
+    return func.with_body(mapped(func.body, (ir.Call, _lower)))
 
 
 def _lower(call: ir.Call) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains
 
@@ -50,4 +50,4 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             return tirx.if_then_else(result.a, result.b, tirx.const(False, "bool"))
         return tirx.if_then_else(result.a, tirx.const(True, "bool"), result.b)
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [((tirx.And, tirx.Or), visit)]))
+    return func.with_body(mutated(func.body, ((tirx.And, tirx.Or), visit)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
 from tvmtile.ir.kernels import importing_llvm
 from tvmtile.ir.passes import prim_func_pass
@@ -61,5 +61,5 @@ def WrapUnsignedOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         texts.append(text)
         return tirx.call_pure_extern(dtype, name, result.a, result.b)
 
-    body = tvm_ffi.structural_mutate(func.body, [(tuple(_OPERATIONS), wrapped)])
+    body = mutated(func.body, (tuple(_OPERATIONS), wrapped))
     return func.with_body(importing_llvm(body, texts))

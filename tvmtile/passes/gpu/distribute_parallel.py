@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.nests import Nest, is_nest
 from tvmtile.analysis.uniformity import ThreadVariance, has_effect, is_private
 from tvmtile.errors import VerifyError
@@ -326,7 +326,7 @@ def _is_for_others(stmt: tirx.Stmt) -> bool:
     conditions and values depend on: that one may be writing it.
     """
     own: set[ir.Var] = set()
-    tvm_ffi.structural_walk(stmt, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
+    walk(stmt, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
 
     def is_kept(store: tirx.BufferStore) -> bool:
         buffer = store.buffer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.ir.async_copies import ISSUES, committed, waited
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -66,7 +66,7 @@ def _without_idle_groups(kernel: tirx.For) -> tirx.For:
     def sequence(node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
         return seq([mutator.mutate(child) for child in flattened(node) if not _is_of_groups(child)])
 
-    return tvm_ffi.structural_mutate(kernel, [(tirx.SeqStmt, sequence)])
+    return mutated(kernel, (tirx.SeqStmt, sequence))
 
 
 def _is_issue(call: ir.Call) -> bool:

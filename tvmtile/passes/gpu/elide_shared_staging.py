@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, with_kernels
@@ -82,11 +82,11 @@ class _Direct:
         self._left_out: set[ir.Var] = set()
 
     def apply(self) -> tirx.For:
-        result = tvm_ffi.structural_map(self._kernel, (tirx.SeqStmt, self._without_copies))
+        result = mapped(self._kernel, (tirx.SeqStmt, self._without_copies))
         if not self._left_out:
             return self._kernel
-        result = tvm_ffi.structural_map(result, (tirx.AllocBuffer, self._without_tile))
-        return tvm_ffi.structural_map(result, (tirx.For, self._without_stages))
+        result = mapped(result, (tirx.AllocBuffer, self._without_tile))
+        return mapped(result, (tirx.For, self._without_stages))
 
     def _without_stages(self, loop: tirx.For) -> tirx.For:
         """A loop from which all copies were left out has nothing that could run ahead."""
@@ -168,7 +168,7 @@ def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
         if STAGE_ANNOTATION in loop.annotations:
             written.update(access.buffer for access in accesses_of(loop.body) if access.writes)
 
-    tvm_ffi.structural_walk(kernel, (tirx.For, note))
+    walk(kernel, (tirx.For, note))
     return written
 
 

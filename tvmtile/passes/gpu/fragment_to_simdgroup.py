@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import walk
 from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
@@ -66,7 +66,7 @@ def FragmentToSimdgroup(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             if buffer.ty.storage_scope == FRAGMENT_SCOPE and buffer not in moved:
                 moved[buffer] = retyped(buffer, scope=SIMDGROUP_SCOPE)
 
-    tvm_ffi.structural_walk(func.body, (ir.Call, note))
+    walk(func.body, (ir.Call, note))
     return func.with_body(substitute(func.body, moved)) if moved else func
 
 
@@ -91,7 +91,7 @@ def _multiply_as_they_are(func: tirx.PrimFunc) -> bool:
     def kernel(loop: tirx.For) -> None:
         if is_kernel(loop):
             launch = Launch(loop)
-            tvm_ffi.structural_walk(loop, (ir.Call, lambda call: note(call, launch)))
+            walk(loop, (ir.Call, lambda call: note(call, launch)))
 
-    tvm_ffi.structural_walk(func.body, (tirx.For, kernel))
+    walk(func.body, (tirx.For, kernel))
     return all(None not in found and len(found) == 1 for found in layouts.values())

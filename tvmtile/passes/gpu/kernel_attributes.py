@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.rewriting import contains
 
@@ -53,7 +53,7 @@ def _kernels_called(host: tirx.PrimFunc) -> list[str]:
         if isinstance(call.op, ir.Op) and call.op.name == "tirx.call_ffi_kernel":
             names.append(str(call.args[0].value))
 
-    tvm_ffi.structural_walk(host.body, (ir.Call, note))
+    walk(host.body, (ir.Call, note))
     return names
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import Launch, is_kernel
@@ -78,9 +78,7 @@ class _Place(ScopedRewriter):
         return substitute(body, dict(self._arrays))
 
     def _places(self, node: Any) -> Any:
-        tvm_ffi.structural_walk(
-            node, (tirx.AllocBuffer, lambda alloc: self._note(alloc.buffer)), order="pre"
-        )
+        walk(node, (tirx.AllocBuffer, lambda alloc: self._note(alloc.buffer)), order="pre")
         return super().rewrite(node)
 
     def _note(self, fragment: ir.Var) -> None:

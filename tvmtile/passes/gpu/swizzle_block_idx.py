@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.ir.divisions import named_divisions
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
@@ -78,7 +78,7 @@ def _ordered(kernel: tirx.For) -> tirx.For:
         if order is not None:
             orders.append(order)
 
-    tvm_ffi.structural_walk(launch.body, (ir.Call, note))
+    walk(launch.body, (ir.Call, note))
     if not orders:
         return kernel
     fresh = [ir.Var(block.name, block.ty) for block in blocks]

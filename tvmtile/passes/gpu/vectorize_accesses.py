@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import mutated
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.uniformity import is_private
 from tvmtile.ir.index_width import count_of, is_large, widened
@@ -176,7 +177,7 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
 
     names: set[ir.Var] = set()
     for stmt in flattened(body):
-        tvm_ffi.structural_mutate(stmt.value, [(ir.Call, call), (ir.TensorLoad, load)])
+        mutated(stmt.value, (ir.Call, call), (ir.TensorLoad, load))
         if isinstance(stmt, tirx.Bind):
             names.add(stmt.var)
     return [
@@ -298,7 +299,7 @@ class _Moves:
         def call(node: ir.Call, mutator: Any) -> Any:
             return node if _takes_places(node) else mutator.default_mutate(node)
 
-        return tvm_ffi.structural_mutate(body, [(ir.TensorLoad, replace), (ir.Call, call)])
+        return mutated(body, (ir.TensorLoad, replace), (ir.Call, call))
 
     def with_store_replaced(self, store: tirx.BufferStore) -> tirx.Stmt:
         first = self._first(store.buffer, store.indices)

@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
-from tvm_ffi import structural_equal, structural_walk
+from tvm_ffi import structural_equal
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.ir.extents import take_for_extents
@@ -87,7 +87,7 @@ def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
         if isinstance(op, SafeValue):
             values[op.tensor] = op.value
 
-    structural_walk(func.body, (ir.Call, note))
+    walk(func.body, (ir.Call, note))
     return values
 
 
@@ -99,7 +99,7 @@ def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
         if node.buffer.ty.storage_scope == "global":
             tensors.add(node.buffer)
 
-    structural_walk(func.body, ((tirx.DeclBuffer, tirx.AllocBuffer), note))
+    walk(func.body, ((tirx.DeclBuffer, tirx.AllocBuffer), note))
     return tensors
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, retyped, seq
@@ -67,7 +66,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             placed[var] = retyped(var, scope="global")
         return placed.get(var, var)
 
-    body = tvm_ffi.structural_map(func.body, (ir.Var, place))
+    body = mapped(func.body, (ir.Var, place))
     params = [placed.get(param, param) for param in func.params]
     if not any(is_buffer_var(param) for param in params):
         # TVM takes the device from a tensor; its pool of workspaces asks for it.
@@ -111,7 +110,7 @@ def PlaceMemoryOnGpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             placed[var] = retyped(var, scope=_SCOPES_ON_GPU[var.ty.storage_scope])
         return placed[var]
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Var, place)))
+    return func.with_body(mapped(func.body, (ir.Var, place)))
 
 
 _SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}
@@ -130,7 +129,7 @@ def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
                 alignment = min(alignment, known)
         alignments[view.buffer] = alignment
 
-    tvm_ffi.structural_walk(func.body, (tirx.DeclBuffer, note))
+    walk(func.body, (tirx.DeclBuffer, note))
     return alignments
 
 
@@ -201,7 +200,7 @@ def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
         if is_shared(node.buffer):
             tiles.append(node.buffer)
 
-    tvm_ffi.structural_walk(kernel, (tirx.AllocBuffer, note), order="pre")
+    walk(kernel, (tirx.AllocBuffer, note), order="pre")
     sizes = [allocated_bytes(tile, capability) for tile in tiles]
     if sum(sizes) <= _STATIC_LIMIT:
         return kernel
@@ -223,6 +222,6 @@ def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
             dynamic[var] = retyped(var, scope="shared.dyn")
         return dynamic[var]
 
-    parts = tvm_ffi.structural_map(Launch(kernel).body, (tirx.AllocBuffer, part))
-    body = tvm_ffi.structural_map(parts, (ir.Var, place))
+    parts = mapped(Launch(kernel).body, (tirx.AllocBuffer, part))
+    body = mapped(parts, (ir.Var, place))
     return with_launch_body(kernel, seq([tirx.AllocBuffer(arena), body]))

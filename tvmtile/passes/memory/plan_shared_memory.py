@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import mapped, mutated
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import OutOfSharedMemory
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
@@ -160,15 +160,13 @@ class _Lifetimes:
         self._time = 0
         self._loops: list[int] = []
         self._pending: list[list[_Tile]] = []
-        tvm_ffi.structural_mutate(
+        mutated(
             kernel,
-            [
-                ((tirx.For, tirx.While), self._loop),
-                (tirx.AllocBuffer, self._allocate),
-                (tirx.DeclBuffer, self._view),
-                (ir.Var, self._use),
-                ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), self._statement),
-            ],
+            ((tirx.For, tirx.While), self._loop),
+            (tirx.AllocBuffer, self._allocate),
+            (tirx.DeclBuffer, self._view),
+            (ir.Var, self._use),
+            ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), self._statement),
         )
 
     def _statement(self, node: Any, mutator: Any) -> Any:
@@ -229,7 +227,7 @@ class _Sharing:
             self._memory.update({tile.buffer: (words, offset) for tile, offset in places})
 
     def apply(self, kernel: tirx.For) -> tirx.For:
-        body = tvm_ffi.structural_map(Launch(kernel).body, (tirx.AllocBuffer, self._view))
+        body = mapped(Launch(kernel).body, (tirx.AllocBuffer, self._view))
         return with_launch_body(kernel, seq([*self._allocations, body]))
 
     def _view(self, node: tirx.AllocBuffer) -> tirx.Stmt:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.analysis.accesses import Access
 from tvmtile.ir.kernels import Launch, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -97,9 +97,7 @@ class _Allocations:
                 self._moved.add(stmt.buffer)
         if not self._moved:
             return self._kernel
-        return tvm_ffi.structural_mutate(
-            self._kernel, [(tirx.SeqStmt, self._sequence), (tirx.For, self._loop)]
-        )
+        return mutated(self._kernel, (tirx.SeqStmt, self._sequence), (tirx.For, self._loop))
 
     def _loop_of(self, buffer: ir.Var) -> tirx.For | None:
         """The outermost loop around all uses of a tile in which it holds an iteration's own values."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import mutated, walk
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import is_extern_call
@@ -77,7 +77,7 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         text = next(texts, "")
         return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
 
-    return func.with_body(tvm_ffi.structural_mutate(func.body, [(ir.Call, call)]))
+    return func.with_body(mutated(func.body, (ir.Call, call)))
 
 
 def imported_sources(body: tirx.Stmt) -> list[str]:
@@ -90,5 +90,5 @@ def imported_sources(body: tirx.Stmt) -> list[str]:
         if source is not None:
             found[source] = None
 
-    tvm_ffi.structural_walk(body, (ir.Call, note))
+    walk(body, (ir.Call, note))
     return list(found)

@@ -7,6 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["KeepComparisons"]
@@ -50,7 +51,7 @@ def KeepComparisons(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return func.with_body(tvm_ffi.structural_map(func.body, (_TYPES, _kept)))
+    return func.with_body(mapped(func.body, (_TYPES, _kept)))
 
 
 def _kept(comparison: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, variables_of
 
@@ -93,7 +94,7 @@ class _Keeper(ScopedRewriter):
 
 def _divisions(index: Any) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(index, (_DIVISIONS, found.append))
+    walk(index, (_DIVISIONS, found.append))
     return found
 
 

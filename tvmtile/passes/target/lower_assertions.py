@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen.cuda import ASSERT_FAIL, function_call
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
@@ -50,7 +50,7 @@ def LowerAssertionsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
 
     def lower(kernel: tirx.For) -> tirx.For:
-        return tvm_ffi.structural_map(kernel, (tirx.AssertStmt, _stopped))
+        return mapped(kernel, (tirx.AssertStmt, _stopped))
 
     return with_kernels(func, lower)
 

@@ -6,9 +6,9 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import is_extern_call
@@ -80,9 +80,7 @@ def LowerCudaFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         return result
 
     statements = (tirx.BufferStore, tirx.Evaluate, tirx.Bind)
-    return func.with_body(
-        tvm_ffi.structural_mutate(func.body, [(statements, statement), (ir.Call, call)])
-    )
+    return func.with_body(mutated(func.body, (statements, statement), (ir.Call, call)))
 
 
 def _is_in_process(name: str) -> bool:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
@@ -105,12 +104,10 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
         If a tile has elements of less than 8 bits, or bfloat16 is accessed by vectors.
     """
     del context
-    tvm_ffi.structural_walk(
+    walk(
         func.body,
-        [
-            (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
-            (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
-        ],
+        (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
+        (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
     )
     return _lowered(func, _Lowering(_OF_8_BITS, metal_floats.decode, metal_floats.encode))
 
@@ -208,25 +205,23 @@ class _Lowering:
         return self.narrow(node.ty.dtype) if ir.is_prim_expr(node) else None
 
     def lower(self, body: tirx.Stmt) -> tirx.Stmt:
-        return tvm_ffi.structural_mutate(
+        return mutated(
             body,
-            [
-                (ir.Var, self._variable),
-                (ir.TensorLoad, self._load),
-                (tirx.FloatImm, self._constant),
-                (tirx.Cast, self._cast),
-                (_ARITHMETIC, self._arithmetic),
-                (_COMPARISON, self._comparison),
-                (tirx.Select, self._select),
-                (tirx.Broadcast, self._broadcast),
-                (tirx.Shuffle, self._shuffle),
-                (tirx.Let, self._let),
-                ((tirx.And, tirx.Or), self._logical),
-                (ir.Call, self._call),
-                (tirx.Bind, self._bind),
-                (tirx.BufferStore, self._store),
-                (tirx.For, self._loop),
-            ],
+            (ir.Var, self._variable),
+            (ir.TensorLoad, self._load),
+            (tirx.FloatImm, self._constant),
+            (tirx.Cast, self._cast),
+            (_ARITHMETIC, self._arithmetic),
+            (_COMPARISON, self._comparison),
+            (tirx.Select, self._select),
+            (tirx.Broadcast, self._broadcast),
+            (tirx.Shuffle, self._shuffle),
+            (tirx.Let, self._let),
+            ((tirx.And, tirx.Or), self._logical),
+            (ir.Call, self._call),
+            (tirx.Bind, self._bind),
+            (tirx.BufferStore, self._store),
+            (tirx.For, self._loop),
         )
 
     def storage(self, buffer: ir.Var, name: str) -> ir.Var:

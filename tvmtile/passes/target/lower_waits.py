@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
 from tvmtile.ir.kernels import is_barrier, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -59,7 +59,7 @@ def LowerWaitsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
 
     def lower(kernel: tirx.For) -> tirx.For:
-        return tvm_ffi.structural_map(kernel, (tirx.Evaluate, _lowered))
+        return mapped(kernel, (tirx.Evaluate, _lowered))
 
     return with_kernels(func, lower)
 

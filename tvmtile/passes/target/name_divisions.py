@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.codegen.once import once
 from tvmtile.ir.divisions import is_division, named_divisions, rounded_to_zero
 from tvmtile.ir.extents import take_for_extents
@@ -56,7 +56,7 @@ def NameDivisions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         names, (value,) = named_divisions([bind.value], bind.var.name)
         return seq([*names, tirx.Bind(bind.var, value, bind.span)]) if names else bind
 
-    return with_kernels(func, lambda kernel: tvm_ffi.structural_map(kernel, (tirx.Bind, name)))
+    return with_kernels(func, lambda kernel: mapped(kernel, (tirx.Bind, name)))
 
 
 def _is_integer(value: Any) -> bool:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import mapped, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.async_copies import commit, late, wait
 from tvmtile.ir.kernels import with_kernels
@@ -133,7 +133,7 @@ def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
         if plan is not None:
             found.append((loop, plan))
 
-    tvm_ffi.structural_walk(kernel, (tirx.For, note))
+    walk(kernel, (tirx.For, note))
     return found
 
 
@@ -182,16 +182,14 @@ class _Expander:
         return counts
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
-        return tvm_ffi.structural_mutate(
+        return mutated(
             kernel,
-            [
-                (tirx.For, self._loop),
-                (tirx.BufferStore, self._store),
-                (ir.TensorLoad, self._load),
-                (ir.TensorRegion, self._region),
-                (ir.Call, self._call),
-                (ir.Var, self._variable),
-            ],
+            (tirx.For, self._loop),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, self._load),
+            (ir.TensorRegion, self._region),
+            (ir.Call, self._call),
+            (ir.Var, self._variable),
         )
 
     def _variable(self, var: ir.Var, mutator: Any) -> ir.Var:
@@ -279,7 +277,7 @@ class _Stager:
         self._may_be_late = may_be_late
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
-        return tvm_ffi.structural_mutate(kernel, [(tirx.For, self._loop)])
+        return mutated(kernel, (tirx.For, self._loop))
 
     def _loop(self, loop: tirx.For, mutator: Any) -> Any:
         plan = plan_of(loop)
@@ -458,13 +456,11 @@ def _begins(conditions: Sequence[Any], condition: Any) -> bool:
 
 def _folded(node: Any) -> Any:
     """Compute what is constant, as of `0 * 32` where the iteration is known."""
-    return tvm_ffi.structural_map(
+    return mapped(
         node,
-        [
-            (tirx.Add, lambda n: n.a + n.b),
-            (tirx.Sub, lambda n: n.a - n.b),
-            (tirx.Mul, lambda n: n.a * n.b),
-            (tirx.FloorDiv, lambda n: tirx.floordiv(n.a, n.b)),
-            (tirx.FloorMod, lambda n: tirx.floormod(n.a, n.b)),
-        ],
+        (tirx.Add, lambda n: n.a + n.b),
+        (tirx.Sub, lambda n: n.a - n.b),
+        (tirx.Mul, lambda n: n.a * n.b),
+        (tirx.FloorDiv, lambda n: tirx.floordiv(n.a, n.b)),
+        (tirx.FloorMod, lambda n: tirx.floormod(n.a, n.b)),
     )

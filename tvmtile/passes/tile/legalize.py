@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 
@@ -50,4 +50,4 @@ def Legalize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         op = operator_of(call)
         return call if op is None else op.normalized().to_call(call.span)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (ir.Call, normalize)))
+    return func.with_body(mapped(func.body, (ir.Call, normalize)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
 
+from tvmtile._tvm import mapped, walk
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import (
     Launch,
@@ -98,7 +98,7 @@ def _without_loop_exits(body: tirx.Stmt) -> tirx.Stmt:
         structured = _Structure(is_loop_exit, leaves_loop, "continued").of(loop.body)
         return with_children(loop, body=structured)
 
-    return tvm_ffi.structural_map(body, (tirx.For, visit))
+    return mapped(body, (tirx.For, visit))
 
 
 class _Structure:
@@ -212,7 +212,5 @@ def _location_of_return(stmt: tirx.Stmt) -> Any:
     def note(call: Any) -> None:
         found.append(location_of(call))
 
-    tvm_ffi.structural_walk(
-        stmt, (tirx.Evaluate, lambda node: note(node.value) if is_thread_return(node) else None)
-    )
+    walk(stmt, (tirx.Evaluate, lambda node: note(node.value) if is_thread_return(node) else None))
     return found[0]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.errors import InvalidOperand, SourceLocation, warn
 from tvmtile.ir.annotations import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
@@ -113,7 +112,7 @@ class _Planner:
         self._versioned: set[ir.Var] = set()  # by the loops around
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
-        return tvm_ffi.structural_mutate(kernel, [(tirx.For, self._loop)])
+        return mutated(kernel, (tirx.For, self._loop))
 
     def _loop(self, loop: tirx.For, mutator: Any) -> Any:
         outer = self._versioned

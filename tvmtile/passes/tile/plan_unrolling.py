@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
+from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import UNROLL_FACTOR
 from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant
@@ -61,7 +61,7 @@ def PlanUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _planned)))
+    return func.with_body(mapped(func.body, (tirx.For, _planned)))
 
 
 def _planned(loop: tirx.For) -> tirx.For:

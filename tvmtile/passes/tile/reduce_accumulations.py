@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import mutated, walk
 from tvmtile.analysis.contributions import contribution
 from tvmtile.analysis.nests import Nest, is_nest
 from tvmtile.ir.combiners import COMBINERS, Combiner
@@ -212,13 +212,13 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
         del mutator
         return loop
 
-    tvm_ffi.structural_mutate(body, [(tirx.BufferStore, note), ((tirx.For, tirx.While), skip)])
+    mutated(body, (tirx.BufferStore, note), ((tirx.For, tirx.While), skip))
     return found
 
 
 def _times_mentioned(body: tirx.Stmt, buffer: ir.Var) -> int:
     mentioned: list[ir.Var] = []
-    tvm_ffi.structural_walk(body, (ir.Var, mentioned.append))
+    walk(body, (ir.Var, mentioned.append))
     return sum(buffer.same_as(var) for var in mentioned)
 
 
@@ -244,7 +244,7 @@ def _with_terms(nest: Nest, found: list[_Accumulation], terms: dict[Any, ir.Var]
             return mutator.default_mutate(store)
         return tirx.BufferStore(terms[store], each.term, nest.variables, store.span)
 
-    body = tvm_ffi.structural_mutate(nest.body, [(tirx.BufferStore, visit)])
+    body = mutated(nest.body, (tirx.BufferStore, visit))
     if not contains(nest.body, tirx.IfThenElse, lambda _: True):
         return body
     identities = [

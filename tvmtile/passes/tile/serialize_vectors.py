@@ -5,11 +5,10 @@ from __future__ import annotations
 from itertools import combinations_with_replacement
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import constant
@@ -60,7 +59,7 @@ def SerializeVectors(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             return loop
         return with_children(loop, kind=tirx.ForKind.SERIAL)
 
-    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, serialize)))
+    return func.with_body(mapped(func.body, (tirx.For, serialize)))
 
 
 class _Iterations:
@@ -74,15 +73,13 @@ class _Iterations:
         self._inner: set[ir.Var] = set()
         self._stored: set[ir.Var] = set()
         self._accesses: dict[ir.Var, list[Any]] = {}
-        tvm_ffi.structural_walk(
+        walk(
             loop.body,
-            [
-                (tirx.AllocBuffer, lambda node: self._own.add(node.buffer)),
-                (tirx.For, lambda node: self._inner.add(node.loop_var)),
-                (tirx.Bind, self._bind),
-                (tirx.BufferStore, self._store),
-                (ir.TensorLoad, lambda node: self._note(node.source, node.indices)),
-            ],
+            (tirx.AllocBuffer, lambda node: self._own.add(node.buffer)),
+            (tirx.For, lambda node: self._inner.add(node.loop_var)),
+            (tirx.Bind, self._bind),
+            (tirx.BufferStore, self._store),
+            (ir.TensorLoad, lambda node: self._note(node.source, node.indices)),
             order="pre",
         )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS, Combiner
@@ -118,7 +118,7 @@ class _Split(ScopedRewriter):
             if str(alloc.buffer.ty.storage_scope).startswith(REDUCER_SCOPE):
                 self._parts[alloc.buffer] = _Parts(alloc.buffer)
 
-        tvm_ffi.structural_walk(body, (tirx.AllocBuffer, note))
+        walk(body, (tirx.AllocBuffer, note))
 
     def split(self, body: tirx.Stmt) -> tirx.Stmt:
         """The program with two tiles for each reducer."""
@@ -195,7 +195,7 @@ def _constant_fill(op: TileOp) -> Any:
     loops = op.as_loops()
     stores: list[tirx.BufferStore] = []
     if loops is not None:
-        tvm_ffi.structural_walk(loops, (tirx.BufferStore, stores.append))
+        walk(loops, (tirx.BufferStore, stores.append))
     if len(stores) != 1 or contains(stores[0].value, (ir.TensorLoad, ir.Var), lambda _: True):
         return None
     return stores[0].value

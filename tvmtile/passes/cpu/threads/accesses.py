@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.uniformity import ThreadVariance, is_private
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
@@ -35,13 +35,11 @@ class Accesses:
 
     def add(self, node: Any) -> Accesses:
         """Take in the accesses of a statement or an expression."""
-        tvm_ffi.structural_walk(
+        walk(
             node,
-            [
-                (ir.TensorLoad, lambda load: self._note(load.source, "read")),
-                (tirx.BufferStore, lambda store: self._note(store.buffer, "write")),
-                (ir.Call, self._visit_call),
-            ],
+            (ir.TensorLoad, lambda load: self._note(load.source, "read")),
+            (tirx.BufferStore, lambda store: self._note(store.buffer, "write")),
+            (ir.Call, self._visit_call),
             order="pre",
         )
         return self

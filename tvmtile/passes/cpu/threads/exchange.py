@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile._tvm import mutated
 from tvmtile.errors import NestingError
 from tvmtile.frontend.dtypes import DType, cast
 from tvmtile.ir.kernels import Launch
@@ -83,15 +83,13 @@ class _Exchange:
 
     def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
         leaves = (tirx.Bind, tirx.BufferStore, tirx.Evaluate, tirx.AssertStmt)
-        return tvm_ffi.structural_mutate(
+        return mutated(
             body,
-            [
-                (leaves, lambda stmt, _: self._with_exchanges(stmt, lambda e: e)),
-                (tirx.IfThenElse, self._visit_if),
-                (tirx.For, self._visit_for),
-                (tirx.While, self._visit_while),
-                (tirx.AttrStmt, self._visit_attribute),
-            ],
+            (leaves, lambda stmt, _: self._with_exchanges(stmt, lambda e: e)),
+            (tirx.IfThenElse, self._visit_if),
+            (tirx.For, self._visit_for),
+            (tirx.While, self._visit_while),
+            (tirx.AttrStmt, self._visit_attribute),
         )
 
     def _visit_if(self, branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
@@ -141,7 +139,7 @@ class _Exchange:
             before.extend(statements)
             return self._partner(call.op.name, lanes, operand, width)
 
-        after = rebuild(tvm_ffi.structural_mutate(node, [(ir.Call, visit)]))
+        after = rebuild(mutated(node, (ir.Call, visit)))
         return seq([*before, after])
 
     def _published(self, value: Any) -> tuple[list[tirx.Stmt], ir.Var]:

@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.uniformity import (
     ThreadVariance,
     has_effect,
@@ -466,13 +467,11 @@ def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
         for operand in op.writes() if op is not None else ():
             note(buffer_of(operand))
 
-    tvm_ffi.structural_walk(
+    walk(
         stmt,
-        [
-            (tirx.BufferStore, lambda store: note(store.buffer)),
-            (ir.Call, note_call),
-            (tirx.AllocBuffer, lambda node: declared.add(node.buffer)),
-        ],
+        (tirx.BufferStore, lambda store: note(store.buffer)),
+        (ir.Call, note_call),
+        (tirx.AllocBuffer, lambda node: declared.add(node.buffer)),
     )
     return stored - declared
 
@@ -507,5 +506,5 @@ def _location_within(stmt: tirx.Stmt) -> SourceLocation | None:
         found.append(location)
         return tvm_ffi.VisitInterrupt(True)
 
-    tvm_ffi.structural_walk(stmt, look, order="pre")
+    walk(stmt, (Any, look), order="pre")
     return found[0] if found else None

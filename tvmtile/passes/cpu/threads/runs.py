@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.analysis.uniformity import has_effect
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
@@ -181,8 +180,8 @@ class _Emitter:
             moved = ir.Range.from_min_extent(place(node.source, first.min), first.extent)
             return tirx.BufferRegion(self._stacked[node.source], [moved, *node.region[1:]])
 
-        result = tvm_ffi.structural_map(
-            stmt, [(ir.TensorLoad, load), (tirx.BufferStore, store), (ir.TensorRegion, region)]
+        result = mapped(
+            stmt, (ir.TensorLoad, load), (tirx.BufferStore, store), (ir.TensorRegion, region)
         )
         self._check_no_address(result)
         return result
@@ -195,7 +194,7 @@ class _Emitter:
                     help="on a CPU the threads' copies lie in one array: use its elements",
                 )
 
-        tvm_ffi.structural_walk(stmt, (ir.Var, refuse))
+        walk(stmt, (ir.Var, refuse))
 
     # Runs ------------------------------------------------------------------------------------------
 
@@ -263,5 +262,5 @@ def _variables(run: Run) -> dict[ir.Var, None]:
 def _variables_in(node: Any) -> dict[ir.Var, None]:
     """The variables of a node, in the order of their first use."""
     found: dict[ir.Var, None] = {}
-    tvm_ffi.structural_walk(node, (ir.Var, found.setdefault))
+    walk(node, (ir.Var, found.setdefault))
     return found

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx import CallEffectKind
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.kernels import flattened, is_thread_return, leaves_loop
@@ -223,5 +222,5 @@ def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> Unit:
 
 def _variables(node: Any) -> list[ir.Var]:
     found: list[ir.Var] = []
-    tvm_ffi.structural_walk(node, (ir.Var, found.append))
+    walk(node, (ir.Var, found.append))
     return found

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import is_buffer_var, mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.ir.kernels import Launch
@@ -81,15 +80,13 @@ def _names_outside_of_accesses(kernel: tirx.For) -> set[ir.Var]:
         del mutator
         return node
 
-    tvm_ffi.structural_mutate(
+    mutated(
         kernel,
-        [
-            (ir.TensorLoad, load),
-            (tirx.BufferStore, store),
-            (ir.TensorRegion, region),
-            (ir.Call, call),
-            ((tirx.AllocBuffer, tirx.DeclBuffer), declaration),
-            (ir.Var, variable),
-        ],
+        (ir.TensorLoad, load),
+        (tirx.BufferStore, store),
+        (ir.TensorRegion, region),
+        (ir.Call, call),
+        ((tirx.AllocBuffer, tirx.DeclBuffer), declaration),
+        (ir.Var, variable),
     )
     return named
