@@ -5,7 +5,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
-from tvmtile.analysis.nests import Nest, is_nest
+from tvmtile.analysis.nests import Nest
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.layout.fragment import (
     REGISTER,
     THREAD,
@@ -23,7 +24,7 @@ def nest_of(func):
     found = []
     tvm_ffi.structural_walk(
         func.body,
-        (tirx.For, lambda loop: found.append(loop) if is_nest(loop) else None),
+        (tirx.For, lambda loop: found.append(loop) if is_parallel(loop) else None),
         order="pre",
     )
     return Nest(found[0])

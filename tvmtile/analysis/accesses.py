@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import is_kernel
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
@@ -125,11 +126,10 @@ class _Accesses:
             self._operands(op, location_of(call))
             self._expressions_in(op, call, mutator)
             return call
-        takes_address = isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of"
         for argument in call.args:  # what has an address may be written through it
             if is_buffer_var(argument):
                 self._note(argument, reads=True, writes=True)
-            elif takes_address and isinstance(argument, ir.TensorLoad):
+            elif takes_address(call) and isinstance(argument, ir.TensorLoad):
                 self._note(argument.source, reads=True, writes=True)
         return mutator.default_mutate(call)
 

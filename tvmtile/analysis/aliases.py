@@ -8,6 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, walk
+from tvmtile.ir.calls import op_name
 
 __all__ = ["Aliases", "allocations_in"]
 
@@ -80,6 +81,6 @@ def _source_of(data: Any) -> ir.Var | None:
 
 def _is_start_of(data: Any, buffer: ir.Var) -> bool:
     """Tell whether a pointer is that of a buffer itself."""
-    if isinstance(data, ir.Call) and isinstance(data.op, ir.Op):
-        return data.op.name == "tirx.buffer_data" and data.args[0].same_as(buffer)
+    if op_name(data) == "tirx.buffer_data":
+        data = data.args[0]
     return bool(data.same_as(buffer))

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile.ir.combiners import Combiner
-from tvmtile.ir.rewriting import contains
+from tvmtile.ir.rewriting import mentions
 
 __all__ = ["contribution"]
 
@@ -23,7 +23,7 @@ def contribution(store: tirx.BufferStore, combiner: Combiner) -> Any:
             continue
         other = operands[1 - number]
         ways = (combiner.combine(other, element), combiner.combine(element, other))
-        is_pure = not contains(other, ir.Var, store.buffer.same_as)
+        is_pure = not mentions(other, store.buffer)
         if is_pure and any(tvm_ffi.structural_equal(value, way) for way in ways):
             return other
     return None

@@ -16,14 +16,10 @@ from tvmtile.analysis.conflicts.expressions import constant
 from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.rewriting import contains, reads_no_memory, substitute
+from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
 
-__all__ = ["Access", "Effects", "Loop", "is_threadgroup_memory"]
-
-
-def is_threadgroup_memory(buffer: ir.Var) -> bool:
-    """Tell whether a buffer is memory that the threads of a block have together."""
-    return str(buffer.ty.storage_scope) in ("shared", "shared.dyn")
+__all__ = ["Access", "Effects", "Loop"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +82,7 @@ class Access(Use):
     @cached_property
     def is_of_device(self) -> bool:
         """Device memory is accessed, not threadgroup memory."""
-        return not is_threadgroup_memory(self.root)
+        return not is_shared(self.root)
 
     @cached_property
     def places(self) -> list[Any]:
@@ -181,7 +177,7 @@ class Effects:
         if not is_buffer_var(var):
             return False
         root = self.root(var)
-        return is_threadgroup_memory(root) or root in self.device_memory
+        return is_shared(root) or root in self.device_memory
 
     def _access(
         self,

@@ -14,6 +14,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mutated
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
@@ -138,7 +139,7 @@ class _Touches:
     def _call(self, call: ir.Call, mutator: Any) -> Any:
         if operator_of(call) is not None:
             return self._uncertain(call, mutator)
-        if isinstance(call.op, ir.Op) and call.op.name == "prim.if_then_else":
+        if is_if_then_else(call):
             self._cases(mutator, *call.args)
             return call
         return mutator.default_mutate(call)

@@ -10,16 +10,12 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import substitute
 
-__all__ = ["Nest", "NestAccess", "is_nest", "nests_in"]
-
-
-def is_nest(stmt: Any) -> bool:
-    """Tell whether a statement is the outermost loop of a `T.Parallel`."""
-    return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
+__all__ = ["Nest", "NestAccess", "nests_in"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class Nest:
     def __init__(self, loop: tirx.For) -> None:
         self.loops: list[tirx.For] = []
         node: Any = loop
-        while is_nest(node):
+        while is_parallel(node):
             self.loops.append(node)
             node = node.body
         self.body: tirx.Stmt = node
@@ -81,7 +77,7 @@ def nests_in(statement: tirx.Stmt) -> list[Nest]:
     found: list[Nest] = []
 
     def visit(loop: tirx.For, mutator: Any) -> Any:
-        if is_nest(loop):
+        if is_parallel(loop):
             found.append(Nest(loop))
             return loop
         return mutator.default_mutate(loop)

@@ -10,6 +10,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
@@ -76,7 +77,7 @@ class SharedTiles:
         op = operator_of(node)
         if op is None:
             self.viewed.update(arg for arg in node.args if is_buffer_var(arg))
-            if isinstance(node.op, ir.Op) and node.op.name == "tirx.address_of":
+            if takes_address(node):
                 self.viewed.update(arg.source for arg in node.args if _is_load(arg))
             return
         for tile, layout in op.fixed_layouts().items():

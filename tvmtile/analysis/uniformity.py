@@ -7,35 +7,15 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import OPAQUE, is_buffer_var, walk
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.kernels import is_loop_exit, statements_of
+from tvmtile.ir.kernels import is_loop_exit, is_parallel, statements_of
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import contains, variables_of
+from tvmtile.ir.rewriting import has_effect, variables_of
+from tvmtile.ir.scopes import is_private
 
-__all__ = ["ThreadVariance", "has_effect", "is_parallel", "is_private"]
-
-_PRIVATE_SCOPES = ("local", "local.var")
-
-
-def is_private(buffer: ir.Var) -> bool:
-    """Tell whether every thread has a copy of its own: `T.alloc_local` and `T.alloc_var`."""
-    return buffer.ty.storage_scope in _PRIVATE_SCOPES
-
-
-def has_effect(expression: Any) -> bool:
-    """Tell whether an expression does something besides having a value, as an atomic does."""
-    return contains(expression, ir.Call, _is_effectful)
-
-
-def _is_effectful(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.get_attr("TCallEffectKind") == OPAQUE
-
-
-def is_parallel(stmt: tirx.Stmt) -> bool:
-    """Tell whether a statement is a loop of `T.Parallel`."""
-    return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
+__all__ = ["ThreadVariance"]
 
 
 class ThreadVariance:

@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.conflicts.expressions import bits
 from tvmtile.ir.async_copies import ISSUES
+from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 
@@ -88,7 +89,6 @@ _FUNCTIONS = {
 _CONVERSIONS = ("tirx.cuda.cvta_generic_to_shared",)
 _MATRIX_EXTENT = 8
 _ROW = 16  # bytes
-_LAZY = "prim.if_then_else"
 
 
 def uses_in(node: Any) -> list[Use]:
@@ -153,10 +153,10 @@ class _Collector:
         if op is not None:
             self._operator(op, call, mutator)
             return call
-        name = call.op.name if isinstance(call.op, ir.Op) else ""
-        if name == _LAZY:
+        name = op_name(call)
+        if is_if_then_else(call):
             self._conditional(call, mutator)
-        elif name == "tirx.address_of":
+        elif takes_address(call):
             self._address(call.args[0], mutator)
         elif name in _CONVERSIONS:
             mutator.default_mutate(call)

@@ -32,7 +32,7 @@ from tvmtile.frontend.rewrite import parameter_location, traced
 from tvmtile.frontend.tracer import Tracer, current_tracer
 from tvmtile.frontend.translate import translate_errors
 from tvmtile.frontend.variables import Ref, Reference, is_scalar_variable
-from tvmtile.ir.rewriting import contains, with_children
+from tvmtile.ir.rewriting import mentions, with_children
 from tvmtile.ir.spans import location_of
 
 __all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations"]
@@ -136,7 +136,7 @@ def _check_variables(func: tirx.PrimFunc) -> None:
         for expression in (*param.ty.shape, *param.ty.strides, param.ty.elem_offset)
     ]
     for variable in undefined_vars(func.body, list(func.params)):
-        is_given = any(contains(expression, ir.Var, variable.same_as) for expression in given)
+        is_given = any(mentions(expression, variable) for expression in given)
         if not is_given and not is_buffer_var(variable):
             raise InvalidOperand(
                 f"no parameter of the kernel gives {variable.name}",
@@ -150,7 +150,7 @@ def _first_use(func: tirx.PrimFunc, variable: ir.Var) -> SourceLocation | None:
     nodes: list[Any] = []
     kinds = (ir.TensorLoad, ir.Call, tirx.BufferStore, tirx.For)
     walk(func.body, (kinds, nodes.append))  # what is inside comes first
-    uses = (node for node in nodes if contains(node, ir.Var, variable.same_as))
+    uses = (node for node in nodes if mentions(node, variable))
     return next(filter(None, map(location_of, uses)), None)
 
 

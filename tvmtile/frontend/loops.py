@@ -19,6 +19,7 @@ from tvmtile.ir.annotations import (
     STAGES_ANNOTATION,
     UNROLL_FACTOR,
 )
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
 
@@ -81,14 +82,10 @@ class _ParallelNest(LoopNest):
             kernel.parallel_depth -= 1
             del kernel.parallel_variables[-len(self._extents) :]
         body = self._frames[-1].stmts
-        if len(body) > 1 and not any(exception) and any(map(_is_parallel_loop, body)):
+        if len(body) > 1 and not any(exception) and any(map(is_parallel, body)):
             raise _nested()
         while self._frames:
             self._frames.pop().__exit__(*exception)
-
-
-def _is_parallel_loop(stmt: tirx.Stmt) -> bool:
-    return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
 
 
 def _nested() -> NestingError:

@@ -21,7 +21,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import IRBuilder, is_buffer_var, walk
+from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import (
     InvalidOperand,
     NestingError,
@@ -37,6 +37,7 @@ from tvmtile.frontend.expression_dtypes import dtype_of_expressions
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
 from tvmtile.frontend.variables import Reference, is_scalar_variable
 from tvmtile.ir.operands import describe
+from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
 
 __all__ = ["Tracer", "current_tracer"]
@@ -872,12 +873,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _reads_memory(value: ir.Expr) -> bool:
-    from tvm_ffi import VisitInterrupt
-
-    return (
-        walk(value, ((ir.TensorLoad, ir.Call), lambda _: VisitInterrupt(True)), order="pre")
-        is not None
-    )
+    return contains(value, (ir.TensorLoad, ir.Call))
 
 
 def _describe(value: Any) -> str:

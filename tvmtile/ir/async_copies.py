@@ -11,8 +11,10 @@ copied is visible after a barrier behind their waits.
 
 from __future__ import annotations
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.tirx.script import builder as T
+
+from tvmtile.ir.calls import op_name
 
 __all__ = [
     "FILLING_ISSUES",
@@ -69,6 +71,4 @@ def waited(stmt: tirx.Stmt) -> int | None:
 
 
 def _name(stmt: tirx.Stmt) -> str:
-    if not isinstance(stmt, tirx.Evaluate) or not isinstance(stmt.value, ir.Call):
-        return ""
-    return str(stmt.value.op.name) if isinstance(stmt.value.op, ir.Op) else ""
+    return op_name(stmt.value) if isinstance(stmt, tirx.Evaluate) else ""

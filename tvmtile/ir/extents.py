@@ -1,4 +1,4 @@
-"""Dynamic extents: the variables of an expression, and what they are where its value is known."""
+"""Dynamic extents: what is known of them, and what they are where the value of an expression is."""
 
 from __future__ import annotations
 
@@ -8,17 +8,10 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.rewriting import substitute
 
-__all__ = ["linear_in", "take_for_extents", "variables_of"]
-
-
-def variables_of(expression: Any) -> list[ir.Var]:
-    """The variables that an expression holds."""
-    found: list[ir.Var] = []
-    walk(expression, (ir.Var, found.append))
-    return found
+__all__ = ["linear_in", "take_for_extents"]
 
 
 def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:

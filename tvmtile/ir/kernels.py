@@ -11,6 +11,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mutated, walk
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.rewriting import seq, with_children
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "is_grid_barrier",
     "is_kernel",
     "is_loop_exit",
+    "is_parallel",
     "is_thread_return",
     "is_tile_program",
     "leaves_loop",
@@ -47,6 +49,11 @@ def is_tile_program(func: Any) -> bool:
         order="pre",
     )
     return found is not None
+
+
+def is_parallel(stmt: Any) -> bool:
+    """Tell whether a statement is a loop of `T.Parallel`."""
+    return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
 
 
 class Launch:
@@ -209,9 +216,4 @@ def is_thread_return(stmt: tirx.Stmt) -> bool:
 
 
 def _calls(stmt: tirx.Stmt, names: tuple[str, ...]) -> bool:
-    return (
-        isinstance(stmt, tirx.Evaluate)
-        and isinstance(stmt.value, ir.Call)
-        and isinstance(stmt.value.op, ir.Op)
-        and stmt.value.op.name in names
-    )
+    return isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) in names

@@ -9,17 +9,17 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
-from tvm.tirx import CallEffectKind
 
-from tvmtile._tvm import buffer_var, is_buffer_var, mapped, mutated, walk
+from tvmtile._tvm import OPAQUE, PURE, buffer_var, is_buffer_var, mapped, mutated, walk
+from tvmtile.ir.calls import effect_of
 from tvmtile.ir.divisions import is_division
 
 __all__ = [
     "ScopedRewriter",
     "contains",
     "for_loop",
-    "is_extern_call",
-    "is_if_then_else",
+    "has_effect",
+    "mentions",
     "nest",
     "reads_no_memory",
     "retyped",
@@ -152,29 +152,25 @@ def reads_no_memory(value: Any) -> bool:
 
 
 def _may_change(node: Any) -> bool:
-    if isinstance(node, ir.TensorLoad) or not isinstance(node.op, ir.Op):
-        return True
-    return int(node.op.get_attr("TCallEffectKind")) > int(CallEffectKind.Pure.value)
+    return isinstance(node, ir.TensorLoad) or effect_of(node) > PURE
 
 
-def is_if_then_else(value: Any) -> bool:
-    """Tell whether an expression is one of two values, of which only that one is computed."""
-    is_call = isinstance(value, ir.Call) and isinstance(value.op, ir.Op)
-    return is_call and value.op.name == "prim.if_then_else"
+def has_effect(node: Any) -> bool:
+    """Tell whether something is done besides computing a value and storing it, as an atomic does."""
+    return contains(node, ir.Call, lambda call: effect_of(call) == OPAQUE)
 
 
-def is_extern_call(call: ir.Call) -> bool:
-    """Tell whether a call is that of a function, by name, that is in no module of TVM's."""
-    return isinstance(call.op, ir.Op) and call.op.name in _FOREIGN
-
-
-_FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
-
-
-def contains(node: Any, types: type | tuple[type, ...], test: Callable[[Any], bool]) -> bool:
+def contains(
+    node: Any, types: type | tuple[type, ...], test: Callable[[Any], bool] = lambda _: True
+) -> bool:
     """Tell whether some node of the given types passes a test."""
     found = walk(node, (types, lambda n: _FOUND if test(n) else None), order="pre")
     return found is not None
+
+
+def mentions(node: Any, variable: ir.Var) -> bool:
+    """Tell whether a variable, or a buffer, is in a statement or an expression."""
+    return contains(node, ir.Var, variable.same_as)
 
 
 _FOUND = tvm_ffi.VisitInterrupt(True)

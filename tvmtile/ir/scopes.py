@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from tvm import ir
 
-__all__ = ["FRAGMENT_SCOPE", "SHARED_SCOPE", "SIMDGROUP_SCOPE", "is_fragment", "is_shared"]
+__all__ = [
+    "FRAGMENT_SCOPE",
+    "SHARED_SCOPE",
+    "SIMDGROUP_SCOPE",
+    "is_fragment",
+    "is_of_block",
+    "is_private",
+    "is_shared",
+]
 
 SHARED_SCOPE = "shared.dyn"
 """Memory that the threads of a block share."""
@@ -20,5 +28,15 @@ def is_fragment(buffer: ir.Var) -> bool:
 
 
 def is_shared(buffer: ir.Var) -> bool:
-    """Tell whether the threads of a block share a buffer."""
+    """Tell whether a buffer lies in memory that the threads of a block share."""
     return buffer.ty.storage_scope in (SHARED_SCOPE, "shared")
+
+
+def is_private(buffer: ir.Var) -> bool:
+    """Tell whether every thread has a copy of its own: `T.alloc_local` and `T.alloc_var`."""
+    return buffer.ty.storage_scope in ("local", "local.var")
+
+
+def is_of_block(buffer: ir.Var) -> bool:
+    """Tell whether a block has one of a tile: in shared memory, in fragments, of reducers."""
+    return buffer.ty.storage_scope != "global" and not is_private(buffer)

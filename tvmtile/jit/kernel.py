@@ -22,8 +22,7 @@ from tvmtile.errors import (
     MissingDependency,
     OutOfBounds,
 )
-from tvmtile.ir.extents import variables_of
-from tvmtile.ir.rewriting import contains
+from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
@@ -215,7 +214,7 @@ class Kernel:
         return tuple(complete)
 
     def _uses(self, var: ir.Var) -> bool:
-        return contains(self.prim_func.body, ir.Var, var.same_as)
+        return mentions(self.prim_func.body, var)
 
     # Taking it elsewhere ---------------------------------------------------------------------
 

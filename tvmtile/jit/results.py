@@ -13,9 +13,9 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
-from tvmtile.ir.extents import linear_in, variables_of
+from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import contains, substitute
+from tvmtile.ir.rewriting import mentions, substitute, variables_of
 
 __all__ = ["Results", "allocator", "bound_extents", "evaluate"]
 
@@ -178,7 +178,7 @@ def evaluate(extent: Any, values: dict[ir.Var, int]) -> int:
     used = {
         var: tirx.const(value, str(var.ty.dtype))
         for var, value in values.items()
-        if contains(extent, ir.Var, var.same_as)
+        if mentions(extent, var)
     }
     result = constant(substitute(extent, used))
     if result is None:

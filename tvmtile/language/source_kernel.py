@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.kernel import Kernel
-from tvmtile.ir.extents import variables_of
+from tvmtile.ir.rewriting import variables_of
 from tvmtile.tileop.import_source import import_source
 
 __all__ = ["CUDASourceCodeKernel"]

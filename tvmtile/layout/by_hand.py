@@ -10,6 +10,7 @@ from tvm.tirx.layout import TileLayout
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.rewriting import mentions
 from tvmtile.layout.fragment import (
     REGISTER,
     THREAD,
@@ -18,7 +19,6 @@ from tvmtile.layout.fragment import (
     compact_registers,
     layout_of,
 )
-from tvmtile.layout.index_map import mentions
 
 __all__ = ["layout_by_hand"]
 

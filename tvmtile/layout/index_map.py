@@ -15,15 +15,10 @@ from tvm.sym import Analyzer, normalize_to_iter_sum
 
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import contains
+from tvmtile.ir.rewriting import mentions
 from tvmtile.layout.fragment import REGISTER, Digit, common_refinement
 
-__all__ = ["IndexMap", "Part", "cut", "mentions"]
-
-
-def mentions(index: Any, variable: ir.Var) -> bool:
-    """Tell whether a variable is in an expression."""
-    return contains(index, ir.Var, variable.same_as)
+__all__ = ["IndexMap", "Part", "cut"]
 
 
 @dataclass(frozen=True)

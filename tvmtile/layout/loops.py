@@ -16,6 +16,7 @@ from tvm import DataType, ir
 from tvm.sym import Analyzer
 
 from tvmtile.analysis.nests import Nest, NestAccess
+from tvmtile.ir.rewriting import mentions
 from tvmtile.layout.fragment import (
     REGISTER,
     THREAD,
@@ -26,7 +27,7 @@ from tvmtile.layout.fragment import (
     gaps,
     widest_vector,
 )
-from tvmtile.layout.index_map import IndexMap, Part, cut, mentions
+from tvmtile.layout.index_map import IndexMap, Part, cut
 
 __all__ = ["LoopAxis", "LoopLayout", "is_free", "loop_layout"]
 

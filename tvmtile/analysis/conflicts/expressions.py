@@ -9,9 +9,9 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mapped, walk
-from tvmtile.ir.rewriting import contains
+from tvmtile.ir.rewriting import mentions
 
-__all__ = ["bits", "conjuncts", "constant", "lanes", "mentions", "period", "repetition", "strides"]
+__all__ = ["bits", "conjuncts", "constant", "lanes", "period", "repetition", "strides"]
 
 
 def constant(expression: Any) -> int | None:
@@ -31,20 +31,13 @@ def lanes(index: Any) -> int:
     return int(index.lanes) if isinstance(index, tirx.Ramp | tirx.Broadcast) else 1
 
 
-def mentions(expressions: Iterable[Any], var: ir.Var | None) -> bool:
-    """Tell whether some expression depends on a variable."""
-    if var is None:
-        return False
-    return any(contains(part, ir.Var, lambda node: node.same_as(var)) for part in expressions)
-
-
-def period(expressions: Iterable[Any], var: ir.Var | None) -> int:
+def period(expressions: Iterable[Any], var: ir.Var) -> int:
     """How much a variable grows until the remainders that expressions take of it repeat."""
     divisors: list[int] = []
 
     def note(node: Any) -> None:
         divisor = constant(node.b)
-        if divisor and mentions([node.a], var):
+        if divisor and mentions(node.a, var):
             divisors.append(divisor)
 
     for expression in expressions:
@@ -61,7 +54,7 @@ def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
 
     def without_remainder(node: Any) -> Any:
         divisor = constant(node.b)
-        if not divisor or not mentions([node.a], var) or not _is_polynomial(node.a):
+        if not divisor or not mentions(node.a, var) or not _is_polynomial(node.a):
             return node
         divisors.append(divisor)
         return node.b

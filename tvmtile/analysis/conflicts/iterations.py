@@ -14,7 +14,6 @@ from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
 from tvmtile.analysis.conflicts.expressions import (
     conjuncts,
     constant,
-    mentions,
     period,
     repetition,
 )
@@ -22,7 +21,7 @@ from tvmtile.analysis.conflicts.orders import Order, Side
 from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Access, Loop
-from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.rewriting import mentions, substitute, variables_of
 
 __all__ = ["Case", "Iterations"]
 
@@ -80,7 +79,8 @@ class Iterations:
         return [
             loop
             for loop in self._related
-            if any(mentions(access.places, loop.var) for access in self._accesses)
+            if loop.var is not None
+            and any(mentions(access.places, loop.var) for access in self._accesses)
         ]
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tvm import DataType, DataTypeCode, ir, tirx
 
+from tvmtile.ir.calls import is_if_then_else, op_name
 from tvmtile.ir.rewriting import contains
 
 __all__ = ["NotSeparable", "Value", "evaluate", "may_wrap"]
@@ -73,7 +74,6 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 _SHIFTS = (ir.prim.LShift, ir.prim.RShift)
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 _TRANSPARENT = ("tirx.likely",)
-_CONDITIONAL = "prim.if_then_else"
 
 
 def evaluate(
@@ -124,11 +124,10 @@ def evaluate(
             return _sum(visit(node.base), Value(_number(visit(node.stride)) * lanes), 1)
         if isinstance(node, tirx.Select):
             return _choice(*map(visit, (node.condition, node.true_value, node.false_value)))
-        if isinstance(node, ir.Call) and isinstance(node.op, ir.Op):
-            if node.op.name in _TRANSPARENT:
-                return visit(node.args[0])
-            if node.op.name == _CONDITIONAL:
-                return _choice(*map(visit, node.args))
+        if op_name(node) in _TRANSPARENT:
+            return visit(node.args[0])
+        if is_if_then_else(node):
+            return _choice(*map(visit, node.args))
         raise NotSeparable
 
     return visit(expression)

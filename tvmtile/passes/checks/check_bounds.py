@@ -8,6 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mutated
 from tvmtile.errors import OutOfBounds, SourceLocation
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, substitute
@@ -68,7 +69,7 @@ class _Bounds:
         return mutator.default_mutate(node)
 
     def _bind(self, node: tirx.Bind, mutator: Any) -> Any:
-        if ir.is_prim_expr(node.value) and not contains(node.value, ir.TensorLoad, lambda _: True):
+        if ir.is_prim_expr(node.value) and not contains(node.value, ir.TensorLoad):
             self._first[node.var] = substitute(node.value, self._first)
             self._last[node.var] = substitute(node.value, self._last)
         return mutator.default_mutate(node)
@@ -92,7 +93,7 @@ class _Bounds:
         return node
 
     def _call(self, call: ir.Call, mutator: Any) -> Any:
-        name = call.op.name if isinstance(call.op, ir.Op) else ""
+        name = op_name(call)
         if name in ("prim.if_then_else", "tirx.address_of"):
             return self._uncertain(call, mutator)
         outer, self._location = self._location, location_of(call) or self._location
@@ -136,4 +137,4 @@ def _ends(index: Any) -> tuple[Any, ...]:
 
 
 def _leaves_loop(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name in _EXITS
+    return op_name(call) in _EXITS

@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import NestingError
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
@@ -71,8 +72,7 @@ def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
     if math.prod(extents) <= _MOST_HELD_WHOLE:
         return False
     return any(
-        loop.kind == tirx.ForKind.PARALLEL and uses(access.indices, loop.loop_var, names)
-        for loop in access.loops
+        is_parallel(loop) and uses(access.indices, loop.loop_var, names) for loop in access.loops
     )
 
 
@@ -90,7 +90,7 @@ def _with_layout_by_hand(kernel: tirx.For) -> set[ir.Var]:
 
 def _serial_index(access: Access, names: dict[ir.Var, Any]) -> tirx.For | None:
     """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
-    if any(loop.kind == tirx.ForKind.PARALLEL for loop in access.loops):
+    if any(is_parallel(loop) for loop in access.loops):
         return None
     used = [loop for loop in access.loops if uses(access.indices, loop.loop_var, names)]
     if any(_binds_thread(loop) for loop in used):

@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import Launch, is_grid_barrier
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
@@ -79,7 +80,7 @@ def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
 
 def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCapability) -> None:
     def refuse(call: ir.Call) -> None:
-        if not isinstance(call.op, ir.Op) or not call.op.name.startswith(_SHUFFLES):
+        if not op_name(call).startswith(_SHUFFLES):
             return
         raise InvalidOperand(
             f"T.Kernel: threads={count}, but {capability.name} shuffles values in groups of {group} "

@@ -8,6 +8,7 @@ from tvm import tirx
 
 from tvmtile.analysis.accesses import accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import InvalidOperand
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
 
@@ -39,9 +40,7 @@ def CheckLocals(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             if access.buffer.ty.storage_scope != "local":
                 continue
             for loop in access.loops:
-                if loop.kind == tirx.ForKind.PARALLEL and uses(
-                    access.indices, loop.loop_var, names
-                ):
+                if is_parallel(loop) and uses(access.indices, loop.loop_var, names):
                     raise InvalidOperand(
                         f"{loop.loop_var.name!r} of T.Parallel indexes {describe(access.buffer)}, of "
                         "which every thread has one for itself",

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from tvmtile._tvm import mutated
 from tvmtile.errors import NestingError
-from tvmtile.ir.kernels import is_continue, is_loop_exit
+from tvmtile.ir.kernels import is_continue, is_loop_exit, is_parallel
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 
@@ -64,8 +64,7 @@ class _Exits:
                 help="T.thread_return() ends the thread",
                 location=location,
             )
-        is_parallel = isinstance(loop, tirx.For) and loop.kind == tirx.ForKind.PARALLEL
-        if is_parallel and keyword == "break":
+        if is_parallel(loop) and keyword == "break":
             raise NestingError(
                 "`break` stands in T.Parallel, whose iterations have no order",
                 help="write `continue`, which ends the iteration, or a loop with T.serial",

@@ -13,13 +13,15 @@ from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.nest_accesses import Elements, Touch, elements_of, sample, touches_in
-from tvmtile.analysis.uniformity import ThreadVariance, is_private
+from tvmtile.analysis.nests import Nest
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace
-from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit
+from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, is_parallel
 from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute
+from tvmtile.ir.scopes import is_private
 
 __all__ = ["CheckParallel"]
 
@@ -67,14 +69,14 @@ class _Nests(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> Any:
         if is_kernel(loop):
             self._enter_kernel(loop)
-        if loop.kind != tirx.ForKind.PARALLEL:
+        if not is_parallel(loop):
             low, extent = constant(loop.min), constant(loop.extent)
             is_thread = str(getattr(loop.thread_binding, "thread_tag", "")).startswith("thread")
             if low is not None and extent is not None and not is_thread:
                 self._fixed[loop.loop_var] = low
             return super().visit_for(loop)
         if self._variance is not None:
-            self._check(loop, self._variance)
+            self._check(Nest(loop), self._variance)
         return loop
 
     def _enter_kernel(self, kernel: tirx.For) -> None:
@@ -92,8 +94,8 @@ class _Nests(ScopedRewriter):
         """Of a branch outside of nests, it is not known which arguments lead to it."""
         return branch
 
-    def _check(self, nest: tirx.For, variance: ThreadVariance) -> None:
-        loops, body = _taken_apart(nest)
+    def _check(self, nest: Nest, variance: ThreadVariance) -> None:
+        loops, body = nest.loops, nest.body
         iterations = sample(loops)
         if iterations is None or len(iterations[loops[0].loop_var]) < 2 or _leaves(body):
             return
@@ -113,14 +115,6 @@ class _Nests(ScopedRewriter):
             elif not _are_apart(own, loops):
                 found = [elements_of(touch, iterations, self._fixed, is_uniform) for touch in own]
                 _check_elements([e for e in found if e is not None], loops)
-
-
-def _taken_apart(nest: tirx.For) -> tuple[list[tirx.For], tirx.Stmt]:
-    loops, body = [nest], nest.body
-    while isinstance(body, tirx.For) and body.kind == tirx.ForKind.PARALLEL:
-        loops.append(body)
-        body = body.body
-    return loops, body
 
 
 def _is_arithmetic(value: Any) -> bool:

@@ -20,10 +20,12 @@ from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.async_copies import FILLING_ISSUES
+from tvmtile.ir.calls import is_if_then_else, op_name
 from tvmtile.ir.kernels import (
     is_barrier,
     is_grid_barrier,
     is_kernel,
+    is_parallel,
     is_tile_program,
     leaves_loop,
 )
@@ -58,14 +60,14 @@ def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
     nested: list[tirx.For] = []
 
     def visit(loop: tirx.For, mutator: Any) -> tirx.For:
-        if loop.kind == tirx.ForKind.PARALLEL and nested and not nested[-1].body.same_as(loop):
+        if is_parallel(loop) and nested and not nested[-1].body.same_as(loop):
             problems.append(
                 f"the parallel loop over {loop.loop_var.name!r} stands inside another one"
             )
-        if loop.kind == tirx.ForKind.PARALLEL:
+        if is_parallel(loop):
             nested.append(loop)
         result = mutator.default_mutate(loop)
-        if loop.kind == tirx.ForKind.PARALLEL:
+        if is_parallel(loop):
             nested.pop()
         return result
 
@@ -132,7 +134,7 @@ def no_parallel_loops(func: tirx.PrimFunc) -> Iterator[str]:
     """No loop in a kernel is elementwise work that still waits to be placed."""
     for kernel in filter(is_kernel, _loops(func.body)):
         for loop in _loops(kernel.body):
-            if loop.kind == tirx.ForKind.PARALLEL:
+            if is_parallel(loop):
                 yield f"the loop over {loop.loop_var.name!r} is parallel"
 
 
@@ -360,10 +362,10 @@ class _Bounds(ScopedRewriter):
             for operand in [*op.reads(), *op.writes()]:
                 self._visit_operand(operand)
             return node
-        if isinstance(node.op, ir.Op) and node.op.name == "prim.if_then_else":
+        if is_if_then_else(node):
             self._visit_cases(*node.args)
             return node
-        if isinstance(node.op, ir.Op) and node.op.name in FILLING_ISSUES:
+        if op_name(node) in FILLING_ISSUES:
             self.mutate(node.args[0])
             return node
         return self.descend(node)

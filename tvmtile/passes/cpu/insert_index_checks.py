@@ -10,14 +10,14 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mutated
-from tvmtile.analysis.uniformity import has_effect
 from tvmtile.errors import OutOfBounds, SourceLocation
+from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
-    is_if_then_else,
+    has_effect,
     seq,
     substitute,
     with_children,
@@ -169,7 +169,7 @@ def _report(access: _Access) -> tirx.Stmt:
 
 
 def _is_report(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name == "tirx.tvm_call_packed"
+    return op_name(call) == "tirx.tvm_call_packed"
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class _Accesses:
         if is_if_then_else(call):
             condition, true_value, false_value = call.args
             self._cases(condition, true_value, false_value, mutator)
-        elif isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of":
+        elif takes_address(call):
             for index in getattr(call.args[0], "indices", ()):
                 mutator.mutate(index)  # the element's address, which is not used yet
         else:

@@ -9,12 +9,18 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.uniformity import has_effect
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import flattened
+from tvmtile.ir.kernels import flattened, is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, seq, with_children, with_fresh_variables
+from tvmtile.ir.rewriting import (
+    contains,
+    has_effect,
+    mentions,
+    seq,
+    with_children,
+    with_fresh_variables,
+)
 
 __all__ = ["InterchangeLoopsOnCpu"]
 
@@ -73,7 +79,7 @@ def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:
     extent = constant(loop.extent)
-    if loop.kind != tirx.ForKind.PARALLEL or (extent is not None and extent < _FEWEST):
+    if not is_parallel(loop) or (extent is not None and extent < _FEWEST):
         return False
     if not any(isinstance(stmt, tirx.For) for stmt in flattened(loop.body)):
         return False
@@ -123,15 +129,15 @@ def _is_owned(accesses: list[Any], var: ir.Var, inner: list[ir.Var]) -> bool:
 def _is_contiguous(indices: Any, var: ir.Var) -> bool:
     """Tell whether the next iteration accesses the same element, or the next one."""
     *outer, last = indices
-    fixed = not any(contains(index, ir.Var, var.same_as) for index in outer)
+    fixed = not any(mentions(index, var) for index in outer)
     return fixed and _step(last, var) in (0, 1)
 
 
 def _step(index: Any, var: ir.Var) -> int | None:
     """By how much an index grows with the iteration; None where that is not one number."""
-    if not contains(index, ir.Var, var.same_as):
+    if not mentions(index, var):
         return 0
-    if contains(index, (ir.TensorLoad, ir.Call, tirx.Ramp), lambda _: True):
+    if contains(index, (ir.TensorLoad, ir.Call, tirx.Ramp)):
         return None
     linear = linear_in(index, var)
     return None if linear is None else linear[0]

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import mapped
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32
 from tvmtile.codegen.float_functions import NAMES
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["LowerMathOnCpu"]
@@ -74,7 +75,7 @@ def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 def _lower(call: ir.Call) -> Any:
-    name = call.op.name if isinstance(call.op, ir.Op) else ""
+    name = op_name(call)
     if name not in _FUNCTIONS:
         return call
     dtype = str(call.ty.dtype)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, with_children
@@ -93,19 +94,15 @@ class _Lower(ScopedRewriter):
 
     def _extent(self, loop: tirx.For) -> Any:
         """The extent of a loop of a nest; LLVM may know that of the innermost one."""
-        is_large = _is_parallel(loop.body) and _iterations(loop) > _UNROLLED
+        is_large = is_parallel(loop.body) and _iterations(loop) > _UNROLLED
         if not is_large or constant(loop.extent) is None:
             return loop.extent
         return self._zeros.of(str(loop.extent.ty.dtype)) + loop.extent
 
 
-def _is_parallel(stmt: tirx.Stmt) -> bool:
-    return isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
-
-
 def _iterations(stmt: tirx.Stmt) -> float:
     """How many iterations a nest has; of a dynamic extent, no end of them."""
-    if not _is_parallel(stmt):
+    if not is_parallel(stmt):
         return 1
     extent = constant(stmt.extent)
     return math.inf if extent is None else extent * _iterations(stmt.body)

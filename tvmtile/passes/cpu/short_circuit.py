@@ -44,7 +44,7 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     def visit(node: Any, mutator: Any) -> Any:
         result = mutator.default_mutate(node)
-        if int(result.ty.dtype.lanes) > 1 or not contains(result.b, ir.TensorLoad, lambda _: True):
+        if int(result.ty.dtype.lanes) > 1 or not contains(result.b, ir.TensorLoad):
             return result
         if isinstance(result, tirx.And):
             return tirx.if_then_else(result.a, result.b, tirx.const(False, "bool"))

@@ -8,11 +8,11 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import walk
-from tvmtile.analysis.nests import Nest, is_nest
-from tvmtile.analysis.uniformity import ThreadVariance, has_effect, is_private
+from tvmtile.analysis.nests import Nest
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import VerifyError
 from tvmtile.ir.async_copies import is_late
-from tvmtile.ir.kernels import Launch, is_kernel, statements_of
+from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, statements_of
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -20,10 +20,12 @@ from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
     for_loop,
+    has_effect,
+    mentions,
     substitute,
     with_children,
 )
-from tvmtile.ir.scopes import is_fragment
+from tvmtile.ir.scopes import is_fragment, is_private
 from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
 from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout
 from tvmtile.passes.gpu.issue_async_copies import issued
@@ -118,7 +120,7 @@ class _Distribute(ScopedRewriter):
             self._launch = Launch(loop)
             threads = [thread.loop_var for thread in self._launch.threads]
             self._variance = ThreadVariance(self._launch.body, threads)
-        if self._launch is not None and is_nest(loop):
+        if self._launch is not None and is_parallel(loop):
             iterations = _Iterations(Nest(loop), self._launch, self.analyzer, self._is_late)
             return iterations.statement()
         return super().visit_for(loop)
@@ -294,7 +296,7 @@ def _statements(stmt: tirx.Stmt) -> int:
 
 
 def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:
-    return any(contains(condition, ir.Var, variable.same_as) for condition in conditions)
+    return any(mentions(condition, variable) for condition in conditions)
 
 
 def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:

@@ -8,6 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mutated
 from tvmtile.ir.async_copies import ISSUES, committed, waited
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
@@ -70,7 +71,7 @@ def _without_idle_groups(kernel: tirx.For) -> tirx.For:
 
 
 def _is_issue(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name in ISSUES
+    return op_name(call) in ISSUES
 
 
 def _is_of_groups(stmt: tirx.Stmt) -> bool:

@@ -9,8 +9,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
+from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import contains, for_loop, substitute
+from tvmtile.ir.rewriting import for_loop, mentions, substitute
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.gpu.vectorize_accesses import LARGEST, bytes_of, contiguous_base
 
@@ -68,8 +69,8 @@ def _move_of(body: tirx.Stmt) -> _Move | None:
     if not isinstance(body, tirx.BufferStore) or not is_shared(body.buffer):
         return None
     value, conditions = body.value, ()
-    if isinstance(value, ir.Call) and isinstance(value.op, ir.Op):
-        if value.op.name != "prim.if_then_else" or not _is_zero(value.args[2]):
+    if isinstance(value, ir.Call):
+        if not is_if_then_else(value) or not _is_zero(value.args[2]):
             return None
         conditions, value = tuple(_parts(value.args[0])), value.args[1]
     if not isinstance(value, ir.TensorLoad) or value.source.ty.storage_scope != "global":
@@ -134,7 +135,7 @@ def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> 
     inside: list[Any] = []
     count: Any = tirx.const(lanes, "int32")
     for condition in move.conditions:
-        if not contains(condition, ir.Var, lane.same_as):
+        if not mentions(condition, lane):
             inside.append(condition)
             continue
         bound = _bound(condition, lane, lanes, analyzer)
@@ -174,7 +175,7 @@ def _bound(condition: Any, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bou
         return None
     index, limit = condition.a, condition.b
     base = substitute(index, {lane: tirx.const(0, str(lane.ty.dtype))})
-    if contains(limit, ir.Var, lane.same_as):
+    if mentions(limit, lane):
         return None
     if not analyzer.can_prove_equal(index - base, lane):
         return None

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.ir.annotations import MAY_ALIAS
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.rewriting import contains
 
 __all__ = ["SetKernelAttributes"]
@@ -50,7 +51,7 @@ def _kernels_called(host: tirx.PrimFunc) -> list[str]:
     names: list[str] = []
 
     def note(call: ir.Call) -> None:
-        if isinstance(call.op, ir.Op) and call.op.name == "tirx.call_ffi_kernel":
+        if op_name(call) == "tirx.call_ffi_kernel":
             names.append(str(call.args[0].value))
 
     walk(host.body, (ir.Call, note))
@@ -58,4 +59,4 @@ def _kernels_called(host: tirx.PrimFunc) -> list[str]:
 
 
 def _is_barrier(call: ir.Call) -> bool:
-    return isinstance(call.op, ir.Op) and call.op.name == _BARRIER
+    return op_name(call) == _BARRIER

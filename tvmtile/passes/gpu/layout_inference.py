@@ -18,10 +18,12 @@ from typing import Any
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
-from tvmtile.analysis.nests import Nest, NestAccess, is_nest, nests_in
+from tvmtile.analysis.nests import Nest, NestAccess, nests_in
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.spans import location_of
 from tvmtile.layout.fragment import (
@@ -33,7 +35,6 @@ from tvmtile.layout.fragment import (
     spread,
     widest_vector,
 )
-from tvmtile.layout.index_map import mentions
 from tvmtile.layout.loops import LoopLayout, is_free, loop_layout
 from tvmtile.tileop.registry import LoweringContext, demanded_layouts
 
@@ -121,7 +122,7 @@ class Inference:
 
     def _collect(self, body: tirx.Stmt) -> None:
         def loop(node: tirx.For, mutator: Any) -> Any:
-            if not is_nest(node):
+            if not is_parallel(node):
                 return mutator.default_mutate(node)
             self._steps.append(_Step(None, (Nest(node),), _location_in(node)))
             return node

@@ -15,7 +15,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import mutated
 from tvmtile.analysis.conflicts.expressions import conjuncts
-from tvmtile.analysis.uniformity import is_private
+from tvmtile.ir.calls import is_if_then_else, takes_address
 from tvmtile.ir.index_width import count_of, is_large, widened
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import constant, offset_in_memory
@@ -23,13 +23,13 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import (
     contains,
     for_loop,
-    is_if_then_else,
+    mentions,
     reads_no_memory,
     seq,
     substitute,
     with_fresh_variables,
 )
-from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.scopes import is_fragment, is_private, is_shared
 from tvmtile.layout.shared import has_plain_rows, neighbours
 
 __all__ = ["LARGEST", "bytes_of", "contiguous_base", "vectorized", "without_invariant"]
@@ -106,7 +106,7 @@ def without_invariant(variable: ir.Var, body: tirx.Stmt) -> tuple[Any, tirx.Stmt
 
 
 def _is_same_for_all(condition: Any, variable: ir.Var) -> bool:
-    return reads_no_memory(condition) and not contains(condition, ir.Var, variable.same_as)
+    return reads_no_memory(condition) and not mentions(condition, variable)
 
 
 def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
@@ -137,7 +137,7 @@ def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
 
 def _is_place(value: Any) -> bool:
     is_integer = str(value.ty.dtype).startswith("int")
-    return is_integer and not contains(value, (ir.TensorLoad, ir.Call), lambda _: True)
+    return is_integer and not contains(value, (ir.TensorLoad, ir.Call))
 
 
 def _is_stored_once(body: tirx.Stmt) -> bool:
@@ -192,7 +192,7 @@ def _takes_places(call: ir.Call) -> bool:
     op = operator_of(call)
     if op is not None:
         return bool(op.reads() or op.writes())
-    return isinstance(call.op, ir.Op) and call.op.name == "tirx.address_of"
+    return takes_address(call)
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class _Moves:
         self._analyzer.bind(within, ir.Range(0, repeats))
         split = {self._variable: group * repeats + within}
         indices = [self._analyzer.simplify(substitute(index, split)) for index in load.indices]
-        if any(contains(index, ir.Var, within.same_as) for index in indices):
+        if any(mentions(index, within) for index in indices):
             return None
         return contiguous_base(load.source, indices, group, count, self._analyzer)
 
@@ -402,7 +402,7 @@ def _aligned(
     """The place of the first neighbour, if the last index counts the neighbours from there on."""
     zero = {variable: tirx.const(0, str(variable.ty.dtype))}
     *outer, last = place
-    if any(contains(index, ir.Var, variable.same_as) for index in outer):
+    if any(mentions(index, variable) for index in outer):
         return None
     first = substitute(last, zero)
     step = analyzer.simplify(last - first - variable)

@@ -12,18 +12,13 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.nest_ranges import NestRanges
-from tvmtile.analysis.uniformity import has_effect
+from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import take_for_extents
-from tvmtile.ir.kernels import is_kernel
+from tvmtile.ir.kernels import is_kernel, is_parallel
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import (
-    ScopedRewriter,
-    contains,
-    seq,
-    with_fresh_variables,
-)
+from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, seq, with_fresh_variables
 from tvmtile.tileop.safe_value import SafeValue
 
 __all__ = ["GuardGlobalAccess"]
@@ -124,7 +119,7 @@ class _Guard(ScopedRewriter):
             return result
         if not self._in_kernel or self._in_nest or loop.thread_binding is not None:
             return super().visit_for(loop)
-        if loop.kind != tirx.ForKind.PARALLEL:
+        if not is_parallel(loop):
             return self._visit_body(loop)
         if not self._is_innermost:
             return self._visit_nest(loop)
@@ -160,11 +155,10 @@ class _Guard(ScopedRewriter):
         """Tell whether a loop in a body has a nest in it that accesses a tensor."""
 
         def moves(nest: tirx.For) -> bool:
-            is_nest = nest.kind == tirx.ForKind.PARALLEL
-            return is_nest and contains(nest.body, ir.Var, self._tensors.__contains__)
+            return is_parallel(nest) and contains(nest.body, ir.Var, self._tensors.__contains__)
 
         def is_loop(loop: tirx.For) -> bool:
-            is_serial = loop.kind != tirx.ForKind.PARALLEL and loop.thread_binding is None
+            is_serial = not is_parallel(loop) and loop.thread_binding is None
             return is_serial and contains(loop.body, tirx.For, moves)
 
         return contains(body, tirx.For, is_loop)
@@ -284,8 +278,7 @@ class _Guard(ScopedRewriter):
 
 
 def _is_address(node: ir.Call) -> bool:
-    named = isinstance(node.op, ir.Op) and node.op.name == "tirx.address_of"
-    return named and isinstance(node.args[0], ir.TensorLoad)
+    return takes_address(node) and isinstance(node.args[0], ir.TensorLoad)
 
 
 def _lanes(indices: list[Any]) -> list[list[Any]]:
@@ -388,5 +381,5 @@ class _NestBounds(NestRanges):
 
 def _depends_on_outer_only(bound: Any) -> bool:
     """Tell whether a bound is finite and reads no memory, which the nest might change."""
-    reads = contains(bound, (ir.TensorLoad, ir.Call), lambda _: True)
+    reads = contains(bound, (ir.TensorLoad, ir.Call))
     return NestRanges.is_finite(bound) and not reads

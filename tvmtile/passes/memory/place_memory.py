@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, retyped, seq
+from tvmtile.ir.rewriting import mentions, retyped, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_sizes import allocated_bytes
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -125,7 +125,7 @@ def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
             return
         alignment = _itemsize(view.buffer)
         for tensor, known in list(alignments.items()):
-            if contains(view.data, ir.Var, tensor.same_as):
+            if mentions(view.data, tensor):
                 alignment = min(alignment, known)
         alignments[view.buffer] = alignment
 

@@ -9,9 +9,9 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mutated, walk
+from tvmtile.ir.calls import is_extern_call
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import is_extern_call
 
 __all__ = ["CallImportedFunctions", "imported_sources"]
 

@@ -10,8 +10,8 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mutated
 from tvmtile.errors import NoLowering, SourceLocation
+from tvmtile.ir.calls import is_extern_call
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import is_extern_call
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.target.call_imported_functions import imported_sources
 from tvmtile.passes.tile.lower_tile_op import target_of

@@ -13,6 +13,7 @@ from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
+from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
@@ -269,7 +270,7 @@ class _Lowering:
 
     def _stored(self, code: Any) -> Any:
         """The code of a rounded number, stored before the statement where that is possible."""
-        if self._before is None or not contains(code, tirx.Let, lambda _: True):
+        if self._before is None or not contains(code, tirx.Let):
             return code
         buffer = tirx.decl_buffer((1,), str(code.ty.dtype), name="rounded")
         self._before += [tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, code, [0])]
@@ -365,7 +366,7 @@ class _Lowering:
     def _call(self, call: ir.Call, mutator: Any) -> Any:
         operands = [arg for arg in call.args if self._narrow_type(arg) is not None]
         result = self._narrow_type(call)
-        name = call.op.name if isinstance(call.op, ir.Op) else ""
+        name = op_name(call)
         if not operands and result is None:
             with self._storing(None if name == "prim.if_then_else" else self._before):
                 return mutator.default_mutate(call)

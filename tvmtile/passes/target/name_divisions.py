@@ -65,7 +65,7 @@ def _is_integer(value: Any) -> bool:
 
 def _is_plain(value: Any) -> bool:
     """Tell whether all of a value is computed in any case, and always the same."""
-    return reads_no_memory(value) and not contains(value, (ir.Call, tirx.Select), lambda _: True)
+    return reads_no_memory(value) and not contains(value, (ir.Call, tirx.Select))
 
 
 @prim_func_pass("KeepNames")
@@ -138,8 +138,8 @@ class _Keep(ScopedRewriter):
 
 
 def _holds_names(value: Any) -> bool:
-    return contains(value, tirx.Let, lambda _: True)
+    return contains(value, tirx.Let)
 
 
 def _is_costly(value: Any) -> bool:
-    return is_division(value) or contains(value, tirx.Select, lambda _: True)
+    return is_division(value) or contains(value, tirx.Select)

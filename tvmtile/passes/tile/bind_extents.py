@@ -10,10 +10,10 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.extents import linear_in, variables_of
+from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import seq
+from tvmtile.ir.rewriting import seq, variables_of
 
 __all__ = ["BindExtents"]
 

@@ -8,12 +8,11 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.uniformity import is_private
-from tvmtile.ir.kernels import Launch, is_grid_barrier, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, is_grid_barrier, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq, with_children
-from tvmtile.ir.scopes import SHARED_SCOPE
+from tvmtile.ir.scopes import SHARED_SCOPE, is_private
 
 __all__ = ["DoScalarsOnce"]
 
@@ -101,7 +100,7 @@ class _Once(ScopedRewriter):
         return [(tirx.While, self.visit_while)]
 
     def visit_for(self, loop: tirx.For) -> Any:
-        if loop.kind == tirx.ForKind.PARALLEL:
+        if is_parallel(loop):
             return loop
         low_taken, low = self._decided_once(loop.min, loop)
         extent_taken, extent = self._decided_once(loop.extent, loop)

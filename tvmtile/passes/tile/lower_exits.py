@@ -14,6 +14,7 @@ from tvmtile.ir.kernels import (
     Launch,
     flattened,
     is_loop_exit,
+    is_parallel,
     is_thread_return,
     leaves_loop,
     statements_of,
@@ -93,7 +94,7 @@ def _without_loop_exits(body: tirx.Stmt) -> tirx.Stmt:
 
     def visit(loop: tirx.For) -> tirx.For:
         runs_once = constant(analyzer.simplify(loop.extent)) == 1
-        if not (runs_once or loop.kind == tirx.ForKind.PARALLEL) or not leaves_loop(loop.body):
+        if not (runs_once or is_parallel(loop)) or not leaves_loop(loop.body):
             return loop
         structured = _Structure(is_loop_exit, leaves_loop, "continued").of(loop.body)
         return with_children(loop, body=structured)
@@ -170,7 +171,7 @@ class _Structure:
         return tirx.IfThenElse(branch.condition, then, otherwise if cases[1] else None, branch.span)
 
     def _inside(self, stmt: tirx.Stmt, in_loop: bool) -> tirx.Stmt:
-        if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL:
+        if is_parallel(stmt):
             raise NestingError(
                 "T.thread_return stands in T.Parallel, whose iterations are shared out to the threads",
                 help="write `continue`, which ends the iteration, or a loop of every thread with "

@@ -10,9 +10,9 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mutated, walk
 from tvmtile.analysis.contributions import contribution
-from tvmtile.analysis.nests import Nest, is_nest
+from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import COMBINERS, Combiner
-from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import as_region, constant, region
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq
@@ -114,7 +114,7 @@ class _Reducer(ScopedRewriter):
         self.allocated: list[ir.Var] = []
 
     def visit_for(self, loop: tirx.For) -> Any:
-        if not is_nest(loop):
+        if not is_parallel(loop):
             return super().visit_for(loop)
         nest = Nest(loop)
         found = _accumulations(nest, self._threads)
@@ -245,7 +245,7 @@ def _with_terms(nest: Nest, found: list[_Accumulation], terms: dict[Any, ir.Var]
         return tirx.BufferStore(terms[store], each.term, nest.variables, store.span)
 
     body = mutated(nest.body, (tirx.BufferStore, visit))
-    if not contains(nest.body, tirx.IfThenElse, lambda _: True):
+    if not contains(nest.body, tirx.IfThenElse):
         return body
     identities = [
         tirx.BufferStore(

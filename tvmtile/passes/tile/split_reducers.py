@@ -196,6 +196,6 @@ def _constant_fill(op: TileOp) -> Any:
     stores: list[tirx.BufferStore] = []
     if loops is not None:
         walk(loops, (tirx.BufferStore, stores.append))
-    if len(stores) != 1 or contains(stores[0].value, (ir.TensorLoad, ir.Var), lambda _: True):
+    if len(stores) != 1 or contains(stores[0].value, (ir.TensorLoad, ir.Var)):
         return None
     return stores[0].value

@@ -9,13 +9,12 @@ from tvm.sym import Analyzer
 
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.nest_ranges import NestRanges
-from tvmtile.analysis.nests import is_nest
-from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.kernels import is_parallel, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
-    is_if_then_else,
     reads_no_memory,
     seq,
     with_fresh_variables,
@@ -96,7 +95,7 @@ class _DropUnreached(ScopedRewriter):
 
 class _Unswitch(ScopedRewriter):
     def visit_for(self, loop: tirx.For) -> Any:
-        if not is_nest(loop):
+        if not is_parallel(loop):
             return super().visit_for(loop)
         conditions = _NestConditions(self.analyzer)
         conditions.rewrite(loop)

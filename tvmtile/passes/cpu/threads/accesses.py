@@ -8,16 +8,12 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, walk
-from tvmtile.analysis.uniformity import ThreadVariance, is_private
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
+from tvmtile.ir.scopes import is_of_block
 
-__all__ = ["Accesses", "is_shared"]
-
-
-def is_shared(buffer: ir.Var) -> bool:
-    """Tell whether the threads of a block share a tile: shared memory, fragments, reducers."""
-    return buffer.ty.storage_scope != "global" and not is_private(buffer)
+__all__ = ["Accesses"]
 
 
 class Accesses:
@@ -61,7 +57,7 @@ class Accesses:
             self.add(operand)
 
     def _note(self, buffer: ir.Var, use: str) -> None:
-        if is_shared(buffer):
+        if is_of_block(buffer):
             self._uses.setdefault(self._variance.root(buffer), set()).add(use)
 
     def conflicts(self, later: Accesses) -> bool:

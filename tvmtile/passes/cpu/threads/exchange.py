@@ -15,15 +15,15 @@ from tvm import ir, tirx
 from tvmtile._tvm import mutated
 from tvmtile.errors import NestingError
 from tvmtile.frontend.dtypes import DType, cast
+from tvmtile.ir.calls import is_extern_call, is_if_then_else, op_name
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.rewriting import contains, for_loop, is_extern_call, seq, substitute
+from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["Exchanged", "exchange_values"]
 
 _REDUCE_SCOPE = "reduce_scope"
-_LAZY = "prim.if_then_else"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ _MATCH = "__match_any_sync"
 
 
 def _is_exchange(call: ir.Call) -> bool:
-    return _is_match(call) or (isinstance(call.op, ir.Op) and call.op.name in _SOURCES)
+    return _is_match(call) or op_name(call) in _SOURCES
 
 
 def _is_match(call: ir.Call) -> bool:
@@ -123,7 +123,7 @@ class _Exchange:
         before: list[tirx.Stmt] = []
 
         def visit(call: ir.Call, mutator: Any) -> Any:
-            if isinstance(call.op, ir.Op) and call.op.name == _LAZY:
+            if is_if_then_else(call):
                 if contains(list(call.args[1:]), ir.Call, _is_exchange):
                     raise _misplaced(call, "one side of a conditional expression")
                 return mutator.default_mutate(call)

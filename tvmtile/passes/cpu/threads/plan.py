@@ -12,12 +12,7 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import walk
-from tvmtile.analysis.uniformity import (
-    ThreadVariance,
-    has_effect,
-    is_parallel,
-    is_private,
-)
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.kernels import (
@@ -26,19 +21,21 @@ from tvmtile.ir.kernels import (
     is_barrier,
     is_grid_barrier,
     is_loop_exit,
+    is_parallel,
     leaves_loop,
     statements_of,
     with_statements,
 )
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import contains, for_loop, substitute
+from tvmtile.ir.rewriting import contains, for_loop, has_effect, substitute
+from tvmtile.ir.scopes import is_of_block, is_private
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import WARP_SIZE
-from tvmtile.passes.cpu.threads.accesses import Accesses, is_shared
+from tvmtile.passes.cpu.threads.accesses import Accesses
 from tvmtile.passes.cpu.threads.exchange import exchange_values
 
-__all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
+__all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "may_change", "plan_threads"]
 
 
 @dataclass
@@ -157,7 +154,7 @@ class _Planner:
             self._add_to_run(sequence, store)
         elif self._is_per_thread(stmt) or (guards and not self._is_common_value(stmt, guards)):
             self._add_to_run(sequence, stmt)
-        elif isinstance(stmt, tirx.Bind) and not _reads_memory(stmt.value):
+        elif isinstance(stmt, tirx.Bind) and not may_change(stmt.value):
             sequence.declare(Once(stmt))
         else:
             sequence.once(Once(stmt))
@@ -255,7 +252,7 @@ class _Planner:
     def _is_of_threads(self, value: Any) -> bool:
         """Tell whether a value depends on nothing but the index of the thread."""
         threads = {loop.loop_var for loop in self._launch.threads}
-        return not contains(value, (ir.TensorLoad, ir.Call), lambda _: True) and not contains(
+        return not contains(value, (ir.TensorLoad, ir.Call)) and not contains(
             value, ir.Var, lambda var: var not in threads
         )
 
@@ -353,7 +350,7 @@ class _Planner:
         """Tell whether a thread may overwrite what another one reads in the same statement."""
         if not isinstance(stmt, tirx.BufferStore) or not self._variance.depends(stmt):
             return False
-        return is_shared(stmt.buffer) and contains(
+        return is_of_block(stmt.buffer) and contains(
             [stmt.value, *stmt.indices],
             ir.TensorLoad,
             lambda load: (
@@ -449,8 +446,9 @@ def _has_shared_effect(stmt: tirx.Stmt) -> bool:
     )
 
 
-def _reads_memory(value: Any) -> bool:
-    return has_effect(value) or contains(value, ir.TensorLoad, lambda _: True)
+def may_change(value: Any) -> bool:
+    """Tell whether a value may be another one when it is computed later."""
+    return has_effect(value) or contains(value, ir.TensorLoad)
 
 
 def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:

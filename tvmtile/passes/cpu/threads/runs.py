@@ -8,11 +8,10 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
-from tvmtile.analysis.uniformity import has_effect
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.rewriting import contains, for_loop, seq, substitute
-from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
+from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
+from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run, may_change
 
 __all__ = ["emit_runs"]
 
@@ -59,7 +58,7 @@ class _Emitter:
             var: self._storage(var)
             for run in runs
             for var in self._needed(run)
-            if _must_keep(self._values[var])
+            if may_change(self._values[var])
         }
         self._local: dict[ir.Var, Run] = {}
         self._stacked: dict[ir.Var, ir.Var] = {}
@@ -89,8 +88,8 @@ class _Emitter:
             home = self._home.get(var)
             if home is None or home is run or var in needed:
                 return
-            if not _must_keep(self._values[var]):
-                for used in _variables_in(self._values[var]):
+            if not may_change(self._values[var]):
+                for used in variables_of(self._values[var]):
                     need(used)
             needed.append(var)
 
@@ -241,11 +240,6 @@ class _Emitter:
         return for_loop(fresh[outermost.loop_var], outermost.extent, body, self._kind)
 
 
-def _must_keep(value: Any) -> bool:
-    """Tell whether a value may be another one when it is computed later."""
-    return has_effect(value) or contains(value, ir.TensorLoad, lambda _: True)
-
-
 def _runs_of(items: Sequence[Item]) -> Iterator[Run]:
     for item in items:
         if isinstance(item, Run):
@@ -255,12 +249,5 @@ def _runs_of(items: Sequence[Item]) -> Iterator[Run]:
                 yield from _runs_of(body)
 
 
-def _variables(run: Run) -> dict[ir.Var, None]:
-    return _variables_in([*(condition for condition, _ in run.guards), *run.statements])
-
-
-def _variables_in(node: Any) -> dict[ir.Var, None]:
-    """The variables of a node, in the order of their first use."""
-    found: dict[ir.Var, None] = {}
-    walk(node, (ir.Var, found.setdefault))
-    return found
+def _variables(run: Run) -> list[ir.Var]:
+    return variables_of([*(condition for condition, _ in run.guards), *run.statements])

@@ -13,14 +13,16 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.orders import Collision, Meeting
-from tvmtile.analysis.effects import Access, Effects, Loop, is_threadgroup_memory
-from tvmtile.analysis.uniformity import ThreadVariance, is_private
+from tvmtile.analysis.effects import Access, Effects, Loop
+from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.async_copies import committed, waited
+from tvmtile.ir.calls import is_extern_call, op_name
 from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit
 from tvmtile.ir.operands import describe
-from tvmtile.ir.rewriting import contains, is_extern_call
+from tvmtile.ir.rewriting import contains
+from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.passes.gpu.barriers.program import (
     Arrival,
     Barrier,
@@ -66,7 +68,7 @@ def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:
     return {
         buffer
         for buffer in written
-        if is_buffer_var(buffer) and not is_threadgroup_memory(buffer) and not is_private(buffer)
+        if is_buffer_var(buffer) and not is_shared(buffer) and not is_private(buffer)
     }
 
 
@@ -155,7 +157,7 @@ class Builder:
         if in_flight is not None:
             return Arrival(stmt, in_flight)
         if is_loop_exit(stmt):
-            is_break = stmt.value.op.name == "tirx.break_loop"
+            is_break = op_name(stmt.value) == "tirx.break_loop"
             return Exit(stmt, is_break) if weight else Leaf(stmt, ())
         if isinstance(stmt, tirx.For | tirx.While):
             return self._loop(stmt, loops, conditions, weight)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.tirx import CallEffectKind
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile._tvm import PURE, is_buffer_var
 from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.calls import effect_of, takes_address
 from tvmtile.ir.kernels import flattened, is_thread_return, leaves_loop
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import contains, seq, with_fresh_variables
+from tvmtile.ir.rewriting import contains, seq, variables_of, with_fresh_variables
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 __all__ = [
@@ -88,12 +88,7 @@ class Unit:
 
 
 def _has_effect(call: ir.Call) -> bool:
-    if operator_of(call) is not None:
-        return False
-    if not isinstance(call.op, ir.Op):
-        return True
-    effect = int(call.op.get_attr("TCallEffectKind"))
-    return effect > int(CallEffectKind.Pure.value) and call.op.name != "tirx.address_of"
+    return effect_of(call) > PURE and not takes_address(call) and operator_of(call) is None
 
 
 @dataclass
@@ -117,12 +112,12 @@ class Body:
     def bindings_for(self, statements: Sequence[tirx.Stmt]) -> list[tirx.Bind]:
         """The bindings that statements use, directly or through others, in program order."""
         needed: set[ir.Var] = set()
-        pending = [var for stmt in statements for var in _variables(stmt)]
+        pending = [var for stmt in statements for var in variables_of(stmt)]
         while pending:
             var = pending.pop()
             if var in self.bindings and var not in needed:
                 needed.add(var)
-                pending.extend(_variables(self.bindings[var].value))
+                pending.extend(variables_of(self.bindings[var].value))
         return [bind for var, bind in self.bindings.items() if var in needed]
 
 
@@ -155,12 +150,12 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
             not contains(value, ir.Call, _has_effect)
             and not contains(value, ir.Call, lambda call: operator_of(call) is not None)
             and not contains(value, ir.TensorLoad, lambda x: tiles.root(x.source) in written)
-            and not scheduled.intersection(_variables(value))
+            and not scheduled.intersection(variables_of(value))
         )
 
     for stmt in flattened(loop.body):
         if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
-            if {loop.loop_var, *body.bindings, *scheduled}.intersection(_variables(stmt)):
+            if {loop.loop_var, *body.bindings, *scheduled}.intersection(variables_of(stmt)):
                 raise Obstacle(f"{stmt.buffer.name} is declared anew in each iteration")
             body.declarations.append(stmt)
         elif isinstance(stmt, tirx.Bind) and is_replayable(stmt.value):
@@ -207,7 +202,7 @@ def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> bool:
 
 def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> Unit:
     accesses = accesses_of(stmt)
-    names = {var for var in _variables(stmt) if not is_buffer_var(var)}
+    names = {var for var in variables_of(stmt) if not is_buffer_var(var)}
     reads = {tiles.root(a.buffer) for a in accesses if a.reads} | names
     writes = {tiles.root(a.buffer) for a in accesses if a.writes}
     if isinstance(stmt, tirx.Bind):
@@ -218,9 +213,3 @@ def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> Unit:
         conditions.append(inner.condition)
         inner = inner.then_case
     return Unit(stmt, conditions, inner, accesses, reads, writes)
-
-
-def _variables(node: Any) -> list[ir.Var]:
-    found: list[ir.Var] = []
-    walk(node, (ir.Var, found.append))
-    return found

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.ir.kernels import flattened, statements_of
+from tvmtile.ir.kernels import flattened, is_parallel, statements_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.pipelining.body import Unit
@@ -42,7 +42,7 @@ def _is_move(stmt: tirx.Stmt) -> bool:
     if isinstance(stmt, tirx.IfThenElse):
         return all(_is_move(case) for case in statements_of(stmt))
     if isinstance(stmt, tirx.For):
-        return bool(stmt.kind == tirx.ForKind.PARALLEL)
+        return is_parallel(stmt)
     op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
     return op is not None and op.copied() is not None
 

@@ -1,0 +1,39 @@
+"""Calls of TVM's operators: which one a call is of, and what it may do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir
+
+from tvmtile._tvm import OPAQUE
+
+__all__ = ["effect_of", "is_extern_call", "is_if_then_else", "op_name", "takes_address"]
+
+_EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
+
+
+def op_name(node: Any) -> str:
+    """The name of the operator that a node calls; empty where it calls none."""
+    is_call = isinstance(node, ir.Call) and isinstance(node.op, ir.Op)
+    return str(node.op.name) if is_call else ""
+
+
+def effect_of(call: ir.Call) -> int:
+    """What a call may do, as TVM's `CallEffectKind` numbers it; an unknown function may do anything."""
+    return int(call.op.get_attr("TCallEffectKind")) if isinstance(call.op, ir.Op) else OPAQUE
+
+
+def is_if_then_else(value: Any) -> bool:
+    """Tell whether an expression is one of two values, of which only that one is computed."""
+    return op_name(value) == "prim.if_then_else"
+
+
+def takes_address(node: Any) -> bool:
+    """Tell whether an expression is the address of an element."""
+    return op_name(node) == "tirx.address_of"
+
+
+def is_extern_call(node: Any) -> bool:
+    """Tell whether a call is that of a function, by name, that is in no module of TVM's."""
+    return op_name(node) in _EXTERN
