@@ -6,7 +6,7 @@ call: `Copy.from_call(call).src`. Passes and analyses ask it by its methods; non
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +15,15 @@ from tvm.target import Target
 
 from tvmtile._plugin import OPERATORS, register
 
-__all__ = ["TileOp", "ValueOp", "all_operators", "operator_of", "python_value", "tile_operator"]
+__all__ = [
+    "TileOp",
+    "ValueOp",
+    "all_operators",
+    "operator_for",
+    "operator_of",
+    "python_value",
+    "tile_operator",
+]
 
 _OPERATORS: dict[str, type[TileOp]] = {}
 
@@ -36,8 +44,12 @@ class TileOp:
     """True for an element operator that all threads of a block do once together, if the operands are
     the same for all; otherwise each thread does it."""
 
-    phase: ClassVar[str] = ""
-    """What it is to a reducer, which is its operand: `begin`, `contribute` or `end`."""
+    role: ClassVar[str] = ""
+    """What passes that write operators take it for (see `operator_for`): `reduction`, or `begin`,
+    `contribute` or `end` of a reducer, which is its operand."""
+
+    is_product: ClassVar[bool] = False
+    """True for a product of matrices: instructions fix which thread holds which element of it."""
 
     is_atomic: ClassVar[bool] = False
     """True for an element operator whose accesses are indivisible: two of them need no barrier."""
@@ -55,6 +67,10 @@ class TileOp:
 
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         """The buffers whose layout the operator gives, with what the user wrote."""
+        return {}
+
+    def values_outside(self) -> dict[ir.Var, Any]:
+        """Tensors, with what reads outside of them give; zero where no operator says so."""
         return {}
 
     def imported_source(self) -> str | None:
@@ -213,6 +229,18 @@ def operator_of(call: Any) -> TileOp | None:
     if prefix != "tvmtile" or name not in _OPERATORS:
         return None
     return _OPERATORS[name].from_call(call)
+
+
+def operator_for(role: str) -> Callable[..., TileOp]:
+    """The operator of a role.
+
+    Parameters
+    ----------
+    role : str
+        `reduction`, made from `(src, dst, kind, dim, clear)`; `begin` and `contribute`, from
+        `(dst, value, kind)`; or `end`, from `(src, dst, kind)`. `kind` is the name of a combiner.
+    """
+    return next(each for each in _OPERATORS.values() if each.role == role)
 
 
 def all_operators() -> Mapping[str, type[TileOp]]:

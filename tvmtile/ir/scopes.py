@@ -6,6 +6,7 @@ from tvm import ir
 
 __all__ = [
     "FRAGMENT_SCOPE",
+    "REDUCER_SCOPE",
     "SHARED_SCOPE",
     "SIMDGROUP_SCOPE",
     "is_fragment",
@@ -18,6 +19,8 @@ SHARED_SCOPE = "shared.dyn"
 """Memory that the threads of a block share."""
 FRAGMENT_SCOPE = "local.fragment"
 """A tile in the registers of a block's threads."""
+REDUCER_SCOPE = "local.reducer."
+"""Totals that iterations contribute to, less the name of the way to combine."""
 SIMDGROUP_SCOPE = "metal.simdgroup"
 """A fragment that is held in 8x8 matrices of simdgroups."""
 

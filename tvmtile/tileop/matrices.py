@@ -22,6 +22,8 @@ class MatrixProduct(TileOp):
         The accumulator, `[m, n]`.
     """
 
+    is_product = True
+
     C: Any
 
     def writes(self) -> list[Any]:

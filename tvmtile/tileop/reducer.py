@@ -25,12 +25,12 @@ from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
 from tvmtile.ir.operands import as_region, buffer_of, describe, dtype_of, match_extents
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import REDUCER_SCOPE
 from tvmtile.tileop.across_threads import combine_over_block, per_thread
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
 __all__ = [
-    "REDUCER_SCOPE",
     "FinalizeReducer",
     "ReducerInit",
     "ReducerUpdate",
@@ -40,8 +40,6 @@ __all__ = [
     "reducer_update",
 ]
 
-REDUCER_SCOPE = "local.reducer."
-"""The scope of a reducer, less the name of the way to combine."""
 _KINDS = ("sum", "max", "min", "bitand", "bitor", "bitxor")
 
 
@@ -196,7 +194,7 @@ class ReducerInit(TileOp):
     """Set all totals of a reducer."""
 
     name = "reducer_init"
-    phase = "begin"
+    role = "begin"
     options = ("kind",)
 
     dst: Any
@@ -219,7 +217,7 @@ class ReducerUpdate(TileOp):
     """Combine a value with one total; `dst` is a load that names it."""
 
     name = "reducer_update"
-    phase = "contribute"
+    role = "contribute"
     options = ("kind",)
     is_tile = False
     once = True
@@ -244,7 +242,7 @@ class FinalizeReducer(TileOp):
     """Put the totals of a reducer where they can be read."""
 
     name = "finalize_reducer"
-    phase = "end"
+    role = "end"
     options = ("kind",)
 
     src: Any

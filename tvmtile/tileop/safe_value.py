@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
@@ -61,6 +61,9 @@ class SafeValue(TileOp):
 
     def writes(self) -> list[Any]:
         return []
+
+    def values_outside(self) -> dict[ir.Var, Any]:
+        return {self.tensor: self.value}
 
     def check(self) -> None:
         if not isinstance(self.value, tirx.IntImm | tirx.FloatImm):

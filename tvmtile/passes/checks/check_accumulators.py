@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
+from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import warn
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
@@ -31,7 +31,7 @@ def CheckAccumulators(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
     for kernel in kernels_of(func):
-        allocated = _allocated_in(kernel)
+        allocated = {each.buffer for each in allocations_in(kernel)}
         written: set[ir.Var] = set()
         for access in accesses_of(kernel):
             is_own = access.buffer in allocated
@@ -45,12 +45,6 @@ def CheckAccumulators(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 def _accumulates(access: Access) -> bool:
     op = access.operator
     return op is not None and op.is_tile and access.reads and access.writes
-
-
-def _allocated_in(kernel: tirx.For) -> set[ir.Var]:
-    allocated: set[ir.Var] = set()
-    walk(kernel, (tirx.AllocBuffer, lambda node: allocated.add(node.buffer)), order="pre")
-    return allocated
 
 
 def _warn(access: Access) -> None:

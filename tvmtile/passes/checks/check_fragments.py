@@ -67,7 +67,7 @@ def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
         return False
     op = access.operator
     if op is not None and op.is_tile:
-        return access.writes and (access.reads or "clear_accum" in op.options)
+        return access.writes and (access.reads or op.is_product)
     extents = [constant(extent) or math.inf for extent in access.buffer.ty.shape]
     if math.prod(extents) <= _MOST_HELD_WHOLE:
         return False

@@ -45,8 +45,8 @@ def CheckReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Refuse a reducer that is used out of order.
 
     On a GPU each thread has totals of its own from the beginning to the end, so that what is read
-    before, or ended twice, is not what the program says. Operators name the phase of their reducer
-    themselves (`TileOp.phase`). A tile that is cleared and stored to instead of begun, as in older
+    before, or ended twice, is not what the program says. Operators name what they do to a reducer
+    themselves (`TileOp.role`). A tile that is cleared and stored to instead of begun, as in older
     programs, must only be ended, in the loops in which it was cleared. The program is not changed.
 
     ```
@@ -85,20 +85,20 @@ def CheckReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 def _is_of_reducer(access: Access) -> bool:
     """Tell whether an operator takes the buffer for a reducer; what it ends into is none."""
-    phase = "" if access.operator is None else access.operator.phase
-    return access.reads if phase == "end" else bool(phase)
+    role = "" if access.operator is None else access.operator.role
+    return access.reads if role == "end" else role in ("begin", "contribute")
 
 
 def _phase(access: Access, total: _Total) -> None:
     assert access.operator is not None
-    name, phase = access.operator.name, access.operator.phase
-    if phase == "begin":
+    name, role = access.operator.name, access.operator.role
+    if role == "begin":
         if total.is_open and total.is_strict:
             raise _misuse(access, f"double T.{name} of", "finalize it before it begins again")
         total.is_open = total.is_strict = True
         total.has_ended = False
         total.loops, total.location = access.loops, access.location
-    elif phase == "contribute":
+    elif role == "contribute":
         if not total.is_open:
             raise _misuse(access, f"{name} before T.reducer_init of", "begin the totals before")
     else:

@@ -19,7 +19,6 @@ from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, seq, with_fresh_variables
-from tvmtile.tileop.safe_value import SafeValue
 
 __all__ = ["GuardGlobalAccess"]
 
@@ -79,8 +78,8 @@ def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
 
     def note(call: ir.Call) -> None:
         op = operator_of(call)
-        if isinstance(op, SafeValue):
-            values[op.tensor] = op.value
+        if op is not None:
+            values.update(op.values_outside())
 
     walk(func.body, (ir.Call, note))
     return values
@@ -218,7 +217,7 @@ class _Guard(ScopedRewriter):
         op = operator_of(node.value)
         if op is None:
             return self.descend(node)
-        if isinstance(op, SafeValue):
+        if op.values_outside():
             return _NOTHING
         guarded = tirx.Evaluate(self._with_guarded_values(node.value, op), node.span)
         inside = self._places_inside(op)

@@ -14,10 +14,10 @@ from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import COMBINERS, Combiner
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import as_region, constant, region
+from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
-from tvmtile.tileop.reduce import Reduce
 
 __all__ = ["ReduceAccumulations"]
 
@@ -148,7 +148,9 @@ class _Reducer(ScopedRewriter):
             del extents[axis]
             target = _place(each.store, nest) if is_last else self._new(each, extents, "part")
             part = target if is_last else as_region(target)
-            op = Reduce(as_region(terms), part, each.combiner.name, axis, clear=not is_last)
+            op = operator_for("reduction")(
+                as_region(terms), part, each.combiner.name, axis, clear=not is_last
+            )
             calls.append(tirx.Evaluate(op.to_call(each.store.span), each.store.span))
             terms = target
         return calls

@@ -7,21 +7,16 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
+from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS, Combiner
 from tvmtile.ir.operands import as_region, buffer_of, describe
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, seq, substitute
-from tvmtile.ir.scopes import FRAGMENT_SCOPE
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, REDUCER_SCOPE
 from tvmtile.ir.spans import location_of
-from tvmtile.tileop.reducer import (
-    REDUCER_SCOPE,
-    FinalizeReducer,
-    ReducerInit,
-    ReducerUpdate,
-)
 
 __all__ = ["SplitReducers"]
 
@@ -114,11 +109,9 @@ class _Split(ScopedRewriter):
         super().__init__()
         self._parts: dict[ir.Var, _Parts] = {}
 
-        def note(alloc: tirx.AllocBuffer) -> None:
-            if str(alloc.buffer.ty.storage_scope).startswith(REDUCER_SCOPE):
-                self._parts[alloc.buffer] = _Parts(alloc.buffer)
-
-        walk(body, (tirx.AllocBuffer, note))
+        for each in allocations_in(body):
+            if str(each.buffer.ty.storage_scope).startswith(REDUCER_SCOPE):
+                self._parts[each.buffer] = _Parts(each.buffer)
 
     def split(self, body: tirx.Stmt) -> tirx.Stmt:
         """The program with two tiles for each reducer."""
@@ -138,44 +131,47 @@ class _Split(ScopedRewriter):
         if op is None:
             return self.descend(node)
         written = [buffer_of(operand) for operand in op.writes()]
-        if isinstance(op, FinalizeReducer):
+        if op.role == "end":
             return self._finalized(op, node.span)
         reducers = [self._parts[buffer] for buffer in written if buffer in self._parts]
         if not reducers:
             return self.descend(node)
         return self._started_or_updated(op, reducers[0], node)
 
-    def _finalized(self, op: FinalizeReducer, span: Any) -> tirx.Stmt:
-        parts = self._parts[op.src.source]
+    def _finalized(self, op: TileOp, span: Any) -> tirx.Stmt:
+        (src,), (dst,) = op.reads(), op.writes()
+        parts = self._parts[src.source]
         parts.is_open = False
-        is_in_place = op.dst.source.same_as(op.src.source)
-        dst = as_region(parts.result) if is_in_place else op.dst
-        return tirx.Evaluate(
-            FinalizeReducer(as_region(parts.own), dst, parts.kind).to_call(span), span
-        )
+        if dst.source.same_as(src.source):
+            dst = as_region(parts.result)
+        end = operator_for("end")(as_region(parts.own), dst, parts.kind)
+        return tirx.Evaluate(end.to_call(span), span)
 
     def _started_or_updated(self, op: TileOp, parts: _Parts, node: tirx.Evaluate) -> tirx.Stmt:
-        new: TileOp
-        if isinstance(op, ReducerUpdate):
-            place = tirx.BufferLoad(parts.own, [self.mutate(i) for i in op.dst.indices])
-            new = ReducerUpdate(place, self.mutate(op.value), parts.kind)
-        elif isinstance(op, ReducerInit):
-            parts.is_open = True
-            new = ReducerInit(as_region(parts.own), self.mutate(op.value), parts.kind)
+        if op.role == "contribute":
+            total, value = node.value.args
+            return self._updated(parts, total.indices, value, node.span)
+        if op.role == "begin":
+            value = node.value.args[1]
         else:
             value = None if parts.is_open else _constant_fill(op)
-            if value is None:
-                return self.descend(node)
-            parts.is_open = True
-            new = ReducerInit(as_region(parts.own), self.mutate(value), parts.kind)
-        return tirx.Evaluate(new.to_call(node.span), node.span)
+        if value is None:
+            return self.descend(node)
+        parts.is_open = True
+        start = operator_for("begin")(as_region(parts.own), self.mutate(value), parts.kind)
+        return tirx.Evaluate(start.to_call(node.span), node.span)
+
+    def _updated(self, parts: _Parts, indices: Any, value: Any, span: Any) -> tirx.Stmt:
+        place = tirx.BufferLoad(parts.own, [self.mutate(index) for index in indices])
+        update = operator_for("contribute")(place, self.mutate(value), parts.kind)
+        return tirx.Evaluate(update.to_call(span), span)
 
     def visit_store(self, node: tirx.BufferStore) -> Any:
         parts = self._parts.get(node.buffer)
         if parts is None:
             return self.descend(node)
-        indices = [self.mutate(index) for index in node.indices]
         if not parts.is_open:
+            indices = [self.mutate(index) for index in node.indices]
             return tirx.BufferStore(parts.result, self.mutate(node.value), indices, node.span)
         value = contribution(node, parts.combiner)
         if value is None:
@@ -185,9 +181,7 @@ class _Split(ScopedRewriter):
                 "after T.finalize_reducer",
                 location=location_of(node),
             )
-        place = tirx.BufferLoad(parts.own, indices)
-        call = ReducerUpdate(place, self.mutate(value), parts.kind).to_call(node.span)
-        return tirx.Evaluate(call, node.span)
+        return self._updated(parts, node.indices, value, node.span)
 
 
 def _constant_fill(op: TileOp) -> Any:

@@ -217,6 +217,7 @@ class Reduce(TileOp):
     """Combine the elements of a tile along one axis; `dim` is not negative."""
 
     name = "reduce"
+    role = "reduction"
     options = ("kind", "dim", "clear", "nan_propagate")
 
     src: Any
