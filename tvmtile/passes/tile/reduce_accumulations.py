@@ -15,7 +15,7 @@ from tvmtile.ir.combiners import COMBINERS, Combiner
 from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operands import as_region, constant, region
 from tvmtile.ir.operators import operator_for
-from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
@@ -25,7 +25,7 @@ _FEW = 8
 """Terms of a sum that one thread may as well take, if there are sums for all threads."""
 
 
-@prim_func_pass("ReduceAccumulations", requires=(Property.REGIONS,))
+@prim_func_pass("ReduceAccumulations")
 def ReduceAccumulations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Write `total[i] += x[i, j]` in `T.Parallel(i, j)` as the reduction that it is.
 
