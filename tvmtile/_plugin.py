@@ -24,6 +24,7 @@ OPERATORS = (
     "dp4a",
     "fill",
     "finalize_reducer",
+    "fp8_scaled_matmul",
     "gemm",
     "gemm_sp",
     "im2col",

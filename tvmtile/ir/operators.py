@@ -145,6 +145,14 @@ class TileOp:
         """The same operator with every operand an explicit region."""
         raise NotImplementedError
 
+    def expanded(self, target: Target | None) -> tirx.Stmt | None:
+        """The statements that a normalized operator stands for, other operators among them.
+
+        None for one that is lowered itself.
+        """
+        del target
+        return None
+
     def with_versions(self, operands: Sequence[Any]) -> TileOp:
         """The same operator after operands of it got a leading axis.
 

@@ -12,6 +12,7 @@ from tvm.script.tirx import *
 
 from tvmtile.frontend import dtypes, macro, prim_func
 from tvmtile.frontend.allocate import *
+from tvmtile.frontend.block_scales import *
 from tvmtile.frontend.dtypes import as_dtype, dtype_names
 from tvmtile.frontend.kernel import *
 from tvmtile.frontend.loops import *
@@ -20,7 +21,6 @@ from tvmtile.frontend.pointers import *
 from tvmtile.frontend.tensor import *
 from tvmtile.frontend.variables import Ref, let
 from tvmtile.language.annotations import *
-from tvmtile.language.block_scales import *
 from tvmtile.language.debug import *
 from tvmtile.language.pairs import *
 from tvmtile.language.random import *
@@ -43,6 +43,7 @@ from tvmtile.tileop.atomic import (
 from tvmtile.tileop.copy import async_copy, copy
 from tvmtile.tileop.dp4a import dp4a
 from tvmtile.tileop.fill import clear, fill
+from tvmtile.tileop.fp8_scaled_matmul import fp8_scaled_matmul
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
 from tvmtile.tileop.gemm_sp import gemm_sp
 from tvmtile.tileop.im2col import c2d_im2col, im2col

@@ -18,7 +18,7 @@ def Legalize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make every operand of a tile operator an explicit region.
 
     Whole buffers and elements that name a tile's origin are what users write; from here on an operand
-    says where it begins and how far it extends. Nothing else changes.
+    says where it begins and how far it extends. An operator that stands for others becomes those.
 
     Before
     ------
@@ -46,8 +46,26 @@ def Legalize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
 
+    target = func.attrs.get("target") if func.attrs is not None else None
+
     def normalize(call: ir.Call) -> ir.Call:
         op = operator_of(call)
         return call if op is None else op.normalized().to_call(call.span)
 
-    return func.with_body(mapped(func.body, (ir.Call, normalize)))
+    def expand(node: tirx.Evaluate) -> tirx.Stmt:
+        op = operator_of(node.value)
+        expanded = None if op is None else op.expanded(target)
+        return node if expanded is None else _with_span(expanded, node.value.span)
+
+    body = mapped(func.body, (ir.Call, normalize))
+    return func.with_body(mapped(body, (tirx.Evaluate, expand)))
+
+
+def _with_span(body: tirx.Stmt, span: Any) -> tirx.Stmt:
+    """Statements whose operators stand at a line of the user's."""
+
+    def placed(call: ir.Call) -> ir.Call:
+        op = operator_of(call)
+        return call if op is None else op.to_call(span)
+
+    return mapped(body, (ir.Call, placed))

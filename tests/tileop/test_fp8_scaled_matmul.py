@@ -1,0 +1,329 @@
+"""T.fp8_scaled_matmul: forms of scales, dtypes, ragged edges, special values, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from tvm.ir import assert_structural_equal
+from tvm.script import from_source
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
+from tvmtile.tileop.fp8_scaled_matmul import reference
+
+E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+FLOAT8 = (E4M3, E5M2, "float8_e4m3fnuz", "float8_e5m2fnuz")
+MX = T.BlockScaledLayout.e8m0_k32()
+DEEPSEEK = T.BlockScaledLayout("float32", 128, b_rows=128)
+FORMS = {
+    "tensor": None,
+    "row": None,
+    "mx": MX,
+    "mx codes": T.BlockScaledLayout("uint8", 32),
+    "nvfp4": T.BlockScaledLayout.nvfp4_k16(),
+    "squares": DEEPSEEK,
+}
+
+
+def scaled(M, N, K, form, a=E4M3, b=E4M3, transpose_B=True, block=(32, 32, 64), clear=False):
+    """C += (A * A_scale) @ (B * B_scale) in blocks; `clear` begins each block of K anew."""
+    layout, (BM, BN, BK) = FORMS[form], block
+    dtype = "float32" if layout is None else layout.scale_dtype
+    a_shape = (M,) if layout is None else layout.a_scale_shape(M, K)
+    b_shape = (N,) if layout is None else layout.b_scale_shape(N, K)
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), a),
+        A_scale: T.Tensor(a_shape, dtype),
+        B: T.Tensor((N, K) if transpose_B else (K, N), b),
+        B_scale: T.Tensor(b_shape, dtype),
+        C: T.Tensor((M, N), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(N, BN), T.ceildiv(M, BM), threads=64) as (bx, by):
+            left = T.alloc_shared((BM, BK), a)
+            right = T.alloc_shared((BN, BK) if transpose_B else (BK, BN), b)
+            sums = T.alloc_fragment((BM, BN), "float32")
+            T.copy(C[by * BM, bx * BN], sums)
+            for k in T.Pipelined(T.ceildiv(K, BK), num_stages=2):
+                T.copy(A[by * BM, k * BK], left)
+                if transpose_B:
+                    T.copy(B[bx * BN, k * BK], right)
+                else:
+                    T.copy(B[k * BK, bx * BN], right)
+                T.fp8_scaled_matmul(
+                    left,
+                    layout_region(A_scale, layout, form, BM, by * BM, k * BK, BK, "a_rows"),
+                    right,
+                    layout_region(B_scale, layout, form, BN, bx * BN, k * BK, BK, "b_rows"),
+                    sums,
+                    transpose_B=transpose_B,
+                    block_scale_layout=layout,
+                    clear_accum=clear,
+                )
+            T.copy(sums, C[by * BM, bx * BN])
+
+    return main
+
+
+def layout_region(scales, layout, form, rows, origin, k, depth, shared):
+    """The scales of a tile of `rows` rows and `depth` elements of K."""
+    if form == "tensor":
+        return scales[0:1]
+    if layout is None:
+        return scales[origin : origin + rows]
+    first, group = layout.scale_index(k), getattr(layout, shared)
+    row, count = origin // group, layout.scale_blocks(depth)
+    return scales[row : row + T.ceildiv(rows, group), first : first + count]
+
+
+def random_scales(shape, layout):
+    if layout is not None and layout.is_e8m0:
+        codes = torch.randint(120, 134, shape, dtype=torch.uint8)
+        return codes.view(getattr(torch, layout.scale_dtype))
+    scales = torch.rand(shape) + 0.5
+    return scales if layout is None else scales.to(getattr(torch, layout.scale_dtype))
+
+
+def values(tensor):
+    if tensor.dtype is torch.uint8:
+        tensor = tensor.view(torch.float8_e8m0fnu)
+    return tensor.double().numpy()
+
+
+def arguments(M, N, K, form, a=E4M3, b=E4M3, transpose_B=True):
+    torch.manual_seed(0)
+    layout = FORMS[form]
+    A = torch.randn(M, K).to(getattr(torch, a))
+    B = torch.randn((N, K) if transpose_B else (K, N)).to(getattr(torch, b))
+    a_shape = (M,) if layout is None else layout.a_scale_shape(M, K)
+    b_shape = (N,) if layout is None else layout.b_scale_shape(N, K)
+    return A, random_scales(a_shape, layout), B, random_scales(b_shape, layout), torch.randn(M, N)
+
+
+def check(compiled, M, N, K, form, transpose_B=True, a=E4M3, b=E4M3, **options):
+    A, a_scale, B, b_scale, C = arguments(M, N, K, form, a, b, transpose_B)
+    left, right = values(A), values(B.T if transpose_B else B)
+    scales = [values(s)[:1] if form == "tensor" else values(s) for s in (a_scale, b_scale)]
+    args = (left, scales[0], right, scales[1], C.double().numpy())
+    expected = reference(*args, block_scale_layout=FORMS[form])
+    magnitude = reference(*(np.abs(x) for x in args), block_scale_layout=FORMS[form])
+    program = scaled(M, N, K, form, a, b, transpose_B, **options)
+    compiled(program)(A, a_scale, B, b_scale, C)
+    assert (np.abs(C.numpy() - expected) <= 2**-23 * (K + 4) * magnitude).all()
+
+
+@pytest.mark.parametrize("transpose_B", [True, False])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_scales(compiled, form, transpose_B):
+    block = (32, 32, 128) if form == "squares" else (32, 32, 64)
+    check(compiled, 40, 33, 256, form, transpose_B, block=block)
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(FLOAT8, FLOAT8)))
+def test_dtypes(a, b):
+    check(tvmtile.compile, 32, 32, 64, "row", a=a, b=b)
+
+
+@pytest.mark.parametrize(("a", "b"), [(E5M2, E4M3), ("float8_e4m3fnuz", "float8_e5m2fnuz")])
+def test_dtypes_that_differ(compiled, a, b):
+    check(compiled, 32, 32, 64, "row", a=a, b=b)
+
+
+@pytest.mark.parametrize(("M", "N", "K"), [(300, 70, 96), (1, 32, 32), (31, 1, 4096)])
+def test_ragged_rows_take_the_scales_of_their_own(M, N, K):
+    check(tvmtile.compile, M, N, K, "row", block=(128, 32, 32))
+    check(tvmtile.compile, M, N, K, "mx", block=(128, 32, 32))
+
+
+def test_a_tile_within_a_block(compiled):
+    """Two tiles of 64 elements have the scales of one block of 128."""
+    check(compiled, 32, 32, 256, "squares")
+
+
+def test_clear_accum_begins_from_zero():
+    A, a_scale, B, b_scale, C = arguments(32, 32, 128, "mx")
+    tvmtile.compile(scaled(32, 32, 128, "mx", clear=True))(A, a_scale, B, b_scale, C)
+    last = (values(A)[:, 64:], values(a_scale)[:, 2:], values(B.T)[64:], values(b_scale)[:, 2:])
+    expected = reference(*last, C.numpy(), block_scale_layout=MX, clear_accum=True)
+    np.testing.assert_allclose(C.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def one_tile(a_scale, b_scale, M=16, N=16, K=64, layout=None, **tensors):
+    """A program of one tile; scales are made by functions of the tensors S (M, 8) and R (8,)."""
+    dtype = tensors.get("dtype", "float32")
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), tensors.get("a", E4M3)),
+        B: T.Tensor((K, N), E4M3),
+        S: T.Tensor((M, 2), dtype),
+        R: T.Tensor((16,), dtype),
+        C: T.Tensor((M, N), tensors.get("c", "float32")),
+    ):
+        with T.Kernel(1, threads=32):
+            left, right = T.alloc_shared((M, K), A.dtype), T.alloc_shared((K, N), E4M3)
+            sums = T.alloc_fragment((M, N), C.dtype)
+            T.clear(sums)
+            T.copy(A, left)
+            T.copy(B, right)
+            T.fp8_scaled_matmul(
+                left, a_scale(S, R), right, b_scale(S, R), sums, block_scale_layout=layout
+            )
+            T.copy(sums, C)
+
+    return main
+
+
+def test_values_and_vectors_of_scales(compiled):
+    """A number, an element, and scales of blocks that all rows share."""
+    A, B = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((16, 64), (64, 16)))
+    S, R, C = torch.rand(16, 2), torch.rand(16), torch.zeros(16, 16)
+    compiled(one_tile(lambda S, R: 0.25, lambda S, R: R[3] * 2))(A, B, S, R, C)
+    expected = A.double() @ B.double() * (0.25 * R[3].double() * 2)
+    torch.testing.assert_close(C.double(), expected, rtol=1e-5, atol=1e-5)
+
+    layout = T.BlockScaledLayout("float32", 32)
+    compiled(one_tile(lambda S, R: S, lambda S, R: R[4:6], layout=layout))(A, B, S, R, C)
+    args = (values(A), values(S), values(B), values(R[4:6]), np.zeros((16, 16)))
+    expected = reference(*args, block_scale_layout=layout)
+    np.testing.assert_allclose(C.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_narrow_accumulator():
+    A, B = (torch.randn(shape).to(torch.float8_e4m3fn) for shape in ((16, 64), (64, 16)))
+    C = torch.zeros(16, 16).bfloat16()
+    program = one_tile(lambda S, R: 2.0, lambda S, R: R, c="bfloat16")
+    R = torch.rand(16)
+    tvmtile.compile(program)(A, B, torch.rand(16, 2), R, C)
+    torch.testing.assert_close(C.float(), 2 * (A.float() @ B.float()) * R, rtol=2**-8, atol=1e-3)
+
+
+def test_nan_of_a_number_or_a_scale_is_in_its_row_or_column(compiled):
+    A, a_scale, B, b_scale, C = arguments(32, 32, 64, "mx")
+    A.view(torch.uint8)[3, 5] = 0x7F
+    a_scale.view(torch.uint8)[7, 1] = 0xFF
+    b_scale.view(torch.uint8)[2, 0] = 0xFF
+    compiled(scaled(32, 32, 64, "mx"))(A, a_scale, B, b_scale, C)
+    expected = torch.zeros(32, 32, dtype=torch.bool)
+    expected[[3, 7]] = expected[:, 2] = True
+    assert torch.equal(C.isnan(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e8m0fnu", "uint8"])
+def test_dtypes_of_scales_of_rows(dtype):
+    A, a_scale, B, _, C = arguments(16, 16, 64, "row", transpose_B=False)
+    R = torch.randint(125, 130, (16,), dtype=torch.uint8)
+    if "8" not in dtype or "1" in dtype:
+        R = (a_scale * 2).to(getattr(torch, dtype))
+    elif dtype != "uint8":
+        R = R.view(torch.float8_e8m0fnu)
+    program = one_tile(lambda S, R: R, lambda S, R: 1.0, dtype=dtype)
+    S = torch.zeros(16, 2, dtype=torch.uint8).view(torch.uint8)
+    S = S.view(R.dtype) if R.itemsize == 1 else S.to(R.dtype)
+    tvmtile.compile(program)(A, B, S, R, C)
+    expected = (values(A) * values(R)[:, None]) @ values(B)
+    np.testing.assert_allclose(C.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("arch", "instruction"), [("sm_80", "f16.f16"), ("sm_89", "e4m3.e4m3")])
+def test_instructions_of_nvidias_gpus(arch, instruction):
+    program = scaled(64, 64, 128, "mx", block=(64, 64, 64))
+    kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
+    source = kernel.get_kernel_source()
+    assert f"{instruction}.f32" in source
+    assert kernel.cubin
+
+
+def test_the_printed_program_parses_back():
+    func = scaled(64, 64, 128, "mx")
+    assert "tvmtile.fp8_scaled_matmul" in func.script()
+    assert_structural_equal(from_source(func.script()), func)
+
+
+@pytest.mark.parametrize(
+    ("a_scale", "b_scale", "options", "error", "message"),
+    [
+        (
+            lambda S, R: R[0:8],
+            lambda S, R: 1.0,
+            {},
+            ShapeMismatch,
+            r"A_scale is R\[0:8\].*of \[16\]",
+        ),
+        (lambda S, R: 1.0, lambda S, R: S, {}, ShapeMismatch, "B_scale is S.*a block_scale_layout"),
+        (
+            lambda S, R: S,
+            lambda S, R: R[0:3],
+            {"layout": T.BlockScaledLayout("float32", 32)},
+            InvalidValue,
+            r"scales of B have the shape \(3,\).*\(16, 2\), or \(2,\)",
+        ),
+        (
+            lambda S, R: 1.0,
+            lambda S, R: S,
+            {"layout": T.BlockScaledLayout("float32", 32)},
+            InvalidValue,
+            "A_scale is .*with a block_scale_layout.*scales of blocks are a region",
+        ),
+        (lambda S, R: R, lambda S, R: R, {"dtype": "int32"}, UnsupportedDtype, "of int32.*float32"),
+        (
+            lambda S, R: 1.0,
+            lambda S, R: 1.0,
+            {"a": "float8_e8m0fnu"},
+            UnsupportedDtype,
+            "A is left.*float8_e8m0fnu is the dtype of scales",
+        ),
+        (
+            lambda S, R: 1.0,
+            lambda S, R: 1.0,
+            {"a": "float16"},
+            UnsupportedDtype,
+            "A is left.*float8",
+        ),
+        (
+            lambda S, R: 1.0,
+            lambda S, R: 1.0,
+            {"c": "int32"},
+            UnsupportedDtype,
+            "C is sums.*bfloat16",
+        ),
+    ],
+)
+def test_what_is_refused(a_scale, b_scale, options, error, message):
+    with pytest.raises(
+        error, match=f"(?s)fp8_scaled_matmul.*{message}|BlockScaledLayout.*{message}"
+    ):
+        one_tile(a_scale, b_scale, **options)
+
+
+def test_operands_that_disagree():
+    with pytest.raises(
+        ShapeMismatch, match=r"(?s)B's K should have the extent 64, not 32.*B is \[K, N\]"
+    ):
+
+        @T.prim_func
+        def main(A: T.Tensor((16, 64), E4M3), B: T.Tensor((32, 16), E4M3)):
+            with T.Kernel(1):
+                left, right = T.alloc_shared((16, 64), E4M3), T.alloc_shared((32, 16), E4M3)
+                sums = T.alloc_fragment((16, 16), "float32")
+                T.copy(A, left)
+                T.copy(B, right)
+                T.fp8_scaled_matmul(left, 1.0, right, 1.0, sums)
+
+
+def test_another_dtype_of_partial_sums():
+    with pytest.raises(
+        InvalidValue, match="(?s)accum_dtype='float16'.*partial sums are of float32"
+    ):
+
+        @T.prim_func
+        def main(A: T.Tensor((16, 16), E4M3)):
+            with T.Kernel(1):
+                tile, sums = T.alloc_shared((16, 16), E4M3), T.alloc_fragment((16, 16), "float32")
+                T.copy(A, tile)
+                T.fp8_scaled_matmul(tile, 1.0, tile, 1.0, sums, accum_dtype="float16")
