@@ -25,9 +25,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure() -> None:
-    """Compile what names no target for the CPU, on a machine with a GPU too."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile what names no target for the CPU, on a machine with a GPU too.
+
+    What the tests compile is kept beside what pytest keeps, not in the user's cache.
+    """
     os.environ.setdefault("TVMTILE_TARGET", "llvm")
+    os.environ.setdefault("TVMTILE_CACHE_DIR", str(config.rootpath / ".pytest_cache" / "tvmtile"))
+
+
+@pytest.fixture(autouse=True)
+def _compile_what_is_patched(request: pytest.FixtureRequest) -> None:
+    """A test that patches the compiler is not given what was compiled without its patches."""
+    if "monkeypatch" in request.fixturenames:
+        monkeypatch = request.getfixturevalue("monkeypatch")
+        monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ torch tensors can be given to; `tvmtile.passes.LowerTilePrograms` lowers tile pr
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from tvmtile._version import __version__
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     import tvm
     from tvm import DataType
 
+    from tvmtile.cache import clear_cache, disable_cache, enable_cache, is_cache_enabled
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
-    from tvmtile.jit.cache import disable_cache, enable_cache, is_cache_enabled
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
@@ -30,6 +31,7 @@ __all__ = [
     "TensorSupplyType",
     "__version__",
     "cdiv",
+    "clear_cache",
     "compile",
     "disable_cache",
     "enable_cache",
@@ -41,6 +43,9 @@ __all__ = [
     "tvm",
 ]
 
+STARTED = time.time()
+"""When this process read the first of tvmtile's sources."""
+
 _LAZY = {
     "CompiledArtifact": "jit",
     "DataType": "frontend.dtypes",
@@ -51,14 +56,16 @@ _LAZY = {
     "TensorSupplyType": "profiler",
     "cdiv": "math",
     "compile": "jit",
-    "disable_cache": "jit.cache",
-    "enable_cache": "jit.cache",
-    "is_cache_enabled": "jit.cache",
+    "clear_cache": "cache",
+    "disable_cache": "cache",
+    "enable_cache": "cache",
+    "is_cache_enabled": "cache",
     "lower": "jit",
     "next_power_of_2": "math",
     "par_compile": "jit",
 }
 _SUBMODULES = (
+    "cache",
     "errors",
     "jit",
     "language",

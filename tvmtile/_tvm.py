@@ -6,7 +6,8 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from tvm.tirx import _ffi_api as _tirx_ffi
 from tvm.tirx.buffer import is_buffer_var
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm.tirx.script.builder.ir import register_script_namespace
-from tvm_ffi import WalkOrder, structural
+from tvm_ffi import WalkOrder, get_global_func, structural
 from tvm_ffi import _ffi_api as _structural_ffi
 from tvm_ffi.core import CObject
 from tvm_ffi.core import _lookup_or_register_type_info_from_type_key as type_info_of_key
@@ -35,8 +36,11 @@ __all__ = [
     "call_packed_returning",
     "codegen_build",
     "is_buffer_var",
+    "load_device_module",
+    "load_host_module",
     "mapped",
     "mutated",
+    "packed_imports",
     "parser_method",
     "parser_method_of",
     "register_op",
@@ -103,3 +107,44 @@ def mutated(root: Any, *callbacks: tuple[Any, Callable[[Any, Any], Any]]) -> Any
     """Rewrite nodes of some types from the outside in, as `tvm_ffi.structural_mutate` does."""
     entries = [(index, visit, False) for index, visit in _entries(callbacks)]
     return _structural_ffi.StructuralMutate(root, entries)
+
+
+# Compiled modules as bytes.
+
+
+def load_host_module(path: str) -> Any:
+    """The module whose LLVM text a file has; its functions are made when they are asked for."""
+    return get_global_func("ffi.Module.load_from_file.ll")(path, "ll")
+
+
+def load_device_module(kind: str) -> Callable[[bytes], Any] | None:
+    """What makes a GPU's module from its bytes; None where its runtime is not here."""
+    return get_global_func(f"ffi.Module.load_from_bytes.{kind}", allow_missing=True)
+
+
+def packed_imports(module: Any) -> list[tuple[str, bytes]]:
+    """The modules that a host's module imports, each with its kind and its bytes.
+
+    Raises
+    ------
+    ValueError
+        If TVM packs them in another way than this release does.
+    """
+    packed = get_global_func("runtime.ModulePackImportsToTensor")(module).numpy().tobytes()
+    (size,) = struct.unpack_from("<Q", packed)
+    if size != len(packed) - 8:
+        raise ValueError("the size of the imports is not that of their tensor")
+    strings = _strings(packed[8:])
+    return [(kind.decode(), next(strings)) for kind in strings if kind != b"_lib"]
+
+
+def _strings(packed: bytes) -> Iterator[bytes]:
+    """Behind the two arrays of the tree of imports: a kind, and bytes for all but the host's."""
+    offset = 0
+    for _ in range(2):
+        (count,) = struct.unpack_from("<Q", packed, offset)
+        offset += 8 + 8 * count
+    while offset < len(packed):
+        (size,) = struct.unpack_from("<Q", packed, offset)
+        yield packed[offset + 8 : offset + 8 + size]
+        offset += 8 + size

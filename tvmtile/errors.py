@@ -331,6 +331,9 @@ class TileWarning(UserWarning):
 register_error(TileWarning.__name__, TileWarning)
 
 
+Caught = tuple[str, SourceLocation | None]
+"""A warning that was not issued yet, with the line that it points at."""
+
 _SHOWN_WARNINGS: dict[Any, Any] = {}
 
 
@@ -369,21 +372,22 @@ def warn_ignored(function: str, reason: str, **given: Any) -> None:
 
 
 @contextmanager
-def warnings_on_success() -> Iterator[None]:
-    """Issue the warnings of what runs in this context when it has ended without an exception."""
-    held: list[tuple[str, SourceLocation | None]] = []
+def warnings_on_success() -> Iterator[list[Caught]]:
+    """Issue the warnings of what runs in this context when it has ended without an exception.
+
+    The context is the list of what it has to say so far.
+    """
+    held: list[Caught] = []
     token = _HELD_WARNINGS.set(held)
     try:
-        yield
+        yield held
     finally:
         _HELD_WARNINGS.reset(token)
     for message, where in held:
         warn(message, where)
 
 
-_HELD_WARNINGS: ContextVar[list[tuple[str, SourceLocation | None]] | None] = ContextVar(
-    "tvmtile_held_warnings", default=None
-)
+_HELD_WARNINGS: ContextVar[list[Caught] | None] = ContextVar("tvmtile_held_warnings", default=None)
 
 
 def import_optional(module: str, extra: str, purpose: str) -> Any:

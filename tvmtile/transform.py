@@ -8,7 +8,7 @@ from typing import Any
 
 from tvmtile.errors import warn
 
-__all__ = ["PassConfigKey", "is_of_tilelang", "warn_without_effect"]
+__all__ = ["PassConfigKey", "warn_without_effect", "with_effect"]
 
 
 class PassConfigKey(str, Enum):
@@ -117,7 +117,19 @@ def warn_without_effect(config: Mapping[str, Any]) -> None:
             warn(f"the option {getattr(key, 'value', key)} has no effect: {instead}")
 
 
-def is_of_tilelang(key: str) -> bool:
+def with_effect(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that TVM or tvmtile knows, by name.
+
+    Parameters
+    ----------
+    config : mapping
+        Options by key; a key is a `PassConfigKey` or its text.
+    """
+    named = {str(getattr(key, "value", key)): value for key, value in config.items()}
+    return {key: value for key, value in named.items() if not _is_of_tilelang(key)}
+
+
+def _is_of_tilelang(key: str) -> bool:
     """Tell whether an option is of TileLang's own passes, which TVM does not know."""
     prefix, _, _ = key.rpartition(".")
     return prefix.split(".")[0] in ("tl", "cuda") or key in _OF_SIMPLIFY

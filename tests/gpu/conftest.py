@@ -36,7 +36,7 @@ def _compile_instead_of_running(
     def compile_and_skip(adapter: CudaAdapter, *args: Any) -> NoReturn:
         source = adapter.source(kernel_only=True)
         every = pytestconfig.getoption("all_architectures")
-        chosen = architectures_of(source, adapter._compilation.arch, every)
+        chosen = architectures_of(source, adapter.arch, every)
         for arch in chosen:
             assert compiled(source, arch)
         pytest.skip(f"there is no NVIDIA GPU; compiled for {', '.join(chosen)}")

@@ -242,7 +242,7 @@ def test_passes_can_be_looked_at_without_a_toolkit(no_toolkit):
 @pytest.mark.skipif(has_gpu(), reason="TVM compiles at once where there is a GPU")
 def test_nothing_is_compiled_before_it_is_asked_for(monkeypatch):
     kernel = tvmtile.compile(gemm(64, 64, 64), target=SM_80)
-    assert kernel.adapter._compilation.binary is None
+    assert kernel.artifact.binary is None
     assert kernel.cubin is kernel.cubin
 
 

@@ -237,7 +237,7 @@ def test_the_packed_scalars_are_laid_out_as_the_struct():
     source = kernel.get_kernel_source()
     assert "struct main_kernel_args_t" not in source
     assert "struct scale_kernel_args_t {\n  int n[2];\n  float s[2];\n};" in source
-    interface = kernel.adapter.program.kernels["scale_kernel"]
+    interface = kernel.adapter.kernels["scale_kernel"]
     packed = metal.packed_scalars(interface, (7, 0.5))
     assert packed == struct.pack("<ixxxxfxxxx", 7, 0.5)
 

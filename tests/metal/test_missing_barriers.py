@@ -25,12 +25,12 @@ def test_every_barrier_is_missed(name):
     sample = SAMPLES[name]()
     kernel = emulated(sample.program)
     sample.check(kernel, tvm.cpu())
-    ((symbol, source),) = kernel.adapter.program.sources.items()
+    ((symbol, source),) = kernel.adapter.sources.items()
     barriers = list(BARRIER.finditer(source))
     assert len(barriers) == source.count("_barrier(") > 0
     for barrier in barriers:
         missing = source[: barrier.start()] + source[barrier.end() :]
-        kernel.adapter.program.sources[symbol] = missing
+        kernel.adapter.sources[symbol] = missing
         with pytest.raises(MetalEmulationError) as caught:
             sample.check(kernel, tvm.cpu())
         assert caught.value.kind == "race", f"{barrier[0]} at {barrier.start()}: {caught.value}"

@@ -6,13 +6,15 @@ import sys
 import types
 from typing import Any
 
-from tvmtile.jit.artifact import CompiledArtifact, lower
+from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.compiler import compile, par_compile
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.lowering import CompiledArtifact, lower
 from tvmtile.jit.parameters import KernelParam
 
 __all__ = [
+    "Artifact",
     "CompiledArtifact",
     "JITKernel",
     "JitFunction",

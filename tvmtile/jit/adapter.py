@@ -8,10 +8,10 @@ from typing import Any, NoReturn
 
 import tvm
 from tvm import ir
-from tvm.target import Target
 
 from tvmtile.errors import MissingDependency
 from tvmtile.jit.arguments import with_addresses
+from tvmtile.jit.artifact import Artifact
 from tvmtile.target import runs_here
 
 __all__ = ["Adapter", "TvmAdapter"]
@@ -45,39 +45,40 @@ class TvmAdapter(Adapter):
 
     Parameters
     ----------
-    module : tvm.runtime.Module
-        What TVM built.
-    name : str
-        The function to call.
+    artifact : Artifact
+        What was compiled. A program for another machine can be looked at and exported; calling it is an
+        error.
     params : sequence of Var
         Its parameters.
-    target : Target
-        What it was built for. A program for another machine can be looked at and exported; calling it
-        is an error.
     """
 
-    def __init__(self, module: Any, name: str, params: Sequence[ir.Var], target: Target) -> None:
+    def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
+        target = artifact.target
         self.device = _DEVICES[target.kind.name]
-        self._module = module
-        self._name = name
+        self._artifact = artifact
         self._cpu = str((target.host or target).attrs.get("mtriple", "this machine"))
-        if runs_here(target):
-            self.call = with_addresses(tvm.runtime.Executable(module)[name], params)
-        else:
-            self.call = self._refuse_elsewhere
+        refusal = self._refusal()
+        if refusal is not None:
+            self.call = refusal
+            return
+        function = tvm.runtime.Executable(artifact.module)[artifact.name]
+        self.call = with_addresses(function, params)
+
+    def _refusal(self) -> Callable[..., NoReturn] | None:
+        """What a call comes to where this machine can't run the program."""
+        return None if runs_here(self._artifact.target) else self._refuse_elsewhere
 
     def _refuse_elsewhere(self, *args: Any) -> NoReturn:
         del args
         raise MissingDependency(
-            f"{self._name} was compiled for {self._cpu}, which this machine is not",
+            f"{self._artifact.name} was compiled for {self._cpu}, which this machine is not",
             help='kernel.module.export_library("kernel.tar") writes its object files; leave the target '
             "out to run the kernel here",
         )
 
     def source(self, kernel_only: bool) -> str:
         """LLVM's intermediate language on a CPU; on a GPU its kernels, then the host's part."""
-        host = str(self._module.inspect_source("ll"))
-        kernels = [str(module.inspect_source()) for module in self._module.imports]
         if self.device == "cpu":
-            return host
-        return "\n".join(kernels if kernel_only else [*kernels, host])
+            return self._artifact.host_source
+        kernels = list(self._artifact.sources.values())
+        return "\n".join(kernels if kernel_only else [*kernels, self._artifact.host_source])

@@ -1,88 +1,121 @@
-"""`tvmtile.lower`: what a tile program becomes for a target, to look at."""
+"""What a tile program was compiled to, apart from the kernel that calls it: it can be kept on disk."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.target import Target
 
-from tvmtile.errors import hide_internal_frames
-from tvmtile.jit.compiler import compile as compile_program
-from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.parameters import KernelParam
+from tvmtile._tvm import load_device_module, load_host_module, packed_imports
+from tvmtile.errors import Caught, SourceLocation
+from tvmtile.jit.launches import KernelInterface
 
-__all__ = ["CompiledArtifact", "lower"]
+if TYPE_CHECKING:
+    from tvmtile.cache import Entry
+    from tvmtile.jit.cuda import Binary
+
+__all__ = ["Artifact", "name_of"]
+
+# LLVM ends the process where a file can't be written, so that the text is taken in memory.
+_HOST = "host.ll"
 
 
-@dataclass(frozen=True)
-class CompiledArtifact:
-    """A tile program that was compiled for a target, which need not be here.
+def name_of(func: tirx.PrimFunc) -> str:
+    """The name of a program, `main` where it has none."""
+    symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
+    return str(symbol or "main")
+
+
+@dataclass(frozen=True, eq=False)
+class Artifact:
+    """A compiled tile program.
 
     Attributes
     ----------
-    kernel : Kernel
-        The compiled program.
+    name : str
+        The program's, which is that of the function to call.
+    target : Target
+        What it was compiled for.
+    module : tvm.runtime.Module
+        The host's part, which imports a GPU's part where this machine has the runtime for it.
+    sources : dict of str to str
+        The text that was generated for a GPU; a Metal program has one for each kernel.
+    kernels : dict of str to KernelInterface
+        Of a Metal program that torch or the emulator runs, what each kernel is launched with.
+    written : tuple of int
+        The positions of the parameters whose memory it may write.
+    warnings : tuple of (str, SourceLocation or None)
+        What was said while it was compiled, and of which lines.
+    binary : Binary, optional
+        What NVRTC made of it, where TVM has asked for that.
+    is_whole : bool
+        Whether the module has all parts, so that it can be exported.
     """
 
-    kernel: Kernel
+    name: str
+    target: Target
+    module: Any
+    sources: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, KernelInterface] = field(default_factory=dict)
+    written: tuple[int, ...] = ()
+    warnings: tuple[Caught, ...] = ()
+    binary: Binary | None = None
+    is_whole: bool = True
 
-    @property
-    def kernel_source(self) -> str:
-        """The code that was generated."""
-        return self.kernel.get_kernel_source()
+    @cached_property
+    def host_source(self) -> str:
+        """The host's part in LLVM's intermediate language."""
+        return str(self.module.inspect_source("ll"))
 
-    @property
-    def params(self) -> list[KernelParam]:
-        """The parameters of the program."""
-        return self.kernel.params
+    def saved(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        """It as facts, which JSON can hold, and files."""
+        files = {_HOST: self.host_source.encode()}
+        devices = packed_imports(self.module) if self.module.imports else []
+        if any(load_device_module(kind) is None for kind, _ in devices):
+            devices = []  # there is no GPU to run it: the text is what can be looked at
+        files.update({f"device{index}": data for index, (_, data) in enumerate(devices)})
+        facts = {
+            "name": self.name,
+            "target": str(self.target),
+            "sources": dict(self.sources),
+            "kernels": {name: asdict(kernel) for name, kernel in self.kernels.items()},
+            "written": self.written,
+            "warnings": [[text, where and asdict(where)] for text, where in self.warnings],
+            "devices": [kind for kind, _ in devices],
+            "is_whole": len(devices) == len(self.module.imports),
+        }
+        return facts, files
 
-    @property
-    def rt_mod(self) -> Any:
-        """What TVM built."""
-        return self.kernel.module
+    @classmethod
+    def loaded(cls, entry: Entry, target: Target) -> Artifact:
+        """Make it from what `saved` gave.
 
-    @property
-    def device_mod(self) -> ir.IRModule:
-        """The program as ordinary TIR, after tvmtile's passes."""
-        return dict(self.kernel.lowering)["tvmtile.LowerTilePrograms"]
-
-
-@hide_internal_frames
-def lower(
-    func_or_mod: tirx.PrimFunc | ir.IRModule,
-    target: Any = None,
-    target_host: Any = None,
-    runtime_only: bool = False,
-    enable_host_codegen: bool = False,
-    enable_device_compile: bool = False,
-) -> CompiledArtifact:
-    """Compile a tile program without a GPU to run it on.
-
-    Parameters
-    ----------
-    func_or_mod : tvm.tirx.PrimFunc or tvm.ir.IRModule
-        The program, or a module of it alone.
-    target : str, dict or Target, optional
-        As of `tvmtile.compile`; where absent, the target in force (`with tvm.target.Target(...)`).
-    target_host, runtime_only, enable_host_codegen
-        Accepted for TileLang's programs.
-    enable_device_compile : bool
-        Compile the source of a CUDA program to machine code too.
-
-    Raises
-    ------
-    TileError
-        For what is wrong with the program on this target.
-    """
-    del target_host, runtime_only, enable_host_codegen
-    func = func_or_mod
-    if isinstance(func_or_mod, ir.IRModule) and len(func_or_mod.functions) == 1:
-        (func,) = func_or_mod.functions.values()
-    if target in (None, "auto"):
-        target = Target.current(allow_none=True)
-    kernel = compile_program(func, target=target)
-    if enable_device_compile and kernel.target.kind.name == "cuda":
-        _ = kernel.cubin
-    return CompiledArtifact(kernel)
+        Parameters
+        ----------
+        entry : Entry
+            Where that is kept.
+        target : Target
+            What it was compiled for.
+        """
+        facts = entry.facts
+        module = load_host_module(str(entry.directory / _HOST))
+        for index, kind in enumerate(facts["devices"]):
+            load = load_device_module(kind)
+            assert load is not None, "it was here when the entry was written; has_gpu is in its key"
+            module.import_module(load(entry.files[f"device{index}"]))
+        artifact = cls(
+            facts["name"],
+            target,
+            module,
+            facts["sources"],
+            {n: KernelInterface(*map(tuple, k.values())) for n, k in facts["kernels"].items()},
+            tuple(facts["written"]),
+            tuple((text, where and SourceLocation(**where)) for text, where in facts["warnings"]),
+            is_whole=facts["is_whole"],
+        )
+        artifact.__dict__["host_source"] = entry.files[_HOST].decode()  # TVM would renumber it
+        return artifact

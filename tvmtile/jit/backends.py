@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import tvm
+from tvm import ir
 from tvm.target import Target
 
-from tvmtile.codegen.metal_source import complete
-from tvmtile.codegen.metal_versions import lacking_in_tvm
 from tvmtile.errors import InvalidOperand, warn
-from tvmtile.jit.metal import EmulatorAdapter, TorchAdapter, mps_is_available
+from tvmtile.jit.adapter import Adapter, TvmAdapter
+from tvmtile.jit.artifact import Artifact
 
-__all__ = ["METAL_ADAPTERS", "backend_for", "check_for_tvm"]
+__all__ = ["METAL_BACKENDS", "adapter_for", "backend_for", "mps_is_available"]
 
 _TVM = ("tvm_ffi", "tvm")
 # TileLang's other ways to call what it compiled; here TVM's calling convention is the only one.
 _TILELANG = {"cython": ("llvm", "cuda"), "nvrtc": ("cuda",)}
-METAL_ADAPTERS: dict[str, Any] = {"torch": TorchAdapter, "emulator": EmulatorAdapter}
-"""The backends that take a program's Metal source, with what runs it."""
+METAL_BACKENDS = ("torch", "emulator")
+"""The backends that take a program's Metal source."""
+
+
+def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> Adapter:
+    """What calls a compiled program.
+
+    Parameters
+    ----------
+    artifact : Artifact
+        The program.
+    backend : str
+        As of `backend_for`.
+    params : sequence of Var
+        Its parameters.
+    """
+    if backend == "torch":
+        from tvmtile.jit.metal.mps import TorchAdapter
+
+        return TorchAdapter(artifact, params)
+    if backend == "emulator":
+        from tvmtile.jit.metal.emulator import EmulatorAdapter
+
+        return EmulatorAdapter(artifact, params)
+    if artifact.target.kind.name == "cuda":
+        from tvmtile.jit.cuda import CudaAdapter
+
+        return CudaAdapter(artifact, params)
+    return TvmAdapter(artifact, params)
 
 
 def backend_for(name: str, target: Target) -> str:
@@ -34,7 +61,7 @@ def backend_for(name: str, target: Target) -> str:
     Returns
     -------
     str
-        "tvm_ffi" or a key of `METAL_ADAPTERS`. TileLang's "cython" and "nvrtc" are "tvm_ffi": CUDA
+        "tvm_ffi" or one of `METAL_BACKENDS`. TileLang's "cython" and "nvrtc" are "tvm_ffi": CUDA
         programs are compiled by NVRTC in any case.
 
     Raises
@@ -42,7 +69,7 @@ def backend_for(name: str, target: Target) -> str:
     InvalidOperand
         If there is no such backend, or it does not run programs for the target.
     """
-    known = ("auto", *_TVM, *_TILELANG, *METAL_ADAPTERS)
+    known = ("auto", *_TVM, *_TILELANG, *METAL_BACKENDS)
     if name not in known:
         raise InvalidOperand(
             f"there is no execution backend {name!r}", help=f"the backends are {', '.join(known)}"
@@ -54,7 +81,7 @@ def backend_for(name: str, target: Target) -> str:
         )
     if target.kind.name == "metal":
         return _metal_backend(name)
-    if name in METAL_ADAPTERS:
+    if name in METAL_BACKENDS:
         raise InvalidOperand(
             f"the execution backend {name!r} runs Metal programs; this one is for "
             f"{target.kind.name!r}",
@@ -64,7 +91,7 @@ def backend_for(name: str, target: Target) -> str:
 
 
 def _metal_backend(name: str) -> str:
-    if name in METAL_ADAPTERS:
+    if name in METAL_BACKENDS:
         return name
     if name in _TVM:
         _require_metal_runtime()
@@ -79,35 +106,19 @@ def _metal_backend(name: str) -> str:
     return "emulator"
 
 
+def mps_is_available() -> bool:
+    """Tell whether torch is installed and has an Apple GPU."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return False
+    return bool(torch.backends.mps.is_available())
+
+
 def _require_metal_runtime() -> None:
     if tvm.get_global_func("device_api.metal", allow_missing=True) is None:
         raise InvalidOperand(
             "this TVM has no Metal runtime, which execution_backend='tvm_ffi' needs",
             help="use execution_backend='torch' on a Mac and 'emulator' elsewhere, or a TVM that "
             "was built with USE_METAL=ON",
-        )
-
-
-def check_for_tvm(name: str, module: Any) -> None:
-    """Refuse a Metal program that TVM's own runtime would compile wrongly, or not at all.
-
-    Parameters
-    ----------
-    name : str
-        Of the program.
-    module : tvm.runtime.Module
-        As TVM built it.
-
-    Raises
-    ------
-    InvalidOperand
-        If a kernel needs more than Metal 2.3, or infinities.
-    """
-    sources = [complete(str(kernels.inspect_source("metal"))) for kernels in module.imports]
-    lacking = lacking_in_tvm("\n".join(sources))
-    if lacking:
-        raise InvalidOperand(
-            f"{name}: TVM's runtime compiles kernels as Metal 2.3 with fast mathematics; this one "
-            f"needs {'; '.join(lacking)}",
-            help="use execution_backend='torch'",
         )

@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
-import tvm
-from tvm import ir, tirx
-from tvm.target import Target
+from tvm import tirx
 
-from tvmtile._plugin import PIPELINE_NAME, register
 from tvmtile.errors import (
     InvalidOperand,
     InvalidValue,
-    NoLowering,
     TileError,
-    UnknownTarget,
     hide_internal_frames,
     warn,
     warn_ignored,
 )
 from tvmtile.frontend.entry import OUT_IDX_ATTR
-from tvmtile.jit.adapter import Adapter, TvmAdapter
-from tvmtile.jit.backends import METAL_ADAPTERS, backend_for, check_for_tvm
-from tvmtile.jit.cuda import CudaAdapter, compiling
-from tvmtile.jit.failures import known_options, translate_failures
+from tvmtile.jit.artifacts import artifact_of
+from tvmtile.jit.backends import adapter_for, backend_for
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
-from tvmtile.jit.kernel import Kernel, name_of
-from tvmtile.jit.metal import build_program
-from tvmtile.passes import Verifier
-from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
-from tvmtile.target import resolve, runs_here
-from tvmtile.transform import PassConfigKey, is_of_tilelang, warn_without_effect
+from tvmtile.jit.kernel import Kernel
+from tvmtile.target import resolve
+from tvmtile.transform import PassConfigKey, warn_without_effect
 
 __all__ = [
-    "build",
     "compile",
     "ignore_options",
     "par_compile",
-    "pass_context",
     "refuse_unknown",
 ]
-
-VERIFY_OPTION = "tvmtile.verify"
 
 
 @hide_internal_frames
@@ -180,32 +165,10 @@ def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
             )
     resolved = resolve(target)
     backend = backend_for(options["execution_backend"] or "auto", resolved)
-    module, adapter = _built(func, resolved, options["pass_configs"], backend)
-    return Kernel(func, module, resolved, results, options["pass_configs"], adapter)
-
-
-def _built(
-    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any], backend: str
-) -> tuple[Any, Adapter]:
-    """The compiled module, and what calls it."""
-    name, params = name_of(func), list(func.params)
-    if target.kind.name == "cuda":
-        with compiling(target) as compilation:
-            module = build(func, target, config)
-        return module, CudaAdapter(module, name, params, target, compilation)
-    if backend not in METAL_ADAPTERS:
-        module = build(func, target, config)
-        if target.kind.name == "metal":
-            check_for_tvm(name, module)
-        return module, TvmAdapter(module, name, params, target)
-    if not runs_here(target):
-        raise UnknownTarget(
-            f"a Metal program is launched from this machine, not from {target.host}",
-            help="leave the host out of the target",
-        )
-    with _compiling(func, target, config) as mod:
-        program = build_program(mod, target)
-    return program.module, METAL_ADAPTERS[backend](program, name, params)
+    config = options["pass_configs"]
+    artifact = artifact_of(func, resolved, backend, config)
+    adapter = adapter_for(artifact, backend, func.params)
+    return Kernel(func, artifact, results, config, adapter)
 
 
 @hide_internal_frames
@@ -275,47 +238,3 @@ def _result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
                 help="count the parameters from 0, or from the end with negative numbers",
             )
     return tuple(index % count for index in indices)
-
-
-def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any:
-    """Run the pipeline and TVM's code generator."""
-    with _compiling(func, target, config) as mod:
-        module = tvm.tirx.build(mod, target=target, pipeline=PIPELINE_NAME)
-    if module is None:
-        raise NoLowering("TVM built no module")
-    return module
-
-
-@contextmanager
-def _compiling(
-    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]
-) -> Iterator[ir.IRModule]:
-    """A module of the program alone, with its options in force and TVM's failures translated."""
-    register()
-    name = name_of(func)
-    named = func.with_attr("global_symbol", name)
-    if config.get(CHECK_INDICES):
-        if target.kind.name != "llvm":
-            warn(f"{CHECK_INDICES} has no effect on {target.kind.name}: run the kernel on the CPU")
-        named = named.with_attr(CHECK_INDICES, True)
-    mod = ir.IRModule({name: named})
-    with pass_context(config), translate_failures(func, target):
-        yield mod
-
-
-@contextmanager
-def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> Iterator[None]:
-    """TVM's pass context with a kernel's options added to those in force."""
-    current = tvm.transform.PassContext.current()
-    # Options of TileLang's own passes have no meaning here. A key may be a PassConfigKey.
-    named = {getattr(key, "value", key): value for key, value in config.items()}
-    known = {key: value for key, value in named.items() if not is_of_tilelang(key)}
-    known.pop(CHECK_INDICES, None)
-    if known.pop(VERIFY_OPTION, False):
-        instruments = [*instruments, Verifier()]
-    with tvm.transform.PassContext(
-        opt_level=current.opt_level,
-        config={**current.config, **known_options(known)},
-        instruments=[*(current.instruments or ()), *instruments],
-    ):
-        yield

@@ -12,8 +12,9 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.cuda_runtime import has_gpu
-from tvmtile.jit.kernel import Kernel, name_of
-from tvmtile.jit.metal import mps_is_available
+from tvmtile.jit.artifact import name_of
+from tvmtile.jit.backends import mps_is_available
+from tvmtile.jit.kernel import Kernel
 
 __all__ = ["FollowingKernel", "best_target", "chosen_target", "target_of"]
 
@@ -95,9 +96,14 @@ class FollowingKernel(Kernel):
         return kernel
 
     def __getattr__(self, name: str) -> Any:
-        if name not in ("adapter", "module", "target"):
+        if name not in ("adapter", "artifact", "target"):
             raise AttributeError(f"a kernel has no {name!r}")
         return getattr(self._last or self._build(best_target()), name)
+
+    @property
+    def module(self) -> Any:
+        """What TVM built."""
+        return (self._last or self._build(best_target())).module
 
     @property
     def lowering(self) -> list[tuple[str, ir.IRModule]]:

@@ -13,7 +13,6 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.errors import (
     ArgumentError,
     InvalidOperand,
@@ -25,26 +24,21 @@ from tvmtile.errors import (
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
-from tvmtile.jit.cuda import CudaAdapter, KernelResources, resources_of
-from tvmtile.jit.failures import launch_failure, translate_failures
+from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
 
 if TYPE_CHECKING:
+    from tvmtile.jit.cuda import CudaAdapter
+    from tvmtile.jit.cuda.resources import KernelResources
     from tvmtile.profiler import Profiler, TensorSupplyType
 
-__all__ = ["Kernel", "name_of"]
+__all__ = ["Kernel"]
 
 # Nothing is wrong with the arguments then.
 _PROGRAM_FAILURES = (MetalCompileError, MetalEmulationError, MissingDependency, OutOfBounds)
-
-
-def name_of(func: tirx.PrimFunc) -> str:
-    """The name of a program, `main` where it has none."""
-    symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
-    return str(symbol or "main")
 
 
 class Kernel:
@@ -58,10 +52,10 @@ class Kernel:
     ----------
     prim_func : tvm.tirx.PrimFunc
         The tile program.
-    module : tvm.runtime.Module
-        What TVM built; of a Metal program that torch or the emulator runs, the host's part.
+    artifact : Artifact
+        What the program was compiled to.
     target : Target
-        What it was built for.
+        What it was compiled for.
     out_idx : tuple of int
         Which parameters are results.
     adapter : Adapter
@@ -78,19 +72,18 @@ class Kernel:
     def __init__(
         self,
         prim_func: tirx.PrimFunc,
-        module: Any,
-        target: Target,
+        artifact: Artifact,
         out_idx: tuple[int, ...],
         config: Mapping[str, Any],
         adapter: Adapter,
     ) -> None:
         self.prim_func = prim_func
-        self.module = module
-        self.target = target
+        self.artifact = artifact
+        self.target = artifact.target
         self.out_idx = out_idx
         self._config = dict(config)
         self.adapter = adapter
-        self.name = name_of(prim_func)
+        self.name = artifact.name
         self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
         self._call: Callable[..., None] = self._launch_or_dispatch
         self._input_count = len(prim_func.params) - len(out_idx)
@@ -152,13 +145,9 @@ class Kernel:
 
         params = list(self.prim_func.params)
         tensors = [i for i, p in enumerate(params) if is_buffer_var(p) or is_pointer(p)]
-        written = [i for i in tensors if params[i] in self._written]
+        written = [i for i in tensors if i in self.artifact.written]
         self._call = as_torch_operator(self._launch, self.name, tensors, written)
         self._call(*args)
-
-    @cached_property
-    def _written(self) -> set[ir.Var]:
-        return {access.buffer for access in accesses_of(self.prim_func.body) if access.writes}
 
     def _call_converted(
         self, given: tuple[Any, ...], args: tuple[Any, ...], error: Exception
@@ -191,6 +180,8 @@ class Kernel:
                 error = second
             else:
                 return None
+        from tvmtile.jit.failures import launch_failure
+
         explained = explain(self.name, params, self.out_idx, given, self.adapter.device)
         return explained or launch_failure(self.prim_func, error)
 
@@ -273,6 +264,8 @@ class Kernel:
         CudaCompileError
             If NVRTC refuses the kernel's source.
         """
+        from tvmtile.jit.failures import translate_failures
+
         with translate_failures(self.prim_func, self.target):
             return self._cuda_adapter("cubin").binary.cubin
 
@@ -293,11 +286,16 @@ class Kernel:
         CudaCompileError
             If NVRTC refuses the kernel's source.
         """
+        from tvmtile.jit.cuda.resources import resources_of
+        from tvmtile.jit.failures import translate_failures
+
         with translate_failures(self.prim_func, self.target):
             log = self._cuda_adapter("resources()").binary.log
         return resources_of(log, dict(self.lowering)["tvmtile.LowerTilePrograms"][self.name])
 
     def _cuda_adapter(self, what: str) -> CudaAdapter:
+        from tvmtile.jit.cuda import CudaAdapter
+
         if not isinstance(self.adapter, CudaAdapter):
             raise InvalidOperand(
                 f"{self.name}: {what} is for CUDA kernels; this one is for "
@@ -305,6 +303,18 @@ class Kernel:
                 help='compile it for target={"kind": "cuda", "arch": "sm_90a"}',
             )
         return self.adapter
+
+    @cached_property
+    def module(self) -> Any:
+        """What TVM built; of a Metal program that torch or the emulator runs, the host's part.
+
+        A CUDA program that comes from the cache on a machine without a GPU is compiled again for it.
+        """
+        if self.artifact.is_whole:
+            return self.artifact.module
+        from tvmtile.jit.build import build_artifact
+
+        return build_artifact(self.prim_func, self.target, "tvm_ffi", self._config).module
 
     @cached_property
     def lowering(self) -> list[tuple[str, ir.IRModule]]:

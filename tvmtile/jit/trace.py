@@ -10,7 +10,7 @@ import tvm
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile.jit.cuda import compiling
+from tvmtile.jit.cuda.compilation import compiling
 
 __all__ = ["lowering_steps"]
 
@@ -40,7 +40,7 @@ def lowering_steps(
     config : mapping
         Options of TVM's passes.
     """
-    from tvmtile.jit.compiler import build, pass_context
+    from tvmtile.jit.build import build, pass_context
 
     recorder = _Recorder()
     is_cuda = target.kind.name == "cuda"

@@ -6,14 +6,11 @@ A kernel can be compiled and looked at on any machine; running it takes a GPU.
 from tvmtile.jit.cuda.adapter import CudaAdapter
 from tvmtile.jit.cuda.compilation import Compilation, compiling
 from tvmtile.jit.cuda.nvrtc import Binary, compile_source
-from tvmtile.jit.cuda.resources import KernelResources, resources_of
 
 __all__ = [
     "Binary",
     "Compilation",
     "CudaAdapter",
-    "KernelResources",
     "compile_source",
     "compiling",
-    "resources_of",
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tvmtile.errors import MissingDependency
 
-__all__ = ["PREAMBLE", "headers_in_memory", "include_directories"]
+__all__ = ["PREAMBLE", "has_foreign_headers", "headers_in_memory", "include_directories"]
 
 PREAMBLE = """\
 #ifndef INFINITY
@@ -91,6 +91,27 @@ def headers_in_memory(source: str) -> dict[str, str]:
     """
     included = set(_LIBRARY.findall(source))
     return _LIGHT if included <= _LIGHT.keys() else {}
+
+
+_INCLUDED = re.compile(r"^\s*#\s*include\b[ \t]*(.*)$", re.MULTILINE)
+
+
+def has_foreign_headers(source: str) -> bool:
+    """Tell whether a source may include what is neither CUDA's nor in memory, and so may change.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++.
+    """
+    return not all(_is_of_cuda(name.strip()) for name in _INCLUDED.findall(source))
+
+
+def _is_of_cuda(name: str) -> bool:
+    name = name.partition("//")[0].strip()
+    if not (name.startswith("<") and name.endswith(">")):
+        return False
+    return name[1:-1] in _LIGHT or any((d / name[1:-1]).is_file() for d in include_directories())
 
 
 @lru_cache(maxsize=1)

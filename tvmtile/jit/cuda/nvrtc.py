@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
+from tvmtile.cache import current_store, digest
 from tvmtile.errors import CudaCompileError, import_optional
-from tvmtile.jit.cuda.headers import PREAMBLE, headers_in_memory, include_directories
+from tvmtile.jit.cuda.headers import (
+    PREAMBLE,
+    has_foreign_headers,
+    headers_in_memory,
+    include_directories,
+)
 
-__all__ = ["Binary", "compile_source"]
+__all__ = ["Binary", "compile_source", "identity"]
+
+_KIND = "cubins"
+_ENTRY = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,48 @@ def compile_source(source: str, arch: str) -> Binary:
         If NVRTC or CUDA's headers are not installed.
     """
     nvrtc = import_optional("cuda.bindings.nvrtc", "cuda", "compiling for CUDA")
+    store = None if has_foreign_headers(source) else current_store()
+    if store is None:
+        return _compiled(nvrtc, source, arch)
+    key = _key(nvrtc, source, arch)
+    entry = store.get(_KIND, key)
+    if entry is not None:
+        return Binary(entry.files["cubin"], entry.files["log"].decode())
+    binary = _compiled(nvrtc, source, arch)
+    facts = {"name": ", ".join(_ENTRY.findall(source)), "target": arch}
+    store.put(_KIND, key, facts, {"cubin": binary.cubin, "log": binary.log.encode()})
+    return binary
+
+
+def identity(nvrtc: Any) -> list[str]:
+    """What makes other machine code of the same source: NVRTC, its library, and CUDA's headers.
+
+    Parameters
+    ----------
+    nvrtc : module
+        Of `cuda.bindings`.
+    """
+    from cuda import pathfinder
+
+    version = _checked(nvrtc, ((status := nvrtc.nvrtcVersion())[0], status[1:]))
+    library = Path(pathfinder.load_nvidia_dynamic_lib("nvrtc").abs_path)
+    headers = (path for d in include_directories() for path in (*d.glob("*.h*"), *d.glob("crt/*")))
+    return [str(version), *map(_status, [library, *sorted(headers)])]
+
+
+def _status(path: Path) -> str:
+    """A file that is too large to be read each time."""
+    status = path.stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
+
+
+def _key(nvrtc: Any, source: str, arch: str) -> str:
+    headers = chain.from_iterable(headers_in_memory(source).items())
+    return digest(PREAMBLE, source, *_options(arch), "", *headers, "", *identity(nvrtc))
+
+
+def _compiled(nvrtc: Any, source: str, arch: str) -> Binary:
+    """Have NVRTC compile it."""
     headers = headers_in_memory(source)
     program = _checked(
         nvrtc,

@@ -7,15 +7,7 @@ or to `tvmtile.emulator.metal.compile_msl` on a machine without an Apple GPU.
 
 from tvmtile.jit.metal.adapter import MetalAdapter
 from tvmtile.jit.metal.emulator import EmulatorAdapter
-from tvmtile.jit.metal.mps import TorchAdapter, mps_is_available
-from tvmtile.jit.metal.program import MetalProgram, build_program, packed_scalars
+from tvmtile.jit.metal.mps import TorchAdapter
+from tvmtile.jit.metal.scalars import packed_scalars
 
-__all__ = [
-    "EmulatorAdapter",
-    "MetalAdapter",
-    "MetalProgram",
-    "TorchAdapter",
-    "build_program",
-    "mps_is_available",
-    "packed_scalars",
-]
+__all__ = ["EmulatorAdapter", "MetalAdapter", "TorchAdapter", "packed_scalars"]

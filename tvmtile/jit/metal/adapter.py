@@ -15,8 +15,8 @@ from tvmtile.codegen.metal_source import needed_alignment
 from tvmtile.errors import ArgumentError
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import is_pointer
+from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch, record
-from tvmtile.jit.metal.program import MetalProgram
 from tvmtile.jit.placeholders import address_of, placeholder
 
 __all__ = ["MetalAdapter", "is_torch", "strides_of"]
@@ -27,26 +27,33 @@ class MetalAdapter(Adapter):
 
     Parameters
     ----------
-    program : MetalProgram
+    artifact : Artifact
         What was compiled.
-    name : str
-        The function to call.
     params : sequence of Var
         Its parameters.
+
+    Attributes
+    ----------
+    kernels : dict of str to KernelInterface
+        What each kernel is launched with.
+    sources : dict of str to str
+        What is run: the Metal source of each kernel.
     """
 
-    def __init__(self, program: MetalProgram, name: str, params: Sequence[ir.Var]) -> None:
-        self.program = program
+    def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
+        name = artifact.name
+        self._artifact = artifact
+        self.kernels, self.sources = dict(artifact.kernels), dict(artifact.sources)
         self.call = self._run_program
-        self._host = tvm.runtime.Executable(program.module)[name]
+        self._host = tvm.runtime.Executable(artifact.module)[name]
         self._names = [f"{name}: {param.name}" for param in params]
-        self._alignment = max(map(needed_alignment, program.sources.values()), default=1)
+        self._alignment = max(map(needed_alignment, self.sources.values()), default=1)
         self._pointers = frozenset(i for i, param in enumerate(params) if is_pointer(param))
         self._tensors = frozenset(i for i, param in enumerate(params) if is_buffer_var(param))
 
     def _run_program(self, *args: Any) -> None:
         described = [self._described(index, arg) for index, arg in enumerate(args)]
-        recording = record(self._host, described, self.program.kernels)
+        recording = record(self._host, described, self.kernels)
         memory = dict(enumerate(args))
         for index, (dtype, elements) in recording.workspaces.items():
             memory[index] = self.allocate(dtype, elements)
@@ -70,10 +77,10 @@ class MetalAdapter(Adapter):
 
     def source(self, kernel_only: bool) -> str:
         """The Metal source of all kernels, and the host's LLVM code after it if asked for."""
-        kernels = "\n".join(self.program.sources.values())
+        kernels = "\n".join(self.sources.values())
         if kernel_only:
             return kernels
-        return f"{kernels}\n{self.program.module.inspect_source('ll')}"
+        return f"{kernels}\n{self._artifact.host_source}"
 
     def _described(self, index: int, arg: Any) -> Any:
         """What the host function gets for an argument."""

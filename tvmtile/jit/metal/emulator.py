@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tvm import ir
 
 from tvmtile.errors import import_optional
+from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch
 from tvmtile.jit.metal.adapter import MetalAdapter, is_torch, strides_of
-from tvmtile.jit.metal.program import MetalProgram, packed_scalars
+from tvmtile.jit.metal.scalars import packed_scalars
 
 if TYPE_CHECKING:
     from tvmtile.emulator.metal import LaunchStatistics
@@ -32,8 +33,8 @@ class EmulatorAdapter(MetalAdapter):
 
     device = "cpu"
 
-    def __init__(self, program: MetalProgram, name: str, params: Sequence[ir.Var]) -> None:
-        super().__init__(program, name, params)
+    def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
+        super().__init__(artifact, params)
         self.launch_statistics: list[tuple[str, LaunchStatistics]] = []
         self.seconds = 60.0
 
@@ -80,13 +81,13 @@ class EmulatorAdapter(MetalAdapter):
             self.launch_statistics.append((launch.kernel, statistics))
 
     def _scalars(self, launch: Launch) -> tuple[bytes, ...]:
-        packed = packed_scalars(self.program.kernels[launch.kernel], launch.scalars)
+        packed = packed_scalars(self.kernels[launch.kernel], launch.scalars)
         return (packed,) if packed else ()
 
     def _kernel(self, name: str) -> Any:
         from tvmtile.emulator.metal import compile_msl
 
-        return compile_msl(self.program.sources[name]).kernel(name)
+        return compile_msl(self.sources[name]).kernel(name)
 
 
 def _total(launches: Sequence[LaunchStatistics]) -> LaunchStatistics | None:

@@ -11,11 +11,12 @@ from typing import Any
 from tvm import ir
 
 from tvmtile.errors import NoLowering, import_optional
+from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch
 from tvmtile.jit.metal.adapter import MetalAdapter, is_torch
-from tvmtile.jit.metal.program import MetalProgram, packed_scalars
+from tvmtile.jit.metal.scalars import packed_scalars
 
-__all__ = ["TorchAdapter", "mps_is_available"]
+__all__ = ["TorchAdapter"]
 
 
 class TorchAdapter(MetalAdapter):
@@ -23,8 +24,8 @@ class TorchAdapter(MetalAdapter):
 
     device = "mps"
 
-    def __init__(self, program: MetalProgram, name: str, params: Sequence[ir.Var]) -> None:
-        super().__init__(program, name, params)
+    def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
+        super().__init__(artifact, params)
         self._torch = import_optional("torch", "torch", "execution_backend='torch'")
         self._kernel = functools.cache(self._compiled)
 
@@ -45,7 +46,7 @@ class TorchAdapter(MetalAdapter):
         for launch in launches:
             kernel = self._kernel(launch.kernel)
             _check_threads(launch, kernel.max_threads_per_threadgroup)
-            packed = packed_scalars(self.program.kernels[launch.kernel], launch.scalars)
+            packed = packed_scalars(self.kernels[launch.kernel], launch.scalars)
             # Torch passes a list of integers as an array of 8-byte integers, by value.
             scalars = [[slot for (slot,) in struct.iter_unpack("<q", packed)]] if packed else []
             threads = [b * t for b, t in zip(launch.grid, launch.threads, strict=True)]
@@ -57,7 +58,7 @@ class TorchAdapter(MetalAdapter):
             )
 
     def _compiled(self, name: str) -> Any:
-        return getattr(self._torch.mps.compile_shader(self.program.sources[name]), name)
+        return getattr(self._torch.mps.compile_shader(self.sources[name]), name)
 
 
 def _check_threads(launch: Launch, limit: int) -> None:
@@ -68,12 +69,3 @@ def _check_threads(launch: Launch, limit: int) -> None:
             f"{launch.kernel} has {count} threads, of which this GPU has registers for {limit}",
             help="use fewer threads, or smaller fragments",
         )
-
-
-def mps_is_available() -> bool:
-    """Tell whether torch is installed and has an Apple GPU."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return False
-    return bool(torch.backends.mps.is_available())

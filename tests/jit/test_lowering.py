@@ -8,7 +8,7 @@ from tvm import ir
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, TileWarning
+from tvmtile.errors import InvalidOperand
 
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -54,10 +54,3 @@ def test_names_of_tilelang():
     assert tvmtile.tvm is tvm
     assert Fragment is T.Fragment
     assert make_swizzled_layout(None).kind == "auto"
-
-
-def test_switches_of_a_cache_on_disk():
-    tvmtile.disable_cache()
-    assert not tvmtile.is_cache_enabled()
-    with pytest.warns(TileWarning, match="tvmtile.enable_cache has no effect"):
-        tvmtile.enable_cache()

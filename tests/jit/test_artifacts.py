@@ -1,0 +1,580 @@
+"""Compiled programs from the cache: the same as compiled ones, and never of another program."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+import tvm
+import tvm_ffi
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.cache import current_store
+from tvmtile.errors import TileWarning
+from tvmtile.jit import artifacts, toolchain
+from tvmtile.jit.key import key_of
+from tvmtile.target import resolve
+
+EMULATED = {"target": "metal", "execution_backend": "emulator"}
+SM_80 = {"target": {"kind": "cuda", "arch": "sm_80"}}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """A cache of the test's own, and a process that has compiled nothing."""
+    monkeypatch.delenv("TVMTILE_DISABLE_CACHE", raising=False)
+    monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path / "cache"))
+    forget()
+    return tmp_path / "cache"
+
+
+def forget():
+    """What a new process knows."""
+    artifacts._made.clear()
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The names of the programs that were compiled."""
+    compiled = []
+    build = artifacts._build
+
+    def noted(func, *args):
+        compiled.append(str(func.attrs["global_symbol"]))
+        return build(func, *args)
+
+    monkeypatch.setattr(artifacts, "_build", noted)
+    return compiled
+
+
+def scale(factor=2.0, n=64, dtype="float32", name="scale"):
+    @T.prim_func
+    def scale(A: T.Tensor((n,), dtype), B: T.Tensor((n,), dtype)):
+        with T.Kernel(n // 32, threads=32) as bx:
+            for i in T.Parallel(32):
+                B[bx * 32 + i] = T.exp(A[bx * 32 + i]) * factor
+
+    return scale.with_attr("global_symbol", name)
+
+
+def matmul(n=64, dtype="float32"):
+    @T.prim_func
+    def matmul(
+        A: T.Tensor((n, n), dtype), B: T.Tensor((n, n), dtype), C: T.Tensor((n, n), "float32")
+    ):
+        with T.Kernel(n // 32, n // 32, threads=128) as (bx, by):
+            a = T.alloc_shared((32, 32), dtype)
+            b = T.alloc_shared((32, 32), dtype)
+            c = T.alloc_fragment((32, 32), "float32")
+            T.clear(c)
+            for k in T.Pipelined(n // 32, num_stages=2):
+                T.copy(A[by * 32, k * 32], a)
+                T.copy(B[k * 32, bx * 32], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * 32, bx * 32])
+
+    return matmul
+
+
+def dynamic():
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def dynamic(A: T.Tensor((n,), "float32"), factor: T.float32, B: T.Tensor((n,), "float32")):
+        with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+            for i in T.Parallel(32):
+                B[bx * 32 + i] = A[bx * 32 + i] * factor
+
+    return dynamic
+
+
+def entries(kind="kernels"):
+    return [path for path, _, _ in current_store().entries() if path.parent.name == kind]
+
+
+def object_of(kernel, path):
+    kernel.module.write_to_file(str(path), "o")
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("program", [scale, matmul, dynamic])
+def test_the_machine_code_is_the_same(program, builds, tmp_path):
+    first = tvmtile.compile(program(), out_idx=-1, target="llvm")
+    assert len(entries()) == 1
+    forget()
+    second = tvmtile.compile(program(), out_idx=-1, target="llvm")
+    assert len(builds) == 1
+    assert second.artifact is not first.artifact
+    assert object_of(second, tmp_path / "second.o") == object_of(first, tmp_path / "first.o")
+    assert second.get_kernel_source() == first.get_kernel_source()
+    assert second.artifact.written == first.artifact.written
+
+
+@pytest.mark.parametrize("options", [{"target": "llvm"}, EMULATED])
+def test_results_are_the_same_bit_for_bit(options, builds):
+    a, b = torch.randn(64, 64), torch.randn(64, 64)
+    results = []
+    for _ in range(2):
+        kernel = tvmtile.compile(matmul(), out_idx=-1, **options)
+        results.append(kernel(a, b))
+        forget()
+    assert builds == ["matmul"]
+    assert torch.equal(*results)
+    torch.testing.assert_close(results[0], a @ b)
+    small = tvmtile.compile(dynamic(), **options)
+    forget()
+    small = tvmtile.compile(dynamic(), **options)
+    x, y = torch.randn(45), torch.zeros(45)
+    small(x, 3.0, y)
+    torch.testing.assert_close(y, x * 3)
+    assert len(builds) == 2
+
+
+def test_a_program_for_a_gpu_that_is_not_here(builds):
+    first = tvmtile.compile(matmul(dtype="float16"), **SM_80)
+    forget()
+    second = tvmtile.compile(matmul(dtype="float16"), **SM_80)
+    assert builds == ["matmul"]
+    for only in (True, False):
+        assert second.get_kernel_source(only) == first.get_kernel_source(only)
+    assert second.cubin == first.cubin
+    assert second.resources() == first.resources()
+    assert len(second.module.imports) == 1  # whole, to be exported
+
+
+def test_machine_code_of_a_source_is_kept(monkeypatch):
+    from tvmtile.jit.cuda import nvrtc
+
+    source = 'extern "C" __global__ void __launch_bounds__(32) f(int *x) { x[0] = 3; }'
+    first = nvrtc.compile_source(source, "sm_80")
+    (entry,) = entries("cubins")
+    assert json.loads((entry / "manifest").read_text().partition("\n")[2])["facts"] == {
+        "name": "f",
+        "target": "sm_80",
+    }
+    compiled = nvrtc._compiled
+    monkeypatch.setattr(nvrtc, "_compiled", None)
+    assert nvrtc.compile_source(source, "sm_80") == first
+    monkeypatch.setattr(nvrtc, "_compiled", compiled)
+    monkeypatch.setenv("TVM_CUDA_PTXAS_REG_LEVEL", "5")
+    nvrtc.compile_source(source, "sm_80")
+    nvrtc.compile_source(source, "sm_90a")
+    assert len(entries("cubins")) == 3
+
+
+@pytest.mark.parametrize(
+    ("include", "is_kept"),
+    [("<cuda_fp16.h>", True), ('"mine.h"', False), ("<mine.h>", False), ("NAME", False)],
+)
+def test_a_source_that_includes_files_of_the_users(include, is_kept, tmp_path, monkeypatch):
+    from tvmtile.jit.cuda import compile_source
+
+    header = tmp_path / "mine.h"
+    header.write_text("#define VALUE 1\n")
+    options = f"-I{tmp_path} '-DNAME=\"mine.h\"'"
+    monkeypatch.setenv("TVM_CUDA_NVRTC_EXTRA_OPTS", options)
+    source = f'#include {include}\nextern "C" __global__ void f(int *x) {{ x[0] = 1; }}'
+    assert compile_source(source, "sm_80").cubin
+    assert bool(entries("cubins")) is is_kept
+
+
+def test_one_process_compiles_a_program_once(builds):
+    first = tvmtile.compile(scale(), target="llvm")
+    again = tvmtile.compile(scale(), out_idx=1, target="llvm")
+    assert builds == ["scale"]
+    assert again.artifact is first.artifact
+    assert again.out_idx == (1,)
+
+
+def test_threads_that_compile_the_same_program(builds):
+    kernels = tvmtile.par_compile([scale() for _ in range(8)], num_workers=4, target="llvm")
+    assert builds == ["scale"]
+    a, b = torch.randn(64), torch.zeros(64)
+    for kernel in kernels:
+        kernel(a, b)
+        torch.testing.assert_close(b, a.exp() * 2)
+
+
+def test_without_the_cache_everything_is_compiled(builds, monkeypatch, own_cache):
+    monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
+    for _ in range(2):
+        tvmtile.compile(scale(), target="llvm")
+    assert builds == ["scale"] * 2
+    assert not own_cache.exists()
+
+
+def test_switches(monkeypatch):
+    monkeypatch.setattr("tvmtile.cache.settings._switched", None)
+    assert tvmtile.is_cache_enabled()
+    tvmtile.disable_cache()
+    assert not tvmtile.is_cache_enabled()
+    tvmtile.enable_cache()
+    monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
+    assert tvmtile.is_cache_enabled()  # what the process says, it means
+    monkeypatch.setattr("tvmtile.cache.settings._switched", None)
+    for value, enabled in (("1", False), ("TRUE", False), ("0", True), ("", True)):
+        monkeypatch.setenv("TVMTILE_DISABLE_CACHE", value)
+        assert tvmtile.is_cache_enabled() is enabled
+
+
+def test_clearing(builds):
+    tvmtile.compile(scale(), target="llvm")
+    tvmtile.clear_cache()
+    assert not entries()
+    forget()
+    tvmtile.compile(scale(), target="llvm")
+    assert builds == ["scale"] * 2
+
+
+# --- the key
+
+
+def names_of(func, target="llvm", backend="tvm_ffi", options=None):
+    return key_of(func, resolve(target), backend, options or {})
+
+
+@pytest.fixture
+def base():
+    with tvm.transform.PassContext():  # without the instrument of the tests
+        yield names_of(scale())
+
+
+def test_two_traces_of_a_program_have_one_key(base):
+    assert names_of(scale()) == base
+
+
+CHANGES = {
+    "a number": lambda: names_of(scale(3.0)),
+    "the sign of zero": lambda: (names_of(scale(0.0)), names_of(scale(-0.0))),
+    "an extent": lambda: names_of(scale(n=128)),
+    "a dtype": lambda: names_of(scale(dtype="float16")),
+    "the name": lambda: names_of(scale(name="other")),
+    "an attribute": lambda: names_of(scale().with_attr("tirx.noalias", True)),
+    "the target": lambda: names_of(scale(), {"kind": "llvm", "mcpu": "znver2"}),
+    "the GPU": lambda: names_of(scale(), {"kind": "cuda", "arch": "sm_90a"}),
+    "the host": lambda: names_of(
+        scale(), {"kind": "cuda", "arch": "sm_90a", "host": {"kind": "llvm", "mcpu": "znver2"}}
+    ),
+    "who runs it": lambda: (names_of(scale(), "metal", "emulator"), names_of(scale(), "llvm")),
+    "an option": lambda: names_of(scale(), options={"tvmtile.verify": True}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_decides_the_code_is_in_the_key(base, change):
+    changed = CHANGES[change]()
+    one, other = changed if type(changed) is tuple else (changed, base)
+    assert None not in (one, other)
+    assert one.code != other.code
+    assert one.with_lines != other.with_lines
+
+
+def test_the_pass_context_is_in_the_key(base):
+    contexts = [
+        {"config": {"tirx.disable_vectorize": True}},
+        {"config": {"tirx.disable_vectorize": False}},
+        {"opt_level": 3},
+        {"disabled_pass": ["tirx.UnrollLoop"]},
+        {"required_pass": ["tirx.UnrollLoop"]},
+    ]
+    keys = {base.code}
+    for options in contexts:
+        with tvm.transform.PassContext(**options):
+            keys.add(names_of(scale()).code)
+    assert len(keys) == len(contexts) + 1
+
+
+def test_variables_of_the_environment_are_in_the_key(base, monkeypatch):
+    keys = {base.code}
+    for name in ("TVM_CUDA_PTXAS_REG_LEVEL", "TVM_CUDA_NVRTC_EXTRA_OPTS", "TVM_ANY_NEW_ONE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "7")
+            keys.add(names_of(scale()).code)
+    assert len(keys) == 4
+    monkeypatch.setenv("TVM_NUM_THREADS", "7")
+    assert names_of(scale()) == base
+
+
+@pytest.mark.parametrize(
+    "compiler", ["tvmtile.__version__", "tvm.__version__", "tvm_ffi.__version__", "a source"]
+)
+def test_the_compilers_are_in_the_key(base, compiler, monkeypatch, tmp_path):
+    if compiler == "a source":
+        (tmp_path / "pass.py").write_text("# another pass")
+        monkeypatch.setattr(toolchain, "_PACKAGE", tmp_path)
+    else:
+        monkeypatch.setattr(compiler, "0.0.0")
+    toolchain.toolchain.cache_clear()
+    try:
+        assert names_of(scale()).code != base.code
+    finally:
+        toolchain.toolchain.cache_clear()
+
+
+def test_nothing_is_kept_by_a_compiler_that_was_edited_meanwhile(builds, monkeypatch):
+    monkeypatch.setattr(tvmtile, "STARTED", 0.0)
+    for _ in range(2):
+        tvmtile.compile(scale(), target="llvm")
+    assert builds == ["scale"] * 2
+    assert not entries()
+
+
+@tvm.instrument.pass_instrument
+class Watcher:
+    def run_after_pass(self, mod, info):
+        pass
+
+
+@contextlib.contextmanager
+def registered(name):
+    tvm_ffi.register_global_func(name, lambda source, _target=None: source)
+    try:
+        yield
+    finally:
+        tvm_ffi.registry.remove_global_func(name)
+
+
+def test_what_a_user_does_to_the_compilation_has_no_key(base, monkeypatch):
+    with tvm.transform.PassContext(instruments=[Watcher()]):
+        assert names_of(scale()) is None
+    with registered("tvm_callback_cuda_postproc"):
+        assert names_of(scale()) is None
+    with monkeypatch.context() as patch:
+        patch.setenv("TVM_CUDA_COMPILE_MODE", "nvcc")
+        assert names_of(scale()) is None
+
+    def lowering():
+        """Of another package."""
+
+    lowering.__module__ = "theirs"
+    with monkeypatch.context() as patch:
+        patch.setattr("tvmtile.jit.key._implementations", lambda: iter([lowering]))
+        assert names_of(scale()) is None
+    assert names_of(scale()) == base
+
+
+def test_a_program_without_a_key_is_compiled(builds):
+    with tvm.transform.PassContext(instruments=[Watcher()]):
+        for _ in range(2):
+            tvmtile.compile(scale(), target="llvm")
+    assert builds == ["scale"] * 2
+
+
+# --- the user's lines
+
+MOVED = """
+import tvmtile.language as T
+{blank}
+@T.prim_func
+def moved(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+    with T.Kernel(2, threads=32) as bx:
+        for i in T.Parallel(32):
+            {statement}
+            B[bx * 32 + i] = A[bx * 32 + i]
+"""
+
+
+def moved(path, blank, statement="pass"):
+    """A program that begins some lines further down."""
+    path.write_text(MOVED.format(blank="\n" * blank, statement=statement))
+    linecache.checkcache(str(path))
+    namespace = {"__name__": "moved"}
+    exec(compile(path.read_text(), str(path), "exec"), namespace)
+    return namespace["moved"]
+
+
+def test_a_program_that_has_only_moved_is_not_compiled_again(builds, tmp_path):
+    for blank in (0, 5):
+        tvmtile.compile(moved(tmp_path / "moved.py", blank), target="llvm")
+        forget()
+    tvmtile.compile(moved(tmp_path / "elsewhere.py", 3), target="llvm")
+    assert builds == ["moved"]
+
+
+def test_code_that_names_a_line_is_compiled_for_that_line(builds, tmp_path):
+    asserts = 'T.device_assert(A[bx * 32 + i] > 0, "positive")'
+    for blank in (0, 5, 0):
+        func = moved(tmp_path / "asserting.py", blank, asserts)
+        source = tvmtile.compile(func, **SM_80).get_kernel_source()
+        lines = (tmp_path / "asserting.py").read_text().splitlines()
+        line = next(i for i, text in enumerate(lines, 1) if "device_assert" in text)
+        assert f'asserting.py", {line}' in source
+        forget()
+    assert builds == ["moved"] * 2
+
+
+def unset():
+    @T.prim_func
+    def unset(A: T.Tensor((32, 32), "float32"), B: T.Tensor((32, 32), "float32")):
+        with T.Kernel(1, threads=32):
+            a = T.alloc_shared((32, 32), "float32")
+            b = T.alloc_fragment((32, 32), "float32")
+            T.copy(A, a)
+            T.gemm(a, a, b)
+            T.copy(b, B)
+
+    return unset
+
+
+def said(record):
+    return [(str(w.message), w.filename, w.lineno) for w in record]
+
+
+def test_what_was_said_when_it_was_compiled_is_said_again(builds, monkeypatch):
+    monkeypatch.setattr("tvmtile.errors._SHOWN_WARNINGS", {})
+    with pytest.warns(TileWarning) as first:
+        tvmtile.compile(unset(), target="llvm")
+    forget()
+    monkeypatch.setattr("tvmtile.errors._SHOWN_WARNINGS", {})
+    with pytest.warns(TileWarning) as second:
+        tvmtile.compile(unset(), target="llvm")
+    assert builds == ["unset"]
+    assert said(second) == said(first)
+    assert first[0].filename == __file__
+
+
+# --- other processes
+
+CHILD = """
+import sys, warnings
+import torch
+import tvmtile
+from tvmtile.jit import artifacts
+sys.path.insert(0, sys.argv[1])
+from program import gemm
+
+warnings.simplefilter("error")
+compiled = []
+build = artifacts._build
+def noted(*args):
+    compiled.append(args)
+    return build(*args)
+artifacts._build = noted
+a = torch.randn(64, 64)
+for number in range(int(sys.argv[2])):
+    kernel = tvmtile.compile(gemm(number), out_idx=-1, target="llvm")
+    torch.testing.assert_close(kernel(a, a), a @ a + number, rtol=1e-4, atol=1e-4)
+print(len(compiled))
+"""
+
+PROGRAM = """
+import tvmtile.language as T
+
+
+def gemm(number, n=64):
+    @T.prim_func
+    def main(
+        A: T.Tensor((n, n), "float32"), B: T.Tensor((n, n), "float32"), C: T.Tensor((n, n), "float32")
+    ):
+        with T.Kernel(2, 2, threads=32) as (bx, by):
+            c = T.alloc_fragment((32, 32), "float32")
+            for i, j in T.Parallel(32, 32):
+                c[i, j] = number
+                for k in T.serial(n):
+                    c[i, j] += A[by * 32 + i, k] * B[k, bx * 32 + j]
+            T.copy(c, C[by * 32, bx * 32])
+
+    return main
+"""
+
+
+def start(tmp_path, count):
+    command = [sys.executable, "-c", CHILD, str(tmp_path), str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process):
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == 0, err
+    return int(out)
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(50, marks=pytest.mark.slow)])
+def test_two_processes_that_compile_the_same_kernels_at_once(tmp_path, count):
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    processes = [start(tmp_path, count) for _ in range(2)]
+    compiled = [finish(process) for process in processes]
+    assert count <= sum(compiled) <= 2 * count
+    assert len(entries()) == count
+    assert finish(start(tmp_path, count)) == 0
+
+
+def test_a_cache_that_can_not_be_written(tmp_path, monkeypatch, builds):
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file")
+    monkeypatch.setenv("TVMTILE_CACHE_DIR", str(blocked))
+    a, b = torch.randn(64), torch.zeros(64)
+    with pytest.warns(TileWarning, match="the cache of tvmtile: .*blocked") as caught:
+        kernels = [tvmtile.compile(scale(factor), target="llvm") for factor in (1.0, 2.0)]
+    for factor, kernel in zip((1.0, 2.0), kernels, strict=True):
+        kernel(a, b)
+        torch.testing.assert_close(b, a.exp() * factor)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("name", ["manifest", "host.ll"])
+def test_a_damaged_entry_is_compiled_again(name, builds):
+    tvmtile.compile(scale(), target="llvm")
+    (entry,) = entries()
+    text = (entry / name).read_bytes()
+    (entry / name).write_bytes(text.replace(b"e", b"a", 3))
+    forget()
+    a, b = torch.randn(64), torch.zeros(64)
+    with pytest.warns(TileWarning, match="was damaged"):
+        tvmtile.compile(scale(), target="llvm")(a, b)
+    torch.testing.assert_close(b, a.exp() * 2)
+    forget()
+    tvmtile.compile(scale(), target="llvm")
+    assert builds == ["scale"] * 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_fork_while_another_thread_compiles(builds):
+    key = names_of(scale())
+    with artifacts._locks.setdefault(key.with_lines, threading.Lock()):
+        child = os.fork()
+        if child == 0:
+            tvmtile.compile(scale(), target="llvm")
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_modules_that_a_kernel_from_the_cache_needs(tmp_path):
+    """None of the passes are imported."""
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    assert finish(start(tmp_path, 1)) == 1
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import tvmtile\nfrom program import gemm\n"
+        "tvmtile.compile(gemm(0), out_idx=-1, target='llvm')\n"
+        "print([m for m in sys.modules if m.startswith(('tvmtile.passes', 'tvmtile.pipeline'))])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_users_directory_is_where_caches_are(monkeypatch):
+    monkeypatch.delenv("TVMTILE_CACHE_DIR")
+    assert tvmtile.cache.cache_directory().name == "tvmtile"
+    monkeypatch.setenv("TVMTILE_CACHE_DIR", "~/mine")
+    assert tvmtile.cache.cache_directory() == Path.home() / "mine"
+
+
+def test_the_size_is_a_number(monkeypatch):
+    monkeypatch.setenv("TVMTILE_CACHE_SIZE", "2")
+    assert current_store().limit == 2 << 20
+    monkeypatch.setenv("TVMTILE_CACHE_SIZE", "2GB")
+    with pytest.raises(tvmtile.errors.InvalidValue, match="TVMTILE_CACHE_SIZE=2GB"):
+        current_store()

@@ -1,0 +1,87 @@
+"""Where the cache is, how large it may grow, and whether there is one."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from tvmtile.cache.store import Store
+from tvmtile.errors import InvalidValue
+
+__all__ = [
+    "cache_directory",
+    "clear_cache",
+    "current_store",
+    "disable_cache",
+    "enable_cache",
+    "is_cache_enabled",
+]
+
+_MEGABYTES = 4096
+_switched: bool | None = None
+"""What this process asked for; None where the environment decides."""
+
+
+def enable_cache() -> None:
+    """Keep what is compiled from now on, and load what was kept."""
+    global _switched
+    _switched = True
+
+
+def disable_cache() -> None:
+    """Compile everything again from now on, and keep nothing."""
+    global _switched
+    _switched = False
+
+
+def is_cache_enabled() -> bool:
+    """Tell whether kernels are kept on disk.
+
+    They are, unless `TVMTILE_DISABLE_CACHE` is 1, true, yes or on, or `disable_cache` was called.
+    """
+    if _switched is not None:
+        return _switched
+    given = os.environ.get("TVMTILE_DISABLE_CACHE", "")
+    return given.lower() not in ("1", "true", "yes", "on")
+
+
+def cache_directory() -> Path:
+    """Where the cache is: `TVMTILE_CACHE_DIR`, or the user's directory for caches."""
+    named = os.environ.get("TVMTILE_CACHE_DIR")
+    return Path(named).expanduser() if named else _user_directory()
+
+
+@lru_cache(maxsize=1)
+def _user_directory() -> Path:
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:  # tvmtile runs from a checkout that was not installed
+        return Path.home() / ".cache" / "tvmtile"
+    return user_cache_path("tvmtile", appauthor=False)
+
+
+def current_store() -> Store | None:
+    """The cache, or None where it is disabled."""
+    if not is_cache_enabled():
+        return None
+    return _store(cache_directory(), _limit(os.environ.get("TVMTILE_CACHE_SIZE", "")))
+
+
+@lru_cache(maxsize=16)
+def _store(directory: Path, limit: int) -> Store:
+    return Store(directory, limit)
+
+
+def _limit(megabytes: str) -> int:
+    """Bytes."""
+    if megabytes and not megabytes.isdecimal():
+        raise InvalidValue(
+            f"TVMTILE_CACHE_SIZE={megabytes}", help="give a number of megabytes, as 4096"
+        )
+    return int(megabytes or _MEGABYTES) << 20
+
+
+def clear_cache() -> None:
+    """Remove all that the cache holds, also where it is disabled."""
+    _store(cache_directory(), _limit("")).clear()

@@ -1,0 +1,116 @@
+"""Where a compiled program comes from: this process has it, the cache has it, or it is compiled."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvmtile.cache import Store, current_store
+from tvmtile.errors import warn, warnings_on_success
+from tvmtile.jit.artifact import Artifact
+from tvmtile.jit.key import Key, key_of
+from tvmtile.jit.toolchain import is_unchanged
+from tvmtile.transform import with_effect
+
+__all__ = ["artifact_of"]
+
+_KIND = "kernels"
+_made: WeakValueDictionary[str, Artifact] = WeakValueDictionary()
+_locks: WeakValueDictionary[str, Any] = WeakValueDictionary()
+if hasattr(os, "register_at_fork"):  # another thread may hold one, and is not there to release it
+    os.register_at_fork(after_in_child=_locks.clear)
+
+
+def artifact_of(
+    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, Any]
+) -> Artifact:
+    """The compiled program; its warnings are issued in any case.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The tile program.
+    target : Target
+        What for.
+    backend : str
+        Who runs it.
+    config : mapping
+        Options of passes.
+
+    Raises
+    ------
+    TileError
+        For what is wrong with the program on this target.
+    """
+    store = current_store()
+    key = None if store is None else key_of(func, target, backend, with_effect(config))
+    if store is None or key is None:
+        return _build(func, target, backend, config)
+    # Threads that compile the same program wait for the first.
+    with _locks.setdefault(key.with_lines, threading.Lock()):
+        artifact = _found(store, key, target)
+        if artifact is None:
+            artifact = _build(func, target, backend, config)
+            _keep(store, key, artifact)
+            return artifact
+    for text, where in artifact.warnings:
+        warn(text, where)
+    return artifact
+
+
+def _build(
+    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, Any]
+) -> Artifact:
+    from tvmtile.jit.build import build_artifact
+
+    with warnings_on_success() as said:
+        artifact = build_artifact(func, target, backend, config)
+    return replace(artifact, warnings=tuple(said))
+
+
+def _found(store: Store, key: Key, target: Target) -> Artifact | None:
+    for name in (key.code, key.with_lines):
+        artifact = _made.get(name)
+        if artifact is not None:
+            return artifact
+        entry = store.get(_KIND, name)
+        if entry is None:
+            continue
+        try:
+            artifact = _made[name] = Artifact.loaded(entry, target)
+        except Exception:  # noqa: BLE001 - TVM raises several kinds where a file is gone again
+            return None
+        return artifact
+    return None
+
+
+def _keep(store: Store, key: Key, artifact: Artifact) -> None:
+    if not is_unchanged() or _reads_files(artifact):
+        return
+    name = key.with_lines if _names_lines(artifact, key) else key.code
+    _made[name] = artifact
+    store.put(_KIND, name, *artifact.saved())
+
+
+def _reads_files(artifact: Artifact) -> bool:
+    """Tell whether NVRTC has compiled files with it that may change."""
+    if artifact.binary is None:
+        return False
+    from tvmtile.jit.cuda.headers import has_foreign_headers
+
+    return any(map(has_foreign_headers, artifact.sources.values()))
+
+
+def _names_lines(artifact: Artifact, key: Key) -> bool:
+    """Tell whether the compiler spoke of the user's lines, in a warning or in the code."""
+    texts = (artifact.host_source, *artifact.sources.values())
+    names = {Path(file).name for file in key.files}
+    return bool(artifact.warnings) or any(name in text for name in names for text in texts)

@@ -1,0 +1,140 @@
+"""Compiling a tile program: the passes, TVM's code generators, and what they say.
+
+Imported where something is compiled: what is loaded from the cache needs none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile._plugin import PIPELINE_NAME, register
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.codegen.metal_source import complete
+from tvmtile.codegen.metal_versions import lacking_in_tvm
+from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
+from tvmtile.jit.artifact import Artifact, name_of
+from tvmtile.jit.backends import METAL_BACKENDS
+from tvmtile.jit.cuda.compilation import compiling
+from tvmtile.jit.failures import known_options, translate_failures
+from tvmtile.jit.metal.program import build_program
+from tvmtile.passes import Verifier
+from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
+from tvmtile.target import runs_here
+from tvmtile.transform import with_effect
+
+__all__ = ["build", "build_artifact", "pass_context"]
+
+_VERIFY = "tvmtile.verify"
+
+
+def build_artifact(
+    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, Any]
+) -> Artifact:
+    """Compile a program.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The tile program.
+    target : Target
+        What for.
+    backend : str
+        Who runs it.
+    config : mapping
+        Options of passes.
+
+    Raises
+    ------
+    TileError
+        For what is wrong with the program on this target.
+    """
+    name, written = name_of(func), _written(func)
+    if target.kind.name == "cuda":
+        with compiling(target) as compilation:
+            module = build(func, target, config)
+        sources = _sources(module)
+        return Artifact(name, target, module, sources, written=written, binary=compilation.binary)
+    if backend not in METAL_BACKENDS:
+        module = build(func, target, config)
+        if target.kind.name == "metal":
+            _check_for_tvm(name, module)
+        return Artifact(name, target, module, _sources(module), written=written)
+    if not runs_here(target):
+        raise UnknownTarget(
+            f"a Metal program is launched from this machine, not from {target.host}",
+            help="leave the host out of the target",
+        )
+    with _compiling(func, target, config) as mod:
+        module, kernels, sources = build_program(mod, target)
+    return Artifact(name, target, module, sources, kernels, written)
+
+
+def _written(func: tirx.PrimFunc) -> tuple[int, ...]:
+    """The parameters whose memory the program may write."""
+    written = {access.buffer for access in accesses_of(func.body) if access.writes}
+    return tuple(index for index, param in enumerate(func.params) if param in written)
+
+
+def _sources(module: Any) -> dict[str, str]:
+    """The text of each module of a GPU."""
+    return {f"{m.kind}{i}": str(m.inspect_source()) for i, m in enumerate(module.imports)}
+
+
+def _check_for_tvm(name: str, module: Any) -> None:
+    """Refuse a Metal program that TVM's own runtime would compile wrongly, or not at all."""
+    sources = [complete(str(kernels.inspect_source("metal"))) for kernels in module.imports]
+    lacking = lacking_in_tvm("\n".join(sources))
+    if lacking:
+        raise InvalidOperand(
+            f"{name}: TVM's runtime compiles kernels as Metal 2.3 with fast mathematics; this one "
+            f"needs {'; '.join(lacking)}",
+            help="use execution_backend='torch'",
+        )
+
+
+def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any:
+    """Run the pipeline and TVM's code generator."""
+    with _compiling(func, target, config) as mod:
+        module = tvm.tirx.build(mod, target=target, pipeline=PIPELINE_NAME)
+    if module is None:
+        raise NoLowering("TVM built no module")
+    return module
+
+
+@contextmanager
+def _compiling(
+    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]
+) -> Iterator[ir.IRModule]:
+    """A module of the program alone, with its options in force and TVM's failures translated."""
+    register()
+    name = name_of(func)
+    named = func.with_attr("global_symbol", name)
+    if config.get(CHECK_INDICES):
+        if target.kind.name != "llvm":
+            warn(f"{CHECK_INDICES} has no effect on {target.kind.name}: run the kernel on the CPU")
+        named = named.with_attr(CHECK_INDICES, True)
+    mod = ir.IRModule({name: named})
+    with pass_context(config), translate_failures(func, target):
+        yield mod
+
+
+@contextmanager
+def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> Iterator[None]:
+    """TVM's pass context with a kernel's options added to those in force."""
+    current = tvm.transform.PassContext.current()
+    known = with_effect(config)
+    known.pop(CHECK_INDICES, None)
+    if known.pop(_VERIFY, False):
+        instruments = [*instruments, Verifier()]
+    with tvm.transform.PassContext(
+        opt_level=current.opt_level,
+        config={**current.config, **known_options(known)},
+        instruments=[*(current.instruments or ()), *instruments],
+    ):
+        yield

@@ -1,0 +1,65 @@
+"""Which compilers are at work: another one makes other code of the same program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import tvm
+import tvm_ffi
+
+import tvmtile
+from tvmtile.cache import digest
+from tvmtile.cuda_runtime import has_gpu
+from tvmtile.errors import import_optional
+
+__all__ = ["cuda_compiler", "is_unchanged", "toolchain"]
+
+_PACKAGE = Path(tvmtile.__file__).parent
+_LIBRARIES = (Path(tvm.__file__).parent / "lib", Path(tvm_ffi.__file__).parent / "lib")
+
+
+@lru_cache(maxsize=1)
+def toolchain() -> tuple[str, ...]:
+    """tvmtile, by its version and its sources, and TVM, by its versions and its libraries."""
+    sources = (part for path in _sources() for part in (path.name, path.read_bytes()))
+    libraries = (path for directory in _LIBRARIES for path in sorted(directory.glob("*")))
+    return (
+        tvmtile.__version__,
+        digest(*sources),
+        tvm.__version__,
+        tvm_ffi.__version__,
+        *(f"{path.name} {_identity(path)}" for path in libraries),
+    )
+
+
+def is_unchanged() -> bool:
+    """Tell whether the compiler's sources are those that this process runs.
+
+    An edit while it runs would have the new sources' name on what the old ones compiled.
+    """
+    return all(path.stat().st_mtime < tvmtile.STARTED for path in _sources())
+
+
+def _sources() -> Iterator[Path]:
+    for directory, names, files in os.walk(_PACKAGE):
+        names[:] = sorted(name for name in names if name != "__pycache__")
+        yield from (Path(directory, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def _identity(path: Path) -> str:
+    """A file too large to read each time, by its size and its date."""
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+@lru_cache(maxsize=1)
+def cuda_compiler() -> list[str]:
+    """NVRTC, where there is a GPU: elsewhere programs are compiled to CUDA's source alone."""
+    if not has_gpu():
+        return []
+    from tvmtile.jit.cuda.nvrtc import identity
+
+    return identity(import_optional("cuda.bindings.nvrtc", "cuda", "compiling for CUDA"))
