@@ -9,7 +9,7 @@ from tvm_ffi import structural_equal
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.passes import ReduceAccumulations
+from tvmtile.passes import Legalize, ReduceAccumulations
 
 M, N = 24, 64
 
@@ -31,7 +31,7 @@ def kernel(body, result=(M,), dtype="float32", threads=64, start=0):
 
 
 def is_reduced(program):
-    module = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
+    module = Legalize(ir.IRModule({"main": program.with_attr("global_symbol", "main")}))
     return not structural_equal(ReduceAccumulations(module), module)
 
 

@@ -63,14 +63,14 @@ def CheckReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     for kernel in kernels_of(func):
         totals: dict[ir.Var, _Total] = {}
-        reducers: set[ir.Var] = set()
+        reducers: dict[ir.Var, None] = {}
         before: Any = None
         for access in accesses_of(kernel):
             total = totals.setdefault(access.buffer, _Total())
             if not _is_of_reducer(access):
                 _ordinary(access, total)
             elif access.operator is not before:  # one that ends in place has it as both operands
-                reducers.add(access.buffer)
+                reducers[access.buffer] = None
                 _phase(access, total)
             before = access.operator
         for buffer in reducers:

@@ -311,7 +311,7 @@ class _Group:
 
     def uses(self, tiles: set[ir.Var]) -> bool:
         """Tell whether it touches some of the tiles."""
-        return any(tiles & (unit.reads | unit.writes) for unit in self.units)
+        return any(tiles & unit.touches.keys() for unit in self.units)
 
 
 class _Stages:

@@ -327,11 +327,11 @@ class _Producers:
             for j, other in enumerate(self._units):
                 if j in producers:
                     continue
-                needs = unit.reads & other.writes
-                if j < i:
-                    needs |= unit.writes & (other.reads | other.writes)
+                needs = unit.conflicts(other)
+                if i < j:
+                    needs = [var for var in needs if var in unit.reads and var in other.writes]
                 if needs:
-                    yield i, j, next(iter(needs)).name
+                    yield i, j, needs[0].name
 
 
 # Annotations -------------------------------------------------------------------------------------

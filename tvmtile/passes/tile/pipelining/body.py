@@ -51,8 +51,8 @@ class Unit:
         Those under which it runs, where they have the same value anywhere in an iteration.
     inner : Stmt
         The statement without these conditions.
-    reads, writes : set of Var
-        The buffers that it touches, views resolved, and the names that it uses or binds.
+    reads, writes : dict of Var to None
+        The buffers that it touches, views resolved, and the names that it uses or binds, in order.
     accesses : list of Access
         What it does to buffers.
     """
@@ -61,8 +61,21 @@ class Unit:
     conditions: list[Any]
     inner: tirx.Stmt
     accesses: list[Access]
-    reads: set[ir.Var]
-    writes: set[ir.Var]
+    reads: dict[ir.Var, None]
+    writes: dict[ir.Var, None]
+
+    @property
+    def touches(self) -> dict[ir.Var, None]:
+        """What it reads or writes, in order."""
+        return {**self.reads, **self.writes}
+
+    def conflicts(self, other: Unit) -> list[ir.Var]:
+        """What both touch and one of them writes, in order."""
+        return [
+            var
+            for var in self.touches
+            if var in other.writes or (var in self.writes and var in other.reads)
+        ]
 
     @property
     def binds(self) -> bool:
@@ -202,12 +215,12 @@ def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> bool:
 
 def _unit(stmt: tirx.Stmt, tiles: KernelTiles, is_replayable: Any) -> Unit:
     accesses = accesses_of(stmt)
-    names = {var for var in variables_of(stmt) if not is_buffer_var(var)}
-    reads = {tiles.root(a.buffer) for a in accesses if a.reads} | names
-    writes = {tiles.root(a.buffer) for a in accesses if a.writes}
+    names = [var for var in variables_of(stmt) if not is_buffer_var(var)]
+    reads = dict.fromkeys([*(tiles.root(a.buffer) for a in accesses if a.reads), *names])
+    writes = dict.fromkeys(tiles.root(a.buffer) for a in accesses if a.writes)
     if isinstance(stmt, tirx.Bind):
-        reads.discard(stmt.var)
-        writes.add(stmt.var)
+        reads.pop(stmt.var, None)
+        writes[stmt.var] = None
     conditions, inner = [], stmt
     while _is_guard(inner, is_replayable):
         conditions.append(inner.condition)

@@ -27,7 +27,7 @@ def late_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bo
     written = {tiles.root(access.buffer) for access in tiles.accesses if access.writes}
     return [
         _is_move(unit.inner)
-        and not unit.writes & unit.reads
+        and unit.writes.keys().isdisjoint(unit.reads)
         and all(is_buffer_var(var) and is_shared(var) for var in unit.writes)
         and not any(_is_global(var) and var in written for var in unit.reads)
         and _is_used_later(number, units, plan)
@@ -53,11 +53,11 @@ def _is_global(var: ir.Var) -> bool:
 
 def _is_used_later(number: int, units: Sequence[Unit], plan: Plan) -> bool:
     """Tell whether other units touch what one writes before it, or in later stages, and some do."""
-    written = units[number].writes
+    written = units[number].writes.keys()
     users = [
         other
         for other, unit in enumerate(units)
-        if other != number and written & (unit.reads | unit.writes)
+        if other != number and written & unit.touches.keys()
     ]
     later = [other for other in users if plan.stage[other] > plan.stage[number]]
     return bool(later) and all(other in later or plan.precedes(other, number) for other in users)

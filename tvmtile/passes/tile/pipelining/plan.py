@@ -102,7 +102,7 @@ def versions_of(
     counts: dict[ir.Var, int] = {}
     for first, second, shared in _conflicts(body.units):
         if first < second and not plan.precedes(first, second):
-            name, unit = next(iter(shared)).name, body.units[second]
+            name, unit = shared[0].name, body.units[second]
             raise Obstacle(
                 f"{unit.describe()} would run before what it depends on by {name}",
                 next((var for var in shared if is_buffer_var(var)), None),
@@ -117,11 +117,11 @@ def versions_of(
     }
 
 
-def _conflicts(units: Sequence[Unit]) -> Iterator[tuple[int, int, set[ir.Var]]]:
+def _conflicts(units: Sequence[Unit]) -> Iterator[tuple[int, int, list[ir.Var]]]:
     """Pairs of units, in both directions, and what they share that one of them writes."""
     for first, x in enumerate(units):
         for second, y in enumerate(units):
-            shared = (x.writes & (y.reads | y.writes)) | (x.reads & y.writes)
+            shared = x.conflicts(y)
             if shared:
                 yield first, second, shared
 
@@ -132,7 +132,7 @@ def _check_bindings(body: Body, plan: Plan) -> None:
     for binding, unit in enumerate(body.units):
         if not unit.binds:
             continue
-        users = [i for i, other in enumerate(body.units) if unit.writes & other.reads]
+        users = [i for i, other in enumerate(body.units) if unit.writes.keys() & other.reads]
         ends = [places.index(i) for i in (binding, *users)]
         between = places[min(ends) : max(ends) + 1]
         if len({plan.stage[i] for i in between}) > 1:
