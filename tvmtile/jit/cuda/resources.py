@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import kernels_of
-from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.ir.scopes import SHARED_SCOPE
+from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
@@ -87,14 +87,9 @@ def resources_of(log: str, lowered: tirx.PrimFunc) -> tuple[KernelResources, ...
 
 
 def _dynamic_shared(kernel: tirx.For, capability: GpuCapability) -> int:
-    sizes: list[int] = []
-
-    def note(node: tirx.AllocBuffer) -> None:
-        if node.buffer.ty.storage_scope == "shared.dyn":
-            sizes.append(allocated_bytes(node.buffer, capability))
-
-    walk(kernel, (tirx.AllocBuffer, note))
-    return sum(sizes)
+    tiles = shared_tiles_in(kernel)
+    dynamic = [tile for tile in tiles if tile.ty.storage_scope == SHARED_SCOPE]
+    return sum(allocated_bytes(tile, capability) for tile in dynamic)
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")

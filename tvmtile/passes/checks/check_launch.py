@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from tvm import ir, tirx
@@ -16,11 +15,11 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.memory.shared_memory import most_at_once
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
-__all__ = ["CheckLaunch", "most_at_once"]
+__all__ = ["CheckLaunch"]
 
 _SHUFFLES = "tirx.tvm_warp_shuffle"
 
@@ -160,39 +159,6 @@ def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
         help="make the tiles smaller, or keep one of them in a fragment",
         location=location_of(kernel),
     )
-
-
-def most_at_once(
-    kernel: tirx.For, capability: GpuCapability, without: Collection[ir.Var] = ()
-) -> dict[ir.Var, int]:
-    """The shared tiles that hold a value at the point where they need most memory, with their bytes.
-
-    Parameters
-    ----------
-    kernel : For
-        The outermost loop of a kernel.
-    capability : GpuCapability
-        What it runs on.
-    without : collection of Var
-        Tiles that are not counted.
-    """
-    sizes: dict[ir.Var, int] = {}
-
-    def allocate(node: tirx.AllocBuffer) -> None:
-        if is_shared(node.buffer) and node.buffer not in without:
-            sizes[node.buffer] = allocated_bytes(node.buffer, capability)
-
-    walk(kernel, (tirx.AllocBuffer, allocate), order="pre")
-    first: dict[ir.Var, int] = {}
-    last: dict[ir.Var, int] = {}
-    for time, access in enumerate(accesses_of(kernel)):
-        first.setdefault(access.buffer, time)
-        last[access.buffer] = time
-    best: dict[ir.Var, int] = {}
-    for start in [first[buffer] for buffer in sizes if buffer in first]:
-        live = {b: s for b, s in sizes.items() if b in first and first[b] <= start <= last[b]}
-        best = max(best, live, key=lambda tiles: sum(tiles.values()))
-    return best
 
 
 def _bytes(count: int) -> str:

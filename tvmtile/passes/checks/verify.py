@@ -17,6 +17,7 @@ from tvm import ir, tirx
 from tvm.tirx.analysis import verify_well_formed
 
 from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.async_copies import FILLING_ISSUES
@@ -33,9 +34,9 @@ from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, contract_of
 from tvmtile.ir.rewriting import ScopedRewriter, contains
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.layout.fragment import layout_of
-from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.target import gpu
 
 __all__ = ["ALWAYS", "INVARIANTS", "Verifier", "Verify", "violations"]
@@ -166,7 +167,7 @@ def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
     if capability is None:
         return
     for kernel in filter(is_kernel, _loops(func.body)):
-        size = sum(allocated_bytes(b, capability) for b in _allocated(kernel) if is_shared(b))
+        size = sum(allocated_bytes(b, capability) for b in shared_tiles_in(kernel))
         if size > capability.shared_memory:
             yield f"a block needs {size} bytes of shared memory"
 
@@ -429,14 +430,8 @@ def _loops(body: tirx.Stmt) -> list[tirx.For]:
     return found
 
 
-def _allocated(node: Any) -> list[ir.Var]:
-    found: list[ir.Var] = []
-    walk(node, (tirx.AllocBuffer, lambda alloc: found.append(alloc.buffer)))
-    return found
-
-
 def _allocated_fragments(func: tirx.PrimFunc) -> list[ir.Var]:
-    return [buffer for buffer in _allocated(func.body) if is_fragment(buffer)]
+    return [each.buffer for each in allocations_in(func.body) if is_fragment(each.buffer)]
 
 
 def _buffers(func: tirx.PrimFunc) -> list[ir.Var]:

@@ -10,7 +10,7 @@ from tvmtile.analysis.shared_tiles import SharedTiles
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
-from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.memory.shared_memory import allocated_bytes
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import gpu
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -13,7 +12,12 @@ from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, retyped, seq
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.memory.shared_memory import (
+    alignment_of,
+    allocated_bytes,
+    one_after_the_other,
+    shared_tiles_in,
+)
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
@@ -194,18 +198,19 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
-    tiles: list[ir.Var] = []
-
-    def note(node: tirx.AllocBuffer) -> None:
-        if is_shared(node.buffer):
-            tiles.append(node.buffer)
-
-    walk(kernel, (tirx.AllocBuffer, note), order="pre")
-    sizes = [allocated_bytes(tile, capability) for tile in tiles]
-    if sum(sizes) <= _STATIC_LIMIT:
+    tiles = shared_tiles_in(kernel)
+    size = sum(allocated_bytes(tile, capability) for tile in tiles)
+    if size <= _STATIC_LIMIT:
         return kernel
-    arena = tirx.decl_buffer((sum(sizes),), "uint8", name="tiles", scope="shared.dyn")
-    offsets = dict(zip(tiles, itertools.accumulate([0, *sizes]), strict=False))
+    offsets = one_after_the_other(tiles, capability)
+    largest = max(alignment_of(tile, capability) for tile in tiles)
+    arena = tirx.decl_buffer(
+        (size,),
+        "uint8",
+        name="tiles",
+        scope="shared.dyn",
+        data_alignment=largest if largest > capability.shared_alignment else -1,
+    )
     dynamic: dict[ir.Var, ir.Var] = {}
 
     def part(node: tirx.AllocBuffer) -> tirx.Stmt:

@@ -12,7 +12,7 @@ from tvmtile.ir.kernels import Launch, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq, with_children
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.passes.tile.pipelining import KernelTiles, Obstacle, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
@@ -71,7 +71,7 @@ def SinkSharedAllocations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     def move(kernel: tirx.For) -> tirx.For:
         tiles = KernelTiles(kernel)
-        needed = sum(allocated_bytes(t, capability) for t in tiles.allocated if is_shared(t))
+        needed = sum(allocated_bytes(t, capability) for t in shared_tiles_in(kernel))
         fits = needed <= capability.shared_memory
         return kernel if fits else _Allocations(kernel, tiles).moved()
 

@@ -15,8 +15,7 @@ from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq, with_children
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.checks.check_launch import most_at_once
-from tvmtile.passes.memory.shared_sizes import allocated_bytes
+from tvmtile.passes.memory.shared_memory import allocated_bytes, most_at_once
 from tvmtile.passes.tile.pipelining import (
     PIPELINE_ANNOTATIONS,
     Body,

@@ -1,0 +1,83 @@
+"""Where shared tiles lie: an alignment that a tile asks for is kept, whatever lies beside it."""
+
+import pytest
+from tvm import ir, tirx
+from tvm.script import tirx as T
+
+from tvmtile._tvm import walk
+from tvmtile.passes import PlaceMemoryOnCuda, PlanSharedMemory
+from tvmtile.passes.memory.shared_memory import (
+    Tile,
+    alignment_of,
+    allocated_bytes,
+    one_after_the_other,
+    packed,
+)
+from tvmtile.target import gpu, parse
+
+CUDA = gpu(parse({"kind": "cuda", "arch": "sm_90a"}))
+
+
+def tile(size, alignment=-1):
+    return tirx.decl_buffer((size,), "uint8", scope="shared", data_alignment=alignment)
+
+
+@pytest.mark.parametrize(("asked", "given"), [(-1, 128), (64, 128), (256, 256), (1024, 1024)])
+def test_a_tile_has_the_alignment_of_the_target_or_a_larger_one_of_its_own(asked, given):
+    assert alignment_of(tile(100, asked), CUDA) == given
+    assert allocated_bytes(tile(100, asked), CUDA) == given
+
+
+def test_tiles_lie_in_the_order_of_the_program_where_none_asks_for_more():
+    tiles = [tile(size) for size in (100, 1000, 10)]
+    offsets = one_after_the_other(tiles, CUDA)
+    assert [offsets[each] for each in tiles] == [0, 128, 1152]
+
+
+def test_tiles_of_larger_alignment_begin_at_multiples_of_it_without_gaps():
+    tiles = [tile(size, asked) for size, asked in [(10, -1), (3000, 1024), (10, -1), (10, 256)]]
+    offsets = one_after_the_other(tiles, CUDA)
+    assert [offsets[each] for each in tiles] == [3328, 0, 3456, 3072]
+    assert sum(allocated_bytes(each, CUDA) for each in tiles) == 3584
+
+
+def test_a_tile_that_shares_memory_begins_where_it_may():
+    large = Tile(tile(8192), 8192, 128, 0, first=0, last=1)
+    small = Tile(tile(128), 128, 128, 0, first=2, last=3)
+    swizzled = Tile(tile(2048, 1024), 2048, 1024, 0, first=2, last=3)
+    (slot,) = packed([large, small, swizzled])
+    assert slot.alignment == 1024
+    assert slot.offsets == {large: 0, swizzled: 0, small: 2048}
+    beside = Tile(tile(1024, 1024), 1024, 1024, 0, first=3, last=4)
+    assert slot.place_of(beside) == 3072
+
+
+@T.prim_func(private=True)
+def unaligned_first(A: T.Buffer((65536,), "uint8")):
+    T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            x = T.alloc_buffer((128,), "uint8", scope="shared")
+            y = T.alloc_buffer((65536,), "uint8", scope="shared", align=1024)
+            x[tx] = A[tx]
+            y[tx] = A[tx + 32]
+
+
+def test_memory_that_is_asked_for_has_the_largest_alignment_of_a_tile():
+    mod = PlaceMemoryOnCuda(ir.IRModule({"main": unaligned_first}))
+    offsets, alignments = {}, []
+
+    def view(node):
+        offsets[node.buffer.name] = int(node.data.args[1])
+
+    def array(node):
+        alignments.append(int(node.buffer.ty.data_alignment))
+
+    walk(mod["main"].body, (tirx.DeclBuffer, view), (tirx.AllocBuffer, array))
+    assert offsets == {"y": 0, "x": 65536}
+    assert alignments == [1024]
+
+
+def test_a_plan_is_not_needed_where_all_fits():
+    mod = ir.IRModule({"main": unaligned_first})
+    assert PlanSharedMemory(mod)["main"].body.same_as(unaligned_first.body)

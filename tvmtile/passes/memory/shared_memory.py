@@ -1,0 +1,243 @@
+"""The shared memory of a block: what a tile takes, when it is in use, and where it lies.
+
+All passes go by these answers: the check of a launch, the number of stages, and what places tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import mutated
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile.ir.scopes import is_shared
+from tvmtile.layout.shared import span
+from tvmtile.target import GpuCapability
+
+__all__ = [
+    "Slot",
+    "Tile",
+    "alignment_of",
+    "allocated_bytes",
+    "lifetimes_in",
+    "most_at_once",
+    "one_after_the_other",
+    "packed",
+    "shared_tiles_in",
+]
+
+_DEFAULT_ALIGNMENT = 64
+"""TVM's alignment of a buffer that asks for none."""
+
+
+def shared_tiles_in(kernel: tirx.For) -> list[ir.Var]:
+    """The shared tiles that a kernel allocates, in program order."""
+    return [each.buffer for each in allocations_in(kernel) if is_shared(each.buffer)]
+
+
+def alignment_of(tile: ir.Var, capability: GpuCapability) -> int:
+    """Bytes: a tile begins at a multiple of it, the target's or one that the tile asks for."""
+    own, least = int(tile.ty.data_alignment), capability.shared_alignment
+    return max(own, least) if own > _DEFAULT_ALIGNMENT else least
+
+
+def allocated_bytes(tile: ir.Var, capability: GpuCapability) -> int:
+    """Bytes of shared memory that a tile takes, up to where another one like it may begin.
+
+    An extent that is known only when a kernel runs counts as 0.
+    """
+    bits = int(DataType(str(tile.ty.dtype)).bits) * span(tile)
+    return _aligned((max(8, bits) + 7) // 8, alignment_of(tile, capability))
+
+
+def _aligned(count: int, alignment: int) -> int:
+    return -(-count // alignment) * alignment
+
+
+def most_at_once(
+    kernel: tirx.For, capability: GpuCapability, without: Collection[ir.Var] = ()
+) -> dict[ir.Var, int]:
+    """The shared tiles that hold a value at the point where they need most memory, with their bytes.
+
+    Parameters
+    ----------
+    kernel : For
+        The outermost loop of a kernel, of a tile program.
+    capability : GpuCapability
+        What it runs on.
+    without : collection of Var
+        Tiles that are not counted.
+    """
+    sizes = {
+        tile: allocated_bytes(tile, capability)
+        for tile in shared_tiles_in(kernel)
+        if tile not in without
+    }
+    first: dict[ir.Var, int] = {}
+    last: dict[ir.Var, int] = {}
+    for time, access in enumerate(accesses_of(kernel)):
+        first.setdefault(access.buffer, time)
+        last[access.buffer] = time
+    best: dict[ir.Var, int] = {}
+    for start in [first[buffer] for buffer in sizes if buffer in first]:
+        live = {b: s for b, s in sizes.items() if b in first and first[b] <= start <= last[b]}
+        best = max(best, live, key=lambda tiles: sum(tiles.values()))
+    return best
+
+
+def one_after_the_other(tiles: Iterable[ir.Var], capability: GpuCapability) -> dict[ir.Var, int]:
+    """Where tiles begin in one array: largest alignment first, so that no bytes lie between them."""
+    offsets: dict[ir.Var, int] = {}
+    end = 0
+    for tile in sorted(tiles, key=lambda tile: -alignment_of(tile, capability)):
+        offsets[tile] = end
+        end += allocated_bytes(tile, capability)
+    return offsets
+
+
+# Tiles that share memory --------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Tile:
+    """A shared tile and when it is in use.
+
+    Attributes
+    ----------
+    buffer : Var
+        It.
+    size, alignment : int
+        Bytes.
+    depth : int
+        The number of loops around its allocation.
+    first, last : int
+        The first and the last statement that uses it, by number.
+    """
+
+    buffer: ir.Var
+    size: int
+    alignment: int
+    depth: int
+    first: int = -1
+    last: int = -1
+
+
+@dataclass
+class Slot:
+    """Memory that several tiles have, one after the other or side by side.
+
+    Attributes
+    ----------
+    size, alignment : int
+        Bytes.
+    offsets : dict of Tile to int
+        Where each begins, in bytes.
+    """
+
+    size: int
+    alignment: int
+    offsets: dict[Tile, int] = field(default_factory=dict)
+
+    def place_of(self, tile: Tile) -> int | None:
+        """The first place where a tile fits beside those that are in use at the same time."""
+        taken = sorted(
+            (offset, offset + other.size)
+            for other, offset in self.offsets.items()
+            if not (tile.last < other.first or other.last < tile.first)
+        )
+        place = 0
+        for first, last in taken:
+            if place + tile.size <= first:
+                break
+            place = max(place, _aligned(last, tile.alignment))
+        return place if place + tile.size <= self.size else None
+
+    def add(self, tile: Tile, place: int) -> None:
+        """Let a tile have a place."""
+        self.offsets[tile] = place
+        self.alignment = max(self.alignment, tile.alignment)
+        self.size = _aligned(self.size, self.alignment)
+
+
+def packed(tiles: Iterable[Tile]) -> list[Slot]:
+    """Slots for tiles, the largest ones first: each in the smallest slot with room at its beginning."""
+    slots: list[Slot] = []
+    for tile in sorted(tiles, key=lambda tile: -tile.size):
+        places = [(slot, slot.place_of(tile)) for slot in slots]
+        free = [(slot, place) for slot, place in places if place is not None]
+        slot, place = min(free, key=lambda item: (item[1], item[0].size), default=(None, 0))
+        if slot is None:
+            slot = Slot(tile.size, tile.alignment)
+            slots.append(slot)
+        slot.add(tile, place)
+    return slots
+
+
+def lifetimes_in(kernel: tirx.For, capability: GpuCapability) -> list[Tile]:
+    """The shared tiles of a kernel whose operators are lowered, with when each is in use.
+
+    A tile that is used in a loop, and allocated outside of it, is in use during all of the loop.
+    """
+    return _Lifetimes(kernel, capability).tiles
+
+
+class _Lifetimes:
+    def __init__(self, kernel: tirx.For, capability: GpuCapability) -> None:
+        self.tiles: list[Tile] = []
+        self._capability = capability
+        self._by_buffer: dict[ir.Var, Tile] = {}
+        self._aliases = Aliases()
+        self._time = 0
+        self._pending: list[list[Tile]] = []  # of each loop around, the tiles from outside of it
+        mutated(
+            kernel,
+            ((tirx.For, tirx.While), self._loop),
+            (tirx.AllocBuffer, self._allocate),
+            (tirx.DeclBuffer, self._view),
+            (ir.Var, self._use),
+            ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), self._statement),
+        )
+
+    def _statement(self, node: Any, mutator: Any) -> Any:
+        self._time += 1
+        return mutator.default_mutate(node)
+
+    def _loop(self, loop: Any, mutator: Any) -> Any:
+        self._time += 1
+        start = self._time
+        self._pending.append([])
+        mutator.default_mutate(loop)
+        self._time += 1
+        for tile in self._pending.pop():
+            tile.first = min(tile.first, start)
+            tile.last = self._time
+        return loop
+
+    def _allocate(self, node: tirx.AllocBuffer, mutator: Any) -> Any:
+        del mutator
+        if is_shared(node.buffer):
+            size = allocated_bytes(node.buffer, self._capability)
+            alignment = alignment_of(node.buffer, self._capability)
+            tile = Tile(node.buffer, size, alignment, len(self._pending))
+            self._by_buffer[node.buffer] = tile
+            self.tiles.append(tile)
+        return node
+
+    def _view(self, node: tirx.DeclBuffer, mutator: Any) -> Any:
+        del mutator
+        self._aliases.add(node)
+        return node
+
+    def _use(self, var: ir.Var, mutator: Any) -> ir.Var:
+        del mutator
+        tile = self._by_buffer.get(self._aliases.root(var))
+        if tile is not None:
+            tile.first = self._time if tile.first < 0 else tile.first
+            tile.last = self._time
+            for pending in self._pending[tile.depth :]:
+                pending.append(tile)
+        return var
