@@ -7,7 +7,8 @@ int. Metal's `select`, `max` and `min` take no bfloat: they get the float32 valu
 In both languages arithmetic on integers of 8 and 16 bits gives an int, which does not wrap around as
 the dtype does and is ambiguous among Metal's functions: a cast follows.
 
-That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name, and its `max` and
+That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name, and other constants
+of them by functions whose header it includes only where it prints the type; casts name it. Its `max` and
 `min` of them give the second operand where either is NaN; `__hmax` and `__hmin` give the number.
 
 ptxas (of CUDA 12 and 13) makes one instruction of a conversion from bfloat16 to float16, or back, and
@@ -120,11 +121,11 @@ def _integer(number: tirx.IntImm) -> Any:
     return number
 
 
-def _finite(number: tirx.FloatImm) -> Any:
-    dtype, value = str(number.ty.dtype), float(number.value)
-    if dtype not in ("float16", "bfloat16") or math.isfinite(value):
+def _cast(number: tirx.FloatImm) -> Any:
+    dtype = str(number.ty.dtype)
+    if dtype not in ("float16", "bfloat16"):
         return number
-    return tirx.Cast(dtype, tirx.FloatImm("float32", value))
+    return tirx.Cast(dtype, tirx.FloatImm("float32", float(number.value)))
 
 
 _EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}
@@ -154,7 +155,7 @@ _RULES: dict[str, list[Any]] = {
         *_narrowed(_NARROW_OF["metal"]),
     ],
     "cuda": [
-        (tirx.FloatImm, _finite),
+        (tirx.FloatImm, _cast),
         ((tirx.Max, tirx.Min), _number),
         (tirx.Cast, _by_float32),
         *_narrowed(_NARROW_OF["cuda"]),
