@@ -8,8 +8,8 @@ In both languages arithmetic on integers of 8 and 16 bits gives an int, which do
 the dtype does and is ambiguous among Metal's functions: a cast follows.
 
 That of CUDA prints an infinity of bfloat16 or float16 as `inff`, which is no name, and other constants
-of them by functions whose header it includes only where it prints the type; casts name it. Its `max` and
-`min` of them give the second operand where either is NaN; `__hmax` and `__hmin` give the number.
+of them by functions whose header it includes only where it prints the type; casts name it. Its `max`
+and `min` of them give the second operand where either is NaN; `__hmax` and `__hmin` give the number.
 
 ptxas (of CUDA 12 and 13) makes one instruction of a conversion from bfloat16 to float16, or back, and
 one of its result to an integer: it takes the bits of the first for those of the second, and rounds to

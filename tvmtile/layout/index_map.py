@@ -43,11 +43,12 @@ class IndexMap:
     def of(cls, index: Any, nest: Nest) -> IndexMap | None:
         """Take an index apart; None where it is no such sum."""
         known = list(zip(nest.variables, nest.extents, strict=True))
-        used = {v: e for v, e in known if mentions(index, v)}
-        if None in used.values():
+        used = {v: e for v, e in known if e is not None and mentions(index, v)}
+        if any(e is None and mentions(index, v) for v, e in known):
             return None
         ranges = {v: ir.Range(0, extent) for v, extent in used.items()}
-        total = normalize_to_iter_sum(index, ranges)
+        # TVM leaves out the loop of a single iteration, which places an index like any other.
+        total = normalize_to_iter_sum(index, {v: ir.Range(0, max(e, 2)) for v, e in used.items()})
         if any(mentions(total.base, variable) for variable in used):
             return None
         parts = []
@@ -60,8 +61,9 @@ class IndexMap:
                 return None
             if lower is None or extent is None or scale is None or scale < 1:
                 return None
-            size = used[variable]
-            parts.append(Part(variable, lower, extent, scale, lower == 1 and extent == size))
+            extent = min(extent, used[variable])
+            is_whole = lower == 1 and extent == used[variable]
+            parts.append(Part(variable, lower, extent, scale, is_whole))
         parts.sort(key=lambda part: -part.scale)
         base = constant(total.base)
         result = cls(tuple(parts), total.base if base is None else base)

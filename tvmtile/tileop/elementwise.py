@@ -18,6 +18,11 @@ def moving_axes(operand: ir.TensorRegion) -> list[int]:
     return [axis for axis, r in enumerate(operand.region) if constant(r.extent) != 1]
 
 
+def _looped_axes(operand: ir.TensorRegion) -> list[int]:
+    """The axes of a region that loops run over: of a single element, the last one."""
+    return moving_axes(operand) or [len(operand.region) - 1]
+
+
 def over_region(
     operand: ir.TensorRegion,
     body: Callable[[list[Any]], tirx.Stmt],
@@ -25,7 +30,9 @@ def over_region(
     without: Sequence[int] = (),
     kind: tirx.ForKind = tirx.ForKind.PARALLEL,
 ) -> tirx.Stmt:
-    """Loops over the axes of a region that are not of extent 1.
+    """Loops over the axes of a region that are not of extent 1, but one around a single element.
+
+    A loop says that its iteration is done by the thread that holds the element; without one, all would.
 
     Parameters
     ----------
@@ -39,7 +46,7 @@ def over_region(
         Parallel, as elementwise work is, or serial where the body is not elementwise.
     """
     extents = [r.extent for r in operand.region]
-    looped = [axis for axis in moving_axes(operand) if axis not in without]
+    looped = [axis for axis in _looped_axes(operand) if axis not in without]
 
     def inside(variables: list[ir.Var]) -> tirx.Stmt:
         offsets: list[Any] = [0] * len(extents)
@@ -69,9 +76,11 @@ def matching_offsets(
 
     The axes `without` of the source have no counterpart in the target.
     """
-    moving = [offsets[axis] for axis in moving_axes(source) if axis not in without]
-    moving.reverse()
-    return [0 if constant(r.extent) == 1 else moving.pop() for r in target.region]
+    moving = [offsets[axis] for axis in _looped_axes(source) if axis not in without]
+    matching: list[Any] = [0] * len(target.region)
+    for axis, offset in zip(_looped_axes(target), moving, strict=False):
+        matching[axis] = offset
+    return matching
 
 
 def converted(value: ir.Expr, dtype: str) -> ir.Expr:
