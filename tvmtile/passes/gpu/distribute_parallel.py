@@ -182,9 +182,14 @@ class _Iterations:
         return LoopLayout(layout.threads, axes)
 
     def _vector(self) -> int:
-        """Elements that a thread moves at once: 16 bytes of the widest that are in memory."""
-        held = (is_private, is_fragment)
+        """Elements that a thread moves at once: 16 bytes of the widest that are in memory.
+
+        What is the same along the innermost loop, such as the index of a row, is not moved.
+        """
+        held, innermost = (is_private, is_fragment), self._nest.variables[-1]
         memory = [a for a in self._nest.accesses if not any(is_(a.buffer) for is_ in held)]
+        moved = [a for a in memory if any(mentions(index, innermost) for index in a.indices)]
+        memory = moved or memory
         bits = [int(DataType(str(access.buffer.ty.dtype)).bits) for access in memory]
         return widest_vector(max([8, *bits]))
 
