@@ -30,6 +30,7 @@ OPERATORS = (
     "im2col",
     "import_source",
     "min_blocks",
+    "move_rows",
     "print",
     "print_tile",
     "quantifier",
