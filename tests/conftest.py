@@ -18,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="compile the kernels of tests/gpu for every architecture where there is no GPU, not two",
     )
     parser.addoption(
+        "--emulate-all",
+        action="store_true",
+        help="run all tests of tests/gpu in the emulator where there is no GPU, not one in eight",
+    )
+    parser.addoption(
         "--fuzz-seeds",
         type=int,
         help="how many random programs of tests/fuzz to run; 80 on the CPU and 20 on Metal's emulator "

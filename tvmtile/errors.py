@@ -37,6 +37,7 @@ from tvm_ffi import register_error
 __all__ = [
     "ArgumentError",
     "CudaCompileError",
+    "CudaEmulationError",
     "DataRace",
     "EmulationError",
     "InvalidOperand",
@@ -308,6 +309,10 @@ class EmulationError(TileError):
         self.threads = threads
         self.block = block
         self.line = line
+
+
+class CudaEmulationError(EmulationError):
+    """A mistake in a CUDA kernel."""
 
 
 class MetalEmulationError(EmulationError):

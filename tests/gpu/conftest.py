@@ -1,14 +1,20 @@
-"""What the tests on a GPU do where there is none: compile their kernels, and skip the rest."""
+"""What the tests on a GPU do where there is none.
+
+The first of each test's parameters, and one in eight of the others, run in the emulator; the rest
+compile their kernels, and are skipped.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 from zlib import crc32
 
 import pytest
 
-from tests.gpu.machine import ARCHITECTURES, HAS_GPU
+from tests.gpu.machine import ARCHITECTURES, EMULATED, HAS_GPU
 from tvmtile.jit.cuda import CudaAdapter, compile_source
 
 
@@ -27,6 +33,28 @@ def architectures_of(source: str, first: str, every: bool) -> list[str]:
     if every or len(later) < 3:
         return later
     return [first, later[1 + crc32(source.encode()) % (len(later) - 1)]]
+
+
+_EMULATED_ONE_IN = 8
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the tests that run in the emulator."""
+    here = [item for item in items if item.path.parent == Path(__file__).parent]
+    seen: set[str] = set()
+    for item in here:
+        test = item.nodeid.partition("[")[0]
+        chosen = test not in seen or crc32(item.nodeid.encode()) % _EMULATED_ONE_IN == 0
+        seen.add(test)
+        if chosen or config.getoption("emulate_all"):
+            item.add_marker(pytest.mark.emulated)
+
+
+@pytest.fixture(autouse=True)
+def _emulate(request: pytest.FixtureRequest) -> Iterator[None]:
+    token = EMULATED.set(request.node.get_closest_marker("emulated") is not None)
+    yield
+    EMULATED.reset(token)
 
 
 @pytest.fixture(autouse=True)

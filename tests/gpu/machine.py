@@ -1,14 +1,16 @@
 """The GPU that the tests of this directory run on.
 
 A test compiles its program with `on_gpu`, makes tensors on `DEVICE`, calls the kernel and compares.
-Where there is no GPU, the call compiles the kernel to machine code and skips the rest of the test (see
-conftest.py): so these kernels compile, on any machine. With `--all-architectures` they are compiled for
-every architecture, not two.
+Where there is no GPU, some tests run in the emulator and the others compile their kernels to machine
+code and skip the rest (see conftest.py): so these kernels compile, on any machine. With `--emulate-all`
+every test runs in the emulator, with `--all-architectures` kernels are compiled for every architecture,
+not two.
 """
 
 from __future__ import annotations
 
 import warnings
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -20,6 +22,8 @@ ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
 """One of each generation with tensor cores for bfloat16: Ampere, Ada, Hopper, Blackwell."""
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
+EMULATED = ContextVar("EMULATED", default=False)
+"""Whether the test that runs takes the emulator where there is no GPU."""
 
 
 def on_gpu(program: Any, arch: str = ARCHITECTURES[0], **options: Any) -> Any:
@@ -34,8 +38,11 @@ def on_gpu(program: Any, arch: str = ARCHITECTURES[0], **options: Any) -> Any:
     **options
         As of `tvmtile.compile`.
     """
-    target = "cuda" if HAS_GPU else {"kind": "cuda", "arch": arch}
-    return tvmtile.compile(program, target=target, **options)
+    if HAS_GPU:
+        return tvmtile.compile(program, target="cuda", **options)
+    backend = "emulator" if EMULATED.get() else "auto"
+    target = {"kind": "cuda", "arch": arch}
+    return tvmtile.compile(program, target=target, execution_backend=backend, **options)
 
 
 class _ByWayOfGpu:

@@ -418,7 +418,9 @@ def test_the_source_and_the_passes_can_be_looked_at(capsys):
 
 
 def test_backends_and_targets_that_do_not_go_together():
-    with pytest.raises(InvalidOperand, match="'emulator' runs Metal programs; .* for 'llvm'"):
+    with pytest.raises(
+        InvalidOperand, match="'emulator' runs Metal and CUDA programs; .* for 'llvm'"
+    ):
         tvmtile.compile(scale, target="llvm", execution_backend="emulator")
     with pytest.raises(InvalidOperand, match="no execution backend 'cuda'"):
         compiled(scale, "cuda")

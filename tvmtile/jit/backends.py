@@ -12,12 +12,14 @@ from tvmtile.errors import InvalidOperand, warn
 from tvmtile.jit.adapter import Adapter, TvmAdapter
 from tvmtile.jit.artifact import Artifact
 
-__all__ = ["METAL_BACKENDS", "adapter_for", "backend_for", "mps_is_available"]
+__all__ = ["EMULATOR", "METAL_BACKENDS", "adapter_for", "backend_for", "mps_is_available"]
 
 _TVM = ("tvm_ffi", "tvm")
 # TileLang's other ways to call what it compiled; here TVM's calling convention is the only one.
 _TILELANG = {"cython": ("llvm", "cuda"), "nvrtc": ("cuda",)}
-METAL_BACKENDS = ("torch", "emulator")
+EMULATOR = "emulator"
+"""The backend that runs the source of GPU kernels on the CPU."""
+METAL_BACKENDS = ("torch", EMULATOR)
 """The backends that take a program's Metal source."""
 
 
@@ -37,7 +39,11 @@ def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> A
         from tvmtile.jit.metal.mps import TorchAdapter
 
         return TorchAdapter(artifact, params)
-    if backend == "emulator":
+    if backend == EMULATOR and artifact.target.kind.name == "cuda":
+        from tvmtile.jit.cuda.emulator import CudaEmulatorAdapter
+
+        return CudaEmulatorAdapter(artifact, params)
+    if backend == EMULATOR:
         from tvmtile.jit.metal.emulator import EmulatorAdapter
 
         return EmulatorAdapter(artifact, params)
@@ -61,8 +67,8 @@ def backend_for(name: str, target: Target) -> str:
     Returns
     -------
     str
-        "tvm_ffi" or one of `METAL_BACKENDS`. TileLang's "cython" and "nvrtc" are "tvm_ffi": CUDA
-        programs are compiled by NVRTC in any case.
+        "tvm_ffi" or one of `METAL_BACKENDS`, "emulator" for CUDA programs too. TileLang's "cython" and
+        "nvrtc" are "tvm_ffi": CUDA programs are compiled by NVRTC in any case.
 
     Raises
     ------
@@ -81,9 +87,12 @@ def backend_for(name: str, target: Target) -> str:
         )
     if target.kind.name == "metal":
         return _metal_backend(name)
+    if name == EMULATOR and target.kind.name == "cuda":
+        return name
     if name in METAL_BACKENDS:
+        emulated = "Metal and CUDA" if name == EMULATOR else "Metal"
         raise InvalidOperand(
-            f"the execution backend {name!r} runs Metal programs; this one is for "
+            f"the execution backend {name!r} runs {emulated} programs; this one is for "
             f"{target.kind.name!r}",
             help="leave execution_backend out, or compile for target='metal'",
         )

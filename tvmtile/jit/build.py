@@ -19,8 +19,9 @@ from tvmtile.codegen.metal_source import complete
 from tvmtile.codegen.metal_versions import lacking_in_tvm
 from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
 from tvmtile.jit.artifact import Artifact, name_of
-from tvmtile.jit.backends import METAL_BACKENDS
+from tvmtile.jit.backends import EMULATOR, METAL_BACKENDS
 from tvmtile.jit.cuda.compilation import compiling
+from tvmtile.jit.cuda.emulator import kernel_source as cuda_kernel_source
 from tvmtile.jit.failures import known_options, translate_failures
 from tvmtile.jit.metal.program import build_program
 from tvmtile.passes import Verifier
@@ -55,6 +56,11 @@ def build_artifact(
         For what is wrong with the program on this target.
     """
     name, written = name_of(func), _written(func)
+    if target.kind.name == "cuda" and backend == EMULATOR:
+        _require_this_host(target)
+        with compiling(target), _compiling(func, target, config) as mod:
+            module, kernels, sources = build_program(mod, target, cuda_kernel_source)
+        return Artifact(name, target, module, sources, kernels, written)
     if target.kind.name == "cuda":
         with compiling(target) as compilation:
             module = build(func, target, config)
@@ -65,14 +71,19 @@ def build_artifact(
         if target.kind.name == "metal":
             _check_for_tvm(name, module)
         return Artifact(name, target, module, _sources(module), written=written)
-    if not runs_here(target):
-        raise UnknownTarget(
-            f"a Metal program is launched from this machine, not from {target.host}",
-            help="leave the host out of the target",
-        )
+    _require_this_host(target)
     with _compiling(func, target, config) as mod:
         module, kernels, sources = build_program(mod, target)
     return Artifact(name, target, module, sources, kernels, written)
+
+
+def _require_this_host(target: Target) -> None:
+    kind = {"metal": "Metal", "cuda": "CUDA"}[target.kind.name]
+    if not runs_here(target):
+        raise UnknownTarget(
+            f"a {kind} program is launched from this machine, not from {target.host}",
+            help="leave the host out of the target",
+        )
 
 
 def _written(func: tirx.PrimFunc) -> tuple[int, ...]:

@@ -61,10 +61,10 @@ def compile(
         before a call is for this machine's GPU, if it has one. `TVMTILE_TARGET` in the environment
         stands for an absent target: a name, or a dictionary as JSON.
     execution_backend : str or None
-        Who runs the kernel. "tvm_ffi" is TVM's own runtime. A Metal program is run by "torch", on
-        tensors of an Apple GPU, or by "emulator", on the CPU (see `tvmtile.emulator.metal`). "auto",
-        or None, is "tvm_ffi" on a CPU; for Metal it is "torch" where torch has an Apple GPU, else
-        "emulator".
+        Who runs the kernel. "tvm_ffi" is TVM's own runtime. "torch" runs a Metal program on tensors of
+        an Apple GPU. "emulator" runs the source of a Metal or CUDA program on the CPU, with every
+        access checked (see `tvmtile.emulator`). "auto", or None, is "tvm_ffi" on a CPU and for CUDA;
+        for Metal it is "torch" where torch has an Apple GPU, else "emulator".
     target_host, verbose
         Accepted with a warning: the host is that of the target, and `kernel.lowering` shows the passes.
     compile_flags

@@ -15,9 +15,10 @@ from tvm.target import Target
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
     ArgumentError,
+    CudaCompileError,
+    EmulationError,
     InvalidOperand,
     MetalCompileError,
-    MetalEmulationError,
     MissingDependency,
     OutOfBounds,
 )
@@ -38,7 +39,13 @@ if TYPE_CHECKING:
 __all__ = ["Kernel"]
 
 # Nothing is wrong with the arguments then.
-_PROGRAM_FAILURES = (MetalCompileError, MetalEmulationError, MissingDependency, OutOfBounds)
+_PROGRAM_FAILURES = (
+    CudaCompileError,
+    EmulationError,
+    MetalCompileError,
+    MissingDependency,
+    OutOfBounds,
+)
 
 
 class Kernel:

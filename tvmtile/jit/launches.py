@@ -29,6 +29,7 @@ _ALLOCATE = "tvmtile.record_workspace"
 # Scratch tensors are numbered from here on, behind every argument.
 _FIRST_WORKSPACE = 1 << 16
 _ACTIVE = threading.local()
+_SHARED_BYTES = "tirx.use_dyn_shared_memory"
 _TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
@@ -85,6 +86,8 @@ class Launch:
         Values of its other parameters.
     grid, threads : tuple of int
         Blocks, and threads of a block, in x, y and z.
+    shared_bytes : int
+        Shared memory whose size the launch says.
     """
 
     kernel: str
@@ -92,6 +95,7 @@ class Launch:
     scalars: tuple[int | float, ...]
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
+    shared_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,7 @@ def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Laun
         tuple(values[buffers:count]),
         (x, y, z),
         (i, j, k),
+        int(extents.get(_SHARED_BYTES, 0)),
     )
 
 

@@ -19,6 +19,7 @@ __all__ = ["address_of", "argument_at", "placeholder"]
 
 # Arguments are this far apart, so that no two overlap.
 _DISTANCE_BITS = 44
+_DEVICES = {"metal": DLDeviceType.kDLMetal, "cuda": DLDeviceType.kDLCUDA}
 
 
 def address_of(index: int) -> int:
@@ -86,8 +87,10 @@ class _Exporter:
 
 
 @functools.lru_cache(maxsize=4096)
-def placeholder(index: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> Any:
-    """Describe an argument of a Metal program to its host function.
+def placeholder(
+    index: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, kind: str = "metal"
+) -> Any:
+    """Describe an argument of a GPU program to its host function.
 
     Parameters
     ----------
@@ -97,16 +100,18 @@ def placeholder(index: int, shape: tuple[int, ...], strides: tuple[int, ...], dt
         Of the argument, in elements.
     dtype : str
         Of its elements.
+    kind : {"metal", "cuda"}
+        The kind of GPU that the program is for.
 
     Returns
     -------
     tvm_ffi.Tensor
-        On the Metal device, at `address_of(index)`; its elements must not be accessed.
+        On that device, at `address_of(index)`; its elements must not be accessed.
     """
     element = tvm_ffi.dtype(dtype)
     tensor = _Tensor(
         address_of(index),
-        int(DLDeviceType.kDLMetal),
+        int(_DEVICES[kind]),
         0,
         len(shape),
         _DataType(element.type_code, element.bits, element.lanes),

@@ -17,21 +17,20 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES, MATRIX_ROWS
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
-from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of, with_weights
+from tvmtile.layout.fragment import Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.target import compute_capability
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm.mma_operands import MATRICES, MATRIX_ROWS, has_matrix_rows, indices_of
+from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_of
 from tvmtile.tileop.gemm.partition import LANES
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["load_matrices", "store_matrices"]
 
-_ALONG_ROWS = ((Digit(8, THREAD, 4),), (Digit(4, THREAD, 1), Digit(2, REGISTER, 1)))
-_ALONG_COLUMNS = _ALONG_ROWS[::-1]
 _STMATRIX_SINCE = 90
 
 
@@ -76,7 +75,7 @@ class _Matrices:
         self.layout = layout
         self._warp = tirx.floordiv(thread, LANES) * LANES
         self._lane = tirx.floormod(thread, LANES)
-        self._trans = layout.axes[-1][-1:] == _ALONG_COLUMNS[1]
+        self._trans = layout.axes[-1][-1:] == ALONG_COLUMNS[1]
         self._group, self._others = self._grouped()
 
     @classmethod
@@ -121,7 +120,7 @@ class _Matrices:
 
     def _register_digits(self, axis: int) -> list[tuple[int, Digit]]:
         """The digits that choose a matrix of the warp, with their weights in rows or columns."""
-        innermost = (_ALONG_COLUMNS if self._trans else _ALONG_ROWS)[axis]
+        innermost = (ALONG_COLUMNS if self._trans else ALONG_ROWS)[axis]
         weighted = with_weights(self.layout.axes[-2:][axis])
         return [(w, d) for w, d in weighted[: -len(innermost)] if not d.is_thread]
 
@@ -223,7 +222,7 @@ class _Matrices:
 
 def _consists_of_matrices(layout: FragmentLayout) -> bool:
     rows, columns = layout.axes[-2:]
-    for inner_rows, inner_columns in (_ALONG_ROWS, _ALONG_COLUMNS):
+    for inner_rows, inner_columns in (ALONG_ROWS, ALONG_COLUMNS):
         height, width = len(inner_rows), len(inner_columns)
         if rows[-height:] == inner_rows and columns[-width:] == inner_columns:
             rest = (*rows[:-height], *columns[:-width])

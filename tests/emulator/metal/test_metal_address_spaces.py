@@ -2,8 +2,8 @@
 
 import pytest
 
+from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.metal.address_spaces import check_address_spaces
-from tvmtile.emulator.metal.lexer import tokenize
 from tvmtile.errors import MetalEmulationError
 
 KERNEL = """

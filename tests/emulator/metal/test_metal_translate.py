@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tvmtile.emulator.lexer import text_of, tokenize
 from tvmtile.emulator.metal import compile_msl
-from tvmtile.emulator.metal.lexer import text_of, tokenize
 from tvmtile.emulator.metal.signature import find_kernels
 from tvmtile.emulator.metal.translate import translate
 

@@ -14,9 +14,9 @@ import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import gemm
 from tvmtile.errors import TileWarning
+from tvmtile.instructions.mma import ATOMS
 from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import substitute
-from tvmtile.tileop.gemm.mma import ATOMS
 from tvmtile.tileop.gemm.mma_operands import Operand, place_of
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")

@@ -13,15 +13,16 @@ import tvmtile.language as T
 from tests.tileop.gemm.test_mma import elements, place
 from tests.tileop.gemm_sp.test_gemm_sp import program
 from tvmtile.errors import TileWarning
+from tvmtile.instructions.mma import SPARSE_ATOMS
 from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.tileop.gemm_sp import GemmSp
-from tvmtile.tileop.gemm_sp.mma import ATOMS, metadata
+from tvmtile.tileop.gemm_sp.mma import metadata
 
 
-@pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)
+@pytest.mark.parametrize("dtypes", list(SPARSE_ATOMS), ids="-".join)
 def test_every_element_of_a_fragment_is_held_once(dtypes):
-    (atom,) = ATOMS[dtypes]
+    (atom,) = SPARSE_ATOMS[dtypes]
     extents = {"a": (atom.m, atom.k // 2), "b": (atom.k, atom.n), "c": (atom.m, atom.n)}
     for name, (rows, columns) in extents.items():
         axes = getattr(atom, name)
@@ -34,7 +35,7 @@ def test_every_element_of_a_fragment_is_held_once(dtypes):
 )
 def test_fragments_of_b_lie_where_the_ptx_isa_says(dtype, packed, k):
     # PTX ISA, "Matrix Fragments for sparse mma.m16n8k16/.m16n8k32/.m16n8k64"
-    (atom,) = ATOMS[dtype, dtype]
+    (atom,) = SPARSE_ATOMS[dtype, dtype]
     assert atom.k == k
     for lane in range(32):
         group, thread = lane // 4, lane % 4
@@ -59,7 +60,7 @@ def words_of_the_lanes(op, atom, k, E):
 @pytest.mark.parametrize("dtype", ["float16", "float32", "int8"])
 def test_the_words_of_the_lanes_hold_every_bit_where_the_ptx_isa_says(dtype, meta):
     """For each lane and bit of the second instruction along K: a row of E, and a bit of that row."""
-    (atom,) = ATOMS[dtype, dtype]
+    (atom,) = SPARSE_ATOMS[dtype, dtype]
     row_bits = {"float16": 32, "float32": 32, "int8": 64}[dtype]
     width = DataType(meta).bits
     rng = np.random.default_rng(0)

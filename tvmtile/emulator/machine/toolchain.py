@@ -67,6 +67,10 @@ class FrontEnd:
         Of a source that does not compile.
     returned_threads_pass : bool
         Whether a block's barrier does not wait for threads that have returned. Else they are a mistake.
+    libraries : tuple of Path
+        Directories of headers that are not ours.
+    prelude : str or None
+        The header that every translated kernel includes first, which is worth compiling once.
     """
 
     language: str
@@ -75,11 +79,14 @@ class FrontEnd:
     runtime: Path
     error: type[TileError]
     returned_threads_pass: bool = False
+    libraries: tuple[Path, ...] = ()
+    prelude: str | None = None
 
     @property
     def search_path(self) -> tuple[str, ...]:
         """Options by which the compiler finds the headers."""
-        return ("-isystem", str(_INCLUDE), "-isystem", str(self.include))
+        directories = (_INCLUDE, self.include, *self.libraries)
+        return tuple(option for path in directories for option in ("-isystem", str(path)))
 
 
 @functools.cache
@@ -175,7 +182,10 @@ def build_module(
         unit, compiled = Path(scratch) / "kernel.cc", Path(scratch) / "kernel.o"
         linked = Path(scratch) / "kernel.so"
         unit.write_text(translated, encoding="utf-8")
-        done = _run([*find_compiler(), *flags, "-c", str(unit), "-o", str(compiled)])
+        compiled_headers = _precompiled(front_end, flags, directory)
+        done = _run(
+            [*find_compiler(), *compiled_headers, *flags, "-c", str(unit), "-o", str(compiled)]
+        )
         if done.returncode != 0:
             raise _compile_error(front_end, done.stderr, source)
         _link(front_end, [compiled, *sorted(runtime.glob("*.o"))], linked)
@@ -207,6 +217,27 @@ def _build_runtime(front_end: FrontEnd, directory: Path) -> Path:
             if not objects.exists():
                 raise
     return objects
+
+
+def _precompiled(front_end: FrontEnd, flags: Sequence[str], directory: Path) -> tuple[str, ...]:
+    """Options by which the compiler finds the front end's prelude compiled beforehand, with GCC."""
+    if front_end.prelude is None or "clang" in compiler_identity():
+        return ()
+    key = _digest([*flags, compiler_identity(), *_sources_of(front_end)])
+    headers = directory / f"headers-{key}"
+    compiled = headers / f"{front_end.prelude}.gch"
+    if not compiled.exists():
+        compiled.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory) as scratch:
+            built = Path(scratch) / "header.gch"
+            header = front_end.include / front_end.prelude
+            done = _run(
+                [*find_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(built)]
+            )
+            if done.returncode != 0:
+                raise front_end.error(f"the emulator's headers do not compile\n{done.stderr}")
+            built.replace(compiled)
+    return ("-I", str(headers))
 
 
 def _link(front_end: FrontEnd, objects: Iterable[Path], library: Path) -> None:

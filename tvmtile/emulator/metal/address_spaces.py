@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tvmtile.emulator.metal.lexer import Token, closing, text_of
+from tvmtile.emulator.lexer import Token, closing, text_of
 from tvmtile.errors import MetalEmulationError
 
 __all__ = ["check_address_spaces"]

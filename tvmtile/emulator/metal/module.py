@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
 from tvmtile.emulator.machine.launching import SECONDS, Argument, Image, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.emulator.metal.address_spaces import check_address_spaces
 from tvmtile.emulator.metal.arguments import bind, element_bytes_of
-from tvmtile.emulator.metal.lexer import tokenize
 from tvmtile.emulator.metal.restrictions import check_restrictions
 from tvmtile.emulator.metal.signature import KernelSignature, find_kernels
 from tvmtile.emulator.metal.translate import SOURCE_NAME, translate

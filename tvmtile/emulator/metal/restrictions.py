@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tvmtile.emulator.metal.lexer import Token
+from tvmtile.emulator.lexer import Token
 from tvmtile.emulator.metal.signature import KernelSignature, Parameter
 from tvmtile.errors import MetalCompileError
 

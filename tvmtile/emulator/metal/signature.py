@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tvmtile.emulator.metal.lexer import Token, closing, split_at_commas, text_of
+from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 
 __all__ = ["BUILTIN_ATTRIBUTES", "KernelSignature", "Parameter", "StructField", "find_kernels"]
 

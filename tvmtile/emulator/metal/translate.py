@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tvmtile.emulator.metal.lexer import Token, closing, split_at_commas, text_of
+from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
 from tvmtile.emulator.metal.signature import BUILTIN_ATTRIBUTES, KernelSignature, Parameter
 from tvmtile.errors import MetalCompileError
 

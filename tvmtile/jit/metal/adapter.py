@@ -34,11 +34,15 @@ class MetalAdapter(Adapter):
 
     Attributes
     ----------
+    kind : str
+        The kind of its target.
     kernels : dict of str to KernelInterface
         What each kernel is launched with.
     sources : dict of str to str
         What is run: the Metal source of each kernel.
     """
+
+    kind = "metal"
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
         name = artifact.name
@@ -93,7 +97,7 @@ class MetalAdapter(Adapter):
         self._check_alignment(index, arg)
         strides = arg.stride() if is_torch(arg) else strides_of(arg)
         dtype = str(arg.dtype).removeprefix("torch.")
-        return placeholder(index, tuple(arg.shape), tuple(strides), dtype)
+        return placeholder(index, tuple(arg.shape), tuple(strides), dtype, self.kind)
 
     def _address(self, index: int, arg: Any) -> Any:
         if not hasattr(arg, "shape") or not self.accepts(arg):

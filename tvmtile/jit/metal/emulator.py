@@ -1,10 +1,10 @@
-"""Metal programs in the emulator, on the CPU."""
+"""Programs in the emulator, on the CPU: those for Metal, and what others have in common with them."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tvm import ir
 
@@ -13,9 +13,6 @@ from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch
 from tvmtile.jit.metal.adapter import MetalAdapter, is_torch, strides_of
 from tvmtile.jit.metal.scalars import packed_scalars
-
-if TYPE_CHECKING:
-    from tvmtile.emulator.metal import LaunchStatistics
 
 __all__ = ["EmulatorAdapter"]
 
@@ -35,11 +32,11 @@ class EmulatorAdapter(MetalAdapter):
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
         super().__init__(artifact, params)
-        self.launch_statistics: list[tuple[str, LaunchStatistics]] = []
+        self.launch_statistics: list[tuple[str, Any]] = []
         self.seconds = 60.0
 
     @property
-    def statistics(self) -> LaunchStatistics | None:
+    def statistics(self) -> Any:
         """What the last call did, summed over its launches; None where nothing was launched."""
         return _total([statistics for _, statistics in self.launch_statistics])
 
@@ -71,32 +68,31 @@ class EmulatorAdapter(MetalAdapter):
         """
         self.launch_statistics = []
         for launch in launches:
-            statistics = self._kernel(launch.kernel)(
-                *(_memory(memory[index]) for index in launch.buffers),
-                *self._scalars(launch),
-                grid=launch.grid,
-                threads=launch.threads,
-                seconds=self.seconds,
-            )
-            self.launch_statistics.append((launch.kernel, statistics))
+            arrays = [_memory(memory[index]) for index in launch.buffers]
+            self.launch_statistics.append((launch.kernel, self._launched(launch, arrays)))
 
-    def _scalars(self, launch: Launch) -> tuple[bytes, ...]:
-        packed = packed_scalars(self.kernels[launch.kernel], launch.scalars)
-        return (packed,) if packed else ()
-
-    def _kernel(self, name: str) -> Any:
+    def _launched(self, launch: Launch, arrays: Sequence[Any]) -> Any:
+        """Run one kernel, and say what it did."""
         from tvmtile.emulator.metal import compile_msl
 
-        return compile_msl(self.sources[name]).kernel(name)
+        packed = packed_scalars(self.kernels[launch.kernel], launch.scalars)
+        return compile_msl(self.sources[launch.kernel]).kernel(launch.kernel)(
+            *arrays,
+            *((packed,) if packed else ()),
+            grid=launch.grid,
+            threads=launch.threads,
+            seconds=self.seconds,
+        )
 
 
-def _total(launches: Sequence[LaunchStatistics]) -> LaunchStatistics | None:
-    """Counts are added; of the memory that threadgroups hold, the most counts."""
+def _total(launches: Sequence[Any]) -> Any:
+    """Counts are added; of the memory that blocks hold, the most counts."""
     if not launches:
         return None
     fields = [field.name for field in dataclasses.fields(launches[0])]
     sums = {name: sum(getattr(launch, name) for launch in launches) for name in fields}
-    sums["threadgroup_memory"] = max(launch.threadgroup_memory for launch in launches)
+    held = next(name for name in fields if name.endswith("_memory"))
+    sums[held] = max(getattr(launch, held) for launch in launches)
     return type(launches[0])(**sums)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tvm import ir, tirx
@@ -17,16 +18,20 @@ __all__ = ["build_program"]
 
 
 def build_program(
-    mod: ir.IRModule, target: Target
+    mod: ir.IRModule,
+    target: Target,
+    source_of: Callable[[str, tirx.PrimFunc, Target], str] = kernel_source,
 ) -> tuple[Any, dict[str, KernelInterface], dict[str, str]]:
-    """Lower a module and generate its code, without needing an Apple GPU's runtime.
+    """Lower a module and generate its code, without needing a GPU's runtime.
 
     Parameters
     ----------
     mod : IRModule
         Tile programs, or functions with threads bound.
     target : Target
-        Of kind `metal`, with a host.
+        With a host.
+    source_of : callable
+        The text of a kernel, of its name, its function after TVM's last pass, and the target.
 
     Returns
     -------
@@ -35,7 +40,7 @@ def build_program(
     kernels : dict of str to KernelInterface
         What each kernel is launched with, in the order of the program.
     sources : dict of str to str
-        The Metal source of each kernel; each compiles by itself.
+        The source of each kernel; each compiles by itself.
     """
     lower, finalize_host, finalize_device = tvm_pipeline()
     host, devices = split_host_device_mods(lower(tirx.transform.BindTarget(target)(mod)))
@@ -45,6 +50,7 @@ def build_program(
         for name, kernel in finalize_device()(device).functions.items():
             symbol = str(kernel.attrs.get("global_symbol", name.name_hint))
             kernels[symbol] = KernelInterface.of(kernel)
-            sources[symbol] = kernel_source(symbol, kernel, target)
-    check_scalars(kernels)
+            sources[symbol] = source_of(symbol, kernel, target)
+    if target.kind.name == "metal":
+        check_scalars(kernels)
     return host_module, kernels, sources

@@ -1,30 +1,29 @@
 """`T.gemm` on NVIDIA GPUs from sm_80 on: `mma.sync`, which the 32 threads of a warp do together.
 
-The layouts are those of the PTX ISA, "Matrix Fragments for mma". An instruction is a row of `ATOMS`;
-how operands come into registers is in `mma_operands`.
+An instruction is a row of `tvmtile.instructions.mma.ATOMS`; how operands come into registers is in
+`mma_operands`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
+from tvmtile.instructions.mma import ATOMS, Atom
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_fragment
-from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
+from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, Gemm
 from tvmtile.tileop.gemm.mma_operands import Operand, indices_of, place_of
 from tvmtile.tileop.gemm.partition import (
     LANES,
-    Axis,
     Partition,
     along_k,
     layout_of_matrices,
@@ -33,148 +32,7 @@ from tvmtile.tileop.gemm.partition import (
 )
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = [
-    "ATOMS",
-    "PAIRS_OF_BYTES",
-    "Atom",
-    "MatrixProduct",
-    "WarpProduct",
-    "atom_of",
-    "gemm_mma",
-    "layouts_of",
-    "m16n8",
-]
-
-
-def _lane(extent: int, stride: int) -> Digit:
-    return Digit(extent, THREAD, stride)
-
-
-def _register(extent: int, stride: int) -> Digit:
-    return Digit(extent, REGISTER, stride)
-
-
-@dataclass(frozen=True)
-class Atom:
-    """One `mma.sync` instruction, and where its elements lie.
-
-    Attributes
-    ----------
-    dtypes : tuple of str
-        Of A and B, as PTX names them.
-    sums : str
-        Dtype of the accumulator in the instruction.
-    m, n, k : int
-        Extents.
-    a, b, c : tuple of tuple of Digit
-        The digits of the indices (m, k), (k, n) and (m, n): lane and element in its registers.
-    sparse : bool
-        Half of A is left out: it is (m, k / 2), and one more register says which half.
-    """
-
-    dtypes: tuple[str, str]
-    sums: str
-    m: int
-    n: int
-    k: int
-    a: tuple[Axis, Axis]
-    b: tuple[Axis, Axis]
-    c: tuple[Axis, Axis]
-    sparse: bool = False
-
-    @property
-    def stored_k(self) -> int:
-        """Extent of A along K."""
-        return self.k // 2 if self.sparse else self.k
-
-    @property
-    def instruction(self) -> str:
-        """The PTX instruction."""
-        shape = f"m{self.m}n{self.n}k{self.k}"
-        sums = _PTX[self.sums]
-        mma = "mma.sp::ordered_metadata" if self.sparse else "mma"
-        return f"{mma}.sync.aligned.{shape}.row.col.{sums}.{'.'.join(self.dtypes)}.{sums}"
-
-
-_PTX = {
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "float32": "f32",
-    "float64": "f64",
-    "int32": "s32",
-    "int8": "s8",
-    "uint8": "u8",
-    "float8_e4m3fn": "e4m3",
-    "float8_e5m2": "e5m2",
-}
-_FACTORS = {"float32": "tf32"}
-_C_16 = ((_register(2, 2), _lane(8, 4)), (_lane(4, 1), _register(2, 1)))
-
-
-def m16n8(a: str, b: str, sums: str, pieces: int = 2, *, sparse: bool = False) -> Atom:
-    """The instruction of 16 x 8 whose lanes hold so many words of a row of A.
-
-    Parameters
-    ----------
-    a, b, sums : str
-        Dtypes of A, B and the accumulator in the instruction.
-    pieces : int
-        Words of a row of A that a lane holds; a word of each lane of four makes a piece of the row.
-    sparse : bool
-        Half of A is left out, so that a lane holds twice as many words of B.
-    """
-    packed = 32 // int(DataType(a).bits)
-    pieces_of_b = 2 * pieces if sparse else pieces
-
-    def row(count: int, stride: int) -> Axis:
-        digits = (_register(count, stride), _lane(4, 1), _register(packed, 1))
-        return tuple(digit for digit in digits if digit.is_thread or digit.extent > 1)
-
-    return Atom(
-        (_FACTORS.get(a) or _PTX[a], _FACTORS.get(b) or _PTX[b]),
-        sums,
-        16,
-        8,
-        4 * packed * pieces_of_b,
-        ((_register(2, packed), _lane(8, 4)), row(pieces, 2 * packed)),
-        (row(pieces_of_b, packed), (_lane(8, 4),)),
-        _C_16,
-        sparse,
-    )
-
-
-_F64 = Atom(
-    ("f64", "f64"),
-    "float64",
-    8,
-    8,
-    4,
-    ((_lane(8, 4),), (_lane(4, 1),)),
-    ((_lane(4, 1),), (_lane(8, 4),)),
-    ((_lane(8, 4),), (_lane(4, 1), _register(2, 1))),
-)
-
-PAIRS_OF_BYTES = [
-    (a, b, sums)
-    for dtypes, sums in (
-        (("int8", "uint8"), "int32"),
-        (("float8_e4m3fn", "float8_e5m2"), "float32"),
-    )
-    for a in dtypes
-    for b in dtypes
-]
-"""Dtypes of A and B of a byte each that are multiplied, and of their sums."""
-ATOMS: dict[tuple[str, str], tuple[Atom, ...]] = {
-    ("float16", "float16"): (m16n8("float16", "float16", "float32"),),
-    ("bfloat16", "bfloat16"): (m16n8("bfloat16", "bfloat16", "float32"),),
-    ("float32", "float32"): (m16n8("float32", "float32", "float32"),),
-    **{
-        (a, b): tuple(m16n8(a, b, sums, pieces) for pieces in (2, 1))
-        for a, b, sums in PAIRS_OF_BYTES
-    },
-    ("float64", "float64"): (_F64,),
-}
-"""The instructions for dtypes of A and B, that with the largest k first."""
+__all__ = ["MatrixProduct", "WarpProduct", "atom_of", "gemm_mma", "layouts_of"]
 
 
 # Where it fits -----------------------------------------------------------------------------------

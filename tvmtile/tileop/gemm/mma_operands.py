@@ -15,20 +15,17 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.fragment import with_weights
 from tvmtile.layout.shared import neighbours
 from tvmtile.tileop.gemm.partition import LANES, Axis, registers_of
 
-__all__ = ["MATRICES", "MATRIX_ROWS", "Operand", "has_matrix_rows", "indices_of", "place_of"]
+__all__ = ["Operand", "has_matrix_rows", "indices_of", "place_of"]
 
 _WORD_BITS = 32
-MATRIX_ROWS = 8
-"""Rows of a matrix that `ldmatrix` loads."""
 _ROW_BITS = 128
-MATRICES = 4
-"""Matrices that `ldmatrix` and `stmatrix` move at most."""
 
 
 class Operand:

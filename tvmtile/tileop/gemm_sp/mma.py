@@ -16,32 +16,18 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
+from tvmtile.instructions.mma import SPARSE_ATOMS, Atom
 from tvmtile.ir.operands import buffer_of, describe, dtype_of
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm.mma import (
-    PAIRS_OF_BYTES,
-    Atom,
-    WarpProduct,
-    atom_of,
-    layouts_of,
-    m16n8,
-)
+from tvmtile.tileop.gemm.mma import WarpProduct, atom_of, layouts_of
 from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.matrices import element_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["ATOMS", "gemm_sp_mma", "metadata"]
+__all__ = ["gemm_sp_mma", "metadata"]
 
-ATOMS: dict[tuple[str, str], tuple[Atom, ...]] = {
-    **{
-        (dtype, dtype): (m16n8(dtype, dtype, "float32", sparse=True),)
-        for dtype in ("float16", "bfloat16", "float32")
-    },
-    **{(a, b): (m16n8(a, b, sums, sparse=True),) for a, b, sums in PAIRS_OF_BYTES},
-}
-"""The instructions for dtypes of A and B."""
 _WORD_BITS = 32
 _LOWER_ROW = 8
 _LANES_OF_ROWS = 4
@@ -50,7 +36,7 @@ _LANES_OF_ROWS = 4
 def _atom_of(op: GemmSp, context: LoweringContext) -> Atom:
     if is_fragment(buffer_of(op.E)):
         raise Decline(f"{describe(op.E)} is a fragment")
-    return atom_of(op, ATOMS, context)
+    return atom_of(op, SPARSE_ATOMS, context)
 
 
 def _layouts(op: GemmSp, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:

@@ -3,7 +3,8 @@
 // -fsanitize=thread puts a call in front of every memory access that might be shared. These
 // functions stand where ThreadSanitizer's own runtime would. -fsanitize=alignment and
 // -fsanitize=bounds call when a pointer is not aligned for its type, or an index is outside of an
-// array whose extent is known; -fsanitize=integer-divide-by-zero does before such a division.
+// array whose extent is known; -fsanitize=integer-divide-by-zero does before such a division. Volatile
+// accesses are told apart where a front end asks for it, and are as atomic ones.
 #include <cstring>
 
 #include "machine.h"
@@ -94,8 +95,10 @@ using emulator::note;
   EMULATOR_ACCESS(__tsan_write##bytes, bytes, Access::kWrite)              \
   EMULATOR_ACCESS(__tsan_unaligned_read##bytes, bytes, Access::kRead)      \
   EMULATOR_ACCESS(__tsan_unaligned_write##bytes, bytes, Access::kWrite)    \
-  EMULATOR_ACCESS(__tsan_volatile_read##bytes, bytes, Access::kRead)       \
-  EMULATOR_ACCESS(__tsan_volatile_write##bytes, bytes, Access::kWrite)
+  EMULATOR_ACCESS(__tsan_volatile_read##bytes, bytes, Access::kAtomicRead) \
+  EMULATOR_ACCESS(__tsan_volatile_write##bytes, bytes, Access::kAtomicWrite) \
+  EMULATOR_ACCESS(__tsan_unaligned_volatile_read##bytes, bytes, Access::kAtomicRead) \
+  EMULATOR_ACCESS(__tsan_unaligned_volatile_write##bytes, bytes, Access::kAtomicWrite)
 
 // Only one fiber runs at a time, so plain loads and stores are atomic.
 #define EMULATOR_ATOMICS(bits)                                                              \

@@ -18,6 +18,7 @@ extern const char _end __attribute__((visibility("hidden")));
 namespace emulator {
 
 Machine* machine = nullptr;
+void (*at_block_start)() = nullptr;
 
 namespace {
 
@@ -161,6 +162,7 @@ void Machine::prepare_block() {
   block_barrier_.members = static_cast<unsigned>(threads_.size());
   for (Barrier& barrier : named_barriers_) barrier = Barrier();
   finished_ = 0;
+  if (at_block_start != nullptr) at_block_start();
   for (Warp& warp : warps_) {
     warp.finished = 0;
     warp.lanes.clear();

@@ -75,6 +75,8 @@ class Machine {
   void* last_argument() const { return arguments_.empty() ? nullptr : arguments_.back(); }
   Memory& memory() { return memory_; }
   const Launch& launch() const { return launch_; }
+  std::size_t threads() const { return threads_.size(); }
+  void count(Operation operation) { ++statistics_.operations[operation]; }
 
   // Checks an access by `thread`, or by an agent that works for it: what it started in the
   // background. Ends the launch if it is wrong.
@@ -94,6 +96,7 @@ class Machine {
   unsigned agent_of(const Thread& thread, unsigned kind) const {
     return thread.context.index + kind * agents_apart_;
   }
+  std::uint32_t clock_of(unsigned agent) const { return orders_[0].stamp(agent, false).clock; }
   std::uint32_t advance(unsigned agent);
   void learn(const Thread& thread, unsigned agent, std::uint32_t clock);
 
@@ -176,5 +179,21 @@ class Machine {
 
 // The launch in progress; null between launches.
 extern Machine* machine;
+
+// What a front end does before each block; null where it has nothing to do.
+extern void (*at_block_start)();
+
+// While it lives, the runtime is not left for a signal. Threads that wait take turns in it.
+struct InRuntime {
+  explicit InRuntime(const Site& site) : line(site.line) { in_runtime = 1; }
+  ~InRuntime() {
+    if (time_is_up) {
+      machine->begin_report(Failure::kEndless, machine->current()).line = line;
+      machine->fail();
+    }
+    in_runtime = 0;
+  }
+  int line;
+};
 
 }  // namespace emulator

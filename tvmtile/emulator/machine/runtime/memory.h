@@ -47,6 +47,9 @@ class Memory {
   Region* add_shared(const char* name, int line, std::uint64_t bytes,
                           std::uint64_t element_bytes, std::uint64_t alignment);
 
+  // Shared variables lie in the 4 GiB from here on.
+  std::uintptr_t shared_base() const { return base_; }
+
   bool contains(std::uintptr_t address) const { return address - base_ < span_; }
 
   // The region that an address in reserved space belongs to, or is nearest to.

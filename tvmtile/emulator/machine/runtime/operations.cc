@@ -13,23 +13,6 @@ std::uint32_t unfinished_lanes() { return machine->unfinished_lanes(); }
 
 void* last_argument() { return machine->last_argument(); }
 
-namespace {
-
-// While it lives, the runtime is not left for a signal. Threads that meet take turns in it.
-struct InRuntime {
-  explicit InRuntime(const Site& site) : line(site.line) { in_runtime = 1; }
-  ~InRuntime() {
-    if (time_is_up) {
-      machine->begin_report(Failure::kEndless, machine->current()).line = line;
-      machine->fail();
-    }
-    in_runtime = 0;
-  }
-  int line;
-};
-
-}  // namespace
-
 void warp_collective(const Site& site, void* payload, Collective execute, std::uint32_t mask) {
   InRuntime here(site);
   machine->warp_collective(site, payload, execute, mask);

@@ -1,4 +1,4 @@
-"""Metal source as tokens: as much of the language's grammar as the driver has to understand."""
+"""The source of a kernel as tokens: as much of the grammar of C's family as front ends understand."""
 
 from __future__ import annotations
 

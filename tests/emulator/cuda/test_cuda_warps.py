@@ -1,0 +1,156 @@
+"""What lanes do together, atomics, and what the threads of a block count."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tvmtile.emulator.cuda import compile_cuda
+
+LANES = {
+    "xor_4": ("int", "__shfl_xor_sync(0xffffffff, x, 4)"),
+    "up_3": ("int", "__shfl_up_sync(0xffffffff, x, 3)"),
+    "down_3_of_8": ("int", "__shfl_down_sync(0xffffffff, x, 3, 8)"),
+    "from_5": ("int", "__shfl_sync(0xffffffff, x, 5)"),
+    "halves": (
+        "int",
+        "lane < 16 ? __shfl_xor_sync(0xffff, x, 1) : __shfl_xor_sync(~0xffff, x, 2)",
+    ),
+    "ballot": ("int", "(int)__ballot_sync(0xffffffff, x % 3 == 0)"),
+    "any": ("int", "__any_sync(0xffffffff, x == 31)"),
+    "all": ("int", "__all_sync(0xffffffff, x < 31)"),
+    "match": ("int", "(int)__match_any_sync(0xffffffff, x % 4)"),
+    "sum": ("int", "__reduce_add_sync(0xffffffff, x)"),
+    "least": ("int", "__reduce_min_sync(0xffffffff, -x)"),
+    "most": ("int", "__reduce_max_sync(0xffffffff, -x)"),
+    "bits": ("int", "(int)__reduce_or_sync(0xffffffff, (unsigned)x)"),
+    "half_shuffled": ("__half", "__shfl_xor_sync(0xffffffff, x, 16)"),
+}
+SUMS = {
+    "int": (np.int32, "int"),
+    "unsigned": (np.uint32, "unsigned"),
+    "long": (np.uint64, "unsigned long long"),
+    "float": (np.float32, "float"),
+    "double": (np.float64, "double"),
+    "half": (np.float16, "__half"),
+}
+SOURCE = """
+#include <cuda_fp16.h>
+extern "C" __global__ void counted(int* a, int* out) {
+  int even = __syncthreads_count(a[threadIdx.x] % 2 == 0);
+  int some = __syncthreads_or(a[threadIdx.x] == 63), every = __syncthreads_and(a[threadIdx.x] < 63);
+  out[threadIdx.x] = even * 100 + some * 10 + every;
+}
+
+extern "C" __global__ void returned(int* a) {
+  if (threadIdx.x >= 40) return;
+  __shared__ int tile[40];
+  tile[threadIdx.x] = a[threadIdx.x];
+  __syncthreads();
+  a[threadIdx.x] = tile[39 - threadIdx.x];
+}
+
+// Threads of two warps hand over to two others by a barrier with a number.
+extern "C" __global__ void handed_over(int* a) {
+  __shared__ int tile[64];
+  if (threadIdx.x < 64) {
+    tile[threadIdx.x] = a[threadIdx.x];
+    asm volatile("bar.arrive 1, 128;" : : : "memory");
+  } else {
+    asm volatile("bar.sync 1, 128;" : : : "memory");
+    a[threadIdx.x] = tile[127 - threadIdx.x];
+  }
+}
+
+extern "C" __global__ void others(int* a, unsigned* b) {
+  int i = threadIdx.x;
+  atomicMin(a, -i); atomicMax(a + 1, i); atomicOr(a + 2, 1 << i); atomicXor(a + 3, 1 << i);
+  atomicAnd(a + 4, ~(1 << i)); atomicSub(a + 5, i); atomicInc(b, 6); atomicCAS(b + 1, 0u, 9u);
+  atomicExch(b + 2, 5u);
+}
+"""
+
+
+@cache
+def module():
+    lanes = (
+        f"""
+extern "C" __global__ void {name}({dtype}* a, {dtype}* out) {{
+  const unsigned lane = threadIdx.x;
+  {dtype} x = a[lane];
+  out[lane] = {expression};
+}}"""
+        for name, (dtype, expression) in LANES.items()
+    )
+    sums = (
+        f"""
+extern "C" __global__ void add_{name}({dtype}* sums) {{
+  atomicAdd(sums, ({dtype})(float)threadIdx.x);
+}}"""
+        for name, (_, dtype) in SUMS.items()
+    )
+    return compile_cuda("".join([SOURCE, *lanes, *sums]))
+
+
+LANE = np.arange(32, dtype=np.int32)
+EXPECTED = {
+    "xor_4": LANE ^ 4,
+    "up_3": np.where(LANE < 3, LANE, LANE - 3),
+    "down_3_of_8": np.where(LANE % 8 < 5, LANE + 3, LANE),
+    "from_5": np.full(32, 5),
+    "halves": np.where(LANE < 16, LANE ^ 1, LANE ^ 2),
+    "ballot": np.full(32, sum(1 << i for i in range(0, 32, 3))),
+    "any": np.ones(32),
+    "all": np.zeros(32),
+    "match": [np.int32(np.uint32(0x11111111 << (i % 4))) for i in range(32)],
+    "sum": np.full(32, 31 * 16),
+    "least": np.full(32, -31),
+    "most": np.zeros(32),
+    "bits": np.full(32, 31),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_lanes(name):
+    out = np.zeros(32, np.int32)
+    module().kernel(name)(LANE.copy(), out, grid=1, block=32)
+    np.testing.assert_array_equal(out, EXPECTED[name])
+
+
+def test_shuffles_of_half():
+    a, out = np.arange(32).astype(np.float16), np.zeros(32, np.float16)
+    module().kernel("half_shuffled")(a, out, grid=1, block=32)
+    np.testing.assert_array_equal(out, (np.arange(32) ^ 16).astype(np.float16))
+
+
+def test_threads_of_a_block_count():
+    out = np.zeros(64, np.int32)
+    module().kernel("counted")(np.arange(64, dtype=np.int32), out, grid=1, block=64)
+    np.testing.assert_array_equal(out, 32 * 100 + 10)
+
+
+def test_a_barrier_does_not_wait_for_threads_that_returned():
+    a = np.arange(64, dtype=np.int32)
+    module().kernel("returned")(a, grid=1, block=64)
+    np.testing.assert_array_equal(a, [*range(39, -1, -1), *range(40, 64)])
+
+
+def test_a_barrier_with_a_number_orders_those_who_come():
+    a = np.arange(128, dtype=np.int32)
+    module().kernel("handed_over")(a, grid=1, block=128)
+    np.testing.assert_array_equal(a, [*range(64), *range(63, -1, -1)])
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_atomic_sums_of_all_widths(name):
+    sums = np.zeros(1, SUMS[name][0])
+    module().kernel(f"add_{name}")(sums, grid=2, block=32)
+    assert sums[0] == 2 * 31 * 16
+
+
+def test_other_atomics():
+    a, b = np.array([9, -9, 0, 0, -1, 0], np.int32), np.zeros(3, np.uint32)
+    module().kernel("others")(a, b, grid=1, block=32)
+    np.testing.assert_array_equal(a, [-31, 31, -1, -1, 0, -31 * 16])
+    np.testing.assert_array_equal(b, [32 % 7, 9, 5])

@@ -1,0 +1,176 @@
+"""`asm` statements of a CUDA source as calls of what their instructions mean.
+
+TVM wraps each PTX instruction into a function around one statement. A statement is taken apart into its
+text and its operands; the instruction is looked up in the table. Whoever writes several instructions
+into one statement, with registers of their own, is told that the emulator does not read PTX.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvmtile.emulator.cuda.instructions import Instruction, find
+from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
+from tvmtile.errors import CudaEmulationError
+
+__all__ = ["Statement", "parse", "translated"]
+
+_TYPES = {"h": "std::uint16_t", "r": "std::uint32_t", "l": "std::uint64_t"}
+_TYPES |= {"f": "float", "d": "double", "n": "int"}
+# `@p` with p set from an operand in front, as TVM's wrappers and everybody's write it.
+_PREDICATED = re.compile(
+    r"\{\s*\.reg\s+\.pred\s+(?P<p>\w+);\s*"
+    r"setp\.ne\.(?:b32|s32|u32)\s+(?P=p),\s*(?P<value>%\d+),\s*0;\s*"
+    r"@(?P=p)\s+(?P<instruction>[^;]+);\s*\}?\s*\}"
+)
+_INSTRUCTION = re.compile(r"(?P<name>[a-z][\w.:]*)\s*(?P<operands>[^;]*)")
+_GROUP = re.compile(r"\{([^}]*)\}|\[([^\]]*)\]|([^,{}\[\]\s]+)")
+# What is no instruction of its own, by its whole text.
+_IDIOMS = {
+    "{ .reg .b32 flipped; not.b32 flipped, %1; add.s32 %0, flipped, 1; }": "{0} = 0u - (unsigned){1}",
+    "": "(void)0",
+}
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of a statement: its constraint and its expression."""
+
+    constraint: str
+    expression: str
+
+    @property
+    def is_written(self) -> bool:
+        return self.constraint[:1] in "=+"
+
+    @property
+    def type(self) -> str:
+        return _TYPES.get(self.constraint[-1:], "int")
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An `asm` statement.
+
+    Attributes
+    ----------
+    text : str
+        Its instructions, white space made single.
+    operands : tuple of Operand
+        What `%0`, `%1`, ... stand for.
+    line : int
+        Where it begins.
+    """
+
+    text: str
+    operands: tuple[Operand, ...]
+    line: int
+
+
+def parse(tokens: Sequence[Token], start: int) -> tuple[Statement, int]:
+    """Take apart the statement whose `asm` is at `start`; also where it ends, at its parenthesis."""
+    opening = next(i for i in range(start, len(tokens)) if tokens[i].text == "(")
+    end = closing(tokens, opening)
+    parts = _split_at_colons(tokens[opening + 1 : end])
+    strings = [t.text[1:-1] for t in parts[0] if t.kind == "string"]
+    text = "".join(strings).replace("\\n", " ").replace("\\t", " ").replace("%%", "%")
+    operands = [_operand(p) for part in parts[1:3] for p in split_at_commas(part)]
+    return Statement(" ".join(text.split()), tuple(operands), tokens[start].line), end
+
+
+def _split_at_colons(tokens: Sequence[Token]) -> list[list[Token]]:
+    parts: list[list[Token]] = [[]]
+    depth = 0
+    for token in tokens:
+        depth += (token.text in "([{") - (token.text in ")]}") if token.kind == "sign" else 0
+        if depth == 0 and token.text in (":", "::"):
+            parts += [[] for _ in token.text]
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def _operand(tokens: Sequence[Token]) -> Operand:
+    code = [token for token in tokens if token.kind != "space"]
+    constraint = code[0].text.strip('"')
+    return Operand(constraint, text_of(code[2:-1]))
+
+
+def translated(statement: Statement, line: str) -> tuple[str, Instruction | None]:
+    """The C++ of a statement, and the row of its instruction; none for what is no instruction.
+
+    Parameters
+    ----------
+    statement : Statement
+        The statement.
+    line : str
+        An expression: where the kernel asks for it.
+
+    Raises
+    ------
+    CudaEmulationError
+        Of kind "unsupported", if the instruction is not in the table.
+    """
+    if statement.text in _IDIOMS:
+        expressions = [f"({operand.expression})" for operand in statement.operands]
+        return _IDIOMS[statement.text].format(*expressions), None
+    predicated = _PREDICATED.fullmatch(statement.text)
+    body = predicated["instruction"] if predicated else statement.text.rstrip("; ")
+    match = _INSTRUCTION.fullmatch(body)
+    groups = _GROUP.findall(match["operands"]) if match else []
+    row = find(match["name"], len(groups)) if match else None
+    if match is None or row is None:
+        raise _unknown(statement)
+    before, arguments, after = _arguments(statement, groups)
+    call = row.call.format(*arguments, line=line)
+    text = f"{{ {''.join(before)}{call}; {''.join(after)}}}"
+    if predicated:
+        condition = _expression(statement, predicated["value"])
+        text = f"if ((int)({condition}) != 0) {text}"
+    return text, row
+
+
+def _arguments(
+    statement: Statement, groups: Sequence[tuple[str, str, str]]
+) -> tuple[list[str], list[str], list[str]]:
+    """What stands before the call, its arguments, and what stands behind it."""
+    before: list[str] = []
+    arguments: list[str] = []
+    after: list[str] = []
+    for number, (array, address, single) in enumerate(groups):
+        if not array:
+            arguments.append(_expression(statement, (address or single).strip()))
+            continue
+        members = [_member(statement, part.strip()) for part in array.split(",")]
+        values = ", ".join(f"({m.type})({m.expression})" for m in members)
+        name = f"emulator_{number}"
+        initial = "" if members[0].constraint.startswith("=") else f" = {{{values}}}"
+        before.append(f"{members[0].type} {name}[{len(members)}]{initial}; ")
+        arguments.append(name)
+        after += [f"{m.expression} = {name}[{i}]; " for i, m in enumerate(members) if m.is_written]
+    return before, arguments, after
+
+
+def _member(statement: Statement, text: str) -> Operand:
+    if text.startswith("%") and text[1:].isdigit() and int(text[1:]) < len(statement.operands):
+        return statement.operands[int(text[1:])]
+    raise _unknown(statement)
+
+
+def _expression(statement: Statement, text: str) -> str:
+    if not text.startswith("%"):
+        return text
+    operand = _member(statement, text)
+    return f"({operand.expression})"
+
+
+def _unknown(statement: Statement) -> CudaEmulationError:
+    return CudaEmulationError(
+        f"the emulator does not know the PTX instruction `{statement.text}`\n"
+        f"  line {statement.line}",
+        help="an instruction is a row of tvmtile.emulator.cuda.instructions.ROWS",
+        kind="unsupported",
+        line=statement.line,
+    )

@@ -1,0 +1,32 @@
+// What a CUDA source is compiled against on the host: CUDA's own headers, which define the arithmetic of
+// half, bfloat16 and float8 there too, and the parts of the language that only a device has.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+#define __maxnreg__(...)
+#define __trap() ::emulator::fail_trap(__LINE__, "__trap()")
+
+#include <cuda.h>
+#include <vector_functions.h>
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <math_constants.h>
+
+#include "emulator/runtime.h"
+
+#include "emulator/threads.h"
+#include "emulator/warps.h"
+#include "emulator/atomics.h"
+#include "emulator/numbers.h"
+
+// What the headers of the host know nothing of. From here on it is a device's code that is compiled.
+#define __CUDA_ARCH__ EMULATOR_ARCHITECTURE

@@ -1,0 +1,59 @@
+// PTX instructions, as the translated `asm` statements call them. `line` is where the kernel does.
+#pragma once
+
+namespace emulator {
+
+enum class Number : unsigned { kF16, kBf16, kTf32, kE4m3, kE5m2, kS8, kU8, kF32, kF64, kS32 };
+
+// Bits of a row's metadata, and the lane that holds them.
+struct MetadataPiece {
+  std::uint8_t row, first, lane, shift, bits;
+};
+
+// A row of the table of `mma`: extents, and row and column of each element of a lane.
+struct Mma {
+  const char* name;
+  unsigned m, n, k, stored_k;
+  Number a_type, b_type, sum_type;
+  unsigned a_count, b_count, sum_count;  // elements of a lane
+  const std::uint8_t (*a)[2];            // by lane and element
+  const std::uint8_t (*b)[2];
+  const std::uint8_t (*sums)[2];
+  const MetadataPiece* metadata;  // null where A is dense
+  unsigned metadata_pieces;
+  unsigned place_bits;
+};
+
+namespace ptx {
+
+void mma(int line, const Mma& row, void* d, const void* a, const void* b, const void* c,
+         std::uint32_t metadata = 0, unsigned selector = 0);
+
+// Row and column of the two elements of 16 bits that each lane holds of an 8x8 matrix.
+using MatrixPlaces = const std::uint8_t (*)[2];
+
+void ldmatrix(int line, MatrixPlaces places, std::uint32_t* words, unsigned count,
+              std::uint32_t address);
+void stmatrix(int line, MatrixPlaces places, std::uint32_t address, const std::uint32_t* words,
+              unsigned count);
+void movmatrix(int line, MatrixPlaces to, MatrixPlaces from, std::uint32_t& result,
+               std::uint32_t word);
+
+// Copies `from_bytes` bytes in the background, and zeros up to `bytes`.
+void cp_async(int line, const char* name, std::uint32_t to, const void* from, unsigned bytes,
+              unsigned from_bytes);
+void cp_async_commit();
+// Waits until so many of the last groups at most are under way.
+void cp_async_wait(int line, unsigned groups);
+void cp_async_wait_all(int line);
+
+inline void bar_sync(int line, unsigned number, unsigned threads = 0) {
+  if (number == 0 && threads == 0) return block_barrier({kBlockBarrier, "bar.sync", line}, kMemory);
+  named_barrier({kBlockBarrier, "bar.sync", line}, number, threads, true);
+}
+inline void bar_arrive(int line, unsigned number, unsigned threads) {
+  named_barrier({kBlockBarrier, "bar.arrive", line}, number, threads, false);
+}
+
+}  // namespace ptx
+}  // namespace emulator

@@ -1,0 +1,297 @@
+"""Compiling CUDA source and launching its kernels."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvmtile.emulator.cuda.arguments import bind
+from tvmtile.emulator.cuda.signature import KernelSignature, find_kernels
+from tvmtile.emulator.cuda.translate import PRELUDE, SOURCE_NAME, translate
+from tvmtile.emulator.lexer import tokenize
+from tvmtile.emulator.machine import abi, toolchain
+from tvmtile.emulator.machine.launching import SECONDS, Image, SharedArgument, extent
+from tvmtile.emulator.machine.report import Context, Vocabulary
+from tvmtile.errors import (
+    ArgumentError,
+    CudaCompileError,
+    CudaEmulationError,
+    hide_internal_frames,
+)
+
+__all__ = ["CudaKernel", "CudaModule", "LaunchStatistics", "compile_cuda"]
+
+SHARED_MEMORY = 227 * 1024
+DEFAULT_ARCH = "sm_90a"
+_HERE = Path(__file__).resolve().parent
+_WORDS = Vocabulary(
+    CudaEmulationError,
+    block="block",
+    warp="warp",
+    spaces=("global", "shared"),
+    help={
+        abi.Failure.RACE: (
+            "put __syncthreads() between the two accesses; what was started in the background is "
+            "waited for before that"
+        ),
+        abi.Failure.STACK: "keep arrays of that size in shared or global memory",
+        abi.Failure.INVALID_LANE: "all lanes that a warp's function names must call it",
+    },
+    agents=("cp.async",),
+)
+
+
+@functools.cache
+def _front_end() -> toolchain.FrontEnd:
+    from tvmtile.jit.cuda.headers import include_directories
+
+    return toolchain.FrontEnd(
+        "CUDA",
+        SOURCE_NAME,
+        _HERE / "include",
+        _HERE / "runtime",
+        CudaCompileError,
+        returned_threads_pass=True,
+        libraries=include_directories(),
+        prelude=PRELUDE,
+    )
+
+
+@dataclass(frozen=True)
+class LaunchStatistics:
+    """What a launch did, summed over its blocks.
+
+    Operations count once for all the threads that do them together: a barrier once a block, a product
+    of matrices once a warp.
+
+    Attributes
+    ----------
+    block_barriers, warp_barriers : int
+        Barriers passed, those with a number among the first.
+    matrix_loads, matrix_stores, matrix_multiplies : int
+        `ldmatrix`, `stmatrix`, and `mma`.
+    warp_functions : int
+        Shuffles, votes and the like.
+    async_copies : int
+        `cp.async` of single threads.
+    global_bytes_read, global_bytes_written : int
+        Traffic of threads, and of what they start, with global memory; each access of each counts.
+    shared_bytes_read, shared_bytes_written : int
+        Traffic with shared memory.
+    global_reads, global_writes, shared_reads, shared_writes : int
+        Loads and stores that threads issue, each of 16 bytes at most.
+    shared_memory : int
+        Bytes of shared memory that a block holds.
+    """
+
+    block_barriers: int
+    warp_barriers: int
+    matrix_loads: int
+    matrix_stores: int
+    matrix_multiplies: int
+    warp_functions: int
+    async_copies: int
+    global_bytes_read: int
+    global_bytes_written: int
+    shared_bytes_read: int
+    shared_bytes_written: int
+    global_reads: int
+    global_writes: int
+    shared_reads: int
+    shared_writes: int
+    shared_memory: int
+
+
+class CudaModule:
+    """The kernels of a CUDA source, compiled for the host. Made by `compile_cuda`."""
+
+    def __init__(self, source: str, signatures: Sequence[KernelSignature], library: Path) -> None:
+        self.source = source
+        self._signatures = {signature.name: signature for signature in signatures}
+        self._image = Image(_front_end(), library)
+
+    @property
+    def kernel_names(self) -> tuple[str, ...]:
+        """The kernels' names, in the order of the source."""
+        return tuple(self._signatures)
+
+    @hide_internal_frames
+    def kernel(self, name: str) -> CudaKernel:
+        """Get a kernel.
+
+        Parameters
+        ----------
+        name : str
+            The kernel's name.
+
+        Raises
+        ------
+        ArgumentError
+            If the source has no kernel of that name.
+        """
+        if name not in self._signatures:
+            raise ArgumentError(
+                f"no kernel {name!r} in the CUDA source, "
+                f"which has {', '.join(self._signatures) or 'none'}",
+                help="a kernel that a macro or a template makes is not seen",
+            )
+        return CudaKernel(self, self._signatures[name], self._image)
+
+
+class CudaKernel:
+    """A kernel that runs on the host."""
+
+    def __init__(self, module: CudaModule, signature: KernelSignature, image: Image) -> None:
+        self.module = module
+        self.signature = signature
+        self._image = image
+
+    @hide_internal_frames
+    def __call__(
+        self,
+        *arguments: Any,
+        grid: int | Sequence[int],
+        block: int | Sequence[int],
+        shared_bytes: int = 0,
+        check_global_races: bool = True,
+        seconds: float = SECONDS,
+        seed: int = 0,
+    ) -> LaunchStatistics:
+        """Run the kernel over a grid, and write its results to the arguments.
+
+        Every access is checked. When a mistake is found the launch ends, and no argument has
+        changed.
+
+        Parameters
+        ----------
+        *arguments : numpy.ndarray, torch.Tensor, number or bytes
+            One for each parameter. Arrays are contiguous and on the CPU. A structure that is passed by
+            value, or a number that numpy does not have, takes its bytes.
+        grid : int or sequence of int
+            Blocks in x, y and z; what is left out is 1.
+        block : int or sequence of int
+            Threads of a block in x, y and z, 1024 at most together.
+        shared_bytes : int
+            Bytes of `extern __shared__` memory.
+        check_global_races : bool
+            Whether two threads that touch one address of global memory with nothing between that
+            orders them, or from two blocks, are a mistake. Races in shared memory always are.
+        seconds : float
+            Processor time that a block may take before it counts as endless; 0 is no limit.
+        seed : int
+            Chooses which copies in the background move at once, and which when they are waited for.
+
+        Returns
+        -------
+        LaunchStatistics
+            What the launch did.
+
+        Raises
+        ------
+        CudaEmulationError
+            If the kernel does what CUDA forbids: see its `kind`.
+        ArgumentError
+            If the arguments do not fit the kernel.
+        """
+        statistics = self._image.run(
+            Context(_WORDS, self.signature.name, self.module.source, extent(block, "block")),
+            bind(self.signature, arguments),
+            [SharedArgument("dynamic shared memory", shared_bytes, 1)],
+            grid=extent(grid, "grid"),
+            shared_memory=SHARED_MEMORY,
+            check_global_races=check_global_races,
+            seconds=seconds,
+            seed=seed,
+        )
+        return _statistics(statistics)
+
+
+def _statistics(counted: abi.Statistics) -> LaunchStatistics:
+    barriers, warp_barriers, loads, stores, multiplies, functions, copies, *_ = counted.operations
+    return LaunchStatistics(
+        barriers,
+        warp_barriers,
+        loads,
+        stores,
+        multiplies,
+        functions,
+        copies,
+        counted.global_bytes_read,
+        counted.global_bytes_written,
+        counted.shared_bytes_read,
+        counted.shared_bytes_written,
+        counted.global_reads,
+        counted.global_writes,
+        counted.shared_reads,
+        counted.shared_writes,
+        counted.shared_memory,
+    )
+
+
+@hide_internal_frames
+def compile_cuda(source: str, *, arch: str = DEFAULT_ARCH, cache: bool = True) -> CudaModule:
+    """Compile CUDA source for the host, with every check built in.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++, as it would be given to NVRTC: kernels and what they call.
+    arch : str
+        What it is for, "sm_90a": `__CUDA_ARCH__` says so to the source.
+    cache : bool
+        Whether a module that was compiled from the same source before may be used. Compiled
+        modules are kept in a cache directory in any case.
+
+    Returns
+    -------
+    CudaModule
+        The kernels.
+
+    Raises
+    ------
+    CudaCompileError
+        If the source does not compile.
+    CudaEmulationError
+        Of kind "unsupported", if it has a PTX instruction that the emulator does not know.
+    MissingDependency
+        If the machine has no C++ compiler, or CUDA's headers are not installed.
+
+    Examples
+    --------
+    >>> module = compile_cuda('''
+    ... extern "C" __global__ void double_all(float* a) {
+    ...   a[blockIdx.x * blockDim.x + threadIdx.x] *= 2;
+    ... }''')
+    >>> array = np.ones(64, np.float32)
+    >>> _ = module.kernel("double_all")(array, grid=2, block=32)
+    >>> float(array.sum())
+    128.0
+    """
+    return _compile(source, arch) if cache else _build(source, arch, cache=False)
+
+
+@functools.lru_cache(maxsize=256)
+def _compile(source: str, arch: str) -> CudaModule:
+    return _build(source, arch, cache=True)
+
+
+def _build(source: str, arch: str, *, cache: bool) -> CudaModule:
+    number = re.fullmatch(r"sm_(\d+)[af]?", arch)
+    if number is None:
+        raise ArgumentError(f"{arch!r} is no architecture of CUDA", help='as "sm_90a"')
+    tokens = tokenize(source)
+    kernels = find_kernels(tokens)
+    unit = translate(tokens, kernels, int(number[1]))
+    library = toolchain.build_module(_front_end(), unit, source, _language_flags(), cache)
+    return CudaModule(source, kernels, library)
+
+
+def _language_flags() -> tuple[str, ...]:
+    """Reads and writes of what is volatile are told apart: CUDA's are as relaxed atomic ones."""
+    if "clang" in toolchain.compiler_identity():
+        return ("-std=c++20", "-mllvm", "-tsan-distinguish-volatile=1")
+    return ("-std=c++20", "--param=tsan-distinguish-volatile=1")

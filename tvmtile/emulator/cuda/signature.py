@@ -1,0 +1,82 @@
+"""What the kernels of a CUDA source take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvmtile.emulator.lexer import Token, closing, split_at_commas
+
+__all__ = ["KernelSignature", "Parameter", "find_kernels"]
+
+_QUALIFIERS = frozenset(("const", "volatile", "__restrict__", "__grid_constant__", "restrict"))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Attributes
+    ----------
+    name : str
+        The parameter's name.
+    type : str
+        Its type without qualifiers, and without the `*` of a pointer: "half", "unsigned int".
+    is_pointer : bool
+        Whether it is a pointer; else it is a number or a structure, passed by value.
+    is_const : bool
+        Whether the kernel can't write to what it points to.
+    """
+
+    name: str
+    type: str
+    is_pointer: bool
+    is_const: bool
+
+
+@dataclass(frozen=True)
+class KernelSignature:
+    """A kernel's name and parameters, and whether it uses the shared memory that a launch asks for."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+
+
+def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
+    """Find every `__global__` function of a source, each once."""
+    code = [token for token in tokens if token.kind != "space"]
+    kernels: dict[str, KernelSignature] = {}
+    for i, token in enumerate(code):
+        if token.text != "__global__":
+            continue
+        found = _declared(code, i + 1)
+        if found is not None:
+            kernels.setdefault(found.name, found)
+    return list(kernels.values())
+
+
+def _declared(code: Sequence[Token], start: int) -> KernelSignature | None:
+    """The function that is declared from `start` on; attributes in between may have parentheses."""
+    i = start
+    while i + 1 < len(code) and code[i].text not in {";", "{"}:
+        if code[i].kind == "name" and code[i + 1].text == "(":
+            end = closing(code, i + 1)
+            if not code[i].text.startswith("__"):
+                parts = split_at_commas(code[i + 2 : end])
+                parameters = tuple(_parameter(part) for part in parts if len(part) > 1)
+                return KernelSignature(code[i].text, parameters)
+            i = end
+        i += 1
+    return None
+
+
+def _parameter(tokens: Sequence[Token]) -> Parameter:
+    texts = [token.text for token in tokens]
+    name = texts.pop()
+    star = texts.index("*") if "*" in texts else len(texts)
+    kept = [text for text in texts[:star] if text not in _QUALIFIERS]
+    return Parameter(name, _joined(kept), "*" in texts, "const" in texts[:star])
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return " ".join(texts).replace(" :: ", "::")

@@ -1,0 +1,174 @@
+"""CUDA source to C++ source, which differs from it in what a macro can't stand for.
+
+`__shared__ half A[64];` becomes a reference to memory of the machine, an `asm` statement a call of what
+its instruction means, and a kernel gets an entry that takes its arguments from a launch. Functions
+with `asm` statements, which TVM wraps around each instruction, learn from where they are called. Lines
+stay where they are, so that whatever is reported has the line of the CUDA source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tvmtile.emulator.cuda.assembly import parse, translated
+from tvmtile.emulator.cuda.signature import KernelSignature
+from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
+
+__all__ = ["PRELUDE", "SOURCE_NAME", "translate"]
+
+SOURCE_NAME = "kernel.cu"
+"""What the compiler calls the CUDA source in its messages."""
+PRELUDE = "emulator/cuda.h"
+"""The header that a source is compiled against."""
+_ASM = frozenset(("asm", "__asm__", "__asm"))
+_LINE = "emulator_line"
+
+
+def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature], arch: int) -> str:
+    """Make the C++ translation unit of a CUDA source: the source, and an entry for each kernel.
+
+    Parameters
+    ----------
+    tokens : sequence of Token
+        The CUDA source.
+    kernels : sequence of KernelSignature
+        Its kernels.
+    arch : int
+        The compute capability that it is for: 90.
+
+    Returns
+    -------
+    str
+        C++, to be compiled with the emulator's headers on the include path.
+
+    Raises
+    ------
+    CudaEmulationError
+        Of kind "unsupported", if it has an instruction that the emulator does not know.
+    """
+    source = _Source(tokens)
+    body = "".join(source.replaced())
+    entries = "\n".join(map(_entry, kernels))
+    tables = "".join(dict.fromkeys(source.definitions))
+    return (
+        f'#include "{PRELUDE}"\n#define EMULATOR_ARCHITECTURE {arch}0\n{tables}'
+        f'#line 1 "{SOURCE_NAME}"\n{body}\n#line 1 "entries"\n{entries}\n'
+    )
+
+
+class _Source:
+    """The tokens of a source, and what takes the place of some."""
+
+    def __init__(self, tokens: Sequence[Token]) -> None:
+        self._tokens = tokens
+        self.definitions: list[str] = []
+        # By the place of the parenthesis that ends its parameters.
+        self._told_lines = dict(self._functions_with_asm())
+
+    def replaced(self) -> Iterator[str]:
+        i = 0
+        end_of_teller = -1
+        while i < len(self._tokens):
+            text = self._tokens[i].text
+            if text in _ASM and self._is_statement(i):
+                text, i = self._instruction(i, _LINE if i < end_of_teller else "__LINE__")
+            elif text == "extern" and self._next(i) == "__shared__":
+                text = ""
+            elif text == "__shared__":
+                text, i = self._shared(i)
+            elif i in self._told_lines:
+                has_parameters, end_of_teller = self._told_lines[i]
+                text = f"{', ' * has_parameters}int {_LINE} = __builtin_LINE())"
+            yield text
+            i += 1
+
+    def _next(self, i: int) -> str:
+        return next((t.text for t in self._tokens[i + 1 :] if t.kind != "space"), "")
+
+    def _is_statement(self, i: int) -> bool:
+        following = (t.text for t in self._tokens[i + 1 :] if t.kind != "space")
+        text = next(following, "")
+        while text in {"volatile", "__volatile__"}:
+            text = next(following, "")
+        return text == "("
+
+    def _instruction(self, start: int, line: str) -> tuple[str, int]:
+        statement, end = parse(self._tokens, start)
+        text, row = translated(statement, line)
+        if row is not None:
+            self.definitions.append(row.definitions())
+        return text + "\n" * text_of(self._tokens[start:end]).count("\n"), end
+
+    def _functions_with_asm(self) -> Iterator[tuple[int, tuple[bool, int]]]:
+        """Functions with `asm` statements but kernels: the place of `)`, and the end of the body."""
+        i = 0
+        begin = 0
+        while i < len(self._tokens):
+            text = self._tokens[i].text
+            if text == ";":
+                begin = i
+            elif text == "{":
+                head = self._tokens[begin:i]
+                end = closing(self._tokens, i)
+                close = next((j for j in range(i - 1, begin, -1) if self._tokens[j].text == ")"), 0)
+                inside = any(t.text in _ASM for t in self._tokens[i:end])
+                is_kernel = any(t.text == "__global__" for t in head)
+                if any(t.text == "extern" for t in head) and not close:
+                    end = i  # extern "C" { ... }
+                elif close and inside and not is_kernel:
+                    before = next(
+                        t.text for t in reversed(self._tokens[:close]) if t.kind != "space"
+                    )
+                    yield close, (before != "(", end)
+                i = begin = end
+            i += 1
+
+    def _shared(self, start: int) -> tuple[str, int]:
+        """The declaration of variables that the threads of a block share."""
+        tokens = self._tokens
+        end = next(j for j in range(start, len(tokens)) if tokens[j].text == ";")
+        code = [t for t in tokens[start + 1 : end] if t.kind != "space"]
+        lines = "\n" * text_of(tokens[start:end]).count("\n")
+        alignment, code = _without_alignment(code)
+        begin = next(i for i, t in enumerate(code) if _ends_type(code, i))
+        declared = text_of_code(code[:begin])
+        variables = []
+        for declarator in split_at_commas(code[begin:]):
+            name, extents = declarator[0].text, text_of(declarator[1:])
+            if extents.replace(" ", "") == "[]":
+                variables.append(f"EMULATOR_DYNAMIC_SHARED({name}, {declared})")
+                continue
+            least = alignment or f"alignof({declared})"
+            variables.append(f"EMULATOR_SHARED({least}, {name}, {extents}, {declared})")
+        return "; ".join(variables) + lines, end - 1
+
+
+def _ends_type(code: Sequence[Token], i: int) -> bool:
+    """Whether the declarator begins at `i`: a name in front of an extent, a comma or the end."""
+    after = code[i + 1].text if i + 1 < len(code) else ";"
+    return code[i].kind == "name" and after in {"[", ",", ";"}
+
+
+def text_of_code(code: Sequence[Token]) -> str:
+    """Tokens without the spaces between them, as text."""
+    return " ".join(token.text for token in code)
+
+
+def _without_alignment(code: list[Token]) -> tuple[str | None, list[Token]]:
+    for i, token in enumerate(code):
+        if token.text in {"alignas", "__align__"}:
+            end = closing(code, i + 1)
+            return text_of(code[i + 2 : end]), [*code[:i], *code[end + 1 :]]
+    return None, code
+
+
+def _entry(kernel: KernelSignature) -> str:
+    arguments = ", ".join(
+        f"({p.type}*)arguments[{i}]" if p.is_pointer else f"*({p.type}*)arguments[{i}]"
+        for i, p in enumerate(kernel.parameters)
+    )
+    return (
+        'extern "C" __attribute__((visibility("default"), no_sanitize("thread", "undefined"))) void '
+        f"emulator_entry_{kernel.name}(void* const* arguments, const emulator::ThreadContext&) "
+        f"{{ {kernel.name}({arguments}); }}"
+    )

@@ -1,0 +1,52 @@
+"""CUDA programs in the emulator, on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.target import Target
+
+from tvmtile._tvm import codegen_build
+from tvmtile.jit.artifact import Artifact
+from tvmtile.jit.launches import Launch
+from tvmtile.jit.metal import EmulatorAdapter
+
+__all__ = ["CudaEmulatorAdapter", "kernel_source"]
+
+
+def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
+    """The CUDA source of a kernel, of its name and its function after TVM's last pass."""
+    return str(codegen_build(ir.IRModule({name: kernel}), target).inspect_source())
+
+
+class CudaEmulatorAdapter(EmulatorAdapter):
+    """Runs a CUDA program on the CPU, with every access to memory checked.
+
+    Attributes
+    ----------
+    seed : int
+        Chooses when copies in the background move what they move.
+    """
+
+    kind = "cuda"
+
+    def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
+        super().__init__(artifact, params)
+        self.seed = 0
+        self._arch = str(artifact.target.attrs["arch"])
+
+    def _launched(self, launch: Launch, arrays: Sequence[Any]) -> Any:
+        from tvmtile.emulator.cuda import compile_cuda
+
+        module = compile_cuda(self.sources[launch.kernel], arch=self._arch)
+        return module.kernel(launch.kernel)(
+            *arrays,
+            *launch.scalars,
+            grid=launch.grid,
+            block=launch.threads,
+            shared_bytes=launch.shared_bytes,
+            seconds=self.seconds,
+            seed=self.seed,
+        )
