@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -67,6 +68,57 @@ def gemm_rows() -> list[dict]:
             }
         )
     return rows
+
+
+def narrow_rows() -> list[dict]:
+    """bfloat16 and int8, by the dot products of the processor where it has some."""
+    rows = []
+    for n in SIZES:
+        a, b = (torch.randn(n, n).bfloat16() for _ in range(2))
+        c, d = torch.empty_like(a), torch.empty_like(a)
+        kernel = tvmtile.compile(gemm(n, n, n, block_K=256, dtype=T.bfloat16))
+        times = measure(partial(kernel, a, b, c), partial(torch.mm, a, b, out=d))
+        check(c.float(), d.float(), 1e-2)
+        rows.append(narrow_row("bfloat16", "torch.mm", n, *times))
+
+        a, b = (torch.randint(-128, 128, (n, n), dtype=torch.int8) for _ in range(2))
+        sums = torch.empty(n, n, dtype=torch.int32)
+        kernel = tvmtile.compile(gemm_of_bytes(n))
+        times = measure(partial(kernel, a, b, sums), partial(torch._int_mm, a, b))
+        check(sums, torch._int_mm(a, b), 1e-9)
+        rows.append(narrow_row("int8", "torch._int_mm", n, *times))
+    return rows
+
+
+def narrow_row(dtype: str, contender: str, n: int, ours: float, theirs: float) -> dict:
+    rate = 2 * n**3 / 1e9
+    return {
+        "case": f"gemm {dtype} {n} x {n} x {n}",
+        "tvmtile": f"{rate / ours:.0f} GOP/s",
+        "torch": f"{rate / theirs:.0f} GOP/s ({contender})",
+        "ratio": theirs / ours,
+        "goal": 1.0,
+    }
+
+
+def gemm_of_bytes(n: int, block: int = 256) -> object:
+    """The example's GEMM, of bytes into int32."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((n, n), T.int8), B: T.Tensor((n, n), T.int8), C: T.Tensor((n, n), T.int32)
+    ):
+        with T.Kernel(T.ceildiv(n, block), T.ceildiv(n, block)) as (bx, by):
+            left, right = (T.alloc_shared((block, block), T.int8) for _ in range(2))
+            sums = T.alloc_fragment((block, block), T.int32)
+            T.clear(sums)
+            for k in T.Pipelined(T.ceildiv(n, block)):
+                T.copy(A[by * block, k * block], left)
+                T.copy(B[k * block, bx * block], right)
+                T.gemm(left, right, sums)
+            T.copy(sums, C[by * block, bx * block])
+
+    return main
 
 
 def row_rows(n: int = 4096) -> list[dict]:
@@ -211,7 +263,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also write PATH.md and PATH.json")
     args = parser.parse_args()
     about = machine()
-    speed = [*gemm_rows(), *row_rows()]
+    speed = [*gemm_rows(), *narrow_rows(), *row_rows()]
     costs = cost_rows()
     about_text = ", ".join(f"{key} {value}" for key, value in about.items())
     text = f"{about_text}\n\n{table(speed)}\n\n{table(costs)}\n"
