@@ -11,8 +11,8 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import SourceLocation
-from tvmtile.ir.calls import takes_address
-from tvmtile.ir.kernels import is_kernel
+from tvmtile.ir.calls import is_if_then_else, takes_address
+from tvmtile.ir.kernels import is_kernel, leaves_loop
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains
@@ -35,8 +35,14 @@ class Access:
         The operator whose operand it is; None for a load or a store.
     indices : tuple of Expr
         Of a single element; empty for a tile and for an address.
+    value : Expr or None
+        What a store stores; None for anything else.
     loops : tuple of For
         The loops around it, outermost first.
+    conditions : tuple of Expr
+        Those of the branches around it, as they have to be.
+    is_certain : bool
+        Loops and conditions alone decide whether it happens.
     location : SourceLocation or None
         The user's line.
     """
@@ -46,7 +52,10 @@ class Access:
     writes: bool
     operator: TileOp | None
     indices: tuple[Any, ...]
+    value: Any
     loops: tuple[tirx.For, ...]
+    conditions: tuple[Any, ...]
+    is_certain: bool
     location: SourceLocation | None
 
 
@@ -66,13 +75,18 @@ class _Accesses:
     def __init__(self) -> None:
         self._found: list[Access] = []
         self._aliases = Aliases()
-        self._loops: list[tirx.For] = []
+        self._loops: tuple[tirx.For, ...] = ()
+        self._conditions: tuple[Any, ...] = ()
+        self._is_certain = True
         self._location: SourceLocation | None = None
 
     def of(self, stmt: tirx.Stmt) -> list[Access]:
         mutated(
             stmt,
             (tirx.For, self._loop),
+            (tirx.While, self._uncertain),
+            (tirx.IfThenElse, self._branch),
+            (tirx.Select, self._select),
             (tirx.DeclBuffer, self._view),
             (tirx.BufferStore, self._store),
             (ir.TensorLoad, self._load),
@@ -81,7 +95,14 @@ class _Accesses:
         return self._found
 
     def _note(
-        self, buffer: ir.Var, *, reads: bool, writes: bool, operator: Any = None, indices: Any = ()
+        self,
+        buffer: ir.Var,
+        *,
+        reads: bool,
+        writes: bool,
+        operator: Any = None,
+        indices: Any = (),
+        value: Any = None,
     ) -> None:
         access = Access(
             self._aliases.root(buffer),
@@ -89,16 +110,45 @@ class _Accesses:
             writes,
             operator,
             tuple(indices),
-            tuple(self._loops),
+            value,
+            self._loops,
+            self._conditions,
+            self._is_certain,
             self._location,
         )
         self._found.append(access)
 
     def _loop(self, loop: tirx.For, mutator: Any) -> Any:
-        self._loops.append(loop)
-        mutator.default_mutate(loop)
-        self._loops.pop()
+        outer, self._loops = self._loops, (*self._loops, loop)
+        if leaves_loop(loop.body):
+            self._uncertain(loop, mutator)
+        else:
+            mutator.default_mutate(loop)
+        self._loops = outer
         return loop
+
+    def _uncertain(self, node: Any, mutator: Any) -> Any:
+        outer, self._is_certain = self._is_certain, False
+        mutator.default_mutate(node)
+        self._is_certain = outer
+        return node
+
+    def _branch(self, branch: tirx.IfThenElse, mutator: Any) -> Any:
+        self._cases(mutator, branch.condition, branch.then_case, branch.else_case)
+        return branch
+
+    def _select(self, node: tirx.Select, mutator: Any) -> Any:
+        self._cases(mutator, node.condition, node.true_value, node.false_value)
+        return node
+
+    def _cases(self, mutator: Any, condition: Any, then: Any, otherwise: Any) -> None:
+        mutator.mutate(condition)
+        outer = self._conditions
+        for case, holds in ((then, condition), (otherwise, tirx.Not(condition))):
+            self._conditions = (*outer, holds)
+            if case is not None:
+                mutator.mutate(case)
+        self._conditions = outer
 
     def _view(self, declaration: tirx.DeclBuffer, mutator: Any) -> Any:
         del mutator
@@ -110,7 +160,7 @@ class _Accesses:
         mutator.mutate(store.value)
         for index in store.indices:
             mutator.mutate(index)
-        self._note(store.buffer, reads=False, writes=True, indices=store.indices)
+        self._note(store.buffer, reads=False, writes=True, indices=store.indices, value=store.value)
         self._location = None
         return store
 
@@ -123,8 +173,13 @@ class _Accesses:
     def _call(self, call: ir.Call, mutator: Any) -> Any:
         op = operator_of(call)
         if op is not None:
+            outer, self._is_certain = self._is_certain, False  # it decides what it reads
             self._operands(op, location_of(call))
             self._expressions_in(op, call, mutator)
+            self._is_certain = outer
+            return call
+        if is_if_then_else(call):
+            self._cases(mutator, *call.args)
             return call
         for argument in call.args:  # what has an address may be written through it
             if is_buffer_var(argument):

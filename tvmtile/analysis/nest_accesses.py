@@ -3,163 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile._tvm import mutated
+from tvmtile.analysis.accesses import Access, accesses_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.errors import SourceLocation
-from tvmtile.ir.calls import is_if_then_else
-from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import substitute
-from tvmtile.ir.spans import location_of
 
-__all__ = ["Elements", "Touch", "elements_of", "sample", "touches_in"]
+__all__ = ["Elements", "elements_in", "elements_of", "sample"]
 
 _MOST = 4096
 """Iterations that are looked at: the first and the last ones along each axis, where there are more."""
 _MOST_INNER = 4
 
 
-@dataclass(frozen=True)
-class Touch:
-    """A load or a store in the body of a nest.
+def elements_in(body: tirx.Stmt, names: dict[ir.Var, Any]) -> list[Access]:
+    """The single elements that the body of a nest touches, in program order.
 
-    Attributes
-    ----------
-    buffer : Var
-        Its buffer.
-    indices : tuple of Expr
-        Names that the kernel binds are replaced by their values.
-    value : Expr or None
-        What is stored; None for a load.
-    loops : tuple of For
-        The serial loops around it inside the nest.
-    conditions : tuple of Expr
-        What holds where an iteration comes to it, as far as that is known.
-    is_certain : bool
-        Nothing else decides whether an iteration comes to it.
-    location : SourceLocation or None
-        The user's line.
+    Names that the kernel binds are replaced by their values.
     """
 
-    buffer: ir.Var
-    indices: tuple[Any, ...]
-    value: Any
-    loops: tuple[tirx.For, ...]
-    conditions: tuple[Any, ...]
-    is_certain: bool
-    location: SourceLocation | None
+    def known(expressions: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(substitute(each, names) for each in expressions)
 
-
-def touches_in(body: tirx.Stmt, names: dict[ir.Var, Any]) -> list[Touch]:
-    """The loads and stores of the body of a nest, in program order, operators' operands apart."""
-    return _Touches(names).of(body)
-
-
-class _Touches:
-    def __init__(self, names: dict[ir.Var, Any]) -> None:
-        self._names = names
-        self._found: list[Touch] = []
-        self._loops: tuple[tirx.For, ...] = ()
-        self._conditions: tuple[Any, ...] = ()
-        self._is_certain = True
-        self._location: SourceLocation | None = None
-
-    def of(self, body: tirx.Stmt) -> list[Touch]:
-        mutated(
-            body,
-            (tirx.For, self._loop),
-            (tirx.While, self._uncertain),
-            (tirx.IfThenElse, self._branch),
-            (tirx.Select, self._select),
-            (ir.Call, self._call),
-            (tirx.BufferStore, self._store),
-            (ir.TensorLoad, self._load),
+    return [
+        replace(
+            each,
+            indices=known(each.indices),
+            value=None if each.value is None else substitute(each.value, names),
+            conditions=known(each.conditions),
         )
-        return self._found
-
-    def _note(self, buffer: ir.Var, indices: Any, value: Any = None) -> None:
-        written = tuple(substitute(index, self._names) for index in indices)
-        self._found.append(
-            Touch(
-                buffer,
-                written,
-                value,
-                self._loops,
-                self._conditions,
-                self._is_certain,
-                self._location,
-            )
-        )
-
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
-        if leaves_loop(loop.body):
-            return self._uncertain(loop, mutator)
-        outer, self._loops = self._loops, (*self._loops, loop)
-        mutator.default_mutate(loop)
-        self._loops = outer
-        return loop
-
-    def _uncertain(self, node: Any, mutator: Any) -> Any:
-        outer, self._is_certain = self._is_certain, False
-        mutator.default_mutate(node)
-        self._is_certain = outer
-        return node
-
-    def _branch(self, branch: tirx.IfThenElse, mutator: Any) -> Any:
-        self._cases(mutator, branch.condition, branch.then_case, branch.else_case)
-        return branch
-
-    def _select(self, node: tirx.Select, mutator: Any) -> Any:
-        self._cases(mutator, node.condition, node.true_value, node.false_value)
-        return node
-
-    def _cases(self, mutator: Any, condition: Any, then: Any, otherwise: Any) -> None:
-        mutator.mutate(condition)
-        known = substitute(condition, self._names)
-        for case, holds in ((then, known), (otherwise, tirx.Not(known))):
-            with self._where(holds):
-                if case is not None:
-                    mutator.mutate(case)
-
-    @contextmanager
-    def _where(self, condition: Any) -> Iterator[None]:
-        outer, self._conditions = self._conditions, (*self._conditions, condition)
-        yield
-        self._conditions = outer
-
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
-        if operator_of(call) is not None:
-            return self._uncertain(call, mutator)
-        if is_if_then_else(call):
-            self._cases(mutator, *call.args)
-            return call
-        return mutator.default_mutate(call)
-
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
-        self._location = location_of(store)
-        mutator.mutate(store.value)
-        for index in store.indices:
-            mutator.mutate(index)
-        self._note(store.buffer, store.indices, substitute(store.value, self._names))
-        self._location = None
-        return store
-
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
-        mutator.default_mutate(load)
-        self._note(load.source, load.indices)
-        return load
-
-
-# Numbers -----------------------------------------------------------------------------------------
+        for each in accesses_of(body)
+        if each.indices
+    ]
 
 
 def sample(loops: list[tirx.For]) -> dict[ir.Var, Any] | None:
@@ -190,11 +71,11 @@ def _ends(extent: int, most: int) -> Any:
 
 @dataclass(frozen=True)
 class Elements:
-    """What iterations touch.
+    """What iterations access.
 
     Attributes
     ----------
-    touch : Touch
+    access : Access
         Where.
     iterations : ndarray
         The number of an iteration in the sample.
@@ -206,7 +87,7 @@ class Elements:
         The variables at each.
     """
 
-    touch: Touch
+    access: Access
     iterations: Any
     places: Any
     terms: tuple[Any, ...]
@@ -214,7 +95,7 @@ class Elements:
 
 
 def elements_of(
-    touch: Touch,
+    access: Access,
     iterations: dict[ir.Var, Any],
     fixed: dict[ir.Var, int],
     is_uniform: Callable[[ir.Var], bool],
@@ -223,8 +104,8 @@ def elements_of(
 
     Parameters
     ----------
-    touch : Touch
-        A load or a store.
+    access : Access
+        Of a single element.
     iterations : dict of Var to ndarray
         A sample of the nest.
     fixed : dict of Var to int
@@ -232,31 +113,31 @@ def elements_of(
     is_uniform : callable
         Tells whether another variable has one value for all iterations.
     """
-    points = _with_inner_loops(touch.loops, iterations)
-    if points is None or not touch.is_certain:
+    points = _with_inner_loops(access.loops, iterations)
+    if points is None or not access.is_certain:
         return None
 
     values = {**points, **fixed}
     numbers = next(iter(points.values()))
     try:
         holds = np.ones(len(numbers), dtype=bool)
-        for condition in touch.conditions:
+        for condition in access.conditions:
             found = evaluate(condition, values, is_uniform, 0)
             if found.term is not None:
                 return None
             holds &= np.asarray(found.numbers, dtype=bool)
-        places = [evaluate(index, values, is_uniform, 0) for index in touch.indices]
+        places = [evaluate(index, values, is_uniform, 0) for index in access.indices]
     except NotSeparable:
         return None
     rows = [np.broadcast_to(np.asarray(p.numbers, dtype=np.int64), holds.shape) for p in places]
-    for row, place, extent in zip(rows, places, touch.buffer.ty.shape, strict=True):
+    for row, place, extent in zip(rows, places, access.buffer.ty.shape, strict=True):
         if place.term is None:  # what lies outside of a tensor is not touched
             size = constant(extent)
             holds &= (row >= 0) & ((row < size) if size is not None else True)
     if not holds.any():
         return None
     return Elements(
-        touch,
+        access,
         points[_NUMBER][holds],
         np.stack(rows, axis=1)[holds],
         tuple(place.term for place in places),

@@ -503,6 +503,26 @@ def test_atomics_on_a_shared_tile_without_barriers_of_the_user():
     np.testing.assert_array_equal(c, [np.bincount(row, minlength=8) for row in a])
 
 
+def test_what_atomics_add_is_read_before_another_thread_overwrites_it():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "int32"), C: T.Tensor((64,), "int32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            s = T.alloc_shared((64,), "int32")
+            total = T.alloc_shared((64,), "int32")
+            s[tx] = A[tx]
+            total[tx] = 0
+            T.sync_threads()
+            T.atomic_add(total[tx], s[63 - tx])
+            s[tx] = 0
+            T.sync_threads()
+            C[tx] = total[tx]
+
+    a, c = np.arange(64, dtype="int32"), np.zeros(64, "int32")
+    tvmtile.compile(main, target="llvm")(a, c)
+    np.testing.assert_array_equal(c, a[::-1])
+
+
 def test_an_atomic_s_previous_value_is_taken_once_by_each_thread():
     @T.prim_func
     def program(A: T.Tensor((64,), "int32"), n: T.int32, C: T.Tensor((64,), "int32")):

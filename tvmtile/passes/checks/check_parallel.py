@@ -9,10 +9,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped, walk
-from tvmtile.analysis.accesses import values_of_names
+from tvmtile._tvm import walk
+from tvmtile.analysis.accesses import Access, values_of_names
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.nest_accesses import Elements, Touch, elements_of, sample, touches_in
+from tvmtile.analysis.nest_accesses import Elements, elements_in, elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace
@@ -87,7 +87,7 @@ class _Nests(ScopedRewriter):
         values = values_of_names(kernel)
         self._names = {name: value for name, value in values.items() if _is_arithmetic(value)}
         for name, value in list(self._names.items()):
-            self._names[name] = _expanded(value, self._names)
+            self._names[name] = substitute(value, self._names)
         self._aliased |= Aliases(launch.body).aliased
 
     def visit_if(self, branch: tirx.IfThenElse) -> Any:
@@ -104,26 +104,21 @@ class _Nests(ScopedRewriter):
         def is_uniform(var: ir.Var) -> bool:
             return var not in bound and not variance.depends(var)
 
-        touches = touches_in(body, self._names)
-        for buffer in dict.fromkeys(t.buffer for t in touches if t.value is not None):
+        accesses = elements_in(body, self._names)
+        for buffer in dict.fromkeys(a.buffer for a in accesses if a.value is not None):
             if buffer in self._aliased or buffer in _own_or_ordered(body):
                 continue
-            own = [touch for touch in touches if touch.buffer.same_as(buffer)]
+            own = [access for access in accesses if access.buffer.same_as(buffer)]
             if is_private(buffer):
                 if self._threads > 1 and not variance.depends(buffer):
                     _check_private(own)
             elif not _are_apart(own, loops):
-                found = [elements_of(touch, iterations, self._fixed, is_uniform) for touch in own]
+                found = [elements_of(each, iterations, self._fixed, is_uniform) for each in own]
                 _check_elements([e for e in found if e is not None], loops)
 
 
 def _is_arithmetic(value: Any) -> bool:
     return ir.is_prim_expr(value) and "int" in str(value.ty.dtype)
-
-
-def _expanded(value: Any, names: dict[ir.Var, Any]) -> Any:
-    """A value in terms of what is not a name."""
-    return mapped(value, (ir.Var, lambda var: names.get(var, var)))
 
 
 def _leaves(body: tirx.Stmt) -> bool:
@@ -154,9 +149,9 @@ def _own_or_ordered(body: tirx.Stmt) -> set[ir.Var]:
     return found
 
 
-def _are_apart(touches: list[Touch], loops: list[tirx.For]) -> bool:
+def _are_apart(accesses: list[Access], loops: list[tirx.For]) -> bool:
     """Tell whether all indices are the same, and those of different iterations are different."""
-    first, *others = (touch.indices for touch in touches)
+    first, *others = (access.indices for access in accesses)
     if not all(tvm_ffi.structural_equal(list(first), list(other)) for other in others):
         return False
     return all(any(index.same_as(loop.loop_var) for index in first) for loop in loops)
@@ -165,8 +160,8 @@ def _are_apart(touches: list[Touch], loops: list[tirx.For]) -> bool:
 # Rules -------------------------------------------------------------------------------------------
 
 
-def _check_private(touches: list[Touch]) -> None:
-    first = touches[0]
+def _check_private(accesses: list[Access]) -> None:
+    first = accesses[0]
     if first.value is None and first.is_certain and not first.conditions:
         raise DataRace(
             f"an iteration of T.Parallel reads what another one has left in {describe(first.buffer)}, "
@@ -182,12 +177,12 @@ def _is_of_threads(buffer: ir.Var) -> bool:
 
 
 def _check_elements(found: list[Elements], loops: list[tirx.For]) -> None:
-    written = [elements for elements in found if elements.touch.value is not None]
+    written = [elements for elements in found if elements.access.value is not None]
     for writing in written:
         for other in found:
-            if other.touch.value is None:
+            if other.access.value is None:
                 _check_read(other, writing, written, loops)
-            elif not _is_of_threads(writing.touch.buffer):
+            elif not _is_of_threads(writing.access.buffer):
                 _check_written_twice(other, writing, loops)
 
 
@@ -195,14 +190,14 @@ def _check_read(
     read: Elements, writing: Elements, written: list[Elements], loops: list[tirx.For]
 ) -> None:
     readers, writers = _meetings(read, writing)
-    if _is_of_threads(read.touch.buffer):
+    if _is_of_threads(read.access.buffer):
         # A thread adds to an element of a fragment that it holds in one iteration after the other.
         exchanged = ~_written_too(read, written)[readers]
         readers, writers = readers[exchanged], writers[exchanged]
     if len(readers):
         p, q = int(readers[0]), int(writers[0])
         raise _race(
-            read.touch,
+            read.access,
             f"{_iteration(loops, writing, q)} writes {_element(writing, q)}, which "
             f"{_iteration(loops, read, p)} reads",
             "read in a T.Parallel of its own, into a fragment; sum with T.atomic_add, "
@@ -227,7 +222,7 @@ def _check_written_twice(first: Elements, second: Elements, loops: list[tirx.For
     for p, q in zip(*(points[:_MOST_COMPARED] for points in _meetings(first, second)), strict=True):
         if not tvm_ffi.structural_equal(_value_at(first, p), _value_at(second, q)):
             raise _race(
-                first.touch,
+                first.access,
                 f"{_iteration(loops, first, p)} and {_iteration(loops, second, q)} write different "
                 f"values to {_element(first, p)}",
                 "let one iteration write it, under a condition, or use an atomic",
@@ -267,7 +262,7 @@ def _value_at(elements: Elements, point: Any) -> Any:
         var: tirx.const(int(values[point]), str(var.ty.dtype))
         for var, values in elements.values.items()
     }
-    return Analyzer().simplify(substitute(elements.touch.value, numbers))
+    return Analyzer().simplify(substitute(elements.access.value, numbers))
 
 
 # Messages ----------------------------------------------------------------------------------------
@@ -282,12 +277,12 @@ def _iteration(loops: list[tirx.For], elements: Elements, point: Any) -> str:
 def _element(elements: Elements, point: Any) -> str:
     place = zip(elements.places[point], elements.terms, strict=True)
     indices = (str(int(n)) if term is None else f"{term} + {int(n)}" for n, term in place)
-    return f"{elements.touch.buffer.name}[{', '.join(indices)}]"
+    return f"{elements.access.buffer.name}[{', '.join(indices)}]"
 
 
-def _race(touch: Touch, what: str, help: str) -> DataRace:
+def _race(access: Access, what: str, help: str) -> DataRace:
     return DataRace(
-        f"{describe(touch.buffer)}: the iterations of T.Parallel have no order, and {what}",
+        f"{describe(access.buffer)}: the iterations of T.Parallel have no order, and {what}",
         help=help,
-        location=touch.location,
+        location=access.location,
     )

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.ir.operands import buffer_of
-from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_of_block
 
 __all__ = ["Accesses"]
@@ -31,34 +28,16 @@ class Accesses:
 
     def add(self, node: Any) -> Accesses:
         """Take in the accesses of a statement or an expression."""
-        walk(
-            node,
-            (ir.TensorLoad, lambda load: self._note(load.source, "read")),
-            (tirx.BufferStore, lambda store: self._note(store.buffer, "write")),
-            (ir.Call, self._visit_call),
-            order="pre",
-        )
+        for access in accesses_of(node):
+            if not is_of_block(access.buffer):
+                continue
+            uses = self._uses.setdefault(self._variance.root(access.buffer), set())
+            if access.reads:
+                uses.add("read")
+            if access.writes:
+                is_element = access.operator is not None and not access.operator.is_tile
+                uses.add("update" if is_element else "write")
         return self
-
-    def _visit_call(self, call: ir.Call) -> Any:
-        op = operator_of(call)
-        if op is None:
-            return None
-        for operand in op.writes():
-            self._note(buffer_of(operand), "write" if op.is_tile else "update")
-        for operand in op.reads():
-            self._add_operand(operand)
-        return tvm_ffi.WalkResult.SKIP
-
-    def _add_operand(self, operand: Any) -> None:
-        if isinstance(operand, ir.TensorRegion) or is_buffer_var(operand):
-            self._note(buffer_of(operand), "read")
-        else:
-            self.add(operand)
-
-    def _note(self, buffer: ir.Var, use: str) -> None:
-        if is_of_block(buffer):
-            self._uses.setdefault(self._variance.root(buffer), set()).add(use)
 
     def conflicts(self, later: Accesses) -> bool:
         """Tell whether what comes later must wait until all threads have done this."""
