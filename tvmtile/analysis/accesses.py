@@ -34,7 +34,7 @@ class Access:
     operator : TileOp or None
         The operator whose operand it is; None for a load or a store.
     indices : tuple of Expr
-        Of a single element; empty for a tile and for an address.
+        Of a single element, or of one whose address is taken; empty for a tile.
     value : Expr or None
         What a store stores; None for anything else.
     loops : tuple of For
@@ -57,6 +57,11 @@ class Access:
     conditions: tuple[Any, ...]
     is_certain: bool
     location: SourceLocation | None
+
+    @property
+    def is_whole(self) -> bool:
+        """A function gets the buffer, and may do anything to it."""
+        return self.operator is None and not self.indices
 
 
 def kernels_of(func: tirx.PrimFunc) -> Iterator[tirx.For]:
@@ -185,7 +190,8 @@ class _Accesses:
             if is_buffer_var(argument):
                 self._note(argument, reads=True, writes=True)
             elif takes_address(call) and isinstance(argument, ir.TensorLoad):
-                self._note(argument.source, reads=True, writes=True)
+                indices = argument.indices
+                self._note(argument.source, reads=True, writes=True, indices=indices)
         return mutator.default_mutate(call)
 
     def _expressions_in(self, op: TileOp, call: ir.Call, mutator: Any) -> None:

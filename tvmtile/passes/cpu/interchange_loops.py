@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped, walk
+from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import flattened, is_parallel
@@ -88,14 +89,10 @@ def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:
     accesses: dict[ir.Var, list[Any]] = {}
     stored: set[ir.Var] = set()
 
-    def load(node: ir.TensorLoad) -> None:
-        accesses.setdefault(node.source, []).append(node.indices)
-
-    def store(node: tirx.BufferStore) -> None:
-        accesses.setdefault(node.buffer, []).append(node.indices)
-        stored.add(node.buffer)
-
-    walk(loop.body, (ir.TensorLoad, load), (tirx.BufferStore, store))
+    for access in accesses_of(loop.body):
+        accesses.setdefault(access.buffer, []).append(access.indices)
+        if access.value is not None:
+            stored.add(access.buffer)
     inner: list[ir.Var] = []
     walk(loop.body, (tirx.For, lambda inside: inner.append(inside.loop_var)))
     if stored & aliased or not all(_is_owned(accesses[b], loop.loop_var, inner) for b in stored):

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
+from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import constant
@@ -78,21 +79,17 @@ class _Iterations:
             (tirx.AllocBuffer, lambda node: self._own.add(node.buffer)),
             (tirx.For, lambda node: self._inner.add(node.loop_var)),
             (tirx.Bind, self._bind),
-            (tirx.BufferStore, self._store),
-            (ir.TensorLoad, lambda node: self._note(node.source, node.indices)),
             order="pre",
         )
+        for access in accesses_of(loop.body):
+            if access.indices:
+                written = [substitute(index, self._names) for index in access.indices]
+                self._accesses.setdefault(access.buffer, []).append(written)
+            if access.value is not None:
+                self._stored.add(access.buffer)
 
     def _bind(self, bind: tirx.Bind) -> None:
         self._names[bind.var] = substitute(bind.value, self._names)
-
-    def _store(self, store: tirx.BufferStore) -> None:
-        self._stored.add(store.buffer)
-        self._note(store.buffer, store.indices)
-
-    def _note(self, buffer: ir.Var, indices: Any) -> None:
-        written = [substitute(index, self._names) for index in indices]
-        self._accesses.setdefault(buffer, []).append(written)
 
     def are_independent(self) -> bool:
         """Tell whether no iteration touches what another one writes."""

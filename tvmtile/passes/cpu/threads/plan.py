@@ -12,6 +12,8 @@ from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import walk
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.annotations import ARRIVE_COUNT
@@ -26,7 +28,7 @@ from tvmtile.ir.kernels import (
     statements_of,
     with_statements,
 )
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, for_loop, has_effect, substitute
 from tvmtile.ir.scopes import is_of_block, is_private
@@ -453,24 +455,12 @@ def may_change(value: Any) -> bool:
 
 def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
     """The private arrays that a statement stores and does not declare itself."""
-    stored: set[ir.Var] = set()
-    declared: set[ir.Var] = set()
-
-    def note(buffer: ir.Var) -> None:
-        if is_private(buffer):
-            stored.add(variance.root(buffer))
-
-    def note_call(call: ir.Call) -> None:
-        op = operator_of(call)
-        for operand in op.writes() if op is not None else ():
-            note(buffer_of(operand))
-
-    walk(
-        stmt,
-        (tirx.BufferStore, lambda store: note(store.buffer)),
-        (ir.Call, note_call),
-        (tirx.AllocBuffer, lambda node: declared.add(node.buffer)),
-    )
+    declared = {each.buffer for each in allocations_in(stmt)}
+    stored = {
+        variance.root(access.buffer)
+        for access in accesses_of(stmt)
+        if access.writes and is_private(access.buffer)
+    }
     return stored - declared
 
 
