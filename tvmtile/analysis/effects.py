@@ -12,9 +12,9 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.conflicts.expressions import constant
 from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import contains, reads_no_memory, substitute
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
@@ -50,7 +50,7 @@ class Loop:
     @property
     def trips(self) -> int | None:
         """How often its body is run, where that is known."""
-        return None if self.extent is None else constant(self.extent)
+        return None if self.extent is None else literal(self.extent)
 
     @property
     def step(self) -> Any:

@@ -22,6 +22,7 @@ __all__ = [
     "dtype_of",
     "extents_of",
     "is_whole",
+    "literal",
     "match_extents",
     "offset_in_memory",
     "region",
@@ -99,14 +100,16 @@ def as_region(operand: Any, extents: Sequence[Any] | None = None) -> ir.TensorRe
     return region(buffer_of(operand), origin_of(operand), own)
 
 
+def literal(value: Any) -> int | None:
+    """The value of an integer as it stands, None for anything else; `constant` simplifies first."""
+    return int(value.value) if isinstance(value, tirx.IntImm) else None
+
+
 def constant(value: Any) -> int | None:
     """The value of a constant extent or index, None for anything else."""
-    if isinstance(value, int):
-        return value
-    if isinstance(value, tirx.IntImm):
-        return int(value.value)
-    simplified = _OF_THREAD.analyzer.simplify(value)
-    return int(simplified.value) if isinstance(simplified, tirx.IntImm) else None
+    if isinstance(value, int | tirx.IntImm):
+        return int(value)
+    return literal(_OF_THREAD.analyzer.simplify(value))
 
 
 def offset_in_memory(buffer: ir.Var, indices: Sequence[Any]) -> Any:

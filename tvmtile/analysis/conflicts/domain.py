@@ -12,10 +12,11 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped, walk
-from tvmtile.analysis.conflicts.expressions import constant, period
+from tvmtile.analysis.conflicts.expressions import period
 from tvmtile.analysis.conflicts.orders import SIMDGROUP, Meeting
 from tvmtile.analysis.uses import Use
 from tvmtile.ir.kernels import Launch
+from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import substitute, variables_of
 
 __all__ = ["UNBOUNDED", "Domain"]
@@ -142,7 +143,7 @@ class Domain:
 
 def _with_positive_divisor(remainder: tirx.FloorMod) -> Any:
     """TVM makes `-(x % -3)` of `(-x) % 3`, and does not see through it."""
-    divisor = constant(remainder.b)
+    divisor = literal(remainder.b)
     if divisor is None or divisor >= 0:
         return remainder
     return 0 - tirx.floormod(0 - remainder.a, -divisor)

@@ -9,14 +9,10 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mapped, walk
+from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions
 
-__all__ = ["bits", "conjuncts", "constant", "lanes", "period", "repetition", "strides"]
-
-
-def constant(expression: Any) -> int | None:
-    """The value of an expression that is a number."""
-    return int(expression.value) if isinstance(expression, tirx.IntImm) else None
+__all__ = ["bits", "conjuncts", "lanes", "period", "repetition", "strides"]
 
 
 def conjuncts(condition: Any) -> list[Any]:
@@ -36,7 +32,7 @@ def period(expressions: Iterable[Any], var: ir.Var) -> int:
     divisors: list[int] = []
 
     def note(node: Any) -> None:
-        divisor = constant(node.b)
+        divisor = literal(node.b)
         if divisor and mentions(node.a, var):
             divisors.append(divisor)
 
@@ -53,7 +49,7 @@ def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
     divisors: list[int] = []
 
     def without_remainder(node: Any) -> Any:
-        divisor = constant(node.b)
+        divisor = literal(node.b)
         if not divisor or not mentions(node.a, var) or not _is_polynomial(node.a):
             return node
         divisors.append(divisor)

@@ -11,16 +11,12 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
-from tvmtile.analysis.conflicts.expressions import (
-    conjuncts,
-    constant,
-    period,
-    repetition,
-)
+from tvmtile.analysis.conflicts.expressions import conjuncts, period, repetition
 from tvmtile.analysis.conflicts.orders import Order, Side
 from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions, substitute, variables_of
 
 __all__ = ["Case", "Iterations"]
@@ -107,8 +103,8 @@ class Iterations:
     def _any_case(self, loop: Loop) -> Case:
         """The values of a loop's variable in both accesses, as far as its order tells."""
         assert loop.var is not None
-        low, extent = constant(loop.low), constant(loop.extent)
-        if low is not None and extent is not None and constant(loop.step) == 1:
+        low, extent = literal(loop.low), literal(loop.extent)
+        if low is not None and extent is not None and literal(loop.step) == 1:
             iteration = self._symbol(loop, "iteration", low, max(extent, 1))
         else:
             iteration = self._symbol(loop, "iteration", -UNBOUNDED, 2 * UNBOUNDED)
@@ -132,7 +128,7 @@ class Iterations:
     def _each(self, loop: Loop, order: Order) -> list[Case]:
         """A case for each iteration, or pair of them."""
         assert loop.var is not None
-        low, extent, step = map(constant, (loop.low, loop.extent, loop.step))
+        low, extent, step = map(literal, (loop.low, loop.extent, loop.step))
         if low is None or extent is None or step is None or extent > _MAX_CASES:
             return []
         pairs = _pairs(order, extent)
@@ -145,7 +141,7 @@ class Iterations:
 
     def _remainders(self, loop: Loop, order: Order) -> list[Case]:
         """The cases by the remainders of the two iterations' numbers."""
-        if constant(loop.step) != 1:
+        if literal(loop.step) != 1:
             return []
         number = math.lcm(*(period(access.indices or (), loop.var) for access in self._accesses))
         if number == 1 or number * number > _MAX_CASES:
@@ -171,7 +167,7 @@ class Iterations:
         has_order = self._has_order(loop)
         if has_order and side == 1 and _side(order) == Side.LATER and order is not None:
             return low + loop.step * order.distance
-        if has_order and side == 0 and order == Order.LAST and constant(loop.step) == 1:
+        if has_order and side == 0 and order == Order.LAST and literal(loop.step) == 1:
             return low + (extent - 1)
         most = self._domain.upper_bound(extent)
         role = ("earlier", "later")[side]
@@ -189,8 +185,8 @@ class Iterations:
         the conditions, those on the variable alone are decided here, and those that nobody knows do not
         count.
         """
-        low, step = constant(loop.low), constant(loop.step)
-        if loop.var is None or low is None or step is None or constant(loop.extent) is None:
+        low, step = literal(loop.low), literal(loop.step)
+        if loop.var is None or low is None or step is None or literal(loop.extent) is None:
             return numbers
         relevant = list(access.indices or ())
         relevant += [bound for other in access.loops for bound in (other.low, other.extent)]

@@ -9,6 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
+from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import for_loop, mentions, substitute
@@ -72,7 +73,7 @@ def _move_of(body: tirx.Stmt) -> _Move | None:
     if isinstance(value, ir.Call):
         if not is_if_then_else(value) or not _is_zero(value.args[2]):
             return None
-        conditions, value = tuple(_parts(value.args[0])), value.args[1]
+        conditions, value = tuple(conjuncts(value.args[0])), value.args[1]
     if not isinstance(value, ir.TensorLoad) or value.source.ty.storage_scope != "global":
         return None
     if value.source.ty.dtype != body.buffer.ty.dtype or not 0 < bytes_of(body.buffer) <= LARGEST:
@@ -82,12 +83,6 @@ def _move_of(body: tirx.Stmt) -> _Move | None:
 
 def _is_zero(value: Any) -> bool:
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
-
-
-def _parts(condition: Any) -> list[Any]:
-    if isinstance(condition, tirx.And):
-        return [*_parts(condition.a), *_parts(condition.b)]
-    return [condition]
 
 
 def _in_pieces(
