@@ -9,6 +9,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var, walk
+from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import buffer_of, constant
@@ -50,14 +51,9 @@ class SharedTiles:
     @classmethod
     def of(cls, kernel: tirx.For, target: Target | None = None) -> SharedTiles:
         """Those of a kernel, which is a tile program, for a target."""
-        tiles = cls(target=target)
-        walk(
-            kernel,
-            (tirx.AllocBuffer, tiles._allocate),
-            (tirx.DeclBuffer, tiles._view),
-            (ir.Call, tiles._call),
-            order="pre",
-        )
+        shared = [each.buffer for each in allocations_in(kernel) if is_shared(each.buffer)]
+        tiles = cls(shared, viewed=set(Aliases(kernel).aliased), target=target)
+        walk(kernel, (ir.Call, tiles._call), order="pre")
         return tiles
 
     @property
@@ -65,13 +61,6 @@ class SharedTiles:
         """Those of at least two axes and constant extents that may lie in any way."""
         taken = self.viewed | self.by_hand.keys()
         return [tile for tile in self.all if tile not in taken and _has_whole_rows(tile)]
-
-    def _allocate(self, node: tirx.AllocBuffer) -> None:
-        if is_shared(node.buffer):
-            self.all.append(node.buffer)
-
-    def _view(self, node: tirx.DeclBuffer) -> None:
-        walk(node.data, (ir.Var, self.viewed.add))
 
     def _call(self, node: ir.Call) -> None:
         op = operator_of(node)
