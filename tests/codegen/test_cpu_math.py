@@ -57,3 +57,23 @@ def test_a_function_rounded_to_an_integer(dtype, kind):
     tvmtile.compile(main)(a, b, c)
     assert torch.equal(b, a.exp().to(b.dtype))
     assert torch.equal(c, a.to(b.dtype))
+
+
+@pytest.mark.parametrize("kind", ["Parallel", "serial"])
+def test_tanh_is_right_for_arguments_of_any_size(kind):
+    @T.prim_func
+    def main(A: T.Tensor((4096,), "float32"), B: T.Tensor((4096,), "float32")):
+        with T.Kernel(1) as _:
+            for i in getattr(T, kind)(4096):
+                B[i] = T.tanh(A[i])
+
+    special = torch.tensor(
+        [0.0, -0.0, 0.625, -0.625, 60.0, -1e30, torch.inf, -torch.inf, 1e-42, torch.nan]
+    )
+    sizes = torch.logspace(-38, 2, 2043)
+    a = torch.cat([special, sizes, -sizes])
+    result = tvmtile.compile(main, out_idx=1)(a)
+    torch.testing.assert_close(
+        result.double(), a.double().tanh(), rtol=3e-7, atol=0, equal_nan=True
+    )
+    assert torch.signbit(result[1])

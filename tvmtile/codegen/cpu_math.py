@@ -16,6 +16,13 @@ a rounding.
   subnormal results are right and overflow gives inf.
 
 The error is below 1 ulp, over all float32 values; 0, inf, -inf and NaN are exact.
+
+TVM computes `tanh` as a quotient of differences of exponentials, in which nothing is left of a small
+argument, and writes the argument five times. Here it is, for z = |x|,
+
+    tanh(x) = x (1 + x^2 Q(x^2))  where z < 5/8,  else  1 - 2 / (exp(2 z) + 1)  with the sign of x.
+
+The coefficients of Q are fitted likewise: the relative error is 8.6e-9 before roundings.
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ from typing import Any
 
 from tvm import tirx
 
-__all__ = ["exp2_float32", "exp_float32"]
+__all__ = ["exp2_float32", "exp_float32", "tanh_float32"]
 
 _P = (
     0.4999999403953552,
@@ -34,6 +41,14 @@ _P = (
     0.00836874544620514,
     0.0013814539415761828,
 )
+_Q = (
+    -0.3333328068256378,
+    0.13331441581249237,
+    -0.05373971536755562,
+    0.02063908614218235,
+    -0.005704986397176981,
+)
+_SMALL = 0.625
 _LN2 = 0.6931471805599453
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723212e-6
@@ -79,15 +94,40 @@ def exp2_float32(x: Any) -> Any:
     return _power(x, 1.0, remainder, (-151.0, 129.0))
 
 
+def tanh_float32(x: Any) -> Any:
+    """The hyperbolic tangent of a float32 expression.
+
+    Parameters
+    ----------
+    x : Expr
+        A float32 scalar.
+    """
+    argument, square, large = (tirx.Var(name, "float32") for name in ("a", "s", "l"))
+    magnitude = tirx.abs(argument)
+    small = argument * (_f(1.0) + square * _polynomial(_Q, square))
+    signed = tirx.Select(argument < _f(0.0), _f(0.0) - large, large)
+    body = tirx.Select(magnitude < _f(_SMALL), small, signed)
+    body = tirx.Let(square, argument * argument, body)
+    power = exp_float32(magnitude * _f(2.0))
+    body = tirx.Let(large, _f(1.0) - _f(2.0) / (power + _f(1.0)), body)
+    return tirx.Let(argument, x, body)
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
+    """The value of a polynomial, its constant first."""
+    value = _f(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * x + _f(coefficient)
+    return value
+
+
 def _power(
     x: Any, scale: float, remainder: Callable[[Any, Any], Any], limits: tuple[float, float]
 ) -> Any:
     """`2^n * exp(remainder(x, n))` with `n = round(x * scale)`."""
     limited, shifted, n, r = (tirx.Var(name, "float32") for name in ("x", "t", "n", "r"))
     exponent, half = tirx.Var("i", "int32"), tirx.Var("h", "int32")
-    polynomial = _f(_P[-1])
-    for coefficient in reversed(_P[:-1]):
-        polynomial = polynomial * r + _f(coefficient)
+    polynomial = _polynomial(_P, r)
     body = (polynomial * (r * r) + r) + _f(1.0)
     body = (body * _power_of_two(half)) * _power_of_two(exponent - half)
     body = tirx.Let(half, exponent >> _i(1), body)

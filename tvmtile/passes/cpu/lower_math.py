@@ -8,14 +8,14 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
-from tvmtile.codegen.cpu_math import exp2_float32, exp_float32
+from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
 from tvmtile.codegen.float_functions import NAMES
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["LowerMathOnCpu"]
 
-_FLOAT32 = {"tirx.exp": exp_float32, "tirx.exp2": exp2_float32}
+_FLOAT32 = {"tirx.exp": exp_float32, "tirx.exp2": exp2_float32, "tirx.tanh": tanh_float32}
 _NARROW = ("float16", "bfloat16")
 # In the C library, and TVM has no rule for them or none for float16.
 _IN_LIBRARY = {"tirx.fmod": {"float32": "fmodf", "float64": "fmod"}}
@@ -24,7 +24,7 @@ _FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "log1p", "tanh
 
 @prim_func_pass("LowerMathOnCpu")
 def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Write out `exp` and `exp2` of 32-bit and narrower floats (see `tvmtile.codegen.cpu_math`).
+    """Write out `exp`, `exp2` and `tanh` of floats of at most 32 bits (`tvmtile.codegen.cpu_math`).
 
     As calls of the C library they would keep LLVM from vectorising the loop around them. Functions of
     narrower floats are computed in float32 and rounded once; the C library has none of them. `fmod`,
