@@ -19,9 +19,23 @@ _INTERPRETATIONS = {"float8_e4m3fn": "__NV_E4M3", "float8_e5m2": "__NV_E5M2"}
 _DECODE = """\
 #include <cuda_fp8.h>
 __device__ __forceinline__ float {name}(unsigned char code) {{
+#if __CUDA_ARCH__ >= 890
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, {kind})));
+#else
+{by_bits}
+#endif
 }}
 """
+# Before sm_89 CUDA's function has branches for subnormal numbers. A half's exponents hold those of both
+# dtypes: e5m2 is its upper byte, and e4m3 with its exponent one bit lower is 2^-8 of the value.
+_BY_BITS = {
+    "float8_e5m2": "  return __half2float(__ushort_as_half((unsigned short)(code << 8)));",
+    "float8_e4m3fn": """\
+  unsigned int magnitude = code & 0x7fu;
+  unsigned int bits = (magnitude << 7) | ((code & 0x80u) << 8);
+  float value = __half2float(__ushort_as_half((unsigned short)bits)) * 256.0f;
+  return magnitude == 0x7fu ? __uint_as_float(0x7fc00000u) : value;""",
+}
 _ENCODE = """\
 #include <cuda_fp8.h>
 __device__ __forceinline__ unsigned char {name}(float value) {{
@@ -49,7 +63,8 @@ def definition(name: str) -> str | None:
     match = _NAME.fullmatch(name)
     if match is not None and match[2] in _INTERPRETATIONS:
         kind = _INTERPRETATIONS[match[2]]
-        return (_DECODE if match[1] == "decode" else _ENCODE).format(name=name, kind=kind)
+        function = _DECODE if match[1] == "decode" else _ENCODE
+        return function.format(name=name, kind=kind, by_bits=_BY_BITS[match[2]])
     text = metal_floats.definition(name) or rounded_floats.definition(name)
     if text is None:
         return None
