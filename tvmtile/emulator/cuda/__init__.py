@@ -13,5 +13,13 @@ module.kernel("add")(a, b, out, grid=8, block=64)
 """
 
 from tvmtile.emulator.cuda.module import CudaKernel, CudaModule, LaunchStatistics, compile_cuda
+from tvmtile.emulator.cuda.tensor_map import TensorMap, tensor_map
 
-__all__ = ["CudaKernel", "CudaModule", "LaunchStatistics", "compile_cuda"]
+__all__ = [
+    "CudaKernel",
+    "CudaModule",
+    "LaunchStatistics",
+    "TensorMap",
+    "compile_cuda",
+    "tensor_map",
+]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tvmtile.emulator.cuda.signature import KernelSignature, Parameter
+from tvmtile.emulator.cuda.tensor_map import TensorMap
 from tvmtile.emulator.machine.launching import Argument, HostMemory
 from tvmtile.errors import ArgumentError
 
@@ -69,9 +70,16 @@ def bind(signature: KernelSignature, values: Sequence[Any]) -> list[Argument]:
             f"kernel {signature.name!r} takes {len(signature.parameters)} arguments ({names}), "
             f"got {len(values)}"
         )
-    return [
+    bound = [
         Argument(p.name, _memory(signature, p, value), _element_bytes(p), not _writes(p))
         for p, value in zip(signature.parameters, values, strict=True)
+    ]
+    # What tensor maps are of is memory of the launch too.
+    mapped = zip(signature.parameters, values, strict=True)
+    return bound + [
+        Argument(p.name, _array(signature, p, value.array), value.array.itemsize, is_const=False)
+        for p, value in mapped
+        if isinstance(value, TensorMap)
     ]
 
 
@@ -87,6 +95,8 @@ def _element_bytes(parameter: Parameter) -> int:
 def _memory(signature: KernelSignature, parameter: Parameter, value: Any) -> HostMemory:
     if parameter.is_pointer:
         return _array(signature, parameter, value)
+    if isinstance(value, TensorMap):
+        return _by_value(value.encoded)
     if isinstance(value, bytes | bytearray):
         return _by_value(bytes(value))
     dtype = _SCALARS.get(parameter.type)

@@ -8,7 +8,7 @@ into one statement, with registers of their own, is told that the emulator does 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvmtile.emulator.cuda.instructions import Instruction, find
@@ -19,18 +19,29 @@ __all__ = ["Statement", "parse", "translated"]
 
 _TYPES = {"h": "std::uint16_t", "r": "std::uint32_t", "l": "std::uint64_t"}
 _TYPES |= {"f": "float", "d": "double", "n": "int"}
-# `@p` with p set from an operand in front, as TVM's wrappers and everybody's write it.
+# A predicate that is set from an operand, and an instruction that depends on it or takes it.
 _PREDICATED = re.compile(
-    r"\{\s*\.reg\s+\.pred\s+(?P<p>\w+);\s*"
-    r"setp\.ne\.(?:b32|s32|u32)\s+(?P=p),\s*(?P<value>%\d+),\s*0;\s*"
-    r"@(?P=p)\s+(?P<instruction>[^;]+);\s*\}?\s*\}"
+    r"\{ \.reg \.pred (?P<p>\w+); setp\.ne\.(?:b32|s32|u32) (?P=p), (?P<value>%\d+), 0; "
+    r"(?P<guard>@(?P=p) )?(?P<instruction>[^;]+); \}"
 )
 _INSTRUCTION = re.compile(r"(?P<name>[a-z][\w.:]*)\s*(?P<operands>[^;]*)")
-_GROUP = re.compile(r"\{([^}]*)\}|\[([^\]]*)\]|([^,{}\[\]\s]+)")
 # What is no instruction of its own, by its whole text.
 _IDIOMS = {
     "{ .reg .b32 flipped; not.b32 flipped, %1; add.s32 %0, flipped, 1; }": "{0} = 0u - (unsigned){1}",
     "": "(void)0",
+}
+# The loops around a wait that may give up, as TVM and CUTLASS write them.
+_WAIT = re.compile(
+    r"\{ \.reg \.pred (?P<p>\w+); (?P<loop>\w+): "
+    r"mbarrier\.try_wait\.parity(?:\.acquire\.cta)?\.shared(?:::cta)?\.b64 (?P=p), "
+    r"\[(?P<barrier>%\d+)\], (?P<parity>%\d+)(?:, %\w+)?; "
+    r"@(?P=p) bra(?:\.uni)? (?P<done>\w+); bra(?:\.uni)? (?P=loop); "
+    r"(?P=done): \}"
+)
+_SPECIAL = {
+    "%cluster_ctarank": "0u",
+    "%cluster_nctarank": "1u",
+    "%laneid": "::emulator::this_lane()",
 }
 
 
@@ -116,44 +127,72 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
     if statement.text in _IDIOMS:
         expressions = [f"({operand.expression})" for operand in statement.operands]
         return _IDIOMS[statement.text].format(*expressions), None
+    wait = _WAIT.fullmatch(statement.text)
+    if wait is not None:
+        barrier, parity = (_expression(statement, wait[name]) for name in ("barrier", "parity"))
+        return f"::emulator::ptx::mbarrier_wait({line}, {barrier}, {parity})", None
     predicated = _PREDICATED.fullmatch(statement.text)
     body = predicated["instruction"] if predicated else statement.text.rstrip("; ")
+    predicates = {}
+    if predicated:
+        predicates[predicated["p"]] = f"((int)({_expression(statement, predicated['value'])}) != 0)"
     match = _INSTRUCTION.fullmatch(body)
-    groups = _GROUP.findall(match["operands"]) if match else []
+    groups = _groups(match["operands"]) if match else []
     row = find(match["name"], len(groups)) if match else None
     if match is None or row is None:
         raise _unknown(statement)
-    before, arguments, after = _arguments(statement, groups)
+    before, arguments, after = _arguments(statement, groups, predicates, row)
     call = row.call.format(*arguments, line=line)
     text = f"{{ {''.join(before)}{call}; {''.join(after)}}}"
-    if predicated:
-        condition = _expression(statement, predicated["value"])
-        text = f"if ((int)({condition}) != 0) {text}"
+    if predicated and predicated["guard"]:
+        text = f"if {predicates[predicated['p']]} {text}"
     return text, row
 
 
+def _groups(text: str) -> list[str]:
+    """The operands of an instruction; an address with coordinates is both, and `_` is none."""
+    groups: list[str] = []
+    depth, start = 0, 0
+    for i, character in enumerate(f"{text},"):
+        depth += (character in "{[") - (character in "}]")
+        if character == "," and depth == 0:
+            part = text[start:i].strip()
+            start = i + 1
+            if part.startswith("["):
+                groups += _groups(part[1:-1])
+            elif part not in {"", "_"}:
+                groups.append(part)
+    return groups
+
+
 def _arguments(
-    statement: Statement, groups: Sequence[tuple[str, str, str]]
+    statement: Statement, groups: Sequence[str], predicates: Mapping[str, str], row: Instruction
 ) -> tuple[list[str], list[str], list[str]]:
     """What stands before the call, its arguments, and what stands behind it."""
     before: list[str] = []
     arguments: list[str] = []
     after: list[str] = []
-    for number, (array, address, single) in enumerate(groups):
-        if not array:
-            arguments.append(_expression(statement, (address or single).strip()))
+    for number, group in enumerate(groups):
+        if not group.startswith("{"):
+            arguments.append(predicates.get(group) or _expression(statement, group))
             continue
-        members = [_member(statement, part.strip()) for part in array.split(",")]
-        values = ", ".join(f"({m.type})({m.expression})" for m in members)
+        members = [_member(statement, part.strip()) for part in group[1:-1].split(",")]
         name = f"emulator_{number}"
+        arguments.append(name)
+        if row.is_background and number == 0:
+            places = ", ".join(f"&({m.expression})" for m in members)
+            before.append(f"{members[0].type}* const {name}[] = {{{places}}}; ")
+            continue
+        values = ", ".join(f"({m.type})({m.expression})" for m in members)
         initial = "" if members[0].constraint.startswith("=") else f" = {{{values}}}"
         before.append(f"{members[0].type} {name}[{len(members)}]{initial}; ")
-        arguments.append(name)
         after += [f"{m.expression} = {name}[{i}]; " for i, m in enumerate(members) if m.is_written]
     return before, arguments, after
 
 
 def _member(statement: Statement, text: str) -> Operand:
+    if text in _SPECIAL:
+        return Operand("r", _SPECIAL[text])
     if text.startswith("%") and text[1:].isdigit() and int(text[1:]) < len(statement.operands):
         return statement.operands[int(text[1:])]
     raise _unknown(statement)

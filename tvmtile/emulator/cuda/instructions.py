@@ -14,6 +14,7 @@ from functools import cache
 
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES
 from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS, Atom, lane_map, metadata_map
+from tvmtile.instructions.wgmma import Wgmma, sum_map
 
 __all__ = ["ROWS", "Instruction", "find"]
 
@@ -34,6 +35,8 @@ class Instruction:
         The compute capability that has it.
     definitions : callable
         The tables that the call names, in C++.
+    is_background : bool
+        Whether its first operand is written later: the call gets where its registers are.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Instruction:
     operands: int
     since: int = 80
     definitions: Callable[[], str] = str
+    is_background: bool = False
 
 
 def _places(name: str, axes: tuple[Sequence[object], Sequence[object]]) -> str:
@@ -170,7 +174,133 @@ def _barriers() -> list[Instruction]:
     return [*rows, Instruction("bar.warp.sync", "__syncwarp({0}, {line})", 1)]
 
 
-ROWS: tuple[Instruction, ...] = (*_matrices(), *_products(), *_copies(), *_barriers())
+# Asynchronous work of Hopper ------------------------------------------------------------------------
+
+_MBARRIER_SPACES = ("shared", "shared::cta")
+
+
+def _mbarriers() -> list[Instruction]:
+    rows = []
+    for space, order in itertools.product(_MBARRIER_SPACES, ("", ".release.cta")):
+        arrive = f"mbarrier.arrive{order}.{space}.b64"
+        expect = f"mbarrier.arrive.expect_tx{order}.{space}.b64"
+        rows += [
+            _hopper(arrive, "mbarrier_arrive({line}, {0})", 1),
+            _hopper(arrive, "mbarrier_arrive({line}, {0}, {1})", 2),
+            _hopper(expect, "mbarrier_expect_tx({line}, {0}, {1}, true)", 2),
+        ]
+    for space in _MBARRIER_SPACES:
+        relaxed = f"mbarrier.expect_tx.relaxed.cta.{space}.b64"
+        rows += [
+            _hopper(f"mbarrier.init.{space}.b64", "mbarrier_init({line}, {0}, {1})", 2),
+            _hopper(f"mbarrier.inval.{space}.b64", "mbarrier_inval({line}, {0})", 1),
+            _hopper(relaxed, "mbarrier_expect_tx({line}, {0}, {1}, false)", 2),
+        ]
+    # That of initial mbarriers is as good as one of all writes: nothing else comes in front of it.
+    fences = ("proxy.async", "proxy.async.shared::cta", "mbarrier_init.release.cluster")
+    return rows + [_hopper(f"fence.{name}", "fence_proxy_async()", 0) for name in fences]
+
+
+def _bulk_copies() -> list[Instruction]:
+    rows = []
+    coordinates = "(const std::int32_t*){1}"
+    for rank, tile in itertools.product(range(1, 6), ("", ".tile")):
+        head = f"cp.async.bulk.tensor.{rank}d"
+        completes = "mbarrier::complete_tx::bytes"
+        load = "tensor_load({line}, {1}, (const std::int32_t*){2}, {0}, {3})"
+        store = f"tensor_store({{line}}, {{0}}, {coordinates}, {{2}})"
+        rows += [
+            _hopper(f"{head}.{to}.global{tile}.{completes}", load, 4)
+            for to in ("shared::cluster", "shared::cta")
+        ]
+        rows.append(_hopper(f"{head}.global.shared::cta{tile}.bulk_group", store, 3))
+    return [
+        *rows,
+        _hopper("cp.async.bulk.commit_group", "bulk_commit()", 0),
+        _hopper("cp.async.bulk.wait_group", "bulk_wait({line}, {0}, false)", 1),
+        _hopper("cp.async.bulk.wait_group.read", "bulk_wait({line}, {0}, true)", 1),
+    ]
+
+
+# Dtypes of A and B with the bytes of an element, and whether operands may be stored along M and N.
+_WARPGROUP_DTYPES = {
+    ("f16", "f16"): (2, True),
+    ("bf16", "bf16"): (2, True),
+    ("tf32", "tf32"): (4, False),
+    **{(a, b): (1, False) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
+}
+_OPERAND_BYTES = 32
+
+
+def _of_warpgroups() -> list[Instruction]:
+    rows = []
+    for dtypes, (item, transposes) in _WARPGROUP_DTYPES.items():
+        for n in range(8, 257, 8):
+            row = Wgmma(n, _OPERAND_BYTES // item, dtypes)
+            name = f"emulator_wgmma_{n}_{'_'.join(dtypes)}"
+            # d, a, b, predicate, scales, and which operands in shared memory are transposed.
+            for operands in (7, 8) if transposes else (6,):
+                listed = ", ".join(f"{{{i}}}" for i in range(operands))
+                rows.append(
+                    Instruction(
+                        row.instruction,
+                        f"::emulator::ptx::wgmma({{line}}, {name}, {listed})",
+                        operands,
+                        90,
+                        lambda name=name, row=row: _wgmma_definition(name, row),  # type: ignore[misc]
+                        is_background=True,
+                    )
+                )
+    return [
+        *rows,
+        _hopper("wgmma.fence.sync.aligned", "wgmma_fence()", 0),
+        _hopper("wgmma.commit_group.sync.aligned", "wgmma_commit({line})", 0),
+        _hopper("wgmma.wait_group.sync.aligned", "wgmma_wait({line}, {0})", 1),
+        Instruction("setmaxnreg.inc.sync.aligned.u32", "(void)0", 1, 90),
+        Instruction("setmaxnreg.dec.sync.aligned.u32", "(void)0", 1, 90),
+    ]
+
+
+def _wgmma_definition(name: str, row: Wgmma) -> str:
+    places = itertools.chain.from_iterable(sum_map(row))
+    listed = ", ".join(f"{{{i}, {j}}}" for i, j in places)
+    of_a = next(atom for atom in itertools.chain(*ATOMS.values()) if _same_rows(atom, row))
+    types = ", ".join(f"::emulator::Number::{_NUMBERS[t]}" for t in row.dtypes)
+    return (
+        f"{_places(f'{name}_a', of_a.a)}"
+        f"static const ::emulator::Place {name}_sums[] = {{{listed}}};\n"
+        f"static const ::emulator::Wgmma {name} = "
+        f'{{"{row.instruction}", {row.n}, {row.k}, {types}, {name}_a, {name}_sums}};\n'
+    )
+
+
+def _same_rows(atom: Atom, row: Wgmma) -> bool:
+    """Whether a warp's part of A lies in registers as that of `mma.sync`."""
+    return atom.k == row.k and atom.m == 16 and atom.dtypes[0] == row.dtypes[0]
+
+
+def _hopper(name: str, call: str, operands: int) -> Instruction:
+    return Instruction(name, f"::emulator::ptx::{call}", operands, 90)
+
+
+def _conversions() -> list[Instruction]:
+    pack = "{0} = ::emulator::pack<{{type}}>({1}, {2})"
+    return [
+        Instruction(f"cvt.rn.{name}.f32", pack.replace("{{type}}", type_), 3)
+        for name, type_ in (("f16x2", "__half"), ("bf16x2", "__nv_bfloat16"))
+    ] + [Instruction("mov.u32", "{0} = {1}", 2)]
+
+
+ROWS: tuple[Instruction, ...] = (
+    *_matrices(),
+    *_products(),
+    *_copies(),
+    *_barriers(),
+    *_mbarriers(),
+    *_bulk_copies(),
+    *_of_warpgroups(),
+    *_conversions(),
+)
 """All instructions, each with a number of operands once."""
 _BY_NAME = {(row.name, row.operands): row for row in ROWS}
 if len(_BY_NAME) != len(ROWS):

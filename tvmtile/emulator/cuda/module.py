@@ -38,10 +38,12 @@ _WORDS = Vocabulary(
             "put __syncthreads() between the two accesses; what was started in the background is "
             "waited for before that"
         ),
+        abi.Failure.FENCE: "put fence.proxy.async behind the write, and a barrier behind that",
+        abi.Failure.REGISTER: "wait for its group first: wgmma.wait_group",
         abi.Failure.STACK: "keep arrays of that size in shared or global memory",
         abi.Failure.INVALID_LANE: "all lanes that a warp's function names must call it",
     },
-    agents=("cp.async",),
+    agents=("cp.async", "bulk store", "wgmma", "bulk load"),
 )
 
 
@@ -78,6 +80,10 @@ class LaunchStatistics:
         Shuffles, votes and the like.
     async_copies : int
         `cp.async` of single threads.
+    bulk_copies : int
+        Copies of boxes by tensor maps.
+    warpgroup_multiplies : int
+        `wgmma` of warpgroups.
     global_bytes_read, global_bytes_written : int
         Traffic of threads, and of what they start, with global memory; each access of each counts.
     shared_bytes_read, shared_bytes_written : int
@@ -95,6 +101,8 @@ class LaunchStatistics:
     matrix_multiplies: int
     warp_functions: int
     async_copies: int
+    bulk_copies: int
+    warpgroup_multiplies: int
     global_bytes_read: int
     global_bytes_written: int
     shared_bytes_read: int
@@ -211,7 +219,10 @@ class CudaKernel:
 
 
 def _statistics(counted: abi.Statistics) -> LaunchStatistics:
-    barriers, warp_barriers, loads, stores, multiplies, functions, copies, *_ = counted.operations
+    barriers, warp_barriers, loads, stores, multiplies, functions, *copies, _ = counted.operations[
+        :10
+    ]
+    async_copies, bulk_copies, products = copies
     return LaunchStatistics(
         barriers,
         warp_barriers,
@@ -219,7 +230,9 @@ def _statistics(counted: abi.Statistics) -> LaunchStatistics:
         stores,
         multiplies,
         functions,
-        copies,
+        async_copies,
+        bulk_copies,
+        products,
         counted.global_bytes_read,
         counted.global_bytes_written,
         counted.shared_bytes_read,

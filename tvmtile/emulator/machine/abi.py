@@ -40,6 +40,9 @@ class Failure(enum.IntEnum):
     DEADLOCK = 14
     TRAP = 15
     UNSUPPORTED = 16
+    FENCE = 17
+    REGISTER = 18
+    PROTOCOL = 19
 
 
 class Access(enum.IntEnum):

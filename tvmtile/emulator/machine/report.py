@@ -234,6 +234,17 @@ class _Words:
     def unsupported(self) -> str:
         return f"not emulated: {self.operation}, which thread {self.thread} gets to"
 
+    def fence(self) -> str:
+        does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
+        who = self.agent(self.report.other_agent, self.other)
+        return f"fence: {does} {self.element}, which {who} wrote, and no fence is between"
+
+    def register(self) -> str:
+        return f"register: thread {self.thread} touches a register of a product in flight"
+
+    def protocol(self) -> str:
+        return f"protocol: {self.operation}, which thread {self.thread} gets to"
+
     def resources(self) -> str:
         return "the emulator could not get the memory for this launch"
 

@@ -26,24 +26,12 @@ struct Copies {
 };
 
 std::vector<Copies> threads;
-std::uint64_t random_state = 0;
 
-void start_block() {
-  threads.assign(machine->threads(), Copies());
-  random_state = machine->launch().seed * 0x9e3779b97f4a7c15 + 1;
-}
+void start() { threads.assign(machine->threads(), Copies()); }
 
 struct Registered {
-  Registered() { at_block_start = start_block; }
+  Registered() { add_block_start(start); }
 } registered;
-
-// xorshift64
-bool toss() {
-  random_state ^= random_state << 13;
-  random_state ^= random_state >> 7;
-  random_state ^= random_state << 17;
-  return (random_state >> 32 & 1) != 0;
-}
 
 void finish(const Copy& copy) {
   std::memcpy(copy.to, copy.from, copy.from_bytes);
@@ -90,7 +78,7 @@ void cp_async(int line, const char* name, std::uint32_t to, const void* from, un
   machine->access(thread, agent, target_address, bytes, Access::kWrite, 0, line);
   machine->count(kAsyncCopy);
   const Copy copy = {target, from, bytes, from_bytes, machine->clock_of(agent)};
-  if (toss()) return finish(copy);
+  if (random_below(2) == 0) return finish(copy);
   threads[thread.context.index].under_way.push_back(copy);
 }
 

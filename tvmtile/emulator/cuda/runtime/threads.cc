@@ -1,5 +1,6 @@
 // Where a thread is, and the window of shared memory.
 #include <cstddef>
+#include <vector>
 
 #include "emulator/runtime.h"
 #include "machine.h"
@@ -14,6 +15,36 @@ namespace {
 uint3 triple(const unsigned (&values)[3]) { return {values[0], values[1], values[2]}; }
 
 }  // namespace
+
+namespace {
+
+// Made at the first use: constructors of other files add to it.
+std::vector<void (*)()>& starts() {
+  static std::vector<void (*)()> all;
+  return all;
+}
+
+std::uint64_t random_state = 0;
+
+void start_block() {
+  random_state = (machine->launch().seed + 1) * 0x9e3779b97f4a7c15;
+  for (auto* start : starts()) start();
+}
+
+}  // namespace
+
+void add_block_start(void (*start)()) {
+  at_block_start = start_block;
+  starts().push_back(start);
+}
+
+// xorshift64
+std::uint64_t random_below(std::uint64_t bound) {
+  random_state ^= random_state << 13;
+  random_state ^= random_state >> 7;
+  random_state ^= random_state << 17;
+  return (random_state >> 32) % bound;
+}
 
 uint3 thread_position() { return triple(machine->current().context.position); }
 uint3 block_position() { return triple(machine->current().context.block_position); }

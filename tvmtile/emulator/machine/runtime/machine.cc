@@ -19,6 +19,10 @@ namespace emulator {
 
 Machine* machine = nullptr;
 void (*at_block_start)() = nullptr;
+bool (*at_idle)() = nullptr;
+void (*at_block_end)() = nullptr;
+void (*at_private_access)(const Thread&, std::uintptr_t, Access, std::uintptr_t) = nullptr;
+void (*describe_wait)(const Thread&, char*, std::size_t) = nullptr;
 
 namespace {
 
@@ -63,6 +67,8 @@ Machine::Machine(const Launch& launch, Report& report, Statistics& statistics)
   agents_apart_ = static_cast<unsigned>(warps_.size()) * kWarpSize;
   for (Order& order : orders_) order.resize(count, agents_apart_ * (1 + launch.agents));
   named_barriers_.resize(kNamedBarriers);
+  groups_.resize(warps_.size());
+  group_payloads_.resize(warps_.size());
   for (unsigned i = 0; i < warps_.size(); ++i) {
     warps_[i].first = i * kWarpSize;
     unsigned rest = count - warps_[i].first;
@@ -161,6 +167,7 @@ void Machine::prepare_block() {
   block_barrier_ = Barrier();
   block_barrier_.members = static_cast<unsigned>(threads_.size());
   for (Barrier& barrier : named_barriers_) barrier = Barrier();
+  for (Barrier& barrier : groups_) barrier = Barrier();
   finished_ = 0;
   if (at_block_start != nullptr) at_block_start();
   for (Warp& warp : warps_) {
@@ -219,9 +226,8 @@ void Machine::finish(Thread& thread) {
     release_block(block_barrier_.first->site, kMemoryGlobal | kMemoryShared);
   }
   if (finished_ == threads_.size() && never_written_.failure != Failure::kNone) fail();
-  Thread* next = next_ready(thread);
-  if (next != nullptr) go_on(thread, next);
-  if (finished_ != threads_.size()) fail_deadlock();
+  if (finished_ != threads_.size()) go_on(thread, next_ready(thread));
+  if (at_block_end != nullptr) at_block_end();
   switch_fiber(thread.fiber, scheduler_);
   __builtin_unreachable();
 }
@@ -245,7 +251,11 @@ Thread* Machine::next_ready(const Thread& after) {
 }
 
 void Machine::go_on(Thread& from, Thread* to) {
-  if (to == nullptr) fail_deadlock();
+  while (to == nullptr) {
+    if (at_idle == nullptr || !at_idle()) fail_deadlock();
+    to = from.state == Thread::State::kReady ? &from : next_ready(from);
+  }
+  if (to == &from) return;
   current_ = to;
   switch_fiber(from.fiber, to->fiber);
 }
@@ -275,6 +285,9 @@ void Machine::note_arrival(const Thread& thread, Barrier& barrier, unsigned memo
   for (unsigned space = 0; space < kSpaces; ++space) {
     if (memory & 1u << space) orders_[space].arrive(barrier.arrivals[space], thread.context.index);
   }
+  if (memory & kMemoryShared) {
+    orders_[kFenced].arrive(barrier.arrivals[kFenced], thread.context.index);
+  }
 }
 
 void Machine::wait(Thread& thread, Barrier& barrier) {
@@ -284,10 +297,10 @@ void Machine::wait(Thread& thread, Barrier& barrier) {
 }
 
 void Machine::release(Barrier& barrier, unsigned memory) {
-  for (unsigned space = 0; space < kSpaces; ++space) {
-    if (!(memory & 1u << space)) continue;
-    const auto seen = orders_[space].complete(barrier.arrivals[space]);
-    for (const Thread* thread : barrier.waiting) orders_[space].pass(thread->context.index, seen);
+  for (unsigned order = 0; order < kOrders; ++order) {
+    if (!(memory & 1u << (order == kFenced ? 1 : order))) continue;
+    const auto seen = orders_[order].complete(barrier.arrivals[order]);
+    for (const Thread* thread : barrier.waiting) orders_[order].pass(thread->context.index, seen);
   }
   for (Thread* thread : barrier.waiting) thread->state = Thread::State::kReady;
   barrier.waiting.clear();
@@ -319,8 +332,8 @@ void Machine::warp_collective(const Site& site, void* payload, Collective execut
 
 void Machine::order_lanes(unsigned memory) {
   Lanes& lanes = *collective_lanes_;
-  for (unsigned space = 0; space < kSpaces; ++space) {
-    if (!(memory & 1u << space)) continue;
+  for (unsigned space = 0; space < kOrders; ++space) {
+    if (!(memory & 1u << (space == kFenced ? 1 : space))) continue;
     const unsigned first = current_->context.index - current_->context.lane;
     Arrivals arrivals;
     for (std::uint32_t m = lanes.mask; m != 0; m &= m - 1) {
@@ -375,13 +388,65 @@ void Machine::named_barrier(const Site& site, unsigned number, unsigned threads,
   release(barrier, memory);
 }
 
+void Machine::group_collective(const Site& site, void* payload, Collective execute,
+                               unsigned threads) {
+  Thread& thread = *current_;
+  const unsigned first = thread.context.index / threads * threads;
+  if (first + threads > threads_.size()) fail_invalid_lane(site, first + threads);
+  Barrier& barrier = groups_[first / kWarpSize];
+  std::vector<void*>& payloads = group_payloads_[first / kWarpSize];
+  payloads.resize(threads);
+  barrier.members = threads;
+  const bool last = arrive(thread, site, barrier);
+  payloads[thread.context.index - first] = payload;
+  if (!last) return wait(thread, barrier);
+  ++statistics_.operations[site.operation];
+  execute(site, payloads.data(), threads);
+  release(barrier, 0);
+}
+
+void Machine::block(const Site& site) {
+  current_->site = site;
+  current_->state = Thread::State::kWaiting;
+  go_on(*current_, next_ready(*current_));
+}
+
+void Machine::arrive(const Thread& thread, Arrivals (&arrivals)[kOrders]) {
+  for (unsigned order = 0; order < kOrders; ++order) {
+    orders_[order].arrive(arrivals[order], thread.context.index);
+  }
+}
+
+Passage Machine::complete(Arrivals (&arrivals)[kOrders], unsigned agent) {
+  Passage passage;
+  for (unsigned order = 0; order < kOrders; ++order) {
+    orders_[order].bring(arrivals[order], agent);
+    passage.seen[order] = orders_[order].complete(arrivals[order]);
+  }
+  advance(agent);
+  return passage;
+}
+
+void Machine::pass(const Thread& thread, const Passage& passage) {
+  for (unsigned order = 0; order < kOrders; ++order) {
+    if (passage.seen[order]) orders_[order].join(thread.context.index, *passage.seen[order]);
+  }
+}
+
+void Machine::fence(const Thread& thread) {
+  orders_[kFenced].fence(thread.context.index, orders_[static_cast<int>(Space::kShared)]);
+  advance(thread.context.index);
+}
+
 std::uint32_t Machine::advance(unsigned agent) {
-  orders_[1].advance(agent);
+  for (unsigned order = 1; order < kOrders; ++order) orders_[order].advance(agent);
   return orders_[0].advance(agent);
 }
 
-void Machine::learn(const Thread& thread, unsigned agent, std::uint32_t clock) {
-  for (Order& order : orders_) order.learn(thread.context.index, agent, clock);
+void Machine::learn(const Thread& thread, unsigned agent, std::uint32_t clock, unsigned memory) {
+  for (unsigned space = 0; space < kSpaces; ++space) {
+    if (memory & 1u << space) orders_[space].learn(thread.context.index, agent, clock);
+  }
 }
 
 // --- memory
@@ -430,10 +495,14 @@ bool Machine::is_private(const Thread& thread, std::uintptr_t address, std::uint
 }
 
 void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t address,
-                     std::uint64_t size, Access access, std::uintptr_t instruction, int line) {
+                     std::uint64_t size, Access access, std::uintptr_t instruction, int line,
+                     bool needs_fence) {
   agent_ = agent;
   if (!memory_.contains(address)) {
-    if (is_private(thread, address, size)) return;
+    if (is_private(thread, address, size)) {
+      if (at_private_access != nullptr) at_private_access(thread, address, access, instruction);
+      return;
+    }
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
   }
   Region* region = memory_.find(address);
@@ -453,13 +522,14 @@ void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t addres
     }
   }
   if (region->cells != nullptr) {
-    check_races(thread, agent, *region, address - region->data, size, access, instruction, line);
+    check_races(thread, agent, *region, address - region->data, size, access, instruction, line,
+                needs_fence);
   }
 }
 
 void Machine::check_races(const Thread& thread, unsigned agent, const Region& region,
                           std::uint64_t offset, std::uint64_t size, Access access,
-                          std::uintptr_t instruction, int line) {
+                          std::uintptr_t instruction, int line, bool needs_fence) {
   Order& order = order_of(region);
   const bool shared = region.space == Space::kShared;
   const unsigned self = thread.context.index;
@@ -473,6 +543,12 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
     if (!both_atomic && order.concurrent(cell.write, self)) {
       fail_race(thread, region.data + i, size - (i - offset), access, cell.write,
                 cell.write.atomic ? Access::kAtomicWrite : Access::kWrite, instruction, line);
+    }
+    // What threads and their own copies wrote; other work in the background needs no fence.
+    const bool by_thread = order.in_this_block(cell.write) && cell.write.agent < 2 * agents_apart_;
+    if (needs_fence && shared && by_thread && !orders_[kFenced].knows(self, cell.write)) {
+      fail_race(thread, region.data + i, size - (i - offset), access, cell.write, Access::kWrite,
+                instruction, line, Failure::kFence);
     }
     if (is_read(access)) {
       // What an atomic read races with is a plain write, which finds the write part of atomics.
@@ -514,10 +590,16 @@ void Machine::fail_deadlock() {
   Report& report = begin_report(Failure::kDeadlock, thread);
   report.line = thread.site.line;
   copy_text(report.operation, thread.site.name);
+  if (describe_wait != nullptr) {
+    describe_wait(thread, report.operation, sizeof report.operation);
+  }
   if (other != threads_.end()) {
     report.other_thread = static_cast<std::int32_t>(other->context.index);
     report.other_line = other->site.line;
     copy_text(report.other_operation, other->site.name);
+    if (describe_wait != nullptr) {
+      describe_wait(*other, report.other_operation, sizeof report.other_operation);
+    }
   }
   fail();
 }
@@ -596,9 +678,9 @@ void Machine::note_never_written(const Thread& thread, std::uintptr_t address, s
 
 void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint64_t size,
                         Access access, Stamp other, Access other_access,
-                        std::uintptr_t instruction, int line) {
+                        std::uintptr_t instruction, int line, Failure failure) {
   Report& report =
-      begin_access_report(Failure::kRace, thread, address, size, access, instruction, line);
+      begin_access_report(failure, thread, address, size, access, instruction, line);
   report.other_access = other_access;
   report.other_thread = static_cast<std::int32_t>(other.agent % agents_apart_);
   report.other_agent = static_cast<std::int32_t>(other.agent / agents_apart_);

@@ -27,7 +27,12 @@ struct Barrier {
   unsigned arrived = 0;
   const Thread* first = nullptr;  // that arrived; valid while any has
   std::vector<Thread*> waiting;
-  Arrivals arrivals[kSpaces];
+  Arrivals arrivals[kOrders];
+};
+
+// What those who pass a barrier learn, by order.
+struct Passage {
+  std::shared_ptr<const Seen> seen[kOrders];
 };
 
 // Lanes that do something together: those of a mask.
@@ -67,6 +72,22 @@ class Machine {
   void block_barrier(const Site& site, unsigned memory);
   // A barrier that so many threads of the block come to; a thread that does not wait only arrives.
   void named_barrier(const Site& site, unsigned number, unsigned threads, bool wait);
+  // Warps next to each other, so many threads, do something together. The last thread calls `execute`
+  // with every thread's `payload`.
+  void group_collective(const Site& site, void* payload, Collective execute, unsigned threads);
+
+  // --- waiting for what a front end keeps
+
+  // The running thread waits until `unblock`.
+  void block(const Site& site);
+  void unblock(Thread& thread) { thread.state = Thread::State::kReady; }
+  // Threads arrive, and what `agent` does is over, where one learns it by `pass`.
+  void arrive(const Thread& thread, Arrivals (&arrivals)[kOrders]);
+  Passage complete(Arrivals (&arrivals)[kOrders], unsigned agent);
+  void pass(const Thread& thread, const Passage& passage);
+  // What a thread wrote and knows may be read by work in the background.
+  void fence(const Thread& thread);
+
   // What lanes did before they met comes before what they do now. For the collective's last lane.
   void order_lanes(unsigned memory);
   void* shared_variable(const char* name, int line, std::size_t bytes, std::size_t element_bytes,
@@ -75,6 +96,7 @@ class Machine {
   void* last_argument() const { return arguments_.empty() ? nullptr : arguments_.back(); }
   Memory& memory() { return memory_; }
   const Launch& launch() const { return launch_; }
+  const Thread& thread(unsigned index) const { return threads_[index]; }
   std::size_t threads() const { return threads_.size(); }
   void count(Operation operation) { ++statistics_.operations[operation]; }
 
@@ -85,7 +107,7 @@ class Machine {
     this->access(thread, thread.context.index, address, size, access, instruction, line);
   }
   void access(const Thread& thread, unsigned agent, std::uintptr_t address, std::uint64_t size,
-              Access access, std::uintptr_t instruction, int line);
+              Access access, std::uintptr_t instruction, int line, bool needs_fence = false);
   void access(std::uintptr_t address, std::uint64_t size, Access access,
               std::uintptr_t instruction) {
     this->access(*current_, address, size, access, instruction);
@@ -98,7 +120,8 @@ class Machine {
   }
   std::uint32_t clock_of(unsigned agent) const { return orders_[0].stamp(agent, false).clock; }
   std::uint32_t advance(unsigned agent);
-  void learn(const Thread& thread, unsigned agent, std::uint32_t clock);
+  void learn(const Thread& thread, unsigned agent, std::uint32_t clock,
+             unsigned memory = kMemoryGlobal | kMemoryShared);
 
   // Whether an address is behind the end of a thread's stack, or in the module.
   bool is_guard(std::uintptr_t address) const;
@@ -137,7 +160,8 @@ class Machine {
   bool is_private(const Thread& thread, std::uintptr_t address, std::uint64_t size) const;
   std::uintptr_t stack_of(const Thread& thread) const;
   void check_races(const Thread& thread, unsigned agent, const Region& region, std::uint64_t offset,
-                   std::uint64_t size, Access access, std::uintptr_t instruction, int line);
+                   std::uint64_t size, Access access, std::uintptr_t instruction, int line,
+                   bool needs_fence);
   [[noreturn]] void fail_divergence(const Thread& thread, const Site& site, const Thread& other);
   Report& begin_access_report(Failure failure, const Thread& thread, std::uintptr_t address,
                               std::uint64_t size, Access access, std::uintptr_t instruction,
@@ -149,7 +173,8 @@ class Machine {
                                 int line);
   [[noreturn]] void fail_race(const Thread& thread, std::uintptr_t address, std::uint64_t size,
                               Access access, Stamp other, Access other_access,
-                              std::uintptr_t instruction, int line);
+                              std::uintptr_t instruction, int line,
+                              Failure failure = Failure::kRace);
   std::uint64_t block_of(Stamp stamp) const;
 
   const Launch& launch_;
@@ -166,7 +191,9 @@ class Machine {
   unsigned finished_ = 0;
   const Thread* first_finished_ = nullptr;
   std::uint64_t block_ = 0;  // number of the running block, x fastest
-  Order orders_[kSpaces] = {Order(true), Order(false)};
+  Order orders_[kOrders] = {Order(true), Order(false), Order(false, false)};
+  std::vector<Barrier> groups_;  // by the first warp
+  std::vector<std::vector<void*>> group_payloads_;
   unsigned agents_apart_ = 0;
   unsigned agent_ = 0;  // of the access that is checked
   std::vector<std::uint32_t> block_starts_;  // clocks of accesses to global memory
@@ -182,6 +209,14 @@ extern Machine* machine;
 
 // What a front end does before each block; null where it has nothing to do.
 extern void (*at_block_start)();
+// What it does when no thread can go on: whether some can, then. And when all have returned.
+extern bool (*at_idle)();
+extern void (*at_block_end)();
+// An access to a thread's own variables; null where nobody looks.
+extern void (*at_private_access)(const Thread& thread, std::uintptr_t address, Access access,
+                                 std::uintptr_t instruction);
+// What a thread waits for, in words; null where the site says it.
+extern void (*describe_wait)(const Thread& thread, char* text, std::size_t size);
 
 // While it lives, the runtime is not left for a signal. Threads that wait take turns in it.
 struct InRuntime {

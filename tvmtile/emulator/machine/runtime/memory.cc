@@ -57,7 +57,10 @@ Region* Memory::add_shared(const char* name, int line, std::uint64_t bytes,
   region.name = name;
   region.space = Space::kShared;
   region.line = line;
-  region.data = base_ + index * kVariable + kVariable / 2 + (alignment < 16 ? alignment : 0);
+  // One after the other in the lower bits, as where they share a window: they tell where in it a variable is.
+  if (alignment >= 16) used_ = (used_ + alignment - 1) / alignment * alignment;
+  region.data = base_ + index * kVariable + kVariable / 2 + (alignment < 16 ? alignment : used_);
+  if (alignment >= 16) used_ += bytes;
   region.bytes = bytes;
   region.element_bytes = element_bytes;
   region.cells = add_cells(bytes);

@@ -15,6 +15,10 @@ namespace emulator {
 
 enum class Space : int { kGlobal, kShared };
 constexpr unsigned kSpaces = 2;
+// Beside the order of accesses to each space, there is one of what has been written to shared memory and
+// may be read by work in the background.
+constexpr unsigned kOrders = 3;
+constexpr unsigned kFenced = 2;
 
 struct Region {
   const char* name = "";
@@ -75,6 +79,7 @@ class Memory {
   bool commit(std::uintptr_t address, std::uint64_t bytes);
 
   std::uintptr_t base_ = 0;
+  std::uint64_t used_ = 0;
   std::uint64_t span_ = 0;
   std::vector<Region> global_;
   std::vector<Region> shared_;

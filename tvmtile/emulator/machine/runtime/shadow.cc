@@ -25,7 +25,14 @@ void Order::arrive(Arrivals& arrivals, unsigned thread) {
                    [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
   }
   arrivals.joined = known.get();
-  arrivals.seen[thread] = clocks_[thread]++;
+  if (publishes_) arrivals.seen[thread] = clocks_[thread];
+  ++clocks_[thread];
+}
+
+void Order::fence(unsigned thread, const Order& other) {
+  auto known = std::make_shared<Seen>(*other.known_[thread]);
+  (*known)[thread] = clocks_[thread];
+  known_[thread] = std::move(known);
 }
 
 std::shared_ptr<const Seen> Order::complete(Arrivals& arrivals) {

@@ -49,7 +49,9 @@ struct Arrivals {
 class Order {
  public:
   // `shared_by_blocks`: the memory outlives a block, and nothing orders two blocks.
-  explicit Order(bool shared_by_blocks) : shared_by_blocks_(shared_by_blocks) {}
+  // Where a thread does not publish, what it did becomes known by `fence` only.
+  explicit Order(bool shared_by_blocks, bool publishes = true)
+      : shared_by_blocks_(shared_by_blocks), publishes_(publishes) {}
 
   void resize(unsigned threads, unsigned agents);
   void next_block();
@@ -67,6 +69,13 @@ class Order {
   void join(unsigned thread, const Seen& seen);
   // A thread learns that an agent's work is over up to a clock.
   void learn(unsigned thread, unsigned agent, std::uint32_t clock);
+  // An agent's work is over for all who pass where `arrivals` come.
+  void bring(Arrivals& arrivals, unsigned agent) const { arrivals.seen[agent] = clocks_[agent]; }
+  // All that a thread did, and knows by another order, becomes known here.
+  void fence(unsigned thread, const Order& other);
+  bool knows(unsigned thread, Stamp stamp) const {
+    return (*known_[thread])[stamp.agent] >= stamp.clock;
+  }
   // What an agent does from now on is apart from what it did.
   std::uint32_t advance(unsigned agent) { return clocks_[agent]++; }
 
@@ -90,6 +99,7 @@ class Order {
   Stamp unordered(const Readers& readers, unsigned thread) const;
 
   bool shared_by_blocks_;
+  bool publishes_;
   std::uint32_t block_start_ = 1;
   std::vector<std::uint32_t> clocks_;                // by agent
   std::vector<std::shared_ptr<const Seen>> known_;  // by thread

@@ -235,4 +235,20 @@ EMULATOR_TO_INTEGER(double, double, rz, trunc)
 EMULATOR_TO_INTEGER(double, double, rd, floor)
 EMULATOR_TO_INTEGER(double, double, ru, ceil)
 #undef EMULATOR_TO_INTEGER
+
+namespace emulator {
+// Two numbers of 16 bits in a word, the first in the upper half.
+template <typename T>
+std::uint32_t pack(float upper, float lower);
+template <>
+inline std::uint32_t pack<__half>(float upper, float lower) {
+  return std::uint32_t{__half_as_ushort(__float2half_rn(upper))} << 16 |
+         __half_as_ushort(__float2half_rn(lower));
+}
+template <>
+inline std::uint32_t pack<__nv_bfloat16>(float upper, float lower) {
+  return std::uint32_t{__bfloat16_as_ushort(__float2bfloat16_rn(upper))} << 16 |
+         __bfloat16_as_ushort(__float2bfloat16_rn(lower));
+}
+}  // namespace emulator
 #undef EMULATOR_FUNCTION

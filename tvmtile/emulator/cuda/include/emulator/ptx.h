@@ -24,7 +24,44 @@ struct Mma {
   unsigned place_bits;
 };
 
+// Row and column of an element.
+struct Place {
+  std::uint8_t row, column;
+};
+
+// A row of the table of `wgmma`: extents, and row and column of each register of a thread.
+struct Wgmma {
+  const char* name;
+  unsigned n, k;
+  Number a_type, b_type;
+  const std::uint8_t (*a)[2];  // of a warp, by lane and element
+  const Place* sums;           // by thread and register
+};
+
 namespace ptx {
+
+void wgmma(int line, const Wgmma& row, float* const* d, std::uint64_t a, std::uint64_t b, bool adds,
+           int scale_a, int scale_b, int trans_a = 0, int trans_b = 0);
+void wgmma(int line, const Wgmma& row, float* const* d, const std::uint32_t* a,
+           std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b = 0);
+void wgmma_fence();
+void wgmma_commit(int line);
+void wgmma_wait(int line, unsigned groups);
+
+void mbarrier_init(int line, std::uint32_t address, unsigned count);
+void mbarrier_inval(int line, std::uint32_t address);
+void mbarrier_arrive(int line, std::uint32_t address, unsigned count = 1);
+void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives);
+void mbarrier_wait(int line, std::uint32_t address, unsigned parity);
+// What the thread wrote to shared memory may be read in the background.
+void fence_proxy_async();
+
+// Copies of a box by a tensor map: to shared memory, which completes on an mbarrier, and from it, in groups.
+void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+                 std::uint32_t mbarrier);
+void tensor_store(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
+void bulk_commit();
+void bulk_wait(int line, unsigned groups, bool read);
 
 void mma(int line, const Mma& row, void* d, const void* a, const void* b, const void* c,
          std::uint32_t metadata = 0, unsigned selector = 0);

@@ -13,11 +13,20 @@ constexpr Operation kMatrixStore = kFirstCollective + 1;
 constexpr Operation kMatrixMultiply = kFirstCollective + 2;
 constexpr Operation kWarpFunction = kFirstCollective + 3;
 constexpr Operation kAsyncCopy = kFirstCollective + 4;
+constexpr Operation kBulk = kFirstCollective + 5;
+constexpr Operation kWgmmaProduct = kFirstCollective + 6;
+constexpr Operation kGroup = kFirstCollective + 7;
 constexpr unsigned kMemory = kMemoryGlobal | kMemoryShared;
 
 // Kinds of agents that work for a thread.
 constexpr unsigned kCpAsync = 1;
-constexpr unsigned kAgents = 1;
+constexpr unsigned kBulkStore = 2;
+constexpr unsigned kWgmma = 3;
+constexpr unsigned kMbarrier = 4;
+
+// What is done before each block. And chance, as the launch's seed gives it.
+void add_block_start(void (*start)());
+std::uint64_t random_below(std::uint64_t bound);
 
 // Shared memory is a window of addresses of 32 bits.
 std::uint32_t to_shared(const void* address);

@@ -61,6 +61,9 @@ enum class Failure : std::int32_t {
   kDeadlock,
   kTrap,
   kUnsupported,
+  kFence,
+  kRegister,
+  kProtocol,
 };
 
 // An atomic operation that modifies is a read and then a write, both atomic.

@@ -1,0 +1,145 @@
+"""Asynchronous work of Hopper: mbarriers, bulk tensor copies and wgmma, in one product (`hopper.cu`).
+
+It is right at any time that the copies and products may take; without any step of its protocol, or
+with one of its numbers off, the emulator objects.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from tvmtile.emulator.cuda import compile_cuda, tensor_map
+from tvmtile.errors import ArgumentError, CudaEmulationError
+from tvmtile.instructions.wgmma import ROWS, Wgmma, sum_map
+
+TILES, STEPS, TILE = 2, 4, 64
+M, N, K = TILES * TILE, TILE, STEPS * TILE
+PLAIN = {
+    "without": -1,
+    "bytes": 2 * TILE * TILE * 2,
+    "consumers": 4,
+    "flip": 0,
+    "stage_off": 0,
+    "group": 8 * 128 // 16,
+    "mode": 1,
+}
+ALL_THAT_MAY_BE_LEFT_OUT = {
+    0: "fence",  # of the mbarriers, which bulk copies complete on
+    1: "race",  # barrier behind their initialisation
+    2: "protocol",  # wait for an empty stage: more arrive at it than should
+    3: "deadlock",  # expected bytes: nobody arrives
+    4: "race",  # wait for a full stage
+    5: "protocol",  # wgmma.fence
+    6: "race",  # wgmma.commit_group: the wait is for nothing
+    7: "race",  # wgmma.wait_group
+    8: "deadlock",  # arrival at an empty stage
+    9: "race",  # wait until the store has read
+    10: "race",  # barrier behind that
+    11: "fence",  # of what the bulk store reads
+    12: "race",  # barrier behind that
+    13: "race",  # cp.async.bulk.commit_group
+    14: "protocol",  # wait for the last store
+}
+
+
+def wgmma():
+    """The instruction in CUDA C++: 32 sums, two descriptors and a predicate."""
+    sums = ", ".join(f"%{i}" for i in range(32))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(32))
+    return (
+        "__device__ void wgmma(float (&d)[32], unsigned long long a, unsigned long long b,\n"
+        "                      int adds) {\n"
+        '  asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "\n'
+        f'    "{Wgmma(TILE, 16, ("f16", "f16")).instruction} {{{sums}}}, "\n'
+        '    "%32, %33, p, 1, 1, 0, 0; }"\n'
+        f'    : {outputs} : "l"(a), "l"(b), "r"(adds));\n}}'
+    )
+
+
+@cache
+def kernel():
+    source = (Path(__file__).parent / "hopper.cu").read_text(encoding="utf-8")
+    return compile_cuda(source.replace("WGMMA", wgmma(), 1)).kernel("product")
+
+
+def product(*, seed=0, swizzle=3, box=(TILE, TILE), **changed):
+    """What the kernel computes, what it should have, and what it did."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-3, 4, (rows, K), generator=generator).half() for rows in (M, N))
+    c = torch.zeros(M, N).half()
+    maps = [
+        tensor_map(a, (K, M), (2 * K,), box, swizzle),
+        tensor_map(b, (K, N), (2 * K,), (TILE, TILE), swizzle),
+        tensor_map(c, (N, M), (2 * N,), (TILE, TILE)),
+    ]
+    numbers = {**PLAIN, **changed}
+    did = kernel()(*maps, TILES, STEPS, *numbers.values(), grid=1, block=256, seed=seed)
+    return c.double(), a.double() @ b.double().T, did
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_it_is_right_whenever_its_work_is_done(seed):
+    result, expected, did = product(seed=seed)
+    assert torch.equal(result, expected)
+    assert did.warpgroup_multiplies == TILES * STEPS * 4
+    assert did.bulk_copies == TILES * STEPS * 2 + TILES
+
+
+@pytest.mark.parametrize("step", ALL_THAT_MAY_BE_LEFT_OUT)
+def test_without_a_step_the_emulator_objects(step):
+    with pytest.raises(CudaEmulationError) as caught:
+        product(without=step)
+    assert caught.value.kind == ALL_THAT_MAY_BE_LEFT_OUT[step], str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "kinds"),
+    [
+        ({"bytes": PLAIN["bytes"] - TILE * 2}, {"deadlock", "race", "protocol"}),
+        ({"bytes": PLAIN["bytes"] + TILE * 2}, {"deadlock"}),
+        ({"consumers": 3}, {"race", "protocol"}),
+        ({"consumers": 5}, {"deadlock"}),
+        ({"flip": 1}, {"race", "deadlock"}),
+        ({"stage_off": 1}, {"race", "uninitialized"}),
+        ({"box": (TILE, TILE // 2)}, {"deadlock"}),
+    ],
+    ids=str,
+)
+def test_with_a_number_off_the_emulator_objects(changed, kinds):
+    with pytest.raises(CudaEmulationError) as caught:
+        product(**changed)
+    assert caught.value.kind in kinds, str(caught.value)
+
+
+@pytest.mark.parametrize("changed", [{"swizzle": 2, "box": (32, TILE)}, {"mode": 2}, {"group": 32}])
+def test_a_wrong_swizzle_or_offset_gives_wrong_numbers_or_a_report(changed):
+    try:
+        result, expected, _ = product(**changed)
+    except (CudaEmulationError, ArgumentError):
+        return
+    assert not torch.equal(result, expected)
+
+
+def test_a_deadlock_says_who_waits_for_what():
+    with pytest.raises(CudaEmulationError) as caught:
+        product(bytes=PLAIN["bytes"] + 128)
+    assert "(0 of 1 to arrive, 128 bytes)" in str(caught.value)
+    assert "and no thread can go on" in str(caught.value)
+
+
+def test_tensor_maps_refuse_what_the_driver_does():
+    array = torch.zeros(64, 64).half()
+    with pytest.raises(ArgumentError, match="at multiples of 16 bytes"):
+        tensor_map(array, (64, 64), (120,), (64, 64))
+    with pytest.raises(ArgumentError, match="longer than the swizzle"):
+        tensor_map(array, (64, 64), (128,), (64, 64), 2)
+    with pytest.raises(ArgumentError, match="1 to 256"):
+        tensor_map(array, (64, 64), (128,), (64, 257))
+
+
+def test_every_sum_is_in_one_register():
+    for n in range(8, 257, 8):
+        held = sorted(p for places in sum_map(Wgmma(n, 16, ("f16", "f16"))) for p in places)
+        assert held == [(i, j) for i in range(ROWS) for j in range(n)]

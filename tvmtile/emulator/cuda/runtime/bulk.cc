@@ -1,0 +1,340 @@
+// mbarriers, and bulk copies by tensor maps (TMA) that complete on them or in groups.
+//
+// What a copy reads and writes is recorded when it is issued, as work of an agent: of the mbarrier that it
+// completes on, or of the thread's groups of stores. The bytes move when the launch's seed says so: at
+// once, or when no thread can go on. Reads of what threads wrote need a proxy fence.
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "emulator/runtime.h"
+#include "emulator/tensor_map.h"
+#include "machine.h"
+
+namespace emulator {
+namespace {
+
+constexpr unsigned kChunk = 16;  // bytes that stay together under a swizzle
+
+struct Mbarrier {
+  unsigned number = 0;
+  unsigned expected = 0;
+  unsigned pending = 0;
+  std::int64_t bytes = 0;  // to come
+  unsigned phase = 0;
+  Arrivals arrivals[kOrders];
+  Passage passage;  // of the last phase
+  std::vector<Thread*> waiting;
+};
+
+struct Copy {
+  const Thread* thread;
+  std::vector<std::pair<char*, const char*>> chunks;  // to, from; from null: zeros
+  std::vector<unsigned> sizes;
+  std::uint32_t mbarrier;  // 0: a store
+  std::uint64_t bytes;
+  std::uint32_t group;  // clock of the stores' agent
+};
+
+std::map<std::uint32_t, Mbarrier> mbarriers;
+std::vector<Copy> under_way;
+std::vector<std::vector<std::uint32_t>> groups;  // clocks of the committed ones, by thread
+struct Stores {
+  std::uint32_t issued = 0;  // clock of the last one, and until which they are waited for
+  std::uint32_t waited = 0;
+  int line = 0;
+};
+std::vector<Stores> stores;  // by thread
+std::map<const Thread*, std::pair<std::uint32_t, unsigned>> waits;
+
+void start() {
+  mbarriers.clear();
+  under_way.clear();
+  waits.clear();
+  groups.assign(machine->threads(), {});
+  stores.assign(machine->threads(), {});
+}
+
+[[noreturn]] void fail_protocol(int line, const char* text) {
+  Report& report = machine->begin_report(Failure::kProtocol, machine->current());
+  report.line = line;
+  std::strncpy(report.operation, text, sizeof report.operation - 1);
+  machine->fail();
+}
+
+Mbarrier& mbarrier_at(int line, std::uint32_t address, bool in_background = false) {
+  const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
+  const Thread& thread = machine->current();
+  machine->access(thread, thread.context.index, place, 8, Access::kAtomicRead, 0, line,
+                  in_background);
+  const auto found = mbarriers.find(address);
+  if (found == mbarriers.end()) fail_protocol(line, "an mbarrier that is not initialised");
+  return found->second;
+}
+
+unsigned agent_of(const Mbarrier& barrier) {
+  return machine->agent_of(machine->thread(barrier.number), kMbarrier);
+}
+
+void complete_if_done(Mbarrier& barrier) {
+  if (barrier.pending != 0 || barrier.bytes != 0) return;
+  barrier.passage = machine->complete(barrier.arrivals, agent_of(barrier));
+  barrier.pending = barrier.expected;
+  ++barrier.phase;
+  for (Thread* thread : barrier.waiting) machine->unblock(*thread);
+  barrier.waiting.clear();
+}
+
+void arrive(int line, Mbarrier& barrier, unsigned count) {
+  if (count > barrier.pending) fail_protocol(line, "more arrivals at an mbarrier than it expects");
+  machine->arrive(machine->current(), barrier.arrivals);
+  barrier.pending -= count;
+  complete_if_done(barrier);
+}
+
+void finish(const Copy& copy) {
+  for (std::size_t i = 0; i < copy.chunks.size(); ++i) {
+    const auto& [to, from] = copy.chunks[i];
+    if (from == nullptr) {
+      std::memset(to, 0, copy.sizes[i]);
+    } else {
+      std::memcpy(to, from, copy.sizes[i]);
+    }
+  }
+  if (copy.mbarrier == 0) return;
+  Mbarrier& barrier = mbarriers[copy.mbarrier];
+  barrier.bytes -= static_cast<std::int64_t>(copy.bytes);
+  complete_if_done(barrier);
+}
+
+// No thread can go on: a copy under way, any of them, is what they wait for.
+bool idle() {
+  if (under_way.empty()) return false;
+  const std::size_t which = random_below(under_way.size());
+  const Copy copy = under_way[which];
+  under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(which));
+  finish(copy);
+  return true;
+}
+
+// Shared memory that a store reads goes with the block.
+void end() {
+  while (idle()) {
+  }
+  for (const Stores& thread : stores) {
+    if (thread.issued > thread.waited) {
+      fail_protocol(thread.line, "the end of a block that did not wait for a bulk store");
+    }
+  }
+}
+
+void describe(const Thread& thread, char* text, std::size_t size) {
+  const auto found = waits.find(&thread);
+  if (found == waits.end() || std::strcmp(thread.site.name, "mbarrier wait") != 0) return;
+  const auto [address, parity] = found->second;
+  const Mbarrier& barrier = mbarriers[address];
+  std::snprintf(text, size, "mbarrier %u parity %u (%u of %u to arrive, %lld bytes)", barrier.number,
+                parity, barrier.pending, barrier.expected, static_cast<long long>(barrier.bytes));
+}
+
+struct Registered {
+  Registered() {
+    add_block_start(start);
+    at_idle = idle;
+    at_block_end = end;
+    describe_wait = describe;
+  }
+} registered;
+
+// --- boxes
+
+char* in_machine(int line, std::uint64_t host) {
+  const Launch& launch = machine->launch();
+  for (unsigned i = 0; i < launch.buffer_count; ++i) {
+    const auto start = reinterpret_cast<std::uintptr_t>(launch.buffers[i].host);
+    if (host - start >= launch.buffers[i].bytes) continue;
+    return reinterpret_cast<char*>(machine->memory().global()[i].data + (host - start));
+  }
+  fail_protocol(line, "a tensor map of memory that the launch does not have");
+}
+
+const TensorMap& map_of(int line, const void* address) {
+  const auto& map = *static_cast<const TensorMap*>(address);
+  if (map.magic != TensorMap::kMagic) fail_protocol(line, "a tensor map that is not one");
+  return map;
+}
+
+// Calls `move(global address or null, shared address, bytes)` for all pieces of a box.
+template <typename Move>
+std::uint64_t for_box(int line, const TensorMap& map, const std::int32_t* coordinates,
+                      std::uint32_t shared, Move move) {
+  char* const origin = in_machine(line, map.host);
+  std::uint64_t rows = 1;
+  for (unsigned d = 1; d < map.rank; ++d) rows *= map.box[d];
+  const unsigned row_bytes = map.box[0] * map.element_bytes;
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    std::uint64_t rest = row, offset = 0;
+    bool inside = true;
+    for (unsigned d = 1; d < map.rank; ++d) {
+      const std::int64_t at = coordinates[d] + static_cast<std::int64_t>(rest % map.box[d]);
+      rest /= map.box[d];
+      inside = inside && at >= 0 && at < static_cast<std::int64_t>(map.extents[d]);
+      offset += static_cast<std::uint64_t>(at) * map.strides[d];
+    }
+    for (unsigned byte = 0; byte < row_bytes; byte += map.element_bytes) {
+      const std::int64_t at = coordinates[0] + static_cast<std::int64_t>(byte / map.element_bytes);
+      const bool there = inside && at >= 0 && at < static_cast<std::int64_t>(map.extents[0]);
+      // As many elements at once as are alike, within a chunk.
+      unsigned bytes = map.element_bytes;
+      while (byte + bytes < row_bytes && (byte + bytes) % kChunk != 0) {
+        const std::int64_t next = coordinates[0] + static_cast<std::int64_t>((byte + bytes) / map.element_bytes);
+        const bool next_there = inside && next >= 0 && next < static_cast<std::int64_t>(map.extents[0]);
+        if (next_there != there) break;
+        bytes += map.element_bytes;
+      }
+      const auto to = swizzled(shared + static_cast<std::uint32_t>(row * row_bytes) + byte, map.swizzle);
+      move(there ? origin + offset + at * map.element_bytes : nullptr, to, bytes);
+      byte += bytes - map.element_bytes;
+    }
+  }
+  return rows * row_bytes;
+}
+
+void check_place(int line, std::uint32_t shared, const TensorMap& map) {
+  if (shared % 128 != 0) fail_protocol(line, "a bulk tensor copy not at a multiple of 128 bytes");
+  (void)map;
+}
+
+}  // namespace
+
+namespace ptx {
+
+void mbarrier_init(int line, std::uint32_t address, unsigned count) {
+  InRuntime here({kBulk, "mbarrier.init", line});
+  if (address % 8 != 0) fail_protocol(line, "an mbarrier not at a multiple of 8 bytes");
+  const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
+  machine->access(machine->current(), place, 8, Access::kWrite, 0, line);
+  if (mbarriers.count(address) == 0 && mbarriers.size() == machine->threads()) {
+    fail_unsupported(line, "more mbarriers than the block has threads");
+  }
+  const auto number = static_cast<unsigned>(mbarriers.size());
+  Mbarrier& barrier = mbarriers.emplace(address, Mbarrier()).first->second;
+  barrier = Mbarrier();
+  barrier.number = number;
+  barrier.expected = barrier.pending = count;
+}
+
+void mbarrier_inval(int line, std::uint32_t address) {
+  InRuntime here({kBulk, "mbarrier.inval", line});
+  mbarrier_at(line, address).expected = 0;
+}
+
+void mbarrier_arrive(int line, std::uint32_t address, unsigned count) {
+  InRuntime here({kBulk, "mbarrier.arrive", line});
+  arrive(line, mbarrier_at(line, address), count);
+}
+
+void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives) {
+  InRuntime here({kBulk, "mbarrier.expect_tx", line});
+  Mbarrier& barrier = mbarrier_at(line, address);
+  barrier.bytes += bytes;
+  if (arrives) arrive(line, barrier, 1);
+}
+
+void mbarrier_wait(int line, std::uint32_t address, unsigned parity) {
+  const Site site = {kBulk, "mbarrier wait", line};
+  InRuntime here(site);
+  Mbarrier& barrier = mbarrier_at(line, address);
+  Thread& thread = machine->current();
+  while (barrier.phase % 2 == (parity & 1)) {
+    waits[&thread] = {address, parity & 1};
+    barrier.waiting.push_back(&thread);
+    machine->block(site);
+  }
+  machine->pass(thread, barrier.passage);
+}
+
+void fence_proxy_async() { machine->fence(machine->current()); }
+
+void tensor_load(int line, const void* map_address, const std::int32_t* coordinates,
+                 std::uint32_t shared, std::uint32_t mbarrier) {
+  InRuntime here({kBulk, "cp.async.bulk.tensor", line});
+  const TensorMap& map = map_of(line, map_address);
+  Mbarrier& barrier = mbarrier_at(line, mbarrier, true);
+  check_place(line, shared, map);
+  const Thread& thread = machine->current();
+  const unsigned agent = agent_of(barrier);
+  Copy copy = {&thread, {}, {}, mbarrier, 0, 0};
+  copy.bytes = for_box(line, map, coordinates, shared,
+                       [&](const char* from, std::uint32_t to, unsigned bytes) {
+    auto* target = static_cast<char*>(from_shared(to));
+    machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(target), bytes, Access::kWrite, 0,
+                    line, true);
+    if (from != nullptr) {
+      machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(from), bytes, Access::kRead, 0,
+                      line);
+    }
+    copy.chunks.emplace_back(target, from);
+    copy.sizes.push_back(bytes);
+  });
+  machine->count(kBulk);
+  if (random_below(2) == 0) return finish(copy);
+  under_way.push_back(std::move(copy));
+}
+
+void tensor_store(int line, const void* map_address, const std::int32_t* coordinates,
+                  std::uint32_t shared) {
+  InRuntime here({kBulk, "cp.async.bulk.tensor", line});
+  const TensorMap& map = map_of(line, map_address);
+  check_place(line, shared, map);
+  const Thread& thread = machine->current();
+  const unsigned agent = machine->agent_of(thread, kBulkStore);
+  Copy copy = {&thread, {}, {}, 0, 0, machine->clock_of(agent)};
+  stores[thread.context.index].issued = copy.group;
+  stores[thread.context.index].line = line;
+  copy.bytes = for_box(line, map, coordinates, shared,
+                       [&](char* to, std::uint32_t from, unsigned bytes) {
+    const auto* source = static_cast<const char*>(from_shared(from));
+    machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(source), bytes, Access::kRead, 0,
+                    line, true);
+    if (to == nullptr) return;
+    machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(to), bytes, Access::kWrite, 0, line);
+    copy.chunks.emplace_back(to, source);
+    copy.sizes.push_back(bytes);
+  });
+  machine->count(kBulk);
+  if (random_below(2) == 0) return finish(copy);
+  under_way.push_back(std::move(copy));
+}
+
+void bulk_commit() {
+  Thread& thread = machine->current();
+  const std::uint32_t clock = machine->advance(machine->agent_of(thread, kBulkStore));
+  groups[thread.context.index].push_back(clock);
+}
+
+// With `read`, what the copies read may be written again; what they wrote is not there yet.
+void bulk_wait(int line, unsigned left, bool read) {
+  InRuntime here({kBulk, "cp.async.bulk.wait_group", line});
+  Thread& thread = machine->current();
+  const auto& committed = groups[thread.context.index];
+  if (committed.size() <= left) return;
+  const std::uint32_t clock = committed[committed.size() - 1 - left];
+  for (std::size_t i = 0; i < under_way.size();) {
+    const bool is_over = under_way[i].thread == &thread && under_way[i].mbarrier == 0 &&
+                         under_way[i].group <= clock;
+    if (!is_over) {
+      ++i;
+      continue;
+    }
+    finish(under_way[i]);
+    under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  stores[thread.context.index].waited = clock;
+  machine->learn(thread, machine->agent_of(thread, kBulkStore), clock,
+                 read ? kMemoryShared : kMemory);
+}
+
+}  // namespace ptx
+}  // namespace emulator

@@ -1,0 +1,317 @@
+// wgmma: products of matrices in shared memory that a warpgroup starts and waits for by groups.
+//
+// What a product reads is recorded when it is issued, as work of an agent of each warp, which has 16 rows of
+// A and all of B: a warp that has waited knows of its own part only. Its accumulators
+// are poisoned until the wait, so that who reads them gets a NaN, and who writes them is found out. The
+// product itself is done at once or at the wait, as the launch's seed says.
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "emulator/numbers_of.h"
+#include "emulator/runtime.h"
+#include "emulator/tensor_map.h"
+#include "machine.h"
+
+namespace emulator {
+namespace {
+
+constexpr unsigned kThreads = 128;
+constexpr unsigned kWarps = kThreads / kWarpSize;
+constexpr unsigned kRows = 64;
+constexpr std::uint32_t kPoison = 0x7fa5a5a5;
+
+// One thread's part.
+struct Part {
+  const Wgmma* row;
+  float* const* d;
+  const std::uint32_t* a;  // its registers of A; null where A is in shared memory
+  std::uint64_t a_descriptor, b_descriptor;
+  bool adds;
+  int scale_a, scale_b, trans_a, trans_b;
+};
+
+// Accumulators that a product in flight writes: registers of each thread, by the first thread's.
+struct Sums {
+  std::vector<std::vector<float*>> registers;  // by thread
+  std::vector<std::vector<float>> values;
+  unsigned in_flight = 0;
+};
+
+struct Product {
+  const Wgmma* row;
+  Sums* sums;
+  std::vector<std::uint32_t> a_addresses, b_addresses;  // of elements, in shared memory
+  std::vector<double> a_values;                         // where A is in registers
+  bool adds, done;
+  double scale;
+  std::uint32_t group;
+};
+
+struct Warpgroup {
+  std::map<float*, Sums> sums;
+  std::vector<Product> under_way;
+  std::vector<std::uint32_t> groups;
+};
+
+std::vector<Warpgroup> warpgroups;
+std::vector<bool> fenced;  // by thread: registers are ordered before the next product
+std::vector<unsigned> waited;
+
+// A register of a product in flight may not be touched.
+void check_register(const Thread& thread, std::uintptr_t address, Access, std::uintptr_t instruction) {
+  for (auto& [first, sums] : warpgroups[thread.context.index / kThreads].sums) {
+    if (sums.in_flight == 0) continue;
+    for (const float* place : sums.registers[thread.context.index % kThreads]) {
+      if (reinterpret_cast<std::uintptr_t>(place) == address) {
+        machine->fail_at(Failure::kRegister, instruction - 1);
+      }
+    }
+  }
+}
+
+unsigned in_flight = 0;
+
+void note_in_flight(int more) {
+  in_flight += static_cast<unsigned>(more);
+  at_private_access = in_flight == 0 ? nullptr : check_register;
+}
+
+void start() {
+  in_flight = 0;
+  at_private_access = nullptr;
+  warpgroups.assign((machine->threads() + kThreads - 1) / kThreads, {});
+  fenced.assign(machine->threads(), false);
+}
+
+struct Registered {
+  Registered() { add_block_start(start); }
+} registered;
+
+[[noreturn]] void fail_protocol(int line, const char* text) {
+  Report& report = machine->begin_report(Failure::kProtocol, machine->current());
+  report.line = line;
+  std::strncpy(report.operation, text, sizeof report.operation - 1);
+  machine->fail();
+}
+
+Thread& first_thread() {
+  Thread& current = machine->current();
+  return *(&current - current.context.index % kThreads);
+}
+
+// The address in the window that the 18 bits of a descriptor name.
+std::uint32_t address_of(const Site& site, std::uint64_t descriptor) {
+  const auto bits = static_cast<std::uint32_t>((descriptor & 0x3fff) << 4);
+  for (const Region& region : machine->memory().shared()) {
+    const std::uint32_t start = to_shared(reinterpret_cast<void*>(region.data));
+    const std::uint32_t offset = (bits - start) & 0x3ffff;
+    if (offset < region.bytes) return start + offset;
+  }
+  fail_protocol(site.line, "a matrix descriptor of no shared memory");
+}
+
+// Where the elements of an operand lie; outer is M or N.
+std::vector<std::uint32_t> places(const Site& site, std::uint64_t descriptor, unsigned outer,
+                                  unsigned k_extent, unsigned bytes, bool outer_major) {
+  const std::uint32_t start = address_of(site, descriptor);
+  const auto leading = static_cast<std::uint32_t>((descriptor >> 16 & 0x3fff) << 4);
+  const auto stride = static_cast<std::uint32_t>((descriptor >> 32 & 0x3fff) << 4);
+  const auto kind = static_cast<unsigned>(descriptor >> 62);
+  const unsigned mode = kind == 0 ? 0 : 4 - kind;  // 1 is 128 bytes, 3 is 32
+  if ((descriptor >> 49 & 7) != 0) fail_unsupported(site.line, "a descriptor with a base offset");
+  const unsigned width = mode == 0 ? 16 : 16u << mode;  // bytes of a row of an atom
+  std::vector<std::uint32_t> result;
+  for (unsigned i = 0; i < outer; ++i) {
+    for (unsigned k = 0; k < k_extent; ++k) {
+      // The atom is 8 rows of `width` bytes: along K, or along the outer axis.
+      const unsigned along = (outer_major ? i : k) * bytes, across = outer_major ? k : i;
+      std::uint32_t offset = across % 8 * width + along % width;
+      if (mode == 0 || outer_major) {
+        offset += along / width * leading + across / 8 * stride;
+      } else {
+        if (along >= width) fail_protocol(site.line, "a descriptor whose swizzle is narrower than K");
+        offset += across / 8 * stride;
+      }
+      result.push_back(swizzled(start + offset, mode));
+    }
+  }
+  return result;
+}
+
+Thread& first_lane(unsigned warp) { return *(&first_thread() + warp * kWarpSize); }
+
+unsigned agent_of(unsigned warp) { return machine->agent_of(first_lane(warp), kWgmma); }
+
+// A warp reads elements from one of them on.
+void note_reads(const Site& site, unsigned warp, const std::vector<std::uint32_t>& addresses,
+                std::size_t first, std::size_t count, unsigned bytes) {
+  for (std::size_t i = first; i < first + count;) {
+    std::size_t n = 1;
+    while (i + n < first + count && addresses[i + n] == addresses[i] + n * bytes && n * bytes < 16) ++n;
+    machine->access(first_lane(warp), agent_of(warp),
+                    reinterpret_cast<std::uintptr_t>(from_shared(addresses[i])), n * bytes,
+                    Access::kRead, 0, site.line, true);
+    i += n;
+  }
+}
+
+double value_at(std::uint32_t address, Number type) { return number(from_shared(address), type); }
+
+void compute(Product& product) {
+  const Wgmma& row = *product.row;
+  std::vector<double> a = product.a_values, b;
+  for (std::uint32_t address : product.a_addresses) a.push_back(value_at(address, row.a_type));
+  for (std::uint32_t address : product.b_addresses) b.push_back(value_at(address, row.b_type));
+  Sums& sums = *product.sums;
+  const unsigned registers = row.n / 2;
+  for (unsigned thread = 0; thread < kThreads; ++thread) {
+    for (unsigned r = 0; r < registers; ++r) {
+      const auto& place = row.sums[thread * registers + r];
+      const double* left = &a[place.row * row.k];
+      const double* right = &b[place.column * row.k];
+      double total = 0;
+      for (unsigned k = 0; k < row.k; ++k) total += left[k] * right[k];
+      float& sum = sums.values[thread][r];
+      sum = static_cast<float>((product.adds ? double{sum} : 0.0) + product.scale * total);
+    }
+  }
+  product.done = true;
+}
+
+// A of m64: each warp has 16 rows, which its lanes hold as those of mma.sync.
+std::vector<double> a_of(void* const* parts, const Wgmma& row) {
+  std::vector<double> a(kRows * row.k);
+  const unsigned bytes = bytes_of(row.a_type), count = 16 * row.k / kWarpSize;
+  for (unsigned thread = 0; thread < kThreads; ++thread) {
+    auto* from = reinterpret_cast<const char*>(static_cast<Part*>(parts[thread])->a);
+    for (unsigned i = 0; i < count; ++i) {
+      const auto& place = row.a[thread % kWarpSize * count + i];
+      a[(thread / kWarpSize * 16 + place[0]) * row.k + place[1]] = number(from + i * bytes, row.a_type);
+    }
+  }
+  return a;
+}
+
+void issue(const Site& site, void* const* parts, unsigned) {
+  const Part& part = *static_cast<Part*>(parts[0]);
+  const Wgmma& row = *part.row;
+  Thread& leader = first_thread();
+  Warpgroup& group = warpgroups[leader.context.index / kThreads];
+  Product product = {&row, nullptr, {}, {}, {}, part.adds, false,
+                     double(part.scale_a * part.scale_b), machine->clock_of(agent_of(0))};
+  for (unsigned thread = 1; thread < kThreads; ++thread) {
+    const Part& other = *static_cast<Part*>(parts[thread]);
+    if (other.a_descriptor != part.a_descriptor || other.b_descriptor != part.b_descriptor ||
+        other.adds != part.adds) {
+      fail_protocol(site.line, "wgmma whose threads have different descriptors");
+    }
+  }
+  if (part.a != nullptr) {
+    product.a_values = a_of(parts, row);
+  } else {
+    product.a_addresses = places(site, part.a_descriptor, kRows, row.k, bytes_of(row.a_type), part.trans_a);
+  }
+  product.b_addresses = places(site, part.b_descriptor, row.n, row.k, bytes_of(row.b_type), part.trans_b);
+  for (unsigned warp = 0; warp < kWarps; ++warp) {
+    const std::size_t rows = product.a_addresses.size() / kWarps;
+    note_reads(site, warp, product.a_addresses, warp * rows, rows, bytes_of(row.a_type));
+    note_reads(site, warp, product.b_addresses, 0, product.b_addresses.size(), bytes_of(row.b_type));
+  }
+  Sums& sums = group.sums[part.d[0]];
+  if (sums.in_flight++ == 0) {
+    sums.registers.assign(kThreads, {});
+    sums.values.assign(kThreads, {});
+    for (unsigned thread = 0; thread < kThreads; ++thread) {
+      float* const* d = static_cast<Part*>(parts[thread])->d;
+      for (unsigned r = 0; r < row.n / 2; ++r) {
+        sums.registers[thread].push_back(d[r]);
+        sums.values[thread].push_back(*d[r]);
+        std::memcpy(d[r], &kPoison, sizeof kPoison);
+      }
+    }
+  }
+  note_in_flight(1);
+  product.sums = &sums;
+  // In order: what is done at once must not overtake.
+  const bool all_done = group.under_way.empty() || group.under_way.back().done;
+  if (all_done && random_below(2) == 0) compute(product);
+  group.under_way.push_back(std::move(product));
+}
+
+void retire(const Site& site, Product& product) {
+  if (!product.done) compute(product);
+  note_in_flight(-1);
+  Sums& sums = *product.sums;
+  if (--sums.in_flight != 0) return;
+  for (unsigned thread = 0; thread < kThreads; ++thread) {
+    for (std::size_t r = 0; r < sums.registers[thread].size(); ++r) {
+      float* const place = sums.registers[thread][r];
+      if (std::memcmp(place, &kPoison, sizeof kPoison) != 0) {
+        Report& report = machine->begin_report(Failure::kRegister, *(&first_thread() + thread));
+        report.line = site.line;
+        machine->fail();
+      }
+      *place = sums.values[thread][r];
+    }
+  }
+}
+
+void wait(const Site& site, void* const* parts, unsigned) {
+  const unsigned left = *static_cast<unsigned*>(parts[0]);
+  Thread& leader = first_thread();
+  Warpgroup& group = warpgroups[leader.context.index / kThreads];
+  if (group.groups.size() <= left) return;
+  const std::uint32_t clock = group.groups[group.groups.size() - 1 - left];
+  auto product = group.under_way.begin();
+  for (; product != group.under_way.end() && product->group <= clock; ++product) retire(site, *product);
+  group.under_way.erase(group.under_way.begin(), product);
+  for (unsigned i = 0; i < kThreads; ++i) {
+    machine->learn(*(&leader + i), agent_of(i / kWarpSize), clock);
+  }
+}
+
+void commit(const Site&, void* const*, unsigned) {
+  Thread& leader = first_thread();
+  std::uint32_t clock = 0;  // the agents of a warpgroup keep step
+  for (unsigned warp = 0; warp < kWarps; ++warp) clock = machine->advance(agent_of(warp));
+  warpgroups[leader.context.index / kThreads].groups.push_back(clock);
+}
+
+void together(const Site& site, void* payload, Collective execute) {
+  InRuntime here(site);
+  machine->group_collective(site, payload, execute, kThreads);
+}
+
+}  // namespace
+
+namespace ptx {
+
+void wgmma(int line, const Wgmma& row, float* const* d, std::uint64_t a, std::uint64_t b, bool adds,
+           int scale_a, int scale_b, int trans_a, int trans_b) {
+  const Site site = {kWgmmaProduct, row.name, line};
+  if (!fenced[machine->current().context.index]) fail_protocol(line, "wgmma without wgmma.fence");
+  Part part = {&row, d, nullptr, a, b, adds, scale_a, scale_b, trans_a, trans_b};
+  together(site, &part, issue);
+}
+
+void wgmma(int line, const Wgmma& row, float* const* d, const std::uint32_t* a,
+                     std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b) {
+  const Site site = {kWgmmaProduct, row.name, line};
+  if (!fenced[machine->current().context.index]) fail_protocol(line, "wgmma without wgmma.fence");
+  Part part = {&row, d, a, 0, b, adds, scale_a, scale_b, 0, trans_b};
+  together(site, &part, issue);
+}
+
+void wgmma_fence() { fenced[machine->current().context.index] = true; }
+
+void wgmma_commit(int line) { together({kGroup, "wgmma.commit_group", line}, nullptr, commit); }
+
+void wgmma_wait(int line, unsigned left) {
+  together({kGroup, "wgmma.wait_group", line}, &left, wait);
+  fenced[machine->current().context.index] = false;
+}
+
+}  // namespace ptx
+}  // namespace emulator
