@@ -32,7 +32,7 @@ SM_80 = {"target": {"kind": "cuda", "arch": "sm_80"}}
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     """A cache of the test's own, and a process that has compiled nothing."""
-    monkeypatch.delenv("TVMTILE_DISABLE_CACHE", raising=False)
+    monkeypatch.setattr(artifacts, "current_store", current_store)
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path / "cache"))
     forget()
     return tmp_path / "cache"
@@ -150,6 +150,12 @@ def test_a_program_for_a_gpu_that_is_not_here(builds):
     assert second.cubin == first.cubin
     assert second.resources() == first.resources()
     assert len(second.module.imports) == 1  # whole, to be exported
+
+
+def test_machine_code_of_a_program_is_kept():
+    cubin = tvmtile.compile(matmul(dtype="float16"), **SM_80).cubin
+    (entry,) = entries("cubins")
+    assert (entry / "cubin").read_bytes() == cubin
 
 
 def test_machine_code_of_a_source_is_kept(monkeypatch):

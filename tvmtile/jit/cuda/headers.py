@@ -93,6 +93,9 @@ def headers_in_memory(source: str) -> dict[str, str]:
     return _LIGHT if included <= _LIGHT.keys() else {}
 
 
+_FOR_OTHER_COMPILERS = ("cstdint", "type_traits", "cuda.h")
+"""What TVM's text includes where it is not NVRTC that reads it."""
+
 _INCLUDED = re.compile(r"^\s*#\s*include\b[ \t]*(.*)$", re.MULTILINE)
 
 
@@ -111,7 +114,10 @@ def _is_of_cuda(name: str) -> bool:
     name = name.partition("//")[0].strip()
     if not (name.startswith("<") and name.endswith(">")):
         return False
-    return name[1:-1] in _LIGHT or any((d / name[1:-1]).is_file() for d in include_directories())
+    header = name[1:-1]
+    if header in _LIGHT or header in _FOR_OTHER_COMPILERS:
+        return True
+    return any((directory / header).is_file() for directory in include_directories())
 
 
 @lru_cache(maxsize=1)

@@ -149,6 +149,7 @@ def _options(arch: str) -> list[str]:
         "--prec-div=false",
         "--prec-sqrt=false",
         "--disable-warnings",
+        "--no-cache",  # what it takes from a cache of its own has no log
         *(f"-I{directory}" for directory in include_directories()),
         # The headers of narrow floats use these without including what defines them.
         *(f"-D__NV_SILENCE_{part}DEPRECATION_{end}=" for part in ("", "HOST_") for end in _ENDS),
