@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from tvmtile.tileop.registry import Decline, lowering
 @pytest.fixture(autouse=True)
 def _own_table(monkeypatch):
     """A copy of the table of lowerings, for tests to plant theirs in."""
+    registry._import_lowerings()
     table = {key: list(candidates) for key, candidates in registry._LOWERINGS.items()}
     monkeypatch.setattr(registry, "_LOWERINGS", table)
 
@@ -116,3 +119,35 @@ def test_one_that_fails_is_a_defect_with_the_kernels_line(product):
     )
     assert re.fullmatch(pattern, caught.value.message)
     assert caught.value.location.text == "T.gemm(A, B, C, clear_accum=True)  # multiplied here"
+
+
+def test_lowerings_are_imported_where_a_program_is_lowered(tmp_path):
+    script = """
+import sys
+import tvmtile
+import tvmtile.language as T
+
+@T.prim_func
+def main(A: T.Tensor((32, 32), "float32")):
+    with T.Kernel(1, threads=32):
+        a = T.alloc_fragment((32, 32), "float32")
+        T.copy(A, a)
+        T.gemm(a, a, a)
+
+assert "tvmtile.tileop.gemm.cpu" not in sys.modules
+
+from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.registry import Decline, lowering, registered_lowerings
+
+@lowering(Gemm, target="llvm", variant="mine", priority=1000)
+def mine(op, context):
+    raise Decline("not today")
+
+assert "tvmtile.tileop.gemm.cpu" in sys.modules
+names = [l.variant for l in registered_lowerings() if l.operator == "gemm" and l.target_kind == "llvm"]
+assert names[0] == "mine" and len(names) > 1, names
+"""
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

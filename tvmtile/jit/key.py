@@ -27,7 +27,7 @@ from tvmtile.cache import digest
 from tvmtile.ir.operators import all_operators
 from tvmtile.jit.ir_data import Node, to_data
 from tvmtile.jit.toolchain import cuda_compiler, toolchain
-from tvmtile.tileop.registry import all_lowerings
+from tvmtile.tileop.registry import registered_lowerings
 
 __all__ = ["Key", "key_of"]
 
@@ -146,7 +146,7 @@ def _refuse_unknown_code(nodes: list[Node]) -> None:
 
 def _implementations() -> Iterator[Any]:
     yield from all_operators().values()
-    for lowering in all_lowerings():
+    for lowering in registered_lowerings():
         yield lowering.function
 
 

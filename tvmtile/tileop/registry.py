@@ -6,9 +6,11 @@ returns a statement, and the most specific one that fits is used.
 
 from __future__ import annotations
 
+import importlib
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tvm import ir, tirx
@@ -23,11 +25,11 @@ __all__ = [
     "Decline",
     "Lowering",
     "LoweringContext",
-    "all_lowerings",
     "demanded_layouts",
     "direct_operands",
     "lower",
     "lowering",
+    "registered_lowerings",
 ]
 
 _LOWERINGS: dict[tuple[str, str], list[Lowering]] = {}
@@ -140,6 +142,8 @@ def lowering(
     kinds = (target,) if isinstance(target, str) else target
 
     def register(function: Callable[[Any, LoweringContext], tirx.Stmt]) -> Any:
+        if not function.__module__.startswith("tvmtile."):
+            _import_lowerings()  # so that those of users come after tvmtile's
         for kind in kinds:
             add(Lowering(operator.name, kind, variant, priority, function, layouts, direct))
         return function
@@ -169,7 +173,7 @@ def lower(op: TileOp, context: LoweringContext) -> tirx.Stmt:
     """
     kind = context.target.kind.name
     reasons = context.declined = []
-    for candidate in _LOWERINGS.get((op.name, kind), []):
+    for candidate in _candidates(op, context):
         try:
             return candidate.function(op, context)
         except Decline as decline:
@@ -197,7 +201,7 @@ def lower(op: TileOp, context: LoweringContext) -> tirx.Stmt:
 
 def demanded_layouts(op: TileOp, context: LoweringContext) -> dict[ir.Var, Any]:
     """The layouts of fragments that the instructions of an operator demand, where it has such."""
-    for candidate in _LOWERINGS.get((op.name, context.target.kind.name), []):
+    for candidate in _candidates(op, context):
         if candidate.layouts is None:
             continue
         try:
@@ -209,7 +213,7 @@ def demanded_layouts(op: TileOp, context: LoweringContext) -> dict[ir.Var, Any]:
 
 def direct_operands(op: TileOp, context: LoweringContext) -> dict[str, int]:
     """The operands that could as well lie in global memory, and how often each element is read."""
-    for candidate in _LOWERINGS.get((op.name, context.target.kind.name), []):
+    for candidate in _candidates(op, context):
         if candidate.direct is None:
             continue
         try:
@@ -219,6 +223,18 @@ def direct_operands(op: TileOp, context: LoweringContext) -> dict[str, int]:
     return {}
 
 
-def all_lowerings() -> list[Lowering]:
-    """Every lowering, most specific first within an operator and a target."""
+def _candidates(op: TileOp, context: LoweringContext) -> list[Lowering]:
+    """The lowerings of an operator for the target, most specific first."""
+    _import_lowerings()
+    return _LOWERINGS.get((op.name, context.target.kind.name), [])
+
+
+@lru_cache(maxsize=1)
+def _import_lowerings() -> None:
+    """Register those in modules of their own, which nobody needs who only writes programs."""
+    importlib.import_module("tvmtile.tileop.lowerings")
+
+
+def registered_lowerings() -> list[Lowering]:
+    """The lowerings that were registered so far; those of users are among them."""
     return [candidate for candidates in _LOWERINGS.values() for candidate in candidates]
