@@ -9,6 +9,7 @@ import pytest
 import tvmtile
 import tvmtile.language as T
 from tvmtile.__main__ import main
+from tvmtile.cache import current_store
 
 
 @T.prim_func
@@ -21,7 +22,7 @@ def double(A: T.Tensor((64,), "float32")):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("TVMTILE_DISABLE_CACHE")
+    monkeypatch.setattr("tvmtile.jit.artifacts.current_store", current_store)
     return tmp_path
 
 
