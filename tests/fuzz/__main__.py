@@ -72,17 +72,17 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
     if options.programs:
         for path in options.programs:
             source = path.read_text()
-            yield Program(source, _seed_of(source))
+            yield Program(source, seed_of(source))
         return
     first, end = map(int, options.seeds.split(":"))
     for seed in range(first, end):
         yield generate(seed, options.size)
 
 
-def _seed_of(source: str) -> int:
+def seed_of(source: str) -> int:
     """The seed that a saved program's docstring ends with."""
     docstring = ast.get_docstring(ast.parse(source)) or "0"
-    return int(docstring.split()[-1])
+    return int(docstring.split()[-1].rstrip("."))
 
 
 def _save(job: Job, outcome: Outcome, directory: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from tests.fuzz.__main__ import seed_of
 from tests.fuzz.generate import generate
 from tests.fuzz.program import Program
 from tests.fuzz.run import run
@@ -62,6 +63,10 @@ def test_programs_on_metal(metal_seed, tmp_path):
 def test_a_seed_always_gives_the_same_program():
     assert generate(7).source == generate(7).source
     assert generate(7).source != generate(8).source
+
+
+def test_a_saved_program_has_the_inputs_that_it_failed_with():
+    assert seed_of(generate(7).source + "\n# llvm: wrong\n") == 7
 
 
 # The fuzzer finds what is broken on purpose -----------------------------------------------------
