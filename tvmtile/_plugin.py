@@ -58,14 +58,14 @@ class ScriptNamespace:
         return partial(_call, name)
 
 
-def _call(name: str, *args: Any) -> Any:
-    """The call of an operator without options, with the dtype of what it returns."""
+def _call(name: str, *args: Any, **options: Any) -> Any:
+    """The call of an operator, with the dtype of what it returns."""
     from tvm.ir import Call
 
     import tvmtile.tileop  # noqa: F401 - defines the operators
     from tvmtile.ir.operators import operator_of
 
-    call = Call(f"tvmtile.{name}", list(args), ret_ty="void")
+    call = Call(f"tvmtile.{name}", list(args), attrs=options or None, ret_ty="void")
     op = operator_of(call)
     return call if op is None else op.to_call()
 

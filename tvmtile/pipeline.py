@@ -82,6 +82,7 @@ from tvmtile.passes import (
     PlanSharedMemory,
     PlanUnrolling,
     ReduceAccumulations,
+    SelectImplementation,
     SerializeThreads,
     SerializeVectors,
     ShortCircuitOnCpu,
@@ -119,6 +120,7 @@ _TILES: tuple[Any, ...] = (
     NameDivisions,  # a division by what is known at run time only has a name
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
+    SelectImplementation,  # operators say which of their implementations is used
     DoScalarsOnce,  # what no thread is named for is done once a block
     LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
     PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
@@ -172,6 +174,7 @@ _GPU: tuple[Any, ...] = (
     _Only("metal", PadSharedRows),
     _Only("cuda", SwizzleShared),
     InferLayout,  # every element of a fragment gets its thread and register
+    SelectImplementation,  # so do operators for which it depends on where fragments lie
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written

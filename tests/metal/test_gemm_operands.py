@@ -188,6 +188,7 @@ def test_tiles_with_padded_rows(compiled, padding, transpose_B):
     assert_close(c, product)
 
 
+@pytest.mark.filterwarnings("ignore:gemm. .* is computed element by element")
 @pytest.mark.parametrize("accum_dtype", ["int32", "float32"])
 @pytest.mark.parametrize("dtypes", [("int8", "int8"), ("uint8", "int8")])
 def test_integers(compiled, dtypes, accum_dtype):

@@ -38,15 +38,15 @@ def product():
     return product
 
 
-def plant(operator, variant, priority, function):
-    lowering(operator, target="llvm", variant=variant, priority=priority)(function)
+def plant(operator, variant, priority, code, **declared):
+    lowering(operator, target="llvm", variant=variant, priority=priority, **declared)(code)
 
 
-def declining(reason):
+def plant_declining(operator, variant, priority, reason):
     def decline(op, context):
         raise Decline(reason)
 
-    return decline
+    plant(operator, variant, priority, decline, fits=decline)
 
 
 def only_planted(operator):
@@ -55,8 +55,8 @@ def only_planted(operator):
 
 def test_when_all_decline_their_reasons_are_a_table(product):
     only_planted(Gemm)
-    plant(Gemm, "rows_of_8", 1, declining("N has to be a multiple of 16, not 8"))
-    plant(Gemm, "blocks_of_32", 2, declining("M has to be a multiple of 32, not 24"))
+    plant_declining(Gemm, "rows_of_8", 1, "N has to be a multiple of 16, not 8")
+    plant_declining(Gemm, "blocks_of_32", 2, "M has to be a multiple of 32, not 24")
     with pytest.raises(NoLowering) as caught:
         tvmtile.compile(product)
     assert caught.value.message == (
@@ -97,7 +97,7 @@ def test_the_one_of_highest_priority_that_fits_is_taken():
     assert torch.equal(filled(), torch.full((4,), 2.0))
     plant(Fill, "one", 90, fill_with_one)
     assert torch.equal(filled(), torch.ones(4))
-    plant(Fill, "never", 91, declining("never"))
+    plant_declining(Fill, "never", 91, "never")
     assert torch.equal(filled(), torch.ones(4))
 
 

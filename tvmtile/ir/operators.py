@@ -7,7 +7,7 @@ call: `Copy.from_call(call).src`. Passes and analyses ask it by its methods; non
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from tvm import ir, tirx
@@ -28,12 +28,19 @@ __all__ = [
 _OPERATORS: dict[str, type[TileOp]] = {}
 
 
+@dataclass(frozen=True, eq=False)
 class TileOp:
     """Base of all tile operators: a view of a `Call`, with its operands by name.
 
     Subclasses are frozen dataclasses decorated with `tile_operator`. Fields that hold operands or
     expressions come first, in the order of the call's arguments; options follow, listed in
-    `options`, and travel in the call's attributes where they differ from their defaults.
+    `options`, and travel in the call's attributes where they differ from their defaults; so does
+    `impl`.
+
+    Attributes
+    ----------
+    impl : str or None
+        The variant that implements the operator: a user's wish, or what SelectImplementation chose.
     """
 
     name: ClassVar[str]
@@ -57,6 +64,8 @@ class TileOp:
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
 
+    impl: str | None = field(default=None, kw_only=True)
+
     def reads(self) -> list[Any]:
         """The operands that the operator reads."""
         raise NotImplementedError
@@ -77,14 +86,6 @@ class TileOp:
         """Source text of the target's language that stands before the kernel."""
         return None
 
-    def matrix_operands(self, target: Target | None = None) -> list[Any]:
-        """The operands that a matrix unit holds in its registers.
-
-        None where it does not have their dtypes: that of a target, or else that of any.
-        """
-        del target
-        return []
-
     def copied(self) -> tuple[Any, Any] | None:
         """Source and target of an operator that only copies elements as they are; None for others."""
         return None
@@ -95,7 +96,7 @@ class TileOp:
 
     def with_operand(self, name: str, operand: Any) -> TileOp:
         """The same operator with another operand."""
-        return replace(self, **{name: operand})  # type: ignore[type-var]
+        return replace(self, **{name: operand})
 
     def as_loops(self) -> tirx.Stmt | None:
         """The elementwise loops that the operator stands for; None for one that is none."""
@@ -173,9 +174,9 @@ class TileOp:
         """The intrinsic call."""
         args = []
         attrs = {}
-        for item in fields(self):  # type: ignore[arg-type]
+        for item in fields(self):
             value = getattr(self, item.name)
-            if item.name not in self.options:
+            if not item.kw_only and item.name not in self.options:
                 args.append(value)
             elif value != item.default:
                 attrs[item.name] = value
@@ -186,7 +187,7 @@ class TileOp:
     @classmethod
     def from_call(cls, call: ir.Call) -> TileOp:
         """Read the operator back from its call."""
-        names = [f.name for f in fields(cls) if f.name not in cls.options]  # type: ignore[arg-type]
+        names = [f.name for f in fields(cls) if not f.kw_only and f.name not in cls.options]
         values = dict(zip(names, call.args, strict=True))
         if call.attrs is not None:
             # TVM's DictAttrs iterates over its keys through `keys()` only.

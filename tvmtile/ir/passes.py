@@ -18,6 +18,7 @@ class Property(Enum):
     """What a pass establishes, and what holds from then on to the end of the lowering."""
 
     REGIONS = "every operand of a tile operator is a region"
+    IMPLEMENTATIONS = "tile operators name what implements them, unless layouts are waited for"
     EXITS_ARE_BRANCHES = (
         "a thread that returns, or an iteration that ends early, skips by conditions"
     )

@@ -30,6 +30,7 @@ from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
+from tvmtile.passes.tile.select_implementation import Choices, choices_of
 
 if TYPE_CHECKING:
     from tvmtile.jit.cuda import CudaAdapter
@@ -332,6 +333,16 @@ class Kernel:
         from tvmtile.jit.trace import lowering_steps
 
         return lowering_steps(self.prim_func, self.target, self._config)
+
+    @cached_property
+    def choices(self) -> Choices:
+        """What implements each tile operator, and why nothing better does; printed, a table.
+
+        The passes are run again to find out.
+        """
+        from tvmtile.jit.trace import module_before
+
+        return choices_of(module_before("tvmtile.LowerTileOp", self.lowering)[self.name])
 
 
 def _compiled_again(program: list[Node], options: Mapping[str, Any]) -> Kernel:

@@ -147,7 +147,7 @@ def _refuse_unknown_code(nodes: list[Node]) -> None:
 def _implementations() -> Iterator[Any]:
     yield from all_operators().values()
     for lowering in registered_lowerings():
-        yield lowering.function
+        yield lowering.code
 
 
 def _is_ours(item: Any) -> bool:

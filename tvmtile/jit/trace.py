@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from tvmtile.jit.cuda.compilation import compiling
 
-__all__ = ["lowering_steps"]
+__all__ = ["lowering_steps", "module_before"]
 
 
 @tvm.instrument.pass_instrument
@@ -47,3 +47,17 @@ def lowering_steps(
     with pass_context({}, [recorder]), compiling(target) if is_cuda else nullcontext():
         build(func, target, config)
     return list(recorder.steps)
+
+
+def module_before(name: str, steps: Sequence[tuple[str, ir.IRModule]]) -> ir.IRModule:
+    """The module that a pass was given.
+
+    Parameters
+    ----------
+    name : str
+        The pass.
+    steps : sequence of (str, IRModule)
+        Each pass that was run, with the module after it.
+    """
+    position = [step for step, _ in steps].index(name)
+    return steps[position - 1][1]

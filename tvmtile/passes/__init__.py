@@ -66,6 +66,7 @@ from tvmtile.passes.tile.lower_tile_op import LowerTileOp
 from tvmtile.passes.tile.plan_pipeline import PlanPipeline
 from tvmtile.passes.tile.plan_unrolling import PlanUnrolling
 from tvmtile.passes.tile.reduce_accumulations import ReduceAccumulations
+from tvmtile.passes.tile.select_implementation import SelectImplementation
 from tvmtile.passes.tile.serialize_vectors import SerializeVectors
 from tvmtile.passes.tile.split_reducers import SplitReducers
 from tvmtile.passes.tile.stage_overlaps import StageOverlaps
@@ -128,6 +129,7 @@ __all__ = [
     "PlanSharedMemory",
     "PlanUnrolling",
     "ReduceAccumulations",
+    "SelectImplementation",
     "SerializeThreads",
     "SerializeVectors",
     "ShortCircuitOnCpu",

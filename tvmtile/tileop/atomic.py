@@ -446,19 +446,35 @@ def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
     return nest([1], lambda _: body([0] * len(op.dst.region)))
 
 
-@lowering(Atomic, target="cuda", variant="vector", priority=10)
-def atomic_vector(op: Atomic, context: LoweringContext) -> ir.Expr:
-    """Additions of two or four neighbours at once, where nobody asks for what was there before."""
+def _updates_vectors(op: Atomic, context: LoweringContext) -> None:
     lanes, dtype = _lanes(op.dst), dtype_of(op.dst)
     if lanes not in (2, 4) or op.kind != "add" or dtype not in _VECTORS or not context.is_statement:
         raise Decline("single elements are updated, or there is no vector of them")
+
+
+@lowering(Atomic, target="cuda", variant="vector", priority=10, fits=_updates_vectors)
+def atomic_vector(op: Atomic, context: LoweringContext) -> ir.Expr:
+    """Additions of two or four neighbours at once, where nobody asks for what was there before."""
+    del context
+    lanes, dtype = _lanes(op.dst), dtype_of(op.dst)
     is_global = _scope_of(op.dst) == "global"
     name = cuda_atomics.vector_name_of(dtype, lanes, is_global=is_global, order=op.order)
     values = [_lane(op.value, lane) for lane in range(lanes)]
     return function_call("void", name, tirx.address_of(lane_of(op.dst, 0)), *values)
 
 
-@lowering(Atomic, target=("llvm", "metal", "cuda"), variant="instruction")
+def _has_instruction(op: Atomic | AtomicLoad, context: LoweringContext) -> None:
+    place = op.src if isinstance(op, AtomicLoad) else op.dst
+    dtype, scope = str(buffer_of(place).ty.dtype), _scope_of(place)
+    if context.kind == "cuda" and scope not in _SHARED_BY_THREADS:
+        raise Decline(f"NVIDIA GPUs update global and shared memory atomically, not {scope}")
+    if context.kind == "metal" and not metal_atomics.has_atomic(dtype):
+        raise Decline(f"Metal has no atomic operations on {dtype}")
+    if context.kind == "metal" and scope not in metal_atomics.SPACES:
+        raise Decline(f"Metal updates device and threadgroup memory atomically, not {scope}")
+
+
+@lowering(Atomic, target=("llvm", "metal", "cuda"), variant="instruction", fits=_has_instruction)
 def atomic_instruction(op: Atomic, context: LoweringContext) -> Any:
     """An atomic instruction, or a loop around one, for each element.
 
@@ -484,7 +500,9 @@ def _lane(vector: ir.Expr, lane: int) -> ir.Expr:
     return tirx.Shuffle([vector], [lane])
 
 
-@lowering(AtomicLoad, target=("llvm", "metal", "cuda"), variant="instruction")
+@lowering(
+    AtomicLoad, target=("llvm", "metal", "cuda"), variant="instruction", fits=_has_instruction
+)
 def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr:
     """An atomic load."""
     return _call("load", op.order, op.src, None, context)
@@ -515,10 +533,6 @@ def _cuda_call(
 ) -> ir.Expr:
     del context
     dtype = dtype_of(place)
-    if _scope_of(place) not in _SHARED_BY_THREADS:
-        raise Decline(
-            f"NVIDIA GPUs update global and shared memory atomically, not {_scope_of(place)}"
-        )
     operands = [] if value is None else [value]
     name = cuda_atomics.name_of(kind, dtype, order)
     return function_call(dtype, name, tirx.address_of(place), *operands)
@@ -536,10 +550,6 @@ def _metal_call(
 ) -> ir.Expr:
     del context
     dtype, scope = dtype_of(place), _scope_of(place)
-    if not metal_atomics.has_atomic(dtype):
-        raise Decline(f"Metal has no atomic operations on {dtype}")
-    if scope not in metal_atomics.SPACES:
-        raise Decline(f"Metal updates device and threadgroup memory atomically, not {scope}")
     function = metal_atomics.name_of(kind, dtype, metal_atomics.SPACES[scope], order)
     operands = [] if value is None else [value]
     return tirx.call_extern(dtype, function, tirx.address_of(place), *operands)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ def copy(
     prefer_instruction: str | None = None,
     annotations: dict[str, Any] | None = None,
     loop_layout: Any = None,
+    impl: str | None = None,
 ) -> None:
     """Copy the tile `src` to `dst`, element by element, in any pair of scopes.
 
@@ -47,6 +48,9 @@ def copy(
         inside `T.Parallel`.
     disable_tma : bool
         Do not use the tensor memory accelerator, which no copy does.
+    impl : str, optional
+        How it is done, of what the target has: `elements`, `staged`, `ldmatrix`, `stmatrix` or
+        `matrices`. The best that fits where absent.
     coalesced_width, eviction_policy, prefer_instruction, loop_layout
         Accepted with a warning: the compiler chooses the instructions.
     annotations : dict, optional
@@ -80,7 +84,7 @@ def copy(
     )
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
     if not _store_element(src, dst):
-        emit(Copy(src, dst, **given))
+        emit(Copy(src, dst, **given, impl=impl))
 
 
 def _store_element(src: Any, dst: Any) -> bool:
@@ -159,8 +163,7 @@ class Copy(TileOp):
         if matched is None:
             raise InvalidOperand(f"copy: {describe(self.src)} does not fit {describe(self.dst)}")
         src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
-        hints = {name: getattr(self, name) for name in self.options}
-        return Copy(src, dst, **hints)
+        return replace(self, src=src, dst=dst)
 
     def copied(self) -> tuple[Any, Any] | None:
         return (self.src, self.dst) if dtype_of(self.src) == dtype_of(self.dst) else None
@@ -208,14 +211,30 @@ def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     return op.as_loops()
 
 
-@lowering(Copy, target=("metal", "cuda"), variant="staged", priority=10)
-def copy_staged(op: Copy, context: LoweringContext) -> tirx.Stmt:
-    """Between fragments that lie in different threads: through shared memory."""
+def _between_fragments(op: Copy, context: LoweringContext) -> None:
     del context
     if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
         raise Decline("a side is in memory, which all threads reach")
+
+
+def _between_threads(op: Copy, context: LoweringContext) -> None:
+    del context
     if all(loop_layout(nest, layout_of) is not None for nest in nests_in(op.as_loops())):
         raise Decline("the threads that need the elements hold them")
+
+
+@lowering(
+    Copy,
+    target=("metal", "cuda"),
+    variant="staged",
+    priority=10,
+    fits=_between_fragments,
+    fits_layouts=_between_threads,
+    stages=True,
+)
+def copy_staged(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """Between fragments that lie in different threads: through shared memory."""
+    del context
     extents = [r.extent for r in op.dst.region]
     staged = tirx.decl_buffer(
         extents, dtype_of(op.dst), name=f"{op.dst.source.name}_staged", scope=SHARED_SCOPE

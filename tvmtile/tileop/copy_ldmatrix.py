@@ -34,21 +34,63 @@ __all__ = ["load_matrices", "store_matrices"]
 _STMATRIX_SINCE = 90
 
 
-@lowering(Copy, target="cuda", variant="stmatrix", priority=20)
-def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
-    """A fragment into shared memory, converted on the way; every matrix is written once."""
+def _stores(op: Copy, context: LoweringContext) -> None:
     if compute_capability(context.target) < _STMATRIX_SINCE:
         raise Decline(f"stmatrix needs sm_{_STMATRIX_SINCE}")
-    matrices = _Matrices.of(op.src, op.dst, context)
-    if matrices.layout.replicas:
+    _check_tiles(op.src, op.dst)
+
+
+def _stores_each_once(op: Copy, context: LoweringContext) -> None:
+    del context
+    if _checked_layout(op.src, op.dst).replicas:
         raise Decline(f"several threads hold copies of {describe(op.src)}")
-    return matrices.stored()
 
 
-@lowering(Copy, target="cuda", variant="ldmatrix", priority=21)
+@lowering(
+    Copy,
+    target="cuda",
+    variant="stmatrix",
+    priority=20,
+    fits=_stores,
+    fits_layouts=_stores_each_once,
+)
+def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """A fragment into shared memory, converted on the way; every matrix is written once."""
+    return _Matrices(op.src, op.dst, context.thread_index).stored()
+
+
+@lowering(
+    Copy,
+    target="cuda",
+    variant="ldmatrix",
+    priority=21,
+    fits=lambda op, _: _check_tiles(op.dst, op.src),
+    fits_layouts=lambda op, _: _checked_layout(op.dst, op.src),
+)
 def load_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """Shared memory into a fragment, converted in registers."""
-    return _Matrices.of(op.dst, op.src, context).loaded()
+    return _Matrices(op.dst, op.src, context.thread_index).loaded()
+
+
+def _check_tiles(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> None:
+    """Decline tiles that the instructions can't move, wherever the fragment's elements lie."""
+    if not is_fragment(fragment.source) or not is_shared(shared.source):
+        raise Decline("it is no copy between a fragment and shared memory")
+    if DataType(dtype_of(shared)).bits != 16:
+        raise Decline(f"{describe(shared)} has no elements of 16 bits")
+
+
+def _checked_layout(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> FragmentLayout:
+    """The layout of a fragment that consists of the instructions' matrices."""
+    layout = layout_of(fragment.source)
+    if layout is None or not is_whole(fragment) or len(layout.axes) < 2:
+        raise Decline(f"{describe(fragment)} is a part of a fragment, or a vector")
+    if not _consists_of_matrices(layout):
+        raise Decline(f"{describe(fragment)} does not lie as matrix instructions hold it")
+    extents = [constant(r.extent) for r in shared.region[-2:]]
+    if extents != list(layout.shape[-2:]) or not has_matrix_rows(shared):
+        raise Decline(f"rows of {describe(shared)} are no whole pieces of 16 bytes")
+    return layout
 
 
 @dataclass(frozen=True)
@@ -63,45 +105,14 @@ class _Choice:
 class _Matrices:
     """The matrices of a fragment that a warp holds, and their places in shared memory."""
 
-    def __init__(
-        self,
-        fragment: ir.TensorRegion,
-        shared: ir.TensorRegion,
-        layout: FragmentLayout,
-        thread: Any,
-    ) -> None:
+    def __init__(self, fragment: ir.TensorRegion, shared: ir.TensorRegion, thread: Any) -> None:
         self._fragment = fragment
         self._shared = shared
-        self.layout = layout
+        self._layout = layout = _checked_layout(fragment, shared)
         self._warp = tirx.floordiv(thread, LANES) * LANES
         self._lane = tirx.floormod(thread, LANES)
         self._trans = layout.axes[-1][-1:] == ALONG_COLUMNS[1]
         self._group, self._others = self._grouped()
-
-    @classmethod
-    def of(
-        cls, fragment: ir.TensorRegion, shared: ir.TensorRegion, context: LoweringContext
-    ) -> _Matrices:
-        """Check that the instructions can move a tile.
-
-        Raises
-        ------
-        Decline
-            If they can't.
-        """
-        if not is_fragment(fragment.source) or not is_shared(shared.source):
-            raise Decline("it is no copy between a fragment and shared memory")
-        if DataType(dtype_of(shared)).bits != 16:
-            raise Decline(f"{describe(shared)} has no elements of 16 bits")
-        layout = layout_of(fragment.source)
-        if layout is None or not is_whole(fragment) or len(layout.axes) < 2:
-            raise Decline(f"{describe(fragment)} is a part of a fragment, or a vector")
-        if not _consists_of_matrices(layout):
-            raise Decline(f"{describe(fragment)} does not lie as matrix instructions hold it")
-        extents = [constant(r.extent) for r in shared.region[-2:]]
-        if extents != list(layout.shape[-2:]) or not has_matrix_rows(shared):
-            raise Decline(f"rows of {describe(shared)} are no whole pieces of 16 bytes")
-        return cls(fragment, shared, layout, context.thread_index)
 
     # Which matrices ------------------------------------------------------------------------------
 
@@ -121,7 +132,7 @@ class _Matrices:
     def _register_digits(self, axis: int) -> list[tuple[int, Digit]]:
         """The digits that choose a matrix of the warp, with their weights in rows or columns."""
         innermost = (ALONG_COLUMNS if self._trans else ALONG_ROWS)[axis]
-        weighted = with_weights(self.layout.axes[-2:][axis])
+        weighted = with_weights(self._layout.axes[-2:][axis])
         return [(w, d) for w, d in weighted[: -len(innermost)] if not d.is_thread]
 
     @property
@@ -144,9 +155,9 @@ class _Matrices:
     def _of_warp(self, axis: int) -> Any:
         """Where the warp's matrices begin."""
         place: Any = 0
-        for weight, digit in with_weights(self.layout.axes[-2:][axis]):
+        for weight, digit in with_weights(self._layout.axes[-2:][axis]):
             if digit.is_thread and digit.stride >= LANES:
-                place = place + digit.value_in(self._warp, self.layout.threads) * weight
+                place = place + digit.value_in(self._warp, self._layout.threads) * weight
         return place
 
     # Code ----------------------------------------------------------------------------------------

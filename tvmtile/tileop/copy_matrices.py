@@ -18,14 +18,46 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 __all__ = ["copy_matrices"]
 
 
-@lowering(Copy, target="metal", variant="matrices", priority=20)
+def _fits(op: Copy, context: LoweringContext) -> None:
+    del context
+    target = op.dst.source
+    if not is_fragment(op.src.source):
+        raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
+    if is_fragment(target) or dtype_of(op.src) != dtype_of(op.dst):
+        raise Decline(f"{describe(op.dst)} is a fragment, or of another dtype")
+
+
+def _fits_layouts(op: Copy, context: LoweringContext) -> None:
+    del context
+    source = op.src.source
+    layout = layout_of(source)
+    if source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
+        raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
+    if not is_whole(op.src):
+        raise Decline(f"{describe(op.src)} is a part of its fragment")
+    rows, columns = layout.axes[-2:]
+    if rows[-len(ROW) :] != ROW or columns[-len(COLUMN) :] != COLUMN:
+        raise Decline(f"{describe(op.src)} is held transposed")
+    if [constant(r.extent) for r in op.dst.region[-2:]] != list(layout.shape[-2:]):
+        raise Decline(f"the matrices are not the last axes of {describe(op.dst)}")
+
+
+@lowering(
+    Copy,
+    target="metal",
+    variant="matrices",
+    priority=20,
+    fits=_fits,
+    fits_layouts=_fits_layouts,
+)
 def copy_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """Store each matrix of a simdgroup with one instruction.
 
     Of the simdgroups that hold the same matrices the first one stores them. A tile that may reach over
     the edge of its tensor is stored element by element there.
     """
-    layout = _layout(op)
+    layout = layout_of(op.src.source)
+    assert layout is not None
     loops, indices = _places(layout, context)
     store = Matrices(op.dst).store_at(op.src.source, *indices)
     for variable, extent in reversed(loops):
@@ -36,23 +68,6 @@ def copy_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
         store = tirx.IfThenElse(tirx.all(*first), store, None)
     inside = unproven_bounds([op.dst], context)
     return tirx.IfThenElse(tirx.all(*inside), store, op.as_loops()) if inside else store
-
-
-def _layout(op: Copy) -> FragmentLayout:
-    source, target = op.src.source, op.dst.source
-    layout = layout_of(source)
-    if source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
-        raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
-    if is_fragment(target) or dtype_of(op.src) != dtype_of(op.dst):
-        raise Decline(f"{describe(op.dst)} is a fragment, or of another dtype")
-    if not is_whole(op.src):
-        raise Decline(f"{describe(op.src)} is a part of its fragment")
-    rows, columns = layout.axes[-2:]
-    if rows[-len(ROW) :] != ROW or columns[-len(COLUMN) :] != COLUMN:
-        raise Decline(f"{describe(op.src)} is held transposed")
-    if [constant(r.extent) for r in op.dst.region[-2:]] != list(layout.shape[-2:]):
-        raise Decline(f"the matrices are not the last axes of {describe(op.dst)}")
-    return layout
 
 
 def _places(

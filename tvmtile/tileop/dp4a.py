@@ -88,14 +88,18 @@ def dp4a_lanes(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
     return tirx.BufferStore(op.C.source, total, op.C.indices)
 
 
-@lowering(Dp4a, target="cuda", variant="instruction", priority=10)
-def dp4a_instruction(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
-    """CUDA's `__dp4a`, where both vectors are words."""
+def _has_words(op: Dp4a, context: LoweringContext) -> None:
     for operand in (op.A, op.B):
         *outer, last = operand.indices
         first = offset_in_memory(operand.source, [*outer, last.base])
         if not context.analyzer.can_prove_equal(tirx.floormod(first, _LANES), 0):
             raise Decline(f"{describe(operand)} need not begin at a multiple of {_LANES} bytes")
+
+
+@lowering(Dp4a, target="cuda", variant="instruction", priority=10, fits=_has_words)
+def dp4a_instruction(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
+    """CUDA's `__dp4a`, where both vectors are words."""
+    del context
     words = [tirx.reinterpret("int32", operand) for operand in (op.A, op.B)]
     total = tirx.call_pure_extern("int32", "__dp4a", *words, op.C)
     return tirx.BufferStore(op.C.source, total, op.C.indices)

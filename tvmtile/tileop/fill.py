@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, is_whole
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop
-from tvmtile.ir.scopes import SIMDGROUP_SCOPE
+from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.layout.fragment import layout_of
 from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
@@ -87,7 +87,7 @@ class Fill(TileOp):
             raise InvalidOperand("fill: the value is not a number or an expression")
 
     def normalized(self) -> Fill:
-        return Fill(as_region(self.dst), self.value)
+        return replace(self, dst=as_region(self.dst))
 
     def as_loops(self) -> tirx.Stmt:
         value = converted(self.value, dtype_of(self.dst))
@@ -102,15 +102,33 @@ def reference(tile: np.ndarray, value: float) -> np.ndarray:
     return np.full_like(tile, value)
 
 
-@lowering(Fill, target="metal", variant="matrices", priority=10)
+def _fits(op: Fill, context: LoweringContext) -> None:
+    del context
+    if not is_fragment(op.dst.source):
+        raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
+
+
+def _fits_layouts(op: Fill, context: LoweringContext) -> None:
+    del context
+    if op.dst.source.ty.storage_scope != SIMDGROUP_SCOPE:
+        raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
+    if not is_whole(op.dst):
+        raise Decline(f"{describe(op.dst)} is a part of its fragment")
+
+
+@lowering(
+    Fill,
+    target="metal",
+    variant="matrices",
+    priority=10,
+    fits=_fits,
+    fits_layouts=_fits_layouts,
+)
 def fill_matrices(op: Fill, context: LoweringContext) -> tirx.Stmt:
     """Make new simdgroup matrices, all of whose elements are the value."""
     del context
     layout = layout_of(op.dst.source)
-    if op.dst.source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:
-        raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
-    if not is_whole(op.dst):
-        raise Decline(f"{describe(op.dst)} is a part of its fragment")
+    assert layout is not None
     value = converted(op.value, dtype_of(op.dst))
     matrix = tirx.Var("matrix", "int32")
     filled = T.metal.make_filled_simdgroup_matrix(op.dst.source.data, matrix, value, 8, 8)

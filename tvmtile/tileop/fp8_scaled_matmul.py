@@ -35,11 +35,11 @@ from tvmtile.ir.operands import (
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
-from tvmtile.target import gpu
+from tvmtile.target import compute_capability, gpu
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.fill import Fill
-from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, Gemm
 from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
 
 __all__ = ["Fp8ScaledMatmul", "fp8_scaled_matmul", "reference"]
@@ -243,9 +243,11 @@ class Fp8ScaledMatmul(MatrixProduct):
 
     def _fits(self, target: Target) -> bool:
         """Whether matrix units take the operands as they are."""
-        partial = tirx.decl_buffer(_shape(self.C), "float32", scope=FRAGMENT_SCOPE)
-        product = Gemm(self.A, self.B, as_region(partial), transpose_B=self.transpose_B)
-        return bool(product.matrix_operands(target)) and self.block_size % _MMA_DEPTH == 0
+        if target.kind.name != "cuda" or self.block_size % _MMA_DEPTH:
+            return False
+        arch = compute_capability(target)
+        dtypes = (dtype_of(self.A), dtype_of(self.B))
+        return all(CUDA_MATRIX_DTYPES.get(dtype, arch + 1) <= arch for dtype in dtypes)
 
     def _blocks(self, converts: bool) -> list[tirx.Stmt]:
         """A product for each block of K that has scales of its own."""

@@ -193,11 +193,22 @@ def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
-@lowering(DependentLaunch, target="cuda", variant="griddepcontrol", priority=10)
-def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
-    """An instruction since compute capability 9.0."""
+def _launches_overlap(op: DependentLaunch, context: LoweringContext) -> None:
+    del op
     if compute_capability(context.target) < _WITH_DEPENDENT_LAUNCH:
         raise Decline("launches overlap on GPUs from compute capability 9.0 on")
+
+
+@lowering(
+    DependentLaunch,
+    target="cuda",
+    variant="griddepcontrol",
+    priority=10,
+    fits=_launches_overlap,
+)
+def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
+    """An instruction since compute capability 9.0."""
+    del context
     return tirx.Evaluate(getattr(T.ptx.griddepcontrol, op.action)())
 
 
@@ -301,7 +312,7 @@ def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, F
         raise
 
 
-@lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", layouts=_of_fragment)
+@lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", fragments=_of_fragment)
 def _(op: AnnotateLayout, context: LoweringContext) -> tirx.Stmt:
     """Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays.
 

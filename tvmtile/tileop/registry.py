@@ -1,35 +1,47 @@
-"""How the implementations of a tile operator are found.
+"""The implementations of tile operators, and how one is chosen.
 
-Its lowerings are functions registered by operator and target kind; each declines with a reason or
-returns a statement, and the most specific one that fits is used.
+A `Lowering` is one implementation of an operator on one kind of target. It declares everything that
+passes ask of it: whether it fits, the layouts of fragments and of shared tiles, what may stay in
+global memory. `SelectImplementation` chooses the most specific one that fits, once, and writes its
+name into the call; every other pass looks it up with `implementation_of`.
 """
 
 from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
-from tvm import ir, tirx
+from tvm import ir
 from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile.errors import NoLowering, SourceLocation, TileError, VerifyError
-from tvmtile.ir.operands import describe
+from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import TileOp
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
+from tvmtile.layout.fragment import FragmentLayout, layout_of
 
 __all__ = [
+    "Completion",
     "Decline",
     "Lowering",
     "LoweringContext",
-    "demanded_layouts",
-    "direct_operands",
-    "lower",
+    "SharedTile",
+    "candidates_of",
+    "declined_before",
+    "emit",
+    "fragments_of",
+    "implementation_of",
     "lowering",
+    "of_shared_operands",
+    "refusal",
     "registered_lowerings",
+    "select",
 ]
 
 _LOWERINGS: dict[tuple[str, str], list[Lowering]] = {}
@@ -60,8 +72,6 @@ class LoweringContext:
         The loops of the kernel over blocks and threads.
     is_statement : bool
         The operator stands by itself: nobody takes its value.
-    declined : list of (str, str)
-        The implementations that were tried before, and why they do not fit.
     """
 
     target: Target
@@ -71,7 +81,11 @@ class LoweringContext:
     attributes: dict[str, Any] = field(default_factory=dict)
     launch: Any = None
     is_statement: bool = False
-    declined: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """Kind of target."""
+        return str(self.target.kind.name)
 
     @property
     def threads(self) -> int:
@@ -82,6 +96,36 @@ class LoweringContext:
     def thread_index(self) -> Any:
         """The number of a thread in its block."""
         return self.launch.thread_index
+
+    def at(self, location: SourceLocation | None) -> LoweringContext:
+        """The same for an operator of another line."""
+        return replace(self, location=location)
+
+
+class Completion(Enum):
+    """When the work of an implementation is done, and how that is known."""
+
+    IN_ORDER = "when the next statement begins"
+
+
+@dataclass(frozen=True)
+class SharedTile:
+    """How an implementation wants a shared tile to lie.
+
+    Attributes
+    ----------
+    swizzled : bool
+        Pieces of 16 bytes are exchanged within rows, so that those of a column lie in different banks.
+    padding : int
+        Bytes that rows are longer than their elements, where a block has room for them.
+    """
+
+    swizzled: bool = False
+    padding: int = 0
+
+
+_Predicate: TypeAlias = Callable[[Any, LoweringContext], None]
+_Code: TypeAlias = Callable[[Any, LoweringContext], Any]
 
 
 @dataclass(frozen=True)
@@ -94,21 +138,65 @@ class Lowering:
         What is implemented, where, and the name of the way it is done.
     priority : int
         Higher ones are tried first; two of an operator and a target never share one.
-    function : callable
-        `(op, context) -> Stmt`; raises `Decline` where it does not fit.
-    layouts : callable or None
-        `(op, context) -> {fragment: FragmentLayout}`, what the implementation demands.
+    code : callable
+        `(op, context) -> Stmt`, for an operator that it fits.
+    fits : callable or None
+        `(op, context) -> None`; raises `Decline` where it does not fit.
+    fits_layouts : callable or None
+        The same for what depends on where fragments lie: such an implementation is chosen after
+        InferLayout only, unless `fits` declines already.
+    unit : int
+        Threads that execute an instruction together: a group of threads has a multiple of it.
+    fragments : callable or None
+        `(op, context) -> {fragment: FragmentLayout}`, the layouts that the instructions demand.
+    registers : str
+        The scope in which the operator's fragments are held.
+    agrees : bool
+        All uses of a fragment in a function must demand one layout; else it is chosen for none.
+    shared : callable or None
+        `(op, context) -> {tile: SharedTile}`, how shared tiles should lie.
+    moved : SharedTile or None
+        How shared tiles should lie that are moved to or from fragments in the same kernel.
     direct : callable or None
-        `(op, context) -> {name: count}`, what it could read from global memory.
+        `(op, context) -> {operand: count}`, what could as well stay in global memory, and how many
+        groups of threads read each of its elements.
+    stages : bool
+        It goes through shared memory of its own where fragments lie in different threads.
+    completion : Completion
+        When its work is done.
+    slow : callable or None
+        `(op) -> str or None`, what a user should know who expects a matrix unit to be used.
     """
 
     operator: str
     target_kind: str
     variant: str
     priority: int
-    function: Callable[[Any, LoweringContext], tirx.Stmt]
-    layouts: Callable[[Any, LoweringContext], dict[ir.Var, Any]] | None = None
+    code: _Code
+    fits: _Predicate | None = None
+    fits_layouts: _Predicate | None = None
+    unit: int = 1
+    fragments: Callable[[Any, LoweringContext], dict[ir.Var, FragmentLayout]] | None = None
+    registers: str = FRAGMENT_SCOPE
+    agrees: bool = False
+    shared: Callable[[Any, LoweringContext], dict[ir.Var, SharedTile]] | None = None
+    moved: SharedTile | None = None
     direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None
+    stages: bool = False
+    completion: Completion = Completion.IN_ORDER
+    slow: Callable[[Any], str | None] | None = None
+
+    def check(self, op: TileOp, context: LoweringContext) -> None:
+        """Raise `Decline` where it does not fit, as far as that is known before layouts are."""
+        if self.unit > 1 and context.threads % self.unit:
+            raise Decline(f"{context.threads} threads are not whole warps of {self.unit}")
+        if self.fits is not None:
+            self.fits(op, context)
+
+    def check_layouts(self, op: TileOp, context: LoweringContext) -> None:
+        """Raise `Decline` where it does not fit where the operator's fragments lie."""
+        if self.fits_layouts is not None:
+            self.fits_layouts(op, context)
 
 
 def lowering(
@@ -117,9 +205,8 @@ def lowering(
     target: str | tuple[str, ...],
     variant: str,
     priority: int = 0,
-    layouts: Callable[[Any, LoweringContext], dict[ir.Var, Any]] | None = None,
-    direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None,
-) -> Callable[[Callable[[Any, LoweringContext], tirx.Stmt]], Callable[..., tirx.Stmt]]:
+    **declared: Any,
+) -> Callable[[_Code], _Code]:
     """Register a function as an implementation of an operator.
 
     Parameters
@@ -132,21 +219,17 @@ def lowering(
         Name of the way it is done.
     priority : int
         Higher ones are tried first.
-    layouts : callable, optional
-        `(op, context) -> {fragment: FragmentLayout}`, the layouts that the instructions demand; raises
-        `Decline` as the implementation does.
-    direct : callable, optional
-        `(op, context) -> {name: count}`, the operands that could as well lie in global memory, and how
-        many groups of threads read each of their elements.
+    **declared
+        What passes ask of it: the other attributes of `Lowering`.
     """
     kinds = (target,) if isinstance(target, str) else target
 
-    def register(function: Callable[[Any, LoweringContext], tirx.Stmt]) -> Any:
-        if not function.__module__.startswith("tvmtile."):
+    def register(code: _Code) -> _Code:
+        if not code.__module__.startswith("tvmtile."):
             _import_lowerings()  # so that those of users come after tvmtile's
         for kind in kinds:
-            add(Lowering(operator.name, kind, variant, priority, function, layouts, direct))
-        return function
+            add(Lowering(operator.name, kind, variant, priority, code, **declared))
+        return code
 
     def add(new: Lowering) -> None:
         candidates = _LOWERINGS.setdefault((new.operator, new.target_kind), [])
@@ -163,76 +246,186 @@ def lowering(
     return register
 
 
-def lower(op: TileOp, context: LoweringContext) -> tirx.Stmt:
-    """Implement an operator with the first lowering that fits.
+def of_shared_operands(form: SharedTile) -> Callable[[Any, LoweringContext], dict[ir.Var, Any]]:
+    """All shared tiles that an operator reads in one form, for `Lowering.shared`."""
 
-    Raises
-    ------
-    NoLowering
-        If every lowering declines; the message is the table of their reasons.
-    """
-    kind = context.target.kind.name
-    reasons = context.declined = []
-    for candidate in _candidates(op, context):
-        try:
-            return candidate.function(op, context)
-        except Decline as decline:
-            reasons.append((candidate.variant, str(decline)))
-        except TileError:
-            raise
-        except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            raise VerifyError(
-                f"{op.name}: the implementation {candidate.variant!r} failed: "
-                f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})",
-                help="this is a defect of tvmtile, not of the kernel: please report it",
-                location=context.location,
-            ) from error
-    operands = ", ".join(describe(operand) for operand in [*op.writes(), *op.reads()])
-    table = [f"  {variant}: {reason}" for variant, reason in reasons]
-    raise NoLowering(
-        "\n".join([f"{op.name}: no implementation for {kind} fits {operands}", *table]),
-        help="change what a reason names"
-        if table
-        else f"the target {kind!r} does not implement {op.name}",
-        location=context.location,
-    )
+    def tiles(op: TileOp, context: LoweringContext) -> dict[ir.Var, SharedTile]:
+        del context
+        return {tile: form for tile in map(buffer_of, op.reads()) if is_shared(tile)}
+
+    return tiles
 
 
-def demanded_layouts(op: TileOp, context: LoweringContext) -> dict[ir.Var, Any]:
-    """The layouts of fragments that the instructions of an operator demand, where it has such."""
-    for candidate in _candidates(op, context):
-        if candidate.layouts is None:
-            continue
-        try:
-            return candidate.layouts(op, context)
-        except Decline:
-            continue
-    return {}
+# Choosing ------------------------------------------------------------------------------------------
 
 
-def direct_operands(op: TileOp, context: LoweringContext) -> dict[str, int]:
-    """The operands that could as well lie in global memory, and how often each element is read."""
-    for candidate in _candidates(op, context):
-        if candidate.direct is None:
-            continue
-        try:
-            return candidate.direct(op, context)
-        except Decline:
-            continue
-    return {}
-
-
-def _candidates(op: TileOp, context: LoweringContext) -> list[Lowering]:
-    """The lowerings of an operator for the target, most specific first."""
+def candidates_of(op: TileOp, kind: str) -> list[Lowering]:
+    """The implementations of an operator on a kind of target, most specific first."""
     _import_lowerings()
-    return _LOWERINGS.get((op.name, context.target.kind.name), [])
+    return _LOWERINGS.get((op.name, kind), [])
 
 
 @lru_cache(maxsize=1)
 def _import_lowerings() -> None:
     """Register those in modules of their own, which nobody needs who only writes programs."""
     importlib.import_module("tvmtile.tileop.lowerings")
+
+
+def implementation_of(op: TileOp, kind: str) -> Lowering | None:
+    """The chosen implementation of an operator; of one alone there is nothing to choose.
+
+    None as long as it is open, which it may be until the layouts of fragments are known.
+    """
+    candidates = candidates_of(op, kind)
+    if op.impl is None:
+        return candidates[0] if len(candidates) == 1 else None
+    return next((c for c in candidates if c.variant == op.impl), None)
+
+
+def select(
+    op: TileOp, context: LoweringContext, refused: Mapping[str, str] | None = None
+) -> Lowering | None:
+    """The most specific implementation that fits an operator.
+
+    Parameters
+    ----------
+    op : TileOp
+        The operator.
+    context : LoweringContext
+        Where it stands.
+    refused : mapping of str to str, optional
+        Variants that the kernel can't use, with the reasons.
+
+    Returns
+    -------
+    Lowering or None
+        None where that depends on layouts that are not known yet.
+
+    Raises
+    ------
+    NoLowering
+        If every one declines; the message is the table of their reasons.
+    """
+    for candidate in candidates_of(op, context.kind):
+        try:
+            _check(candidate, op, context, refused)
+            if candidate.fits_layouts is not None and not _has_layouts(op):
+                return None
+            candidate.check_layouts(op, context)
+        except Decline:
+            continue
+        return candidate
+    raise refusal(op, context, refused)
+
+
+def _check(
+    candidate: Lowering, op: TileOp, context: LoweringContext, refused: Mapping[str, str] | None
+) -> None:
+    if refused and candidate.variant in refused:
+        raise Decline(refused[candidate.variant])
+    candidate.check(op, context)
+
+
+def fragments_of(op: TileOp) -> list[ir.Var]:
+    """The fragments among the operands of an operator."""
+    buffers = (buffer_of(operand) for operand in (*op.reads(), *op.writes()))
+    return list(dict.fromkeys(buffer for buffer in buffers if is_fragment(buffer)))
+
+
+def _has_layouts(op: TileOp) -> bool:
+    return all(layout_of(fragment) is not None for fragment in fragments_of(op))
+
+
+def declined_before(
+    op: TileOp,
+    context: LoweringContext,
+    chosen: Lowering | None = None,
+    refused: Mapping[str, str] | None = None,
+) -> list[tuple[str, str]]:
+    """The implementations that are more specific than the chosen one, and why they do not fit.
+
+    Parameters
+    ----------
+    op : TileOp
+        The operator.
+    context : LoweringContext
+        Where it stands.
+    chosen : Lowering, optional
+        Where absent, all are asked.
+    refused : mapping of str to str, optional
+        Variants that the kernel can't use, with the reasons.
+    """
+    reasons = []
+    for candidate in candidates_of(op, context.kind):
+        if candidate is chosen:
+            break
+        try:
+            _check(candidate, op, context, refused)
+            if _has_layouts(op):
+                candidate.check_layouts(op, context)
+        except Decline as decline:
+            reasons.append((candidate.variant, str(decline)))
+        else:
+            reasons.append((candidate.variant, "fits"))
+    return reasons
+
+
+def refusal(
+    op: TileOp, context: LoweringContext, refused: Mapping[str, str] | None = None
+) -> NoLowering:
+    """The error that an operator has no implementation that fits, or not the one it asks for.
+
+    Parameters
+    ----------
+    op : TileOp
+        The operator.
+    context : LoweringContext
+        Where it stands.
+    refused : mapping of str to str, optional
+        Variants that the kernel can't use, with the reasons.
+    """
+    kind = context.kind
+    reasons = declined_before(op, context, refused=refused)
+    table = [f"  {variant}: {reason}" for variant, reason in reasons]
+    operands = ", ".join(describe(operand) for operand in [*op.writes(), *op.reads()])
+    if op.impl is None:
+        message = f"{op.name}: no implementation for {kind} fits {operands}"
+        remedy = "change what a reason names"
+    else:
+        message = (
+            f"{op.name}: impl={op.impl!r} is no implementation for {kind} that fits {operands}"
+        )
+        remedy = "leave impl out, or give one that fits"
+    return NoLowering(
+        "\n".join([message, *table]),
+        help=remedy if table else f"the target {kind!r} does not implement {op.name}",
+        location=context.location,
+    )
+
+
+# Code ----------------------------------------------------------------------------------------------
+
+
+def emit(chosen: Lowering, op: TileOp, context: LoweringContext) -> Any:
+    """The statement, or the expression, that implements an operator.
+
+    Raises
+    ------
+    VerifyError
+        If the implementation fails.
+    """
+    try:
+        return chosen.code(op, context)
+    except TileError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise VerifyError(
+            f"{op.name}: the implementation {chosen.variant!r} failed: "
+            f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})",
+            help="this is a defect of tvmtile, not of the kernel: please report it",
+            location=context.location,
+        ) from error
 
 
 def registered_lowerings() -> list[Lowering]:

@@ -48,7 +48,7 @@ class _Pure(ValueOp):
     @classmethod
     def from_call(cls, call: ir.Call) -> TileOp:
         values = {key: python_value(call.attrs[key]) for key in cls.options}
-        return cls(tuple(call.args), **values)  # type: ignore[call-arg]
+        return cls(tuple(call.args), **values)  # type: ignore[call-arg,arg-type]
 
 
 @tile_operator
@@ -133,12 +133,16 @@ def rounded_by_intrinsic(op: Rounded, context: LoweringContext) -> ir.Expr:
 _FMA = {"float32": "fmaf", "float64": "fma"}
 
 
-@lowering(Rounded, target="metal", variant="integers")
-def rounded_by_integers(op: Rounded, context: LoweringContext) -> ir.Expr:
-    """See `tvmtile.codegen.metal_rounding`."""
+def _is_float32(op: Rounded, context: LoweringContext) -> None:
     del context
     if op.dtype != "float32":
         raise Decline(f"Metal has no {op.dtype}")
+
+
+@lowering(Rounded, target="metal", variant="integers", fits=_is_float32)
+def rounded_by_integers(op: Rounded, context: LoweringContext) -> ir.Expr:
+    """See `tvmtile.codegen.metal_rounding`."""
+    del context
     one = tirx.const(1, op.dtype)
     if op.rounding == APPROXIMATE:
         return one / op.operands[0]

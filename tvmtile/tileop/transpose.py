@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,7 +93,7 @@ class Transpose(TileOp):
             check_bounds(self.name, operand)
 
     def normalized(self) -> Transpose:
-        return Transpose(as_region(self.src), as_region(self.dst))
+        return replace(self, src=as_region(self.src), dst=as_region(self.dst))
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:
@@ -126,15 +126,31 @@ def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     return op.as_loops()
 
 
-@lowering(Transpose, target=("metal", "cuda"), variant="through memory", priority=10)
-def transpose_through_memory(op: Transpose, context: LoweringContext) -> tirx.Stmt:
-    """Between fragments whose elements lie in different threads: by way of shared memory."""
+def _between_fragments(op: Transpose, context: LoweringContext) -> None:
     del context
     if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
         raise Decline("an operand is in memory, where every thread reaches every element")
+
+
+def _between_threads(op: Transpose, context: LoweringContext) -> None:
+    del context
     loops = op.as_loops()
     if not isinstance(loops, tirx.For) or loop_layout(Nest(loops), layout_of) is not None:
         raise Decline("the threads that need the elements hold them")
+
+
+@lowering(
+    Transpose,
+    target=("metal", "cuda"),
+    variant="staged",
+    priority=10,
+    fits=_between_fragments,
+    fits_layouts=_between_threads,
+    stages=True,
+)
+def transpose_staged(op: Transpose, context: LoweringContext) -> tirx.Stmt:
+    """Between fragments whose elements lie in different threads: by way of shared memory."""
+    del context
     extents = [r.extent for r in op.src.region]
     shared = tirx.decl_buffer(extents, dtype_of(op.src), name="transposed", scope=SHARED_SCOPE)
     tile = as_region(shared)

@@ -38,6 +38,7 @@ from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.layout.fragment import layout_of
 from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.target import gpu
+from tvmtile.tileop.registry import fragments_of, implementation_of
 
 __all__ = ["ALWAYS", "INVARIANTS", "Verifier", "Verify", "violations"]
 
@@ -96,6 +97,17 @@ def operands_are_regions(func: tirx.PrimFunc) -> Iterator[str]:
         for operand in [*op.reads(), *op.writes()]:
             if not isinstance(operand, ir.TensorRegion):
                 yield f"the operand {describe(operand)} of {op.name} is not a region"
+
+
+def implementations_are_chosen(func: tirx.PrimFunc) -> Iterator[str]:
+    """Every tile operator has an implementation, or a fragment whose layout is waited for."""
+    target = func.attrs.get("target") if func.attrs is not None else None
+    for call in _calls(func):
+        op = operator_of(call)
+        if op is None or not op.is_tile or target is None or fragments_of(op):
+            continue
+        if implementation_of(op, target.kind.name) is None:
+            yield f"no implementation of {op.name} is chosen"
 
 
 def no_thread_loops(func: tirx.PrimFunc) -> Iterator[str]:
@@ -191,6 +203,7 @@ ALWAYS: tuple[Invariant, ...] = (well_formed, parallel_loops_are_nests, tiles_wi
 
 INVARIANTS: dict[Property, Invariant] = {
     Property.REGIONS: operands_are_regions,
+    Property.IMPLEMENTATIONS: implementations_are_chosen,
     Property.LEFT_LOOPS_ARE_SERIAL: loops_with_exits_are_serial,
     Property.PIPELINED: no_loops_with_stages,
     Property.FRAGMENT_LAYOUTS: fragments_have_layouts,

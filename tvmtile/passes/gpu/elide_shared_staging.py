@@ -17,12 +17,12 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import reads_no_memory, seq, with_children
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.lower_tile_op import target_of
-from tvmtile.tileop.registry import LoweringContext, direct_operands
+from tvmtile.tileop.registry import LoweringContext, implementation_of
 
 __all__ = ["ElideSharedStaging"]
 
 
-@prim_func_pass("ElideSharedStaging", requires=(Property.REGIONS,))
+@prim_func_pass("ElideSharedStaging", requires=(Property.IMPLEMENTATIONS,))
 def ElideSharedStaging(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Let an operator read a tile from global memory that was copied to shared memory for it alone.
 
@@ -43,8 +43,8 @@ def ElideSharedStaging(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
                 tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
                 acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
                 for k in range(2):
-                    T.tile.copy(A[0:32, k * 32 : k * 32 + 32], tile[0:32, 0:32])
-                    T.tile.gemm(tile[0:32, 0:32], A[0:32, 0:32], acc[0:32, 0:32])
+                    T.tile.copy(A[0:32, k * 32 : k * 32 + 32], tile[0:32, 0:32], impl="elements")
+                    T.tile.gemm(tile[0:32, 0:32], A[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
     ```
 
     After
@@ -57,7 +57,9 @@ def ElideSharedStaging(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             for tx in T.thread_binding(32, thread="threadIdx.x"):
                 acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
                 for k in range(2):
-                    T.tile.gemm(A[0:32, k * 32 : k * 32 + 32], A[0:32, 0:32], acc[0:32, 0:32])
+                    T.tile.gemm(
+                        A[0:32, k * 32 : k * 32 + 32], A[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup"
+                    )
     ```
     """
     del context
@@ -114,7 +116,10 @@ class _Direct:
             at = position + 1 + reader
             op = operator_of(statements[at].value)
             assert op is not None
-            times = direct_operands(op, self._context)
+            chosen = implementation_of(op, self._context.kind)
+            if chosen is None or chosen.direct is None:
+                continue
+            times = chosen.direct(op, self._context)
             fields = [name for name in times if getattr(op, name).source.same_as(tile.source)]
             if len(fields) != 1 or (times[fields[0]] > 1 and not wanted):
                 continue

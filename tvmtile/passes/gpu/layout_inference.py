@@ -12,7 +12,8 @@ thread reaches any element.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
@@ -24,7 +25,6 @@ from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import mentions
-from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.spans import location_of
 from tvmtile.layout.fragment import (
     REGISTER,
@@ -36,7 +36,7 @@ from tvmtile.layout.fragment import (
     widest_vector,
 )
 from tvmtile.layout.loops import LoopLayout, is_free, loop_layout
-from tvmtile.tileop.registry import LoweringContext, demanded_layouts
+from tvmtile.tileop.registry import LoweringContext, candidates_of, fragments_of, implementation_of
 
 __all__ = ["Conflict", "Inference", "Placed"]
 
@@ -87,6 +87,7 @@ class _Step:
     operator: TileOp | None
     nests: tuple[Nest, ...]
     location: SourceLocation | None
+    demanded: Mapping[ir.Var, FragmentLayout] = field(default_factory=dict)
 
 
 class Inference:
@@ -131,11 +132,14 @@ class Inference:
             op = operator_of(node.value)
             if op is None or not op.is_tile:
                 return mutator.default_mutate(node)
-            context = replace(self._context, location=location_of(node.value))
-            by_instructions = demanded_layouts(op, context)
-            statement = None if by_instructions else op.as_loops()
+            location = location_of(node.value)
+            chosen = implementation_of(op, self._context.kind)
+            demanded: Mapping[ir.Var, FragmentLayout] = {}
+            if chosen is not None and chosen.fragments is not None:
+                demanded = chosen.fragments(op, self._context.at(location))
+            statement = None if demanded else op.as_loops()
             nests = tuple(nests_in(statement)) if statement is not None else ()
-            self._steps.append(_Step(op, nests, location_of(node.value)))
+            self._steps.append(_Step(op, nests, location, demanded))
             return node
 
         def by_itself(node: Any, mutator: Any) -> Any:
@@ -203,11 +207,9 @@ class Inference:
         for step in self._steps:
             if step.operator is None:
                 continue
-            context = replace(self._context, location=step.location)
-            demanded = demanded_layouts(step.operator, context)
             written = {buffer_of(operand) for operand in step.operator.writes()}
-            self._accumulators |= written & demanded.keys()
-            for buffer, layout in demanded.items():
+            self._accumulators |= written & step.demanded.keys()
+            for buffer, layout in step.demanded.items():
                 if buffer in self._fragments and buffer not in self.layouts:
                     self.layouts[buffer] = layout
                     self._origins[buffer] = step.location
@@ -247,7 +249,7 @@ class Inference:
         found = []
         for step in self._steps:
             found += self._misplaced(step)
-            if step.operator is not None and _stages_itself(step.operator):
+            if step.operator is not None and self._may_stage(step.operator):
                 continue
             for nest in step.nests:
                 if is_free(nest, self.layouts.get) or loop_layout(nest, self.layouts.get):
@@ -260,6 +262,11 @@ class Inference:
                 uses = self._apart(nest, touched, least)
                 found.append(Conflict(least.buffer, step.location, uses))
         return found
+
+    def _may_stage(self, op: TileOp) -> bool:
+        """Tell whether an operator goes through shared memory itself where fragments lie apart."""
+        kind = self._context.kind
+        return len(fragments_of(op)) > 1 and any(c.stages for c in candidates_of(op, kind))
 
     def _apart(
         self, nest: Nest, touched: list[NestAccess], least: NestAccess
@@ -283,24 +290,15 @@ class Inference:
 
     def _misplaced(self, step: _Step) -> list[Conflict]:
         """Operands that do not lie where the instructions of a step demand."""
-        if step.operator is None:
-            return []
-        wanted = demanded_layouts(step.operator, replace(self._context, location=step.location))
         return [
             Conflict(
                 buffer,
                 step.location,
                 (self._placed(buffer), Placed(buffer, layout, step.location)),
             )
-            for buffer, layout in wanted.items()
+            for buffer, layout in step.demanded.items()
             if self.layouts.get(buffer) != layout
         ]
-
-
-def _stages_itself(op: TileOp) -> bool:
-    """Tell whether an operator goes through shared memory where its operands lie differently."""
-    operands = [*op.reads(), *op.writes()]
-    return sum(is_fragment(buffer_of(operand)) for operand in operands) == len(operands) > 1
 
 
 def _shape(buffer: ir.Var) -> tuple[int, ...]:

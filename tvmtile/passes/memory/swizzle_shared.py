@@ -11,13 +11,14 @@ from tvm.target import Target
 from tvm.tirx.layout import Layout
 
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.analysis.shared_tiles import SharedTiles
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.layout.shared import SWIZZLES, layout_of_places, swizzled
+from tvmtile.passes.memory.shared_tiles import SharedTiles
+from tvmtile.passes.tile.lower_tile_op import target_of
 
 __all__ = ["SwizzleShared"]
 
@@ -28,9 +29,10 @@ __all__ = ["SwizzleShared"]
 def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Give the types of shared tiles a layout, a `tvm.tirx.layout.ComposeLayout` or `TileLayout`.
 
-    It is the one that `T.annotate_layout` asks for, or, for tiles that matrix instructions read and in
-    kernels with such instructions for tiles that are moved to or from fragments, the widest swizzle
-    that a row allows. Tiles that are seen through views, or whose address is taken, have plain rows.
+    It is the one that `T.annotate_layout` asks for, or, for tiles that an implementation wants
+    swizzled and in kernels with such tiles for those that are moved to or from fragments, the widest
+    swizzle that a row allows. Tiles that are seen through views, or whose address is taken, have
+    plain rows.
     Indices stay those of the elements; FlattenShared computes places from them.
 
     Raises
@@ -44,12 +46,13 @@ def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     @T.prim_func
     def main(A: T.Buffer((32, 32), "float16")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_80"})})
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(128, thread="threadIdx.x"):
                 tile = T.alloc_buffer((32, 32), "float16", scope="shared.dyn")
                 acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
                 T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32])
+                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
     ```
 
     After
@@ -57,6 +60,7 @@ def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     @T.prim_func
     def main(A: T.Buffer((32, 32), "float16")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_80"})})
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(128, thread="threadIdx.x"):
                 tile = T.alloc_buffer(
@@ -67,19 +71,19 @@ def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
                 )
                 acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
                 T.tile.copy(A[0:32, 0:32], tile[0:32, 0:32])
-                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32])
+                T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
     ```
     """
     del context
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = target_of(func)
     return with_kernels(func, lambda kernel: _with_layouts(kernel, target))
 
 
-def _with_layouts(kernel: tirx.For, target: Target | None) -> tirx.For:
+def _with_layouts(kernel: tirx.For, target: Target) -> tirx.For:
     tiles = SharedTiles.of(kernel, target)
     layouts: dict[ir.Var, Layout | None] = {}
     for tile in tiles.with_rows:
-        if tile in tiles.read_by_matrices or (tiles.read_by_matrices and tile in tiles.moved):
+        if tiles.form_of(tile).swizzled:
             layouts[tile] = swizzled(_shape(tile), str(tile.ty.dtype))
     for tile, (layout, location) in tiles.by_hand.items():
         try:

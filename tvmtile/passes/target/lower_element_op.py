@@ -13,7 +13,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, with_children
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.tile.lower_tile_op import target_of
-from tvmtile.tileop.registry import LoweringContext, lower
+from tvmtile.tileop.registry import LoweringContext, emit, select
 
 __all__ = ["LowerElementOp"]
 
@@ -94,4 +94,6 @@ class _Lower(ScopedRewriter):
             is_statement=node.same_as(self._statement),
             attributes=self._attributes,
         )
-        return lower(op, context)
+        chosen = select(op, context)
+        assert chosen is not None, "an element operator does not ask for layouts"
+        return emit(chosen, op, context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -50,7 +51,7 @@ def Legalize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     def normalize(call: ir.Call) -> ir.Call:
         op = operator_of(call)
-        return call if op is None else op.normalized().to_call(call.span)
+        return call if op is None else replace(op.normalized(), impl=op.impl).to_call(call.span)
 
     def expand(node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)

@@ -9,13 +9,13 @@ from tvm.target import Target
 
 from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
 from tvmtile.ir.spans import location_of
-from tvmtile.tileop.registry import LoweringContext, lower
+from tvmtile.tileop.registry import LoweringContext, emit, implementation_of
 
-__all__ = ["LowerTileOp", "target_of"]
+__all__ = ["LowerTileOp", "TileOperators", "target_of"]
 
 
 def target_of(func: tirx.PrimFunc) -> Target:
@@ -28,7 +28,9 @@ def target_of(func: tirx.PrimFunc) -> Target:
     return target
 
 
-class _Lower(ScopedRewriter):
+class TileOperators(ScopedRewriter):
+    """Base of rewriters of the tile operators of a function, each with its context."""
+
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target
@@ -36,11 +38,13 @@ class _Lower(ScopedRewriter):
         self.imports: list[str] = []
 
     def visit_for(self, loop: tirx.For) -> Any:
+        """Descend into a loop, noting the kernel."""
         if is_kernel(loop):
             self._launch = Launch(loop)
         return super().visit_for(loop)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        """Rewrite a tile operator."""
         op = operator_of(node.value)
         if op is None or not op.is_tile:
             return self.descend(node)
@@ -51,17 +55,36 @@ class _Lower(ScopedRewriter):
             self.imports,
             launch=self._launch,
         )
-        return lower(op, context)
+        return self.rewritten(op, context, node)
+
+    def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
+        """The statement in place of an operator."""
+        raise NotImplementedError
+
+
+class _Lower(TileOperators):
+    def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
+        del node
+        chosen = implementation_of(op, context.kind)
+        if chosen is None:
+            raise VerifyError(
+                f"{op.name}: no implementation is chosen",
+                help="run SelectImplementation before this pass",
+                location=context.location,
+            )
+        return emit(chosen, op, context)
 
 
 @prim_func_pass(
-    "LowerTileOp", requires=(Property.REGIONS,), establishes=(Property.NO_TILE_OPERATORS,)
+    "LowerTileOp",
+    requires=(Property.REGIONS, Property.IMPLEMENTATIONS),
+    establishes=(Property.NO_TILE_OPERATORS,),
 )
 def LowerTileOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Replace each tile operator by the implementation that fits the function's target best.
+    """Replace each tile operator by the statement of its implementation.
 
-    The operators decide (see `tvmtile.tileop.registry`); this pass knows none by name. Afterwards a
-    program holds loops, loads, stores and element operators only.
+    SelectImplementation has chosen that, unless the target implements an operator in one way only.
+    Afterwards a program holds loops, loads, stores and element operators only.
 
     Before
     ------

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from tvm import tirx
-from tvm.target import Target
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.frontend.emit import emit
@@ -16,7 +15,6 @@ from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import as_region, describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
-from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 
@@ -46,6 +44,8 @@ def gemm(
     wg_wait: int = 0,
     mbar: Any = None,
     annotations: dict[str, Any] | None = None,
+    *,
+    impl: str | None = None,
 ) -> None:
     """`C += A @ B` on tiles, accumulating in the dtype of `C`.
 
@@ -64,6 +64,9 @@ def gemm(
         How warps share the tile; on a CPU it has no effect.
     clear_accum : bool
         Begin from zero: `C = A @ B`.
+    impl : str, optional
+        How it is done: `mma` or `elements` on NVIDIA GPUs, `matmul2d`, `simdgroup` or `elements` on
+        Apple's, `microkernel` or `loops` on a CPU. The best that fits where absent.
     k_pack, wg_wait, mbar, annotations
         Accepted with a warning: the product is complete when the next statement begins.
 
@@ -71,6 +74,8 @@ def gemm(
     ------
     ShapeMismatch
         If the operands disagree on M, N or K.
+    NoLowering
+        When it is compiled, if `impl` does not fit.
     UnsupportedDtype
         If there is no rule for the dtypes: floats multiply floats into a float accumulator,
         integers multiply integers into an int32 (or int64) accumulator or a float one.
@@ -84,7 +89,9 @@ def gemm(
     """
     ignore_schedule("T.gemm", k_pack, wg_wait, mbar, annotations)
     A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
-    op = Gemm(A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum))
+    op = Gemm(
+        A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum), impl=impl
+    )
     emit(op)
     if not op.has_related_dtypes():
         warn(
@@ -99,7 +106,6 @@ CUDA_MATRIX_DTYPES = {
     **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 89),
 }
 """The dtypes of A and B that NVIDIA's matrix units have, and the first architecture with each."""
-_CUDA_SUMS = (*_MATRIX_DTYPES, "float64", "int32")
 _SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -178,24 +184,12 @@ class Gemm(MatrixProduct):
             else f"accumulate in {', '.join(allowed)}",
         )
 
-    def matrix_operands(self, target: Target | None = None) -> list[Any]:
-        operands = [self.C, self.A, self.B]
-        if target is None or target.kind.name != "cuda":
-            # Of float16 and bfloat16 neither holds the other's values: no unit multiplies them.
-            return operands if self.has_matrix_dtypes() and not self.mixes_halves() else []
-        sums, *factors = map(dtype_of, operands)
-        arch = compute_capability(target)
-        has = sums in _CUDA_SUMS and all(
-            CUDA_MATRIX_DTYPES.get(d, arch + 1) <= arch for d in factors
-        )
-        return operands if has else []
-
     def has_matrix_dtypes(self) -> bool:
         """Whether Metal's matrix units know the dtype of each operand."""
         return {dtype_of(o) for o in (self.C, self.A, self.B)} <= set(_MATRIX_DTYPES)
 
     def mixes_halves(self) -> bool:
-        """Whether some operands are float16 and others bfloat16."""
+        """Whether some operands are float16 and others bfloat16: neither holds the other's values."""
         return {"float16", "bfloat16"} <= {dtype_of(o) for o in (self.C, self.A, self.B)}
 
     def as_loops(self) -> tirx.Stmt:
@@ -225,8 +219,7 @@ class Gemm(MatrixProduct):
         return nest([self.m, self.n], body)
 
     def normalized(self) -> Gemm:
-        A, B, C = (as_region(operand) for operand in (self.A, self.B, self.C))
-        return Gemm(A, B, C, self.transpose_A, self.transpose_B, self.policy, self.clear_accum)
+        return replace(self, A=as_region(self.A), B=as_region(self.B), C=as_region(self.C))
 
 
 def reference(

@@ -25,33 +25,41 @@ _VECTOR_DTYPES = (
 )
 
 
-@lowering(Gemm, target="llvm", variant="dots", priority=20)
-def gemm_dots(op: Gemm, context: LoweringContext) -> tirx.Stmt:
-    """Register blocks of vectors, by instructions that sum products of narrow elements."""
-    tile, machine = _tile(op, context), cpu(context.target)
-    choice = choose(tile, machine.dots)
-    if choice is None:
-        raise Decline(f"no dot product of {tile.a.dtype} and {tile.b.dtype} into {tile.c.dtype}")
-    return emit_gemm(tile, machine, DotProducts(tile, choice, machine.lanes(32), context.imports))
-
-
-@lowering(Gemm, target="llvm", variant="microkernel", priority=10)
-def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
-    """Register blocks of vectors, over operands packed where they have to be."""
-    return emit_gemm(_tile(op, context), cpu(context.target))
-
-
-def _tile(op: Gemm, context: LoweringContext) -> GemmTile:
-    """What the micro-kernel computes, where it can."""
-    extents = [constant(extent) for extent in (op.m, op.n, op.k)]
-    m, n, k = extents
-    if m is None or n is None or k is None:
+def _fits(op: Gemm, context: LoweringContext) -> None:
+    if None in (constant(extent) for extent in (op.m, op.n, op.k)):
         raise Decline(f"needs constant extents, not M, N, K = {op.m}, {op.n}, {op.k}")
     for operand in (op.A, op.B, op.C):
         if dtype_of(operand) not in _VECTOR_DTYPES:
             raise Decline(f"has no vectors of {dtype_of(operand)}")
         if not _inside(operand, context):
             raise Decline(f"{describe(operand)} may reach outside its tensor")
+
+
+def _has_dots(op: Gemm, context: LoweringContext) -> None:
+    _fits(op, context)
+    tile = _tile(op)
+    if choose(tile, cpu(context.target).dots) is None:
+        raise Decline(f"no dot product of {tile.a.dtype} and {tile.b.dtype} into {tile.c.dtype}")
+
+
+@lowering(Gemm, target="llvm", variant="dots", priority=20, fits=_has_dots)
+def gemm_dots(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Register blocks of vectors, by instructions that sum products of narrow elements."""
+    tile, machine = _tile(op), cpu(context.target)
+    choice = choose(tile, machine.dots)
+    assert choice is not None
+    return emit_gemm(tile, machine, DotProducts(tile, choice, machine.lanes(32), context.imports))
+
+
+@lowering(Gemm, target="llvm", variant="microkernel", priority=10, fits=_fits)
+def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Register blocks of vectors, over operands packed where they have to be."""
+    return emit_gemm(_tile(op), cpu(context.target))
+
+
+def _tile(op: Gemm) -> GemmTile:
+    """What the micro-kernel computes."""
+    m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
     a, b, c = (_matrix(operand) for operand in (op.A, op.B, op.C))
     return GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
 

@@ -20,7 +20,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
-from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.target import gpu
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import (
@@ -30,7 +30,8 @@ from tvmtile.tileop.gemm.partition import (
     layout_of_matrices,
     partition,
 )
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.gemm.simdgroup import PADDED
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
 
 __all__ = ["BLOCK", "COLUMN", "ROW", "gemm_matmul2d"]
 
@@ -59,8 +60,6 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
         raise Decline(f"an extent of [{op.m}, {op.n}, {op.k}] is not a constant")
     if k % BLOCK:
         raise Decline(f"K = {k} is not a multiple of {BLOCK}")
-    if context.threads % LANES:
-        raise Decline(f"{context.threads} threads are not whole simdgroups")
     try:
         return partition(m, n, context.threads // LANES, op.policy, _PAIR, "simdgroups")
     except InvalidOperand as error:
@@ -126,14 +125,15 @@ def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
     target="metal",
     variant="matmul2d",
     priority=30,
-    layouts=matmul2d_layouts,
+    fits=matmul2d_layouts,
+    unit=LANES,
+    fragments=matmul2d_layouts,
+    agrees=True,
+    shared=of_shared_operands(PADDED),
     direct=_readers,
 )
 def gemm_matmul2d(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Multiply 16x16 by 16x32; what a simdgroup copies of A and B is used for its whole share."""
-    for buffer, layout in matmul2d_layouts(op, context).items():
-        if layout_of(buffer) != layout:
-            raise Decline(f"{describe(buffer)} has a layout that another use demands")
     return _Product(op, _share(op, context), context).statement()
 
 

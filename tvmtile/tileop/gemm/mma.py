@@ -30,9 +30,18 @@ from tvmtile.tileop.gemm.partition import (
     partition,
     registers_of,
 )
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    SharedTile,
+    lowering,
+    of_shared_operands,
+)
 
-__all__ = ["MatrixProduct", "WarpProduct", "atom_of", "gemm_mma", "layouts_of"]
+__all__ = ["SWIZZLED", "MatrixProduct", "WarpProduct", "atom_of", "gemm_mma", "layouts_of"]
+
+SWIZZLED = SharedTile(swizzled=True)
+"""`ldmatrix` takes 16 bytes of each of eight rows, which lie in different banks then."""
 
 
 # Where it fits -----------------------------------------------------------------------------------
@@ -103,8 +112,6 @@ def _share(op: MatrixProduct, atom: Atom, context: LoweringContext) -> Partition
     m, n = constant(op.m) or 0, constant(op.n) or 0
     # What is repeated may be held by several threads, but in memory it would be added twice.
     repeats = is_fragment(buffer_of(op.C))
-    if context.threads % LANES:
-        raise Decline(f"{context.threads} threads are not whole warps of {LANES}")
     warps, size = context.threads // LANES, (atom.m, atom.n)
     try:
         return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)
@@ -142,7 +149,17 @@ def _mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLay
 # Code --------------------------------------------------------------------------------------------
 
 
-@lowering(Gemm, target="cuda", variant="mma", priority=20, layouts=_mma_layouts)
+@lowering(
+    Gemm,
+    target="cuda",
+    variant="mma",
+    priority=20,
+    fits=_mma_layouts,
+    unit=LANES,
+    fragments=_mma_layouts,
+    shared=of_shared_operands(SWIZZLED),
+    moved=SWIZZLED,
+)
 def gemm_mma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Each warp multiplies its share, an instruction's k at a time; what it loads it uses in full."""
     return WarpProduct(op, atom_of(op, ATOMS, context), context).statement()

@@ -29,11 +29,18 @@ from tvmtile.tileop.gemm.partition import (
     layout_of_matrices,
     partition,
 )
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    SharedTile,
+    lowering,
+    of_shared_operands,
+)
 
 __all__ = [
     "COLUMN",
     "MATRIX",
+    "PADDED",
     "ROW",
     "Matrices",
     "gemm_simdgroup",
@@ -51,12 +58,18 @@ COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(2, REGISTER, 1))
 """The digits of the row and of the column of a matrix's element; register 0 or 1 of its lane."""
 
 _DTYPES = ("float16", "bfloat16", "float32")
+PADDED = SharedTile(padding=16)
+"""As MLX pads (mlx/backend/metal/kernels/steel/gemm/gemm.h, `tgp_padding_a`).
+
+A matrix of 8x8 takes a piece of each of eight rows. Where rows are a power of two of bytes long the
+pieces lie in the same banks of threadgroup memory, and are read one after the other.
+"""
 
 
 # Layouts -----------------------------------------------------------------------------------------
 
 
-def _fits(op: Gemm) -> None:
+def _fits(op: Gemm, context: LoweringContext) -> None:
     for name in ("A", "B", "C"):
         operand = getattr(op, name)
         if dtype_of(operand) not in _DTYPES:
@@ -66,6 +79,19 @@ def _fits(op: Gemm) -> None:
     for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
         if constant(extent) is None:
             raise Decline(f"{name} = {extent} is not a constant")
+    _share(op, context)
+    for name in ("A", "B", "C"):
+        _check_whole(name, getattr(op, name), context)
+
+
+def _check_whole(name: str, operand: ir.TensorRegion, context: LoweringContext) -> None:
+    buffer = buffer_of(operand)
+    if is_fragment(buffer) and not is_whole(operand):
+        raise InvalidOperand(
+            f"gemm: {name} is {describe(operand)}, a part of the fragment {describe(buffer)}",
+            help="give each product a fragment of its own",
+            location=context.location,
+        )
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
@@ -96,7 +122,6 @@ def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, Fragme
     A simdgroup holds the rows of A, or columns of
     B, that its share of the accumulator needs.
     """
-    _fits(op)
     share = _share(op, context)
     steps = along_k((constant(op.k) or 0) // MATRIX)
     found = {}
@@ -116,7 +141,6 @@ def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, Fragme
 
 def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
     """How many simdgroups read each element of A and of B."""
-    _fits(op)
     share = _share(op, context)
     return {"A": share.columns, "B": share.rows}
 
@@ -190,7 +214,10 @@ class _Registers:
     target="metal",
     variant="simdgroup",
     priority=20,
-    layouts=simdgroup_layouts,
+    fits=_fits,
+    fragments=simdgroup_layouts,
+    registers=SIMDGROUP_SCOPE,
+    shared=of_shared_operands(PADDED),
     direct=_readers,
 )
 def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
@@ -199,29 +226,12 @@ def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     An accumulator in memory is loaded before and stored after. Where an operand in device memory may
     reach over the edge of its tensor, it goes through threadgroup memory, filled up with zeros.
     """
-    _fits(op)
-    for name in ("A", "B", "C"):
-        _check_place(name, getattr(op, name), context)
     share = _share(op, context)
     direct = _Product(op, share, context).statement()
     inside = unproven_bounds([op.A, op.B, op.C], context)
     if not inside:
         return direct
     return tirx.IfThenElse(tirx.all(*inside), direct, _through_shared_memory(op, share, context))
-
-
-def _check_place(name: str, operand: ir.TensorRegion, context: LoweringContext) -> None:
-    buffer = buffer_of(operand)
-    if not is_fragment(buffer):
-        return
-    if buffer.ty.storage_scope != SIMDGROUP_SCOPE:
-        raise Decline(f"{name} is {describe(operand)}, which is not held in simdgroup matrices")
-    if not is_whole(operand):
-        raise InvalidOperand(
-            f"gemm: {name} is {describe(operand)}, a part of the fragment {describe(buffer)}",
-            help="give each product a fragment of its own",
-            location=context.location,
-        )
 
 
 def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContext) -> list[Any]:

@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 from tvm import DataType, tirx
-from tvm.target import Target
 
-from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
+from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import as_region, describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
-from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, GemmWarpPolicy
+from tvmtile.tileop.gemm import GemmWarpPolicy
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 from tvmtile.tileop.registry import LoweringContext, lowering
 
@@ -51,6 +49,8 @@ def gemm_sp(
     k_pack: int = 1,
     wg_wait: int = 0,
     annotations: dict[str, Any] | None = None,
+    *,
+    impl: str | None = None,
 ) -> None:
     """`C += A @ B` where of four neighbours along K in `A` two are stored.
 
@@ -75,6 +75,8 @@ def gemm_sp(
         Accepted with a warning.
     clear_accum : bool
         Begin from zero: `C = A @ B`.
+    impl : str, optional
+        How it is done: `mma` or `elements`; the best that fits where absent.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def gemm_sp(
     named = (("A_sparse", A_sparse), ("E", E), ("B", B), ("C", C))
     a, e, b, c = (check_operand("gemm_sp", name, value) for name, value in named)
     transposed = (bool(transpose_A), bool(transpose_E), bool(transpose_B))
-    emit(GemmSp(a, e, b, c, *transposed, int(policy), clear_accum=bool(clear_accum)))
+    emit(GemmSp(a, e, b, c, *transposed, int(policy), bool(clear_accum), impl=impl))
 
 
 @tile_operator
@@ -201,23 +203,15 @@ class GemmSp(MatrixProduct):
         operands = {name: as_region(getattr(self, name)) for name in ("A", "E", "B", "C")}
         return replace(self, **operands)
 
-    def matrix_operands(self, target: Target | None = None) -> list[Any]:
-        if target is None or target.kind.name != "cuda":
-            return []
-        arch, dtype = compute_capability(target), dtype_of(self.A)
-        return [self.C, self.A, self.B] if CUDA_MATRIX_DTYPES.get(dtype, arch + 1) <= arch else []
+
+_SLOW = "is computed element by element, which is slower than T.gemm of the dense tile"
 
 
-@lowering(GemmSp, target=("llvm", "metal", "cuda"), variant="elements")
+@lowering(GemmSp, target="llvm", variant="elements")
+@lowering(GemmSp, target=("metal", "cuda"), variant="elements", slow=lambda _: _SLOW)
 def gemm_sp_elements(op: GemmSp, context: LoweringContext) -> tirx.Stmt:
     """Each element of the accumulator is a sum of products of what is stored."""
-    if context.target.kind.name != "llvm":
-        reasons = "; ".join(reason.splitlines()[0] for _, reason in context.declined)
-        warn(
-            f"gemm_sp: {describe(op.C)} is computed element by element, which is slower than T.gemm "
-            "of the dense tile" + (f": {reasons}" if reasons else ""),
-            context.location,
-        )
+    del context
     return op.as_loops()
 
 

@@ -21,10 +21,11 @@ from tvmtile.ir.operands import buffer_of, describe, dtype_of
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm.mma import WarpProduct, atom_of, layouts_of
+from tvmtile.tileop.gemm.mma import SWIZZLED, WarpProduct, atom_of, layouts_of
+from tvmtile.tileop.gemm.partition import LANES
 from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.matrices import element_of
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
 
 __all__ = ["gemm_sp_mma", "metadata"]
 
@@ -43,7 +44,17 @@ def _layouts(op: GemmSp, context: LoweringContext) -> dict[ir.Var, FragmentLayou
     return layouts_of(op, _atom_of(op, context), context)
 
 
-@lowering(GemmSp, target="cuda", variant="mma", priority=20, layouts=_layouts)
+@lowering(
+    GemmSp,
+    target="cuda",
+    variant="mma",
+    priority=20,
+    fits=_layouts,
+    unit=LANES,
+    fragments=_layouts,
+    shared=of_shared_operands(SWIZZLED),
+    moved=SWIZZLED,
+)
 def gemm_sp_mma(op: GemmSp, context: LoweringContext) -> tirx.Stmt:
     """Each warp multiplies its share, an instruction's k at a time."""
     return _SparseProduct(op, _atom_of(op, context), context).statement()

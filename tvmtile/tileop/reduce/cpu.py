@@ -71,13 +71,7 @@ class _Reduction:
         return total.set(self.combiner.combine(elements, total.value))
 
 
-@lowering(Reduce, target="llvm", variant="rows", priority=20)
-def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
-    """Along the innermost axis: vectors of partial results, folded in halves at the end of a row.
-
-    What remains of a row after whole vectors is its binary digits: when the vector of results has been
-    folded to 8 lanes, the 8 elements that remain, if they do, join it, and so on.
-    """
+def _has_rows(op: Reduce, context: LoweringContext) -> None:
     extent = constant(op.src.region[op.dim].extent)
     if extent is None or extent < 2:
         raise Decline("the reduced axis has an extent that is not a constant above 1")
@@ -85,6 +79,16 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
         raise Decline("the elements along the reduced axis are not neighbours in memory")
     if not lies_inside(op.src, context.analyzer):
         raise Decline("the source may reach over the edge of a tensor")
+
+
+@lowering(Reduce, target="llvm", variant="rows", priority=20, fits=_has_rows)
+def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """Along the innermost axis: vectors of partial results, folded in halves at the end of a row.
+
+    What remains of a row after whole vectors is its binary digits: when the vector of results has been
+    folded to 8 lanes, the 8 elements that remain, if they do, join it, and so on.
+    """
+    extent = constant(op.src.region[op.dim].extent) or 1
     reduction = _Reduction(op)
     groups = strips(extent, widest(cpu(context.target), reduction.dtype))
     remainder = {lanes: start for start, _, lanes in groups[1:]}
@@ -110,17 +114,21 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     return reduction.outer(row)
 
 
-@lowering(Reduce, target="llvm", variant="columns", priority=10)
-def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
-    """Along an outer axis: a vector of neighbouring results at a time."""
+def _has_columns(op: Reduce, context: LoweringContext) -> None:
     axis = _innermost(op.src)
-    extent = constant(op.src.region[axis].extent)
-    if extent is None or axis == op.dim:
+    if constant(op.src.region[axis].extent) is None or axis == op.dim:
         raise Decline("there is no axis of constant extent inside the reduced one")
     if not is_vectorizable(op.src, axis) or not is_vectorizable(op.dst, _innermost(op.dst)):
         raise Decline("the elements along the innermost axis are not neighbours in memory")
     if not (lies_inside(op.src, context.analyzer) and lies_inside(op.dst, context.analyzer)):
         raise Decline("the tiles may reach over the edge of a tensor")
+
+
+@lowering(Reduce, target="llvm", variant="columns", priority=10, fits=_has_columns)
+def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """Along an outer axis: a vector of neighbouring results at a time."""
+    axis = _innermost(op.src)
+    extent = constant(op.src.region[axis].extent) or 1
     reduction = _Reduction(op)
 
     def columns(offsets: list[Any], first: Any, lanes: int) -> tirx.Stmt:

@@ -39,14 +39,24 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 __all__ = ["reduce_memory", "reduce_registers"]
 
 
-@lowering(Reduce, target=("metal", "cuda"), variant="memory", priority=10)
-def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
-    """Load a tile in memory into registers, and reduce it there."""
+def _is_in_memory(op: Reduce, context: LoweringContext) -> None:
+    del context
     if is_fragment(op.src.source):
         raise Decline("the source is a fragment")
-    extents = tuple(constant(r.extent) or 0 for r in op.src.region)
-    if not all(extents):
+    if not all(constant(r.extent) for r in op.src.region):
         raise Decline("the extents of the source are not constants")
+
+
+def _is_in_registers(op: Reduce, context: LoweringContext) -> None:
+    del context
+    if not is_fragment(op.src.source):
+        raise Decline("the source is no fragment")
+
+
+@lowering(Reduce, target=("metal", "cuda"), variant="memory", priority=10, fits=_is_in_memory)
+def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+    """Load a tile in memory into registers, and reduce it there."""
+    extents = tuple(constant(r.extent) or 0 for r in op.src.region)
     dtype = dtype_of(op.src)
     vector = widest_vector(int(DataType(dtype).bits))
     layout = spread(extents, context.threads, vector)
@@ -63,12 +73,11 @@ def reduce_memory(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     return seq([tirx.AllocBuffer(held), load, reduce_registers(reduce, context)])
 
 
-@lowering(Reduce, target=("metal", "cuda"), variant="registers", priority=20)
+@lowering(Reduce, target=("metal", "cuda"), variant="registers", priority=20, fits=_is_in_registers)
 def reduce_registers(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     """Combine a thread's elements, then those of the lanes, then those of the groups of lanes."""
-    layout = layout_of(op.src.source) if is_fragment(op.src.source) else None
-    if layout is None:
-        raise Decline("the source is no fragment with a layout")
+    layout = layout_of(op.src.source)
+    assert layout is not None
     return _Reduction(op, layout, context).statement()
 
 

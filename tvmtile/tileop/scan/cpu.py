@@ -71,17 +71,21 @@ class _Scanning:
         )
 
 
-@lowering(Scan, target="llvm", variant="columns", priority=10)
-def scan_columns(op: Scan, context: LoweringContext) -> tirx.Stmt:
-    """Along an outer axis: a vector of neighbouring totals at a time."""
+def _has_columns(op: Scan, context: LoweringContext) -> None:
     axis = max(moving_axes(op.src), default=0)
-    extent = constant(op.src.region[axis].extent)
-    if extent is None or axis == op.dim:
+    if constant(op.src.region[axis].extent) is None or axis == op.dim:
         raise Decline("there is no axis of constant extent inside the scanned one")
     if not all(is_vectorizable(operand, axis) for operand in (op.src, op.dst)):
         raise Decline("the elements along the innermost axis are not neighbours in memory")
     if not all(lies_inside(operand, context.analyzer) for operand in (op.src, op.dst)):
         raise Decline("the tiles may reach over the edge of a tensor")
+
+
+@lowering(Scan, target="llvm", variant="columns", priority=10, fits=_has_columns)
+def scan_columns(op: Scan, context: LoweringContext) -> tirx.Stmt:
+    """Along an outer axis: a vector of neighbouring totals at a time."""
+    axis = max(moving_axes(op.src), default=0)
+    extent = constant(op.src.region[axis].extent) or 1
     scanning = _Scanning(op)
     groups = strips(extent, widest(cpu(context.target), scanning.dtype))
 

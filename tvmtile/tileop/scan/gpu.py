@@ -28,20 +28,35 @@ from tvmtile.tileop.scan import Scan
 __all__ = ["scan_pieces", "scan_strips"]
 
 
-@lowering(Scan, target=("metal", "cuda"), variant="pieces", priority=10)
-def scan_pieces(op: Scan, context: LoweringContext) -> tirx.Stmt:
-    """Scan a tile in shared memory, in place; what lies elsewhere is copied there and back."""
+def _fits_in_memory(op: Scan, context: LoweringContext) -> None:
     extents = [constant(r.extent) for r in op.src.region]
     if None in extents:
         raise Decline("the extents are not constants")
-    dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
+    dtype = _dtype_of_totals(op)
+    size = math.prod(e or 1 for e in extents) * int(DataType(dtype).bits) // 8
+    capability = gpu(context.target)
+    room = capability.shared_memory // 2 if capability is not None else size
+    if not _is_in_place(op, dtype) and size > room:
+        raise Decline(f"a copy of the tile needs {size} bytes of shared memory")
+
+
+def _dtype_of_totals(op: Scan) -> str:
+    return accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
+
+
+def _is_in_place(op: Scan, dtype: str) -> bool:
+    """Tell whether the result can hold what is scanned meanwhile."""
+    return is_shared(op.dst.source) and dtype_of(op.dst) == dtype
+
+
+@lowering(Scan, target=("metal", "cuda"), variant="pieces", priority=10, fits=_fits_in_memory)
+def scan_pieces(op: Scan, context: LoweringContext) -> tirx.Stmt:
+    """Scan a tile in shared memory, in place; what lies elsewhere is copied there and back."""
+    dtype = _dtype_of_totals(op)
     statements: list[tirx.Stmt] = []
     tile = op.dst
-    if not (is_shared(tile.source) and dtype_of(tile) == dtype):
-        size = math.prod(e or 1 for e in extents) * int(DataType(dtype).bits) // 8
-        capability = gpu(context.target)
-        if capability is not None and size > capability.shared_memory // 2:
-            raise Decline(f"a copy of the tile needs {size} bytes of shared memory")
+    if not _is_in_place(op, dtype):
+        extents = [r.extent for r in op.src.region]
         scratch = tirx.decl_buffer(extents, dtype, name="scanned", scope=SHARED_SCOPE)
         statements.append(tirx.AllocBuffer(scratch))
         tile = as_region(scratch)
@@ -202,13 +217,17 @@ def _group_of(threads: int, rows: int, length: int) -> int:
     return group
 
 
-@lowering(Scan, target=("metal", "cuda"), variant="strips", priority=0)
+def _fits_threads(op: Scan, context: LoweringContext) -> None:
+    if any(is_fragment(operand.source) for operand in (op.src, op.dst)):
+        raise Decline("an operand is a fragment")
+    if context.threads & (context.threads - 1):
+        raise Decline(f"{context.threads} threads are not a power of two")
+
+
+@lowering(Scan, target=("metal", "cuda"), variant="strips", priority=0, fits=_fits_threads)
 def scan_strips(op: Scan, context: LoweringContext) -> tirx.Stmt:
     """All threads scan one row after the other, where it lies."""
-    for operand in (op.src, op.dst):
-        if is_fragment(operand.source):
-            raise Decline("an operand is a fragment")
-    return _Strips(op, accumulator_dtype(dtype_of(op.src), dtype_of(op.dst)), context).statement()
+    return _Strips(op, _dtype_of_totals(op), context).statement()
 
 
 class _Strips(_Scan):
@@ -237,10 +256,7 @@ class _Strips(_Scan):
         result = combine(_value(own), combine(_value(before), _value(carry)))
         place = element(op.dst, matching_offsets(op.src, op.dst, at))
         store = tirx.BufferStore(op.dst.source, converted(result, dtype_of(op.dst)), place)
-        group = self._threads & -self._threads
-        if group != self._threads:
-            raise Decline(f"{self._threads} threads are not a power of two")
-        prefix = Prefix(self._combiner, self._dtype, self._thread, self._threads, group)
+        prefix = Prefix(self._combiner, self._dtype, self._thread, self._threads, self._threads)
         body = seq(
             [
                 _set(own, self._identity),

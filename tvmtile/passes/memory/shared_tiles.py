@@ -6,16 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
+from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
+from tvmtile.tileop.registry import LoweringContext, SharedTile, implementation_of
 
 __all__ = ["SharedTiles"]
 
@@ -28,33 +31,41 @@ class SharedTiles:
     ----------
     all : list of Var
         In the order of the program.
-    read_by_matrices : set of Var
-        Operands of matrix instructions.
+    wanted : dict of Var to SharedTile
+        How the implementations of operators want tiles to lie that they read.
     moved : set of Var
         Those that operators move to or from fragments.
+    wanted_where_moved : SharedTile or None
+        How an implementation wants these to lie.
     viewed : set of Var
         Those that are seen through views, or whose address is taken: their rows are plain.
     by_hand : dict of Var to (layout, SourceLocation or None)
         The layouts that are fixed by hand, and where.
-    target : Target or None
-        Its matrix units are those that count.
+    context : LoweringContext
+        Of the kernel.
     """
 
+    context: LoweringContext
     all: list[ir.Var] = field(default_factory=list)
-    read_by_matrices: set[ir.Var] = field(default_factory=set)
+    wanted: dict[ir.Var, SharedTile] = field(default_factory=dict)
     moved: set[ir.Var] = field(default_factory=set)
+    wanted_where_moved: SharedTile | None = None
     viewed: set[ir.Var] = field(default_factory=set)
     by_hand: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
 
-    target: Target | None = None
-
     @classmethod
-    def of(cls, kernel: tirx.For, target: Target | None = None) -> SharedTiles:
+    def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
         """Those of a kernel, which is a tile program, for a target."""
+        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
         shared = [each.buffer for each in allocations_in(kernel) if is_shared(each.buffer)]
-        tiles = cls(shared, viewed=set(Aliases(kernel).aliased), target=target)
+        tiles = cls(context, shared, viewed=set(Aliases(kernel).aliased))
         walk(kernel, (ir.Call, tiles._call), order="pre")
         return tiles
+
+    def form_of(self, tile: ir.Var) -> SharedTile:
+        """How a tile should lie."""
+        moved = self.wanted_where_moved if tile in self.moved else None
+        return self.wanted.get(tile) or moved or SharedTile()
 
     @property
     def with_rows(self) -> list[ir.Var]:
@@ -72,8 +83,11 @@ class SharedTiles:
         for tile, layout in op.fixed_layouts().items():
             if is_shared(tile):
                 self.by_hand[tile] = layout, location_of(node)
-        if op.matrix_operands(self.target):
-            self.read_by_matrices.update(buffer_of(operand) for operand in op.reads())
+        chosen = implementation_of(op, self.context.kind)
+        if chosen is not None and chosen.shared is not None:
+            self.wanted.update(chosen.shared(op, self.context))
+        if chosen is not None and chosen.moved is not None:
+            self.wanted_where_moved = chosen.moved
         buffers = [buffer_of(operand) for operand in (*op.reads(), *op.writes())]
         if op.is_tile and any(is_fragment(buffer) for buffer in buffers):
             self.moved.update(buffer for buffer in buffers if is_shared(buffer))
