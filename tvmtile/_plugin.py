@@ -45,6 +45,9 @@ OPERATORS = (
 )
 """Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
 
+_ASYNCHRONOUS = ("async_issue", "async_signal", "async_wait")
+"""Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
+
 _PURE = ("rounded", "rounded_cast")
 """Those that only compute a value."""
 
@@ -53,7 +56,7 @@ class ScriptNamespace:
     """`T.tile` of TVMScript: `T.tile.copy(...)` is a call of the intrinsic `tvmtile.copy`."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in OPERATORS:
+        if name not in (*OPERATORS, *_ASYNCHRONOUS):
             raise AttributeError(f"there is no tile operator {name!r}")
         return partial(_call, name)
 
@@ -84,7 +87,7 @@ def register() -> None:
 
     from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr, register_script_namespace
 
-    for name in OPERATORS:
+    for name in (*OPERATORS, *_ASYNCHRONOUS):
         register_op(f"tvmtile.{name}", f"Tile operator {name}.")
         effect = PURE if name in _PURE else OPAQUE
         register_op_attr(f"tvmtile.{name}", "TCallEffectKind", effect)

@@ -42,7 +42,7 @@ from tvmtile.passes import (
     DeclareInKernel,
     DistributeParallel,
     DoScalarsOnce,
-    DropIdleGroups,
+    DropIdleTokens,
     ElideSharedStaging,
     FlattenShared,
     FragmentToSimdgroup,
@@ -60,6 +60,7 @@ from tvmtile.passes import (
     LaunchBlocksOnCpu,
     Legalize,
     LowerAssertionsOnCuda,
+    LowerAsyncWork,
     LowerCudaFunctions,
     LowerElementOp,
     LowerExits,
@@ -179,7 +180,7 @@ _GPU: tuple[Any, ...] = (
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
     DistributeParallel,  # elementwise loops are shared out over the threads, as cp.async where it fits
-    _Only("cuda", DropIdleGroups),  # copies that can't be asynchronous after all are not waited for
+    _Only("cuda", DropIdleTokens),  # copies that can't be asynchronous after all are not waited for
     PlaceFragments,  # fragments become arrays of registers
     PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
     PlanSharedMemory,  # and share it, where they would not fit otherwise
@@ -188,6 +189,7 @@ _GPU: tuple[Any, ...] = (
     # Until here tiles are indexed by row and column, also where an address is taken: of 16 contiguous
     # bytes at most. What changes where elements lie in a tile comes after the barriers.
     InsertBarriers,  # threads wait for each other where they exchange elements
+    _Only("cuda", LowerAsyncWork),  # copies, their batches and the waits become instructions
     _Only("cuda", FlattenShared),  # where an element of a tile lies becomes arithmetic
     _Only("cuda", PlaceMemoryOnCuda),  # more than a kernel may declare is asked for at the launch
     SwizzleBlockIdx,  # blocks that run together work beside each other, where a kernel asks for it

@@ -11,7 +11,7 @@ from tests.passes.gpu.barriers.test_asynchronous import is_pipelined, with_barri
 from tests.pipelines import CASES
 from tvmtile import errors
 from tvmtile.errors import TileWarning
-from tvmtile.ir.async_copies import FILLING_ISSUES, ISSUES
+from tvmtile.ir.asynchronous import issued
 from tvmtile.ir.kernels import flattened, is_barrier
 
 # What can't be pipelined, and why.
@@ -40,8 +40,8 @@ def issues_in(node):
     found = []
 
     def note(call):
-        if isinstance(call.op, ir.Op) and call.op.name in ISSUES:
-            found.append(call)
+        if issued(call) is not None:
+            found.append(issued(call))
 
     structural_walk(node, (ir.Call, note))
     return found
@@ -89,6 +89,6 @@ def test_what_can_t_be_pipelined_says_so_once(name, stages):
 )
 def test_copies_are_as_wide_as_rows_are_aligned(name, size):
     issues = issues_in(with_barriers(CASES[name](3).program))
-    assert min(int(call.args[2]) for call in issues) == size
-    fills = any(call.op.name in FILLING_ISSUES for call in issues)
+    assert min(int(copy.operands[2]) for copy in issues) == size
+    fills = any(copy.fills for copy in issues)
     assert fills == (name != "product_of_7_steps")

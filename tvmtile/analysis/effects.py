@@ -195,7 +195,7 @@ class Effects:
             is_atomic=use.is_atomic,
             is_collective=use.is_collective,
             is_gathered=use.is_gathered,
-            is_asynchronous=use.is_asynchronous,
+            token=use.token,
             is_opaque=use.is_opaque,
             conditions=tuple(map(self._resolved, (*conditions, *use.conditions))),
             root=self.root(use.buffer),
@@ -212,7 +212,7 @@ class Effects:
         expressions = (access.indices or (), access.conditions, [s for _, s in access.block])
         kind = (access.is_atomic, access.is_collective, access.is_gathered, access.is_opaque)
         key = (
-            (access.buffer, access.loops, access.writes, access.is_asynchronous, kind),
+            (access.buffer, access.loops, access.writes, access.token, kind),
             (access.indices is None, tuple(extent for extent, _ in access.block)),
             tvm_ffi.StructuralKey(expressions),
         )

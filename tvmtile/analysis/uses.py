@@ -10,7 +10,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.conflicts.expressions import bits
-from tvmtile.ir.async_copies import ISSUES
+from tvmtile.ir.asynchronous import Issue, issued
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
@@ -37,8 +37,9 @@ class Use:
         The threads of a simdgroup do it together: any of them may touch any of the elements.
     is_gathered : bool
         Each of these threads names some of the elements; otherwise all name the same ones.
-    is_asynchronous : bool
-        It goes on until a wait: what is written arrives there, what is read may be written then.
+    token : str or None
+        Of an access that goes on until a wait: what is written arrives there, what is read may be
+        written then.
     is_opaque : bool
         A function that is called with an address does it.
     conditions : tuple of Expr
@@ -52,7 +53,7 @@ class Use:
     is_atomic: bool
     is_collective: bool
     is_gathered: bool
-    is_asynchronous: bool
+    token: str | None
     is_opaque: bool
     conditions: tuple[Any, ...]
 
@@ -68,7 +69,7 @@ class _Role:
     row: bool = False
     """A row of 16 bytes; the addresses of all threads of a simdgroup are those of a few matrices."""
     copied: bool = False
-    """As many bytes as the third argument says, asynchronously where it is written."""
+    """As many bytes as the third argument says, asynchronously."""
 
     @property
     def names_elements(self) -> bool:
@@ -77,13 +78,13 @@ class _Role:
 
 
 _UNKNOWN = (_Role(reads=True, writes=True),)
+_COPY = (_Role(writes=True, copied=True), _Role(reads=True, copied=True))
 # By function: the role of each argument, the last one that of those after it too.
 _FUNCTIONS = {
     "tirx.simdgroup_load": (_Role(reads=True, matrix=True),),
     "tirx.simdgroup_store": (_Role(writes=True, matrix=True),),
     "tirx.ptx.ldmatrix": (_Role(reads=True, row=True),),
     "tirx.ptx.stmatrix": (_Role(writes=True, row=True),),
-    **dict.fromkeys(ISSUES, (_Role(writes=True, copied=True), _Role(reads=True, copied=True))),
 }
 # An address in another form.
 _CONVERSIONS = ("tirx.cuda.cvta_generic_to_shared",)
@@ -101,6 +102,7 @@ class _Collector:
         self._conditions: tuple[Any, ...] = ()
         self._role = _UNKNOWN[0]
         self._arguments: tuple[Any, ...] = ()  # of the function that an address is handed to
+        self._token: str | None = None  # of the copy that it is handed to
         self._found: list[Use] = []
 
     def collect(self, node: Any) -> list[Use]:
@@ -131,7 +133,7 @@ class _Collector:
                 is_atomic,
                 is_opaque and (self._role.matrix or self._role.row),
                 is_opaque and self._role.row,
-                is_opaque and self._role.copied,
+                self._token if is_opaque and self._role.copied else None,
                 is_opaque,
                 self._conditions,
             )
@@ -153,8 +155,10 @@ class _Collector:
         if op is not None:
             self._operator(op, call, mutator)
             return call
-        name = op_name(call)
-        if is_if_then_else(call):
+        name, copy = op_name(call), issued(call)
+        if copy is not None:
+            self._copy(copy, mutator)
+        elif is_if_then_else(call):
             self._conditional(call, mutator)
         elif takes_address(call):
             self._address(call.args[0], mutator)
@@ -163,7 +167,7 @@ class _Collector:
         elif name == "tirx.tvm_access_ptr":
             self._pointer(call)
         else:
-            self._function_call(call, _FUNCTIONS.get(name, _UNKNOWN), mutator)
+            self._function_call(call.args, _FUNCTIONS.get(name, _UNKNOWN), mutator)
         return call
 
     def _operator(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
@@ -192,10 +196,17 @@ class _Collector:
 
     # Addresses ---------------------------------------------------------------------------------
 
-    def _function_call(self, call: ir.Call, roles: tuple[_Role, ...], mutator: Any) -> None:
+    def _copy(self, copy: Issue, mutator: Any) -> None:
+        outer, self._token = self._token, copy.token
+        self._function_call(copy.operands, _COPY, mutator)
+        self._token = outer
+
+    def _function_call(
+        self, arguments: Iterable[Any], roles: tuple[_Role, ...], mutator: Any
+    ) -> None:
         outer = self._role, self._arguments
-        self._arguments = tuple(call.args)
-        for number, argument in enumerate(call.args):
+        self._arguments = tuple(arguments)
+        for number, argument in enumerate(self._arguments):
             self._role = roles[min(number, len(roles) - 1)]
             if is_buffer_var(argument):
                 self._passed(argument, None)

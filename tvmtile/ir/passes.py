@@ -34,6 +34,7 @@ class Property(Enum):
     NO_FRAGMENTS = "fragments are arrays of registers"
     SHARED_MEMORY_FITS = "a block needs no more shared memory than the target has"
     ORDERED = "threads wait for each other where they exchange elements"
+    NO_ASYNC_TOKENS = "asynchronous work is instructions"
     FLAT_TILES = "indices of shared tiles are places in memory"
     NO_OPERATORS = "no operator of tvmtile is left"
     HOST_MEMORY = "every buffer lies in the host's memory"

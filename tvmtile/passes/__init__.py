@@ -24,11 +24,12 @@ from tvmtile.passes.cpu.serialize_threads import SerializeThreads
 from tvmtile.passes.cpu.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.cpu.wrap_unsigned import WrapUnsignedOnCpu
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
-from tvmtile.passes.gpu.drop_idle_groups import DropIdleGroups
+from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
 from tvmtile.passes.gpu.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
+from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
 from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
@@ -88,7 +89,7 @@ __all__ = [
     "DeclareInKernel",
     "DistributeParallel",
     "DoScalarsOnce",
-    "DropIdleGroups",
+    "DropIdleTokens",
     "ElideSharedStaging",
     "FlattenShared",
     "FragmentToSimdgroup",
@@ -106,6 +107,7 @@ __all__ = [
     "LaunchBlocksOnCpu",
     "Legalize",
     "LowerAssertionsOnCuda",
+    "LowerAsyncWork",
     "LowerCudaFunctions",
     "LowerElementOp",
     "LowerExits",

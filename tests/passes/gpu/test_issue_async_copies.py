@@ -7,8 +7,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_map, structural_walk
 
-from tvmtile.ir.async_copies import ISSUES
-from tvmtile.passes.gpu.issue_async_copies import issued
+from tvmtile.ir.asynchronous import issued
+from tvmtile.passes.gpu.issue_async_copies import as_async_copies
 
 I, J, K = (tirx.Var(name, "int32") for name in "ijk")
 
@@ -25,23 +25,19 @@ def copies(move, lanes=8):
     """The copies that a loop over neighbours, 0 <= i < 16, becomes: size and bytes read, by piece."""
     analyzer = Analyzer()
     analyzer.bind(I, ir.Range(0, 16))
-    result = issued(J, lanes, move, analyzer)
+    result = as_async_copies(J, lanes, move, analyzer, "cp.async/1")
     if result is None:
         return None
     found, loops = [], []
     structural_walk(result, (tirx.For, loops.append))
-    structural_walk(result, (ir.Call, lambda call: found.append(call) if is_issue(call) else None))
-    (call,) = found
-    read = call.args[3] if "src_size" in call.op.name else call.args[2]
+    structural_walk(result, (ir.Call, lambda call: found.append(issued(call))))
+    (copy,) = filter(None, found)
+    *_, size, read = copy.operands if copy.fills else (*copy.operands, copy.operands[2])
     pieces = int(loops[0].extent) if loops else 1
     places = [
         {loop.loop_var: tirx.const(piece, "int32")} for piece in range(pieces) for loop in loops
     ]
-    return int(call.args[2]), [substituted(read, place) for place in places or [{}]]
-
-
-def is_issue(call):
-    return isinstance(call.op, ir.Op) and call.op.name in ISSUES
+    return int(size), [substituted(read, place) for place in places or [{}]]
 
 
 def substituted(expression, values):

@@ -20,7 +20,7 @@ from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import STAGES_ANNOTATION
-from tvmtile.ir.async_copies import FILLING_ISSUES
+from tvmtile.ir.asynchronous import issued, names_token
 from tvmtile.ir.calls import is_if_then_else, op_name
 from tvmtile.ir.kernels import (
     is_barrier,
@@ -128,6 +128,13 @@ def no_tile_operators(func: tirx.PrimFunc) -> Iterator[str]:
             yield f"the tile operator {op.name} is left"
 
 
+def no_async_tokens(func: tirx.PrimFunc) -> Iterator[str]:
+    """What is asynchronous is an instruction."""
+    for call in _calls(func):
+        if names_token(call):
+            yield f"{op_name(call)} is left"
+
+
 def no_operators(func: tirx.PrimFunc) -> Iterator[str]:
     """No operator of tvmtile is left, on tiles or on elements."""
     for call in _calls(func):
@@ -214,6 +221,7 @@ INVARIANTS: dict[Property, Invariant] = {
     Property.NO_FRAGMENTS: no_fragments,
     Property.SHARED_MEMORY_FITS: shared_memory_fits,
     Property.NO_OPERATORS: no_operators,
+    Property.NO_ASYNC_TOKENS: no_async_tokens,
     Property.HOST_MEMORY: host_memory,
     Property.NO_KERNELS: no_kernels,
 }
@@ -379,8 +387,9 @@ class _Bounds(ScopedRewriter):
         if is_if_then_else(node):
             self._visit_cases(*node.args)
             return node
-        if op_name(node) in FILLING_ISSUES:
-            self.mutate(node.args[0])
+        copy = issued(node)
+        if copy is not None and copy.fills:
+            self.mutate(copy.operands[0])
             return node
         return self.descend(node)
 

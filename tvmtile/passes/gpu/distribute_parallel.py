@@ -11,7 +11,7 @@ from tvmtile._tvm import walk
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import VerifyError
-from tvmtile.ir.async_copies import is_late
+from tvmtile.ir.asynchronous import token_of_region
 from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, statements_of
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
@@ -28,7 +28,7 @@ from tvmtile.ir.rewriting import (
 from tvmtile.ir.scopes import is_fragment, is_private
 from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
 from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout
-from tvmtile.passes.gpu.issue_async_copies import issued
+from tvmtile.passes.gpu.issue_async_copies import as_async_copies
 from tvmtile.passes.gpu.vectorize_accesses import vectorized, without_invariant
 
 __all__ = ["DistributeParallel"]
@@ -54,7 +54,7 @@ def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     A nest that touches fragments runs where their elements lie, but for what every thread holds. Any
     other is spread so that
     neighbouring threads access neighbours in memory, 16 bytes each where strides allow. A thread's own
-    iterations become unrolled loops. What may arrive later is copied by `cp.async`, where elements
+    iterations become unrolled loops. What has a token is copied asynchronously, where elements
     are moved as they are and four bytes or more lie side by side. What a block does once (a store
     outside of nests that is the same for all threads, an iteration that several threads would repeat)
     is done by one thread.
@@ -105,14 +105,15 @@ class _Distribute(ScopedRewriter):
         super().__init__()
         self._launch: Launch | None = None
         self._variance: ThreadVariance | None = None
-        self._is_late = False
+        self._token: str | None = None
 
     def visit_attribute(self, node: tirx.AttrStmt) -> Any:
-        if not is_late(node):
+        token = token_of_region(node)
+        if token is None:
             return super().visit_attribute(node)
-        outer, self._is_late = self._is_late, True
+        outer, self._token = self._token, token
         body = self.mutate(node.body)
-        self._is_late = outer
+        self._token = outer
         return body
 
     def visit_for(self, loop: tirx.For) -> Any:
@@ -121,7 +122,7 @@ class _Distribute(ScopedRewriter):
             threads = [thread.loop_var for thread in self._launch.threads]
             self._variance = ThreadVariance(self._launch.body, threads)
         if self._launch is not None and is_parallel(loop):
-            iterations = _Iterations(Nest(loop), self._launch, self.analyzer, self._is_late)
+            iterations = _Iterations(Nest(loop), self._launch, self.analyzer, self._token)
             return iterations.statement()
         return super().visit_for(loop)
 
@@ -153,11 +154,11 @@ class _Distribute(ScopedRewriter):
 class _Iterations:
     """The iterations of a nest that one thread does."""
 
-    def __init__(self, nest: Nest, launch: Launch, analyzer: Any, is_late: bool) -> None:
+    def __init__(self, nest: Nest, launch: Launch, analyzer: Any, token: str | None) -> None:
         self._nest = nest
         self._launch = launch
         self._analyzer = analyzer
-        self._is_late = is_late
+        self._token = token
         self._has_fragments = any(is_fragment(a.buffer) for a in nest.accesses)
         self._is_free = is_free(nest, layout_of)
 
@@ -250,7 +251,7 @@ class _Iterations:
         if lanes is not None:
             loops = loops[:-1]
             body = self._moved(lanes[0], lanes[1].extent, body)
-        elif self._is_late:
+        elif self._token is not None:
             body = self._moved(tirx.Var("lane", "int32"), 1, body)
         body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
@@ -270,9 +271,10 @@ class _Iterations:
 
     def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
         """The neighbours that a thread moves: asynchronously, if that is asked for and possible."""
-        copies = issued(variable, extent, body, self._analyzer) if self._is_late else None
-        if copies is not None:
-            return copies
+        if self._token is not None:
+            copies = as_async_copies(variable, extent, body, self._analyzer, self._token)
+            if copies is not None:
+                return copies
         return body if extent == 1 else vectorized(variable, extent, body, self._analyzer)
 
     def _flat(self) -> tirx.Stmt:

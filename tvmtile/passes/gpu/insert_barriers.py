@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.conflicts.orders import Meeting
 from tvmtile.codegen.metal_barriers import device_barrier
-from tvmtile.ir.async_copies import commit, wait
+from tvmtile.ir.asynchronous import CP_ASYNC, signal, wait
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body, with_statements
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
@@ -134,8 +134,9 @@ class _Emitter:
         return seq(statements)
 
     def _awaited(self, barrier: Barrier) -> list[tirx.Stmt]:
-        arrival = [commit(), wait(0)] if barrier.waits_for_copies else []
-        return [*arrival, self._barrier(barrier)]
+        if not barrier.waits_for_copies:
+            return [self._barrier(barrier)]
+        return [signal(CP_ASYNC.name), wait(CP_ASYNC.name, 0), self._barrier(barrier)]
 
     def _barrier(self, barrier: Barrier) -> tirx.Stmt:
         if self._fenced and barrier.orders_device:

@@ -1,4 +1,4 @@
-"""Moves from global to shared memory as `cp.async`, 16, 8 or 4 bytes each."""
+"""Moves from global to shared memory as asynchronous copies, 16, 8 or 4 bytes each."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.conflicts.expressions import conjuncts
+from tvmtile.ir.asynchronous import issue
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import for_loop, mentions, substitute
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.gpu.vectorize_accesses import LARGEST, bytes_of, contiguous_base
 
-__all__ = ["issued"]
+__all__ = ["as_async_copies"]
 
 _SIZES = (16, 8, 4)
 
 
-def issued(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt | None:
+def as_async_copies(
+    variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer, token: str
+) -> tirx.Stmt | None:
     """A loop over neighbours as asynchronous copies.
 
     Parameters
@@ -34,6 +37,8 @@ def issued(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -
         An iteration.
     analyzer : Analyzer
         Knows the ranges of the variables around.
+    token : str
+        What the copies are waited for by.
 
     Returns
     -------
@@ -47,7 +52,7 @@ def issued(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -
     for size in _SIZES:
         lanes = size // bytes_of(move.store.buffer)
         if lanes and extent % lanes == 0:
-            found = _in_pieces(variable, extent // lanes, lanes, move, analyzer)
+            found = _in_pieces(variable, extent // lanes, lanes, move, analyzer, token)
             if found is not None:
                 return found
     return None
@@ -86,7 +91,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _in_pieces(
-    variable: ir.Var, count: int, lanes: int, move: _Move, analyzer: Analyzer
+    variable: ir.Var, count: int, lanes: int, move: _Move, analyzer: Analyzer, token: str
 ) -> tirx.Stmt | None:
     """One copy a piece of some lanes, if the pieces are aligned and lie in rows of the tile."""
     dtype = str(variable.ty.dtype)
@@ -103,11 +108,11 @@ def _in_pieces(
     if read is None:
         return None
     size = lanes * bytes_of(move.store.buffer)
-    copy = _copy(move.substituted({lane: tirx.const(0, dtype)}), size, read, analyzer)
+    copy = _copy(move.substituted({lane: tirx.const(0, dtype)}), size, read, analyzer, token)
     return copy if count == 1 else for_loop(piece, count, copy, tirx.ForKind.UNROLLED)
 
 
-def _copy(move: _Move, size: int, read: Any, analyzer: Analyzer) -> tirx.Stmt:
+def _copy(move: _Move, size: int, read: Any, analyzer: Analyzer, token: str) -> tirx.Stmt:
     """A copy of some bytes, zeros for those behind the ones that are read.
 
     The address may lie outside of the tensor where nothing is read.
@@ -119,10 +124,8 @@ def _copy(move: _Move, size: int, read: Any, analyzer: Analyzer) -> tirx.Stmt:
             (move.load.source, move.load.indices),
         )
     )
-    # What other blocks read too stays in L2; pieces of less than 16 bytes go through L1 as well.
-    issue = T.ptx[f"cp.async.{'cg' if size == LARGEST else 'ca'}.shared.global"]
     rest = () if constant(read) == size else (read,)
-    return tirx.Evaluate(issue(target, source, size, *rest))
+    return issue(token, target, source, size, *rest)
 
 
 def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -12,7 +12,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mapped, mutated, walk
 from tvmtile.errors import VerifyError
-from tvmtile.ir.async_copies import commit, late, wait
+from tvmtile.ir.asynchronous import CP_ASYNC, Kind, asynchronously, signal, wait
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import operator_of
@@ -32,8 +32,8 @@ from tvmtile.passes.tile.pipelining import (
     Plan,
     Unit,
     Versions,
+    async_units,
     body_of,
-    late_units,
     plan_of,
     versions_of,
 )
@@ -57,9 +57,9 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     that needs them. A group of statements that do the same iteration stands in one branch.
 
     Where the target has asynchronous copies, moves from global memory into tiles that only later stages
-    touch are marked as such that may arrive late. Each round commits a group behind the statements of a
-    stage that have such moves, and begins with a wait that leaves in flight what no stage uses yet:
-    `s - 2` groups with `num_stages=s`. Behind the loop nothing is in flight.
+    touch are issued on a token, one for each stage that has such moves. Each round signals it behind
+    the stage's statements, and begins with waits that leave in flight what no stage uses yet: `s - 2`
+    batches with `num_stages=s`. Behind the loop nothing is in flight.
 
     Allocations and views in the loop move before it.
 
@@ -110,11 +110,11 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None else None
-    may_be_late = capability is not None and capability.has_async_copies
-    return with_kernels(func, lambda kernel: _inject(kernel, may_be_late=may_be_late))
+    kind = CP_ASYNC if capability is not None and capability.has_async_copies else None
+    return with_kernels(func, lambda kernel: _inject(kernel, kind))
 
 
-def _inject(kernel: tirx.For, *, may_be_late: bool) -> tirx.For:
+def _inject(kernel: tirx.For, kind: Kind | None) -> tirx.For:
     tiles = KernelTiles(kernel)
     versions = {
         loop.loop_var: _versions_in(loop, plan, tiles) for loop, plan in _planned_loops(kernel)
@@ -122,7 +122,7 @@ def _inject(kernel: tirx.For, *, may_be_late: bool) -> tirx.For:
     if not versions:
         return kernel
     expanded = _Expander(tiles, versions).rewrite(kernel)
-    return _Stager(KernelTiles(expanded), may_be_late=may_be_late).rewrite(expanded)
+    return _Stager(KernelTiles(expanded), kind).rewrite(expanded)
 
 
 def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
@@ -272,9 +272,10 @@ def _with_versions(buffer: ir.Var, count: int, allocated: ir.Var) -> ir.Var:
 class _Stager:
     """Rewrites planned loops, outer ones first."""
 
-    def __init__(self, tiles: KernelTiles, *, may_be_late: bool) -> None:
+    def __init__(self, tiles: KernelTiles, kind: Kind | None) -> None:
         self._tiles = tiles
-        self._may_be_late = may_be_late
+        self._kind = kind
+        self._tokens = 0
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
         return mutated(kernel, (tirx.For, self._loop))
@@ -284,10 +285,14 @@ class _Stager:
         if plan is None:
             return mutator.default_mutate(loop)
         body = _body_of(loop, plan, self._tiles)
-        are_late = [False] * len(body.units)
-        if self._may_be_late:
-            are_late = late_units(body.units, plan, self._tiles)
-        return mutator.mutate(_Stages(loop, plan, body, are_late).emit())
+        are_async = [False] * len(body.units)
+        if self._kind is not None:
+            are_async = async_units(body.units, plan, self._tiles)
+        return mutator.mutate(_Stages(loop, plan, body, are_async, self._token).emit())
+
+    def _token(self) -> str:
+        self._tokens += 1
+        return f"{self._kind.name if self._kind else ''}/{self._tokens}"
 
 
 @dataclass(frozen=True)
@@ -296,18 +301,15 @@ class _Group:
 
     stage: int
     units: list[Unit]
-    are_late: list[bool]
+    are_async: list[bool]
+    token: str | None
+    """Of its asynchronous copies, if it has any: each round signals it once."""
 
     @property
-    def is_late(self) -> bool:
-        """Some of its copies may arrive later: the round commits a group of copies after it."""
-        return any(self.are_late)
-
-    @property
-    def written_late(self) -> set[ir.Var]:
-        """The tiles that it copies into."""
-        late_ones = [u for u, is_late in zip(self.units, self.are_late, strict=True) if is_late]
-        return set().union(*(unit.writes for unit in late_ones))
+    def copied(self) -> set[ir.Var]:
+        """The tiles that it copies into asynchronously."""
+        copies = [u for u, is_async in zip(self.units, self.are_async, strict=True) if is_async]
+        return set().union(*(unit.writes for unit in copies))
 
     def uses(self, tiles: set[ir.Var]) -> bool:
         """Tell whether it touches some of the tiles."""
@@ -315,7 +317,14 @@ class _Group:
 
 
 class _Stages:
-    def __init__(self, loop: tirx.For, plan: Plan, body: Body, are_late: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        loop: tirx.For,
+        plan: Plan,
+        body: Body,
+        are_async: Sequence[bool],
+        new_token: Callable[[], str],
+    ) -> None:
         self._loop = loop
         self._plan = plan
         self._body = body
@@ -323,7 +332,12 @@ class _Stages:
         self._dtype = str(loop.loop_var.ty.dtype)
         issued = sorted(range(len(body.units)), key=lambda unit: plan.order[unit])
         self._groups = [
-            _Group(stage, [body.units[i] for i in members], [are_late[i] for i in members])
+            _Group(
+                stage,
+                [body.units[i] for i in members],
+                [are_async[i] for i in members],
+                new_token() if any(are_async[i] for i in members) else None,
+            )
             for stage, members in (
                 (stage, list(units)) for stage, units in groupby(issued, plan.stage.__getitem__)
             )
@@ -345,7 +359,7 @@ class _Stages:
         ahead = [stmt for number in range(distance) for stmt in self._round_before(number)]
         steady = self._wait(distance)
         for group in self._groups:
-            steady += [self._within(distance - group.stage, group), *self._commit(group)]
+            steady += [self._within(distance - group.stage, group), *self._signal(group)]
         annotations = {
             key: self._loop.annotations[key]
             for key in self._loop.annotations.keys()  # noqa: SIM118 - a TVM map
@@ -358,35 +372,37 @@ class _Stages:
             body=seq(steady),
             annotations=annotations,
         )
-        # What the last rounds leave in flight are empty groups, and copies that nothing has used.
-        drain = [wait(0)] if any(group.is_late for group in self._groups) else []
+        # What the last rounds leave in flight are empty batches, and copies that nothing has used.
+        drain = [wait(group.token, 0) for group in self._groups if group.token]
         return seq([*self._setup, *ahead, loop, *drain])
 
-    # Groups of copies --------------------------------------------------------------------------
+    # Asynchronous copies -----------------------------------------------------------------------
     #
-    # Every round commits the same number of groups, also where a group has no copy to do: in the
-    # rounds before the loop, in the last ones, where a condition does not hold. So how many groups
-    # may be in flight at a wait is one number for all rounds. A drain that counts down would need
-    # the last rounds as code of their own, which costs more instructions and registers than an
-    # empty group a round does; with a dynamic count of iterations it would need a branch for each.
+    # Every round signals every token, also where it has no copy to issue: in the rounds before the
+    # loop, in the last ones, where a condition does not hold. So how many batches may be in flight at
+    # a wait is one number for all rounds. A drain that counts down would need the last rounds as code
+    # of their own, which costs more instructions and registers than an empty batch a round does; with
+    # a dynamic count of iterations it would need a branch for each.
 
-    def _commit(self, group: _Group) -> list[tirx.Stmt]:
-        return [commit()] if group.is_late else []
+    def _signal(self, group: _Group) -> list[tirx.Stmt]:
+        return [signal(group.token)] if group.token else []
 
     def _wait(self, number: int) -> list[tirx.Stmt]:
-        """At the start of a round: a wait for what it uses and former rounds have copied.
+        """At the start of a round: waits for what it uses and former rounds have copied.
 
-        It stands before the copies of the round, so that one barrier after it lets other threads see
-        what has arrived and keeps the copies from elements that others still read.
+        They stand before the copies of the round, so that one barrier after them lets other threads
+        see what has arrived and keeps the copies from elements that others still read.
         """
-        committing = [group for group in self._groups if group.is_late]
-        in_flight = [
-            len(committing) * (user.stage - group.stage) - 1 - position
-            for position, group in enumerate(committing)
-            for user in self._groups
-            if group.stage < user.stage <= number and user.uses(group.written_late)
-        ]
-        return [wait(min(in_flight))] if in_flight else []
+        found = []
+        for group in self._groups:
+            behind = [
+                user.stage - group.stage - 1
+                for user in self._groups
+                if group.stage < user.stage <= number and user.uses(group.copied)
+            ]
+            if group.token and behind:
+                found.append(wait(group.token, min(behind)))
+        return found
 
     # Rounds ------------------------------------------------------------------------------------
 
@@ -396,7 +412,7 @@ class _Stages:
         for group in self._groups:
             if group.stage <= number:
                 statements += self._before(number - group.stage, group)
-            statements += self._commit(group)
+            statements += self._signal(group)
         return statements
 
     def _before(self, iteration: int, group: _Group) -> list[tirx.Stmt]:
@@ -422,8 +438,11 @@ class _Stages:
         """What a stage does for an iteration, with the names that it needs."""
         bindings = self._body.bindings_for([unit.stmt for unit in group.units])
         statements = [
-            (unit.conditions, late(unit.inner) if is_late else unit.inner)
-            for unit, is_late in zip(group.units, group.are_late, strict=True)
+            (
+                unit.conditions,
+                asynchronously(group.token, unit.inner) if is_async and group.token else unit.inner,
+            )
+            for unit, is_async in zip(group.units, group.are_async, strict=True)
         ]
         whole = seq([*bindings, *_joined(statements)])
         return with_fresh_variables(_folded(substitute(whole, {self._var: iteration})))

@@ -17,7 +17,7 @@ from tvm.target import Target
 from tvm_ffi import structural_walk
 
 from tvmtile.ir.kernels import Launch, is_barrier, is_kernel, statements_of, with_statements
-from tvmtile.passes import InsertBarriers
+from tvmtile.passes import InsertBarriers, LowerAsyncWork
 
 SIMDGROUP = 32
 DEVICE_BARRIERS = ("tvmtile_threadgroup_barrier", "tvmtile_simdgroup_barrier")
@@ -40,6 +40,7 @@ class Oracle:
     """
 
     def __init__(self, func, ignored=(), arguments=()):
+        func = LowerAsyncWork(ir.IRModule({"main": func}))["main"]
         kernels = []
         structural_walk(
             func.body, (tirx.For, lambda node: kernels.append(node) if is_kernel(node) else None)

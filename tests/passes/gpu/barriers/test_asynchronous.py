@@ -20,7 +20,7 @@ from tests.passes.gpu.barriers.oracle import (
     with_pass,
 )
 from tvmtile.errors import VerifyError
-from tvmtile.ir.async_copies import committed, waited
+from tvmtile.ir.asynchronous import signalled, wait, waited
 from tvmtile.ir.kernels import flattened, is_barrier
 from tvmtile.ir.rewriting import seq
 from tvmtile.language import GemmWarpPolicy
@@ -68,10 +68,10 @@ def with_round(func, change):
 def test_a_round_of_a_gemm_has_one_barrier_between_the_wait_and_the_next_copy(stages):
     func = with_barriers(product(stages))
     first, second, third, fourth, *rest = round_of(func)
-    assert waited(first) == stages - 2
+    assert waited(first).behind == stages - 2
     assert is_barrier(second)
     assert isinstance(third, tirx.IfThenElse)  # the copy, where there is an iteration to copy for
-    assert committed(fourth)
+    assert signalled(fourth)
     assert not any(map(is_barrier, rest))
     assert len(barriers_in(func)) == 1
     assert executed(func) == 6
@@ -121,14 +121,13 @@ def wait_at_the_end(statements):
 
 
 def one_more_in_flight(statements):
-    from tvmtile.ir.async_copies import wait
-
     first, *others = statements
-    return [wait(waited(first) + 1), *others]
+    awaited = waited(first)
+    return [wait(awaited.token, awaited.behind + 1), *others]
 
 
 def without_commits(statements):
-    return [stmt for stmt in statements if not committed(stmt)]
+    return [stmt for stmt in statements if not signalled(stmt)]
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -325,10 +324,10 @@ def test_what_may_be_in_flight_is_waited_for(program):
     func = with_pass(program)
     assert len(waits_in(func)) == len(barriers_in(func)) == 1
     statements = statements_in(func)
-    wait = statements.index(waits_in(func)[0])
-    assert waited(statements[wait]) == 0
-    assert committed(statements[wait - 1])
-    assert is_barrier(statements[wait + 1])
+    position = statements.index(waits_in(func)[0])
+    assert waited(statements[position]).behind == 0
+    assert signalled(statements[position - 1])
+    assert is_barrier(statements[position + 1])
 
 
 def test_the_oracle_sees_what_arrives_at_an_inserted_wait():
@@ -357,7 +356,7 @@ def test_a_wait_is_inserted_only_where_elements_are_not_known():
                 T.ptx["cp.async.wait_group"](0)
 
     func = with_pass(main)
-    assert [waited(stmt) for stmt in waits_in(func)] == [1, 0]
+    assert [waited(stmt).behind for stmt in waits_in(func)] == [1, 0]
 
 
 def in_pieces(count):

@@ -22,24 +22,25 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.conflicts.orders import Collision, Meeting, Order, Side
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.errors import VerifyError
-from tvmtile.ir.async_copies import MAX_IN_FLIGHT
+from tvmtile.ir import asynchronous
+from tvmtile.ir.asynchronous import KINDS, kind_of
 from tvmtile.ir.operands import describe
 
 __all__ = [
-    "Arrival",
     "Barrier",
     "Barriers",
     "Branch",
     "Checker",
     "Clause",
-    "Commit",
     "Exit",
     "Item",
     "Iteration",
     "Leaf",
     "Race",
     "Sequence",
+    "Signal",
     "Slot",
+    "TokenWait",
     "Wait",
     "bits_of",
 ]
@@ -94,18 +95,19 @@ class Wait:
 
 
 @dataclass(eq=False)
-class Commit:
-    """The end of a group of asynchronous copies."""
+class Signal:
+    """The end of a batch of asynchronous work on a token."""
 
     statement: tirx.Stmt
+    token: str
 
 
 @dataclass(eq=False)
-class Arrival:
-    """A wait for all groups of asynchronous copies of a thread but the latest ones."""
+class TokenWait:
+    """A wait for asynchronous work of the thread."""
 
     statement: tirx.Stmt
-    in_flight: int
+    awaited: asynchronous.Wait
 
 
 @dataclass(eq=False)
@@ -147,15 +149,22 @@ class Iteration:
     """The loops around it."""
 
 
-Item = Leaf | Wait | Commit | Arrival | Exit | Branch | Iteration
+Item = Leaf | Wait | Signal | TokenWait | Exit | Branch | Iteration
 
 Barriers = dict[Slot, Barrier]
 """Where barriers stand."""
 
-_MAX_DISTANCE = MAX_IN_FLIGHT + 1
+_MAX_BEHIND = max(kind.max_behind for kind in KINDS.values())
+_MAX_DISTANCE = _MAX_BEHIND + 1
 _MAX_PATHS = 16  # of one access, none of them part of another
-_NONE_IN_FLIGHT = -1  # not even what is not committed
 _Orders = frozenset[tuple[Loop, Order]]
+
+
+class _Signals(NamedTuple):
+    """How often a token has been signalled since work on it was issued, and all tokens of its kind."""
+
+    own: int = 0
+    of_kind: int = 0
 
 
 class _Open(NamedTuple):
@@ -165,8 +174,8 @@ class _Open(NamedTuple):
     orders: _Orders
     in_order: Meeting
     """The threads that have met since: none, or those of a simdgroup."""
-    commits: int | None = None
-    """Of what has not arrived yet: how many groups have been committed since it was issued."""
+    signals: _Signals | None = None
+    """Of what has not arrived yet: what has been signalled since it was issued."""
 
 
 _Paths = tuple[int, ...]
@@ -318,7 +327,7 @@ class Checker:
         clauses = self._clauses_with.get(bit, ())
         after: _State = {}
         for opened, paths in state.items():
-            is_ordered = opened.commits is None or self._barriers_wait
+            is_ordered = opened.signals is None or self._barriers_wait
             after[opened] = tuple(path | bit for path in paths) if is_ordered else paths
         return _not_past(after, clauses) if clauses else after
 
@@ -327,10 +336,10 @@ class Checker:
             return self._accesses(item.accesses, state, loops)
         if isinstance(item, Wait):
             return _after_barrier(state, item.barrier)
-        if isinstance(item, Commit):
-            return _moved(state, _committed)
-        if isinstance(item, Arrival):
-            return self._after_arrival(state, item.in_flight)
+        if isinstance(item, Signal):
+            return _moved(state, lambda opened: _signalled(opened, item.token))
+        if isinstance(item, TokenWait):
+            return self._after_wait(state, item.awaited)
         if isinstance(item, Exit):
             _add_all(self._exits[-1][0 if item.is_break else 1], state)
             return {}
@@ -342,10 +351,10 @@ class Checker:
             return joined
         return self._iteration(item, state, loops)
 
-    def _after_arrival(self, state: _State, in_flight: int) -> _State:
+    def _after_wait(self, state: _State, awaited: asynchronous.Wait) -> _State:
         if not self._is_looking:
-            return {o: paths for o, paths in state.items() if o == _arrived(o, in_flight)}
-        return _moved(state, lambda opened: _arrived(opened, in_flight))
+            return {o: paths for o, paths in state.items() if o == _arrived(o, awaited)}
+        return _moved(state, lambda opened: _arrived(opened, awaited))
 
     def _iteration(self, item: Iteration, before: _State, loops: tuple[Loop, ...]) -> _State:
         loop = item.loop
@@ -387,12 +396,12 @@ class Checker:
             demanded = list(dict.fromkeys(p for each in accesses for p in self._check(state, each)))
             state = self._close(state, demanded) if demanded else state
         else:  # what is not a copy does not arrive
-            accesses = tuple(access for access in accesses if access.is_asynchronous)
+            accesses = tuple(access for access in accesses if access.token is not None)
         orders = frozenset((loop, Order.SAME) for loop in loops)
         opened: _State = {}
         for access in accesses:
-            commits = 0 if access.is_asynchronous else None
-            opened[_Open(access, orders, Meeting.NEVER, commits)] = _NO_SLOTS
+            signals = None if access.token is None else _Signals()
+            opened[_Open(access, orders, Meeting.NEVER, signals)] = _NO_SLOTS
         return {**state, **opened}
 
     def _check(self, state: _State, later: Access) -> list[int]:
@@ -415,7 +424,7 @@ class Checker:
     def _conflict(self, earlier: _Open, later: Access) -> tuple[Meeting, Collision]:
         """The threads that meet, and whether they do at an element of a copy in flight."""
         orders = dict(earlier.orders)
-        if earlier.commits is None:
+        if earlier.signals is None:
             meeting = self._footprints.meeting(earlier.access, later, orders)
             return meeting, Collision.NEVER
         found = self._footprints.collision(earlier.access, later, orders)
@@ -486,10 +495,10 @@ def _may_race(a: Access, b: Access) -> bool:
 
 def _after_barrier(state: _State, barrier: Barrier) -> _State:
     if barrier.waits_for_copies:
-        state = _moved(state, lambda opened: _arrived(opened, _NONE_IN_FLIGHT))
+        state = _moved(state, lambda opened: opened._replace(signals=None))
     after: _State = {}
     for opened, paths in state.items():
-        is_ordered = opened.commits is None and (
+        is_ordered = opened.signals is None and (
             barrier.orders_device or not opened.access.is_of_device
         )
         if not is_ordered:
@@ -511,17 +520,22 @@ def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
     )
 
 
-def _committed(opened: _Open) -> _Open:
-    if opened.commits is None:
+def _signalled(opened: _Open, token: str) -> _Open:
+    own, signals = opened.access.token, opened.signals
+    if own is None or signals is None or kind_of(own) is not kind_of(token):
         return opened
-    return opened._replace(commits=min(opened.commits + 1, MAX_IN_FLIGHT + 1))
+    counts = (signals.own + (token == own), signals.of_kind + 1)
+    return opened._replace(signals=_Signals(*(min(n, _MAX_BEHIND + 1) for n in counts)))
 
 
-def _arrived(opened: _Open, in_flight: int) -> _Open:
+def _arrived(opened: _Open, awaited: asynchronous.Wait) -> _Open:
     """After a wait: what it waited for is written now."""
-    if opened.commits is None or opened.commits <= in_flight:
+    own, signals = opened.access.token, opened.signals
+    if own is None or signals is None:
         return opened
-    return opened._replace(commits=None)
+    waits_for_kind = awaited.token == kind_of(own).name
+    since = signals.of_kind if waits_for_kind else signals.own if awaited.token == own else 0
+    return opened._replace(signals=None) if since > awaited.behind else opened
 
 
 def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Order]]:
@@ -556,8 +570,8 @@ def _in_next_iteration(opened: _Open, loop: Loop) -> Iterator[_Open]:
     if later.distance == loop.trips:
         return  # there is no such iteration
     # What has not arrived yet stays open for several iterations, in which others may be accessed.
-    most = 1 if opened.commits is None else _MAX_DISTANCE
-    if later.side == Side.LATER and opened.commits is None:
+    most = 1 if opened.signals is None else _MAX_DISTANCE
+    if later.side == Side.LATER and opened.signals is None:
         yield _without(opened, loop)
     elif later.distance <= most:
         yield _replaced(opened, loop, [later])

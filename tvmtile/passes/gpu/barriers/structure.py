@@ -17,25 +17,25 @@ from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir.annotations import ARRIVE_COUNT
-from tvmtile.ir.async_copies import committed, waited
+from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.calls import is_extern_call, op_name
 from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit
 from tvmtile.ir.operands import describe
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.passes.gpu.barriers.program import (
-    Arrival,
     Barrier,
     Branch,
     Checker,
-    Commit,
     Exit,
     Item,
     Iteration,
     Leaf,
     Race,
     Sequence,
+    Signal,
     Slot,
+    TokenWait,
     Wait,
     refused_before_arrival,
 )
@@ -151,11 +151,11 @@ class Builder:
         if is_barrier(stmt):
             meeting = _meeting_at(stmt)
             return Wait(stmt, Barrier(meeting)) if weight and meeting else Leaf(stmt, ())
-        if committed(stmt):
-            return Commit(stmt)
-        in_flight = waited(stmt)
-        if in_flight is not None:
-            return Arrival(stmt, in_flight)
+        token, awaited = signalled(stmt), waited(stmt)
+        if token is not None:
+            return Signal(stmt, token)
+        if awaited is not None:
+            return TokenWait(stmt, awaited)
         if is_loop_exit(stmt):
             is_break = op_name(stmt.value) == "tirx.break_loop"
             return Exit(stmt, is_break) if weight else Leaf(stmt, ())
@@ -295,7 +295,7 @@ def _accesses_of(item: Item) -> list[Access]:
 
 def _has_own_flow(item: Item, *, inside_loop: bool) -> bool:
     """Tell whether an item holds a barrier or a wait, or leaves a loop that is not in it."""
-    if isinstance(item, Wait | Commit | Arrival):
+    if isinstance(item, Wait | Signal | TokenWait):
         return True
     if isinstance(item, Exit):
         return not inside_loop

@@ -12,8 +12,8 @@ an iteration finds in its version what it wrote itself and nothing else, so ever
 reads must have been written in the same iteration.
 """
 
+from tvmtile.passes.tile.pipelining.async_units import async_units
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
-from tvmtile.passes.tile.pipelining.late import late_units
 from tvmtile.passes.tile.pipelining.plan import (
     PIPELINE_ANNOTATIONS,
     Plan,
@@ -31,8 +31,8 @@ __all__ = [
     "Plan",
     "Unit",
     "Versions",
+    "async_units",
     "body_of",
-    "late_units",
     "plan_of",
     "versions_of",
 ]

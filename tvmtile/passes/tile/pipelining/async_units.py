@@ -1,4 +1,4 @@
-"""Which copies of a pipelined loop may arrive after the round that issues them."""
+"""Which copies of a pipelined loop may be asynchronous: nothing needs them in their own stage."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tvmtile.passes.tile.pipelining.body import Unit
 from tvmtile.passes.tile.pipelining.plan import Plan
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
-__all__ = ["late_units"]
+__all__ = ["async_units"]
 
 
-def late_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bool]:
-    """Tell of each unit whether what it writes may arrive at the start of a later round.
+def async_units(units: Sequence[Unit], plan: Plan, tiles: KernelTiles) -> list[bool]:
+    """Tell of each unit whether what it writes may arrive when a later stage begins.
 
     That is so of moves into shared tiles which the rest of their iteration touches in later stages
     only. An element is not moved twice in a group, since the copies of a thread arrive in any order;

@@ -1,4 +1,4 @@
-"""DropIdleGroups: nobody waits for copies that a kernel does not have."""
+"""DropIdleTokens: nobody waits for work that a kernel does not issue."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import mutated
-from tvmtile.ir.async_copies import ISSUES, committed, waited
-from tvmtile.ir.calls import op_name
+from tvmtile._tvm import mutated, walk
+from tvmtile.ir.asynchronous import issued, kind_of, signalled, waited
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, seq
+from tvmtile.ir.rewriting import seq
 
-__all__ = ["DropIdleGroups"]
+__all__ = ["DropIdleTokens"]
 
 
-@prim_func_pass("DropIdleGroups", requires=(Property.NO_PARALLEL,))
-def DropIdleGroups(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Leave out the groups of asynchronous copies, and the waits, of kernels without such copies.
+@prim_func_pass("DropIdleTokens", requires=(Property.NO_PARALLEL,))
+def DropIdleTokens(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Leave out the signals of tokens on which nothing is issued, and the waits for them.
 
-    InjectPipeline has made groups of all copies that run ahead; whether their elements can be copied
+    InjectPipeline gives a token to all copies that run ahead; whether their elements can be copied
     asynchronously is known after they have been shared out over the threads.
 
     Before
@@ -32,12 +31,12 @@ def DropIdleGroups(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             for tx in T.thread_binding(64, thread="threadIdx.x"):
                 tile = T.alloc_buffer((2, 64), "int8", scope="shared.dyn")
                 tile[0, tx] = A[0, tx]
-                T.ptx.cp("async", "commit_group", "")
+                T.tile.async_signal("cp.async/1")
                 for k in range(4):
-                    T.ptx.cp(0, "async", "wait_group", "")
+                    T.tile.async_wait("cp.async/1", 0)
                     if k + 1 < 4:
                         tile[(k + 1) % 2, tx] = A[k + 1, tx]
-                    T.ptx.cp("async", "commit_group", "")
+                    T.tile.async_signal("cp.async/1")
                     C[k, tx] = tile[k % 2, tx]
     ```
 
@@ -57,22 +56,25 @@ def DropIdleGroups(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return with_kernels(func, _without_idle_groups)
+    return with_kernels(func, _without_idle_tokens)
 
 
-def _without_idle_groups(kernel: tirx.For) -> tirx.For:
-    if contains(kernel, ir.Call, _is_issue):
-        return kernel
+def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
+    used: set[str] = set()
+
+    def note(call: ir.Call) -> None:
+        work = issued(call)
+        if work is not None:
+            used.update((work.token, kind_of(work.token).name))
+
+    walk(kernel, (ir.Call, note))
+
+    def is_idle(stmt: tirx.Stmt) -> bool:
+        awaited = waited(stmt)
+        token = signalled(stmt) if awaited is None else awaited.token
+        return token is not None and token not in used
 
     def sequence(node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
-        return seq([mutator.mutate(child) for child in flattened(node) if not _is_of_groups(child)])
+        return seq([mutator.mutate(child) for child in flattened(node) if not is_idle(child)])
 
     return mutated(kernel, (tirx.SeqStmt, sequence))
-
-
-def _is_issue(call: ir.Call) -> bool:
-    return op_name(call) in ISSUES
-
-
-def _is_of_groups(stmt: tirx.Stmt) -> bool:
-    return committed(stmt) or waited(stmt) is not None

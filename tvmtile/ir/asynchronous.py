@@ -1,0 +1,201 @@
+"""Asynchronous work: issued, signalled, waited for.
+
+Work that goes on while threads do is described by three statements of a thread, which name a token:
+
+* `issue(token, ...)` begins a piece of work, as of copying some bytes;
+* `signal(token)` ends a batch: what the thread has issued on the token since its last signal;
+* `wait(token, behind)` waits for all batches of the token but the latest `behind` ones.
+
+A token is a text, `"<kind>/<name>"`. A kind is a row of `KINDS`; its name alone is a token too, of all
+work of that kind in the order of its issue, whichever token it has. The pipelining passes write tokens,
+the analysis of barriers reads them, and LowerAsyncWork makes instructions of them last. The
+instructions themselves, where a program is written in them, mean the same on the token of their kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.ir.calls import op_name
+
+__all__ = [
+    "CP_ASYNC",
+    "INTRINSICS",
+    "KINDS",
+    "Issue",
+    "Kind",
+    "Wait",
+    "asynchronously",
+    "issue",
+    "issued",
+    "kind_of",
+    "names_token",
+    "signal",
+    "signalled",
+    "token_of_region",
+    "wait",
+    "waited",
+]
+
+_ISSUE, _SIGNAL, _WAIT = INTRINSICS = ("async_issue", "async_signal", "async_wait")
+"""Names of the intrinsics, without their prefix."""
+_REGION = "tvmtile.asynchronous"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How the work of a kind is done by a GPU's instructions.
+
+    Attributes
+    ----------
+    name : str
+        The token of all work of the kind.
+    issues : tuple of str
+        The instructions that issue a copy, with the operands of `issue`.
+    signal, wait : str
+        The instructions that end a batch, and that wait.
+    max_behind : int
+        The largest number of batches that the wait leaves.
+
+    Notes
+    -----
+    A thread waits for batches of its own, the oldest first. What other threads have copied is visible
+    after a barrier behind their waits.
+    """
+
+    name: str
+    issues: tuple[str, ...]
+    signal: str
+    wait: str
+    max_behind: int
+
+
+CP_ASYNC = Kind(
+    "cp.async",
+    issues=(
+        "tirx.ptx.cp_async_ca",
+        "tirx.ptx.cp_async_cg",
+        "tirx.ptx.cp_async_ca_src_size",
+        "tirx.ptx.cp_async_cg_src_size",
+    ),
+    signal="tirx.ptx.cp_async_commit_group",
+    wait="tirx.ptx.cp_async_wait_group",
+    max_behind=7,  # of TVM's `cp.async.wait_group`
+)
+"""PTX ISA, "Data Movement and Conversion Instructions: cp.async"."""
+KINDS = {kind.name: kind for kind in (CP_ASYNC,)}
+
+
+def kind_of(token: str) -> Kind:
+    """The kind of a token."""
+    return KINDS[token.partition("/")[0]]
+
+
+# What the pipeline says of statements ------------------------------------------------------------
+
+
+def asynchronously(token: str, stmt: tirx.Stmt) -> tirx.Stmt:
+    """Let what a statement moves from global to shared memory be issued on a token."""
+    return tirx.AttrStmt(tirx.const(0, "int32"), _REGION, ir.StringImm(token), stmt)
+
+
+def token_of_region(stmt: tirx.AttrStmt) -> str | None:
+    """The token of `asynchronously`; None of another attribute."""
+    return str(stmt.value.value) if str(stmt.attr_key) == _REGION else None
+
+
+# Statements of a thread --------------------------------------------------------------------------
+
+
+def issue(token: str, target: ir.Expr, source: ir.Expr, size: int, *read: ir.Expr) -> tirx.Stmt:
+    """Begin to copy some bytes.
+
+    Parameters
+    ----------
+    token : str
+        What the work is waited for by.
+    target, source : Expr
+        Addresses in shared and in global memory.
+    size : int
+        How many bytes: 4, 8 or 16.
+    *read : Expr
+        How many of them are read, where it may be fewer; the rest is zero. Where it is none, the
+        source may lie anywhere.
+    """
+    return _statement(_ISSUE, token, target, source, size, *read)
+
+
+def signal(token: str) -> tirx.Stmt:
+    """End a batch: what the thread has issued on the token since the last one, if anything."""
+    return _statement(_SIGNAL, token)
+
+
+def wait(token: str, behind: int) -> tirx.Stmt:
+    """Wait for all batches of the token but the latest ones."""
+    return _statement(_WAIT, token, behind)
+
+
+def _statement(name: str, token: str, *args: ir.Expr | int) -> tirx.Stmt:
+    operands = [tirx.const(arg, "int32") if isinstance(arg, int) else arg for arg in args]
+    call = ir.Call(f"tvmtile.{name}", [ir.StringImm(token), *operands], ret_ty="void")
+    return tirx.Evaluate(call)
+
+
+def names_token(call: Any) -> bool:
+    """Tell whether a call is one of the three statements, and not an instruction."""
+    return op_name(call).removeprefix("tvmtile.") in INTRINSICS
+
+
+@dataclass(frozen=True)
+class Issue:
+    """What a call issues: a token, and the operands of `issue`."""
+
+    token: str
+    operands: tuple[Any, ...]
+
+    @property
+    def fills(self) -> bool:
+        """It is told how many bytes to read."""
+        return len(self.operands) > 3
+
+
+def issued(call: ir.Call) -> Issue | None:
+    """What a call issues; None of another call."""
+    name = op_name(call)
+    if name == f"tvmtile.{_ISSUE}":
+        return Issue(str(call.args[0].value), tuple(call.args[1:]))
+    kinds = (kind for kind in KINDS.values() if name in kind.issues)
+    return next((Issue(kind.name, tuple(call.args)) for kind in kinds), None)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a statement waits for: all batches of a token but the latest ones."""
+
+    token: str
+    behind: int
+
+
+def signalled(stmt: tirx.Stmt) -> str | None:
+    """The token of which a statement ends a batch; None of another statement."""
+    name, call = _call(stmt)
+    if name == f"tvmtile.{_SIGNAL}":
+        return str(call.args[0].value)
+    return next((kind.name for kind in KINDS.values() if name == kind.signal), None)
+
+
+def waited(stmt: tirx.Stmt) -> Wait | None:
+    """What a statement waits for; None of one that does not."""
+    name, call = _call(stmt)
+    if name == f"tvmtile.{_WAIT}":
+        return Wait(str(call.args[0].value), int(call.args[1]))
+    kinds = (kind for kind in KINDS.values() if name == kind.wait)
+    return next((Wait(kind.name, int(call.args[0])) for kind in kinds), None)
+
+
+def _call(stmt: tirx.Stmt) -> tuple[str, Any]:
+    """The operator that a statement calls by itself, and the call."""
+    return (op_name(stmt.value), stmt.value) if isinstance(stmt, tirx.Evaluate) else ("", None)

@@ -1,0 +1,199 @@
+"""LowerAsyncWork: issues, signals and waits of asynchronous work become instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import mutated
+from tvmtile.ir.asynchronous import Issue, Wait, issued, kind_of, names_token, signalled, waited
+from tvmtile.ir.kernels import flattened, is_loop_exit, statements_of, with_kernels
+from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import seq
+
+__all__ = ["LowerAsyncWork"]
+
+
+@prim_func_pass(
+    "LowerAsyncWork", requires=(Property.ORDERED,), establishes=(Property.NO_ASYNC_TOKENS,)
+)
+def LowerAsyncWork(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make `cp.async` and its groups of what is written with tokens.
+
+    A thread's groups complete in the order in which it has committed them, whatever their tokens. So a
+    wait for a batch leaves the groups that were committed after it on every path that leads there; of
+    waits in a row the strictest stands for all.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((5, 16), "int8"), C: T.Buffer((4, 16), "int8")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(1, thread="threadIdx.x"):
+                tile = T.alloc_buffer((2, 16), "int8", scope="shared.dyn")
+                T.tile.async_issue(
+                    "cp.async/1", T.address_of(tile[0, 0]), T.address_of(A[0, 0]), 16
+                )
+                T.tile.async_signal("cp.async/1")
+                for k in range(4):
+                    T.tile.async_issue(
+                        "cp.async/1",
+                        T.address_of(tile[(k + 1) % 2, 0]),
+                        T.address_of(A[k + 1, 0]),
+                        16,
+                    )
+                    T.tile.async_signal("cp.async/1")
+                    T.tile.async_wait("cp.async/1", 1)
+                    C[k, 0] = tile[k % 2, 0]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((5, 16), "int8"), C: T.Buffer((4, 16), "int8")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(1, thread="threadIdx.x"):
+                tile = T.alloc_buffer((2, 16), "int8", scope="shared.dyn")
+                T.ptx.cp(
+                    T.cuda.cvta_generic_to_shared(T.address_of(tile[0, 0])),
+                    T.address_of(A[0, 0]),
+                    16,
+                    "async", "cg", "shared", "global", "", "", "",
+                )
+                T.ptx.cp("async", "commit_group", "")
+                for k in range(4):
+                    T.ptx.cp(
+                        T.cuda.cvta_generic_to_shared(T.address_of(tile[(k + 1) % 2, 0])),
+                        T.address_of(A[k + 1, 0]),
+                        16,
+                        "async", "cg", "shared", "global", "", "", "",
+                    )
+                    T.ptx.cp("async", "commit_group", "")
+                    T.ptx.cp(1, "async", "wait_group", "")
+                    C[k, 0] = tile[k % 2, 0]
+    ```
+    """
+    del context
+    return with_kernels(func, _lowered)
+
+
+def _lowered(kernel: tirx.For) -> tirx.For:
+    paths = _Paths()
+    paths.follow(kernel.body, {})
+
+    def sequence(node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+        return seq([mutator.mutate(child) for child in _merged(flattened(node), paths.left)])
+
+    def evaluate(stmt: tirx.Evaluate, mutator: Any) -> tirx.Stmt:
+        del mutator
+        return _instruction(stmt, paths.left)
+
+    return mutated(kernel, (tirx.SeqStmt, sequence), (tirx.Evaluate, evaluate))
+
+
+# How many groups a wait leaves -------------------------------------------------------------------
+
+_Ages = tuple[int, ...]
+"""Of the signals of a token, the latest first: how many groups were committed since, at least."""
+_State = Mapping[str, _Ages]
+
+
+class _Paths:
+    """Follows the paths through a kernel, on all of which a wait leaves no more than it may."""
+
+    def __init__(self) -> None:
+        self.left: dict[tirx.Stmt, int] = {}
+        self._exits: list[list[_State]] = []
+
+    def follow(self, stmt: tirx.Stmt, state: _State) -> _State:
+        """The state behind a statement."""
+        if isinstance(stmt, tirx.For | tirx.While):
+            return self._loop(stmt.body, state)
+        if isinstance(stmt, tirx.IfThenElse):
+            cases = [self.follow(case, state) for case in statements_of(stmt)]
+            return _joined([*cases, *([state] if stmt.else_case is None else [])])
+        inside = statements_of(stmt)
+        for each in inside:
+            state = self.follow(each, state)
+        return state if inside else self._past(stmt, state)
+
+    def _past(self, stmt: tirx.Stmt, state: _State) -> _State:
+        if is_loop_exit(stmt) and self._exits:
+            self._exits[-1].append(state)
+        token, awaited = signalled(stmt), waited(stmt)
+        if awaited is not None:
+            left = _left_by(awaited, state)
+            self.left[stmt] = min(left, self.left.get(stmt, left))
+        return state if token is None else _after_commit(token, state)
+
+    def _loop(self, body: tirx.Stmt, state: _State) -> _State:
+        while True:
+            self._exits.append([])
+            end = self.follow(body, state)
+            entered = _joined([state, end, *self._exits.pop()])
+            if entered == state:
+                return state
+            state = entered
+
+
+def _after_commit(token: str, state: _State) -> _State:
+    most = kind_of(token).max_behind
+    older = {t: tuple(min(age + 1, most) for age in ages) for t, ages in state.items()}
+    return {**older, token: (0, *older.get(token, ()))[: most + 1]}
+
+
+def _joined(states: list[_State]) -> _State:
+    """What holds on all paths; a token that one has not signalled demands nothing there."""
+    result: dict[str, _Ages] = {}
+    for state in states:
+        for token, ages in state.items():
+            known = result.get(token, ())
+            both = tuple(map(min, known, ages))
+            result[token] = both + (known[len(both) :] or ages[len(both) :])
+    return result
+
+
+def _left_by(awaited: Wait, state: _State) -> int:
+    """How many groups a wait may leave: those after the batch that it waits for."""
+    kind = kind_of(awaited.token)
+    if awaited.token == kind.name:
+        return min(awaited.behind, kind.max_behind)
+    ages = state.get(awaited.token, ())
+    return ages[awaited.behind] if awaited.behind < len(ages) else kind.max_behind
+
+
+# Instructions ------------------------------------------------------------------------------------
+
+
+def _merged(statements: Any, left: dict[tirx.Stmt, int]) -> list[tirx.Stmt]:
+    """Statements with the strictest of neighbouring waits only."""
+    result: list[tirx.Stmt] = []
+    for stmt in statements:
+        if result and waited(stmt) is not None and waited(result[-1]) is not None:
+            result[-1] = min(result[-1], stmt, key=left.__getitem__)
+        else:
+            result.append(stmt)
+    return result
+
+
+def _instruction(stmt: tirx.Evaluate, left: dict[tirx.Stmt, int]) -> tirx.Stmt:
+    if not names_token(stmt.value):
+        return stmt
+    if stmt in left:
+        return tirx.Evaluate(T.ptx["cp.async.wait_group"](left[stmt]))
+    if signalled(stmt) is not None:
+        return tirx.Evaluate(T.ptx["cp.async.commit_group"]())
+    copy = issued(stmt.value) if isinstance(stmt.value, ir.Call) else None
+    return stmt if copy is None else tirx.Evaluate(_copy(copy))
+
+
+def _copy(copy: Issue) -> ir.Expr:
+    # What other blocks read too stays in L2; pieces of less than 16 bytes go through L1 as well.
+    cache = "cg" if constant(copy.operands[2]) == 16 else "ca"
+    return T.ptx[f"cp.async.{cache}.shared.global"](*copy.operands)
