@@ -140,3 +140,29 @@ def test_functions_of_integers():
         assert np.uint32(row[6]) == int(bits[::-1], 2)
         parts = np.array([x], np.uint32).view(np.int8).astype(int)
         assert row[7] == 5 + parts @ np.array([1, 3, -2, 1])
+
+
+APPROXIMATIONS = {
+    "ex2": np.exp2,
+    "lg2": np.log2,
+    "rcp": np.reciprocal,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sin": np.sin,
+    "cos": np.cos,
+}
+
+
+def test_approximations_are_near():
+    kernels = (
+        f"""
+extern "C" __global__ void near_{name}(const float* a, float* out) {{
+  asm("{name}.approx.ftz.f32 %0, %1;" : "=f"(out[threadIdx.x]) : "f"(a[threadIdx.x]));
+}}"""
+        for name in APPROXIMATIONS
+    )
+    compiled = compile_cuda("".join(kernels))
+    a = np.linspace(0.1, 3, 32, dtype=np.float32)
+    for name, function in APPROXIMATIONS.items():
+        out = np.zeros(32, np.float32)
+        compiled.kernel(f"near_{name}")(a, out, grid=1, block=32)
+        np.testing.assert_allclose(out, function(a.astype(np.float64)), rtol=1e-6, atol=1e-7)

@@ -291,6 +291,17 @@ def _conversions() -> list[Instruction]:
     ] + [Instruction("mov.u32", "{0} = {1}", 2)]
 
 
+def _approximations() -> list[Instruction]:
+    """Functions of which the hardware computes some bits: here the host's, which are nearer."""
+    functions = {"ex2": "exp2f({1})", "lg2": "log2f({1})", "rcp": "1.0f / {1}"}
+    functions |= {"rsqrt": "rsqrtf({1})", "sin": "sinf({1})", "cos": "cosf({1})"}
+    return [
+        Instruction(f"{name}.approx{flush}.f32", f"{{0}} = {function}", 2)
+        for name, function in functions.items()
+        for flush in ("", ".ftz")
+    ]
+
+
 ROWS: tuple[Instruction, ...] = (
     *_matrices(),
     *_products(),
@@ -300,6 +311,7 @@ ROWS: tuple[Instruction, ...] = (
     *_bulk_copies(),
     *_of_warpgroups(),
     *_conversions(),
+    *_approximations(),
 )
 """All instructions, each with a number of operands once."""
 _BY_NAME = {(row.name, row.operands): row for row in ROWS}
