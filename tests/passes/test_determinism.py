@@ -78,7 +78,8 @@ def print_sources():
 
 def sources(seed):
     command = [sys.executable, "-W", "ignore", "-m", "tests.passes.test_determinism"]
-    environment = os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": str(ROOT)}
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(paths)}
     ran = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

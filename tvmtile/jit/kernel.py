@@ -30,11 +30,11 @@ from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
-from tvmtile.passes.tile.select_implementation import Choices, choices_of
 
 if TYPE_CHECKING:
     from tvmtile.jit.cuda import CudaAdapter
     from tvmtile.jit.cuda.resources import KernelResources
+    from tvmtile.passes.tile.select_implementation import Choices
     from tvmtile.profiler import Profiler, TensorSupplyType
 
 __all__ = ["Kernel"]
@@ -341,6 +341,7 @@ class Kernel:
         The passes are run again to find out.
         """
         from tvmtile.jit.trace import module_before
+        from tvmtile.passes.tile.select_implementation import choices_of
 
         return choices_of(module_before("tvmtile.LowerTileOp", self.lowering)[self.name])
 

@@ -189,10 +189,12 @@ def with_implementation(op: TileOp, context: LoweringContext) -> TileOp:
     context : LoweringContext
         Where it stands.
     """
+    if not op.is_tile or (op.impl is None and fragments_of(op)):
+        return op  # the layouts of its fragments decide
     chosen = implementation_of(op, context.kind)
-    if op.impl is None or chosen is None:
-        return op
     try:
+        if chosen is None:
+            raise Decline("the choice is open")
         chosen.check(op, context)
     except Decline:
         op, message = _chosen(replace(op, impl=None), context, {})
