@@ -154,8 +154,8 @@ class Store:
         """Each entry with its bytes and the time when it was used last."""
         for kind in KINDS:
             for directory in _listed(self.directory / kind):
-                with contextlib.suppress(OSError):
-                    files = [item.stat() for item in os.scandir(directory)]
+                with contextlib.suppress(OSError), os.scandir(directory) as items:
+                    files = [item.stat() for item in items]
                     size = sum(item.st_size for item in files)
                     used = max((item.st_mtime for item in files), default=0.0)
                     yield directory, size, used
@@ -230,6 +230,7 @@ def _remove(directory: Path, unfinished: Path) -> None:
 
 def _listed(directory: Path) -> list[Path]:
     try:
-        return [Path(item.path) for item in os.scandir(directory)]
+        with os.scandir(directory) as items:
+            return [Path(item.path) for item in items]
     except OSError:
         return []
