@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from tvm import DataType
 
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 
 __all__ = [
@@ -27,7 +28,6 @@ __all__ = [
 ]
 
 Axis: TypeAlias = tuple[Digit, ...]
-_LANES = 32
 _WORD_BITS = 32
 _GROUPS = 8  # of four lanes
 
@@ -213,7 +213,7 @@ def metadata_map(atom: Atom) -> list[MetadataPiece]:
     """
     pieces = []
     for row, half in itertools.product(range(atom.m), range(2)):
-        group, lower = row % _GROUPS * (_LANES // _GROUPS), row // _GROUPS
+        group, lower = row % _GROUPS * (WARP_SIZE // _GROUPS), row // _GROUPS
         if atom.metadata_bits > _WORD_BITS:
             pieces.append(MetadataPiece(row, 32 * half, group + 2 * half + lower, 0, 32))
         else:
@@ -225,7 +225,7 @@ def lane_map(axes: tuple[Axis, Axis]) -> list[list[tuple[int, int]]]:
     """Row and column of each element that a lane holds, by lane and by element."""
     registers = math.prod(d.extent for axis in axes for d in axis if not d.is_thread)
     return [
-        [_place(axes, lane, register) for register in range(registers)] for lane in range(_LANES)
+        [_place(axes, lane, register) for register in range(registers)] for lane in range(WARP_SIZE)
     ]
 
 

@@ -14,11 +14,10 @@ from tvmtile.ir.combiners import Combiner
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE
+from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = ["LANES", "Prefix", "butterfly", "combine_over_block", "per_thread", "shuffled"]
+__all__ = ["Prefix", "butterfly", "combine_over_block", "per_thread", "shuffled"]
 
-LANES = 32
-"""Threads of a simdgroup, or of a warp."""
 _HALVES = (16, 8, 4, 2, 1)
 _MOST_UNROLLED = 64
 _ALL_LANES = 0xFFFFFFFF
@@ -26,7 +25,7 @@ _ALL_LANES = 0xFFFFFFFF
 
 def shuffled(shuffle: Callable[..., ir.Expr], value: ir.Expr, lane: Any) -> ir.Expr:
     """The value of another lane, by one of TVM's `tvm_warp_shuffle` functions."""
-    return shuffle(tirx.const(_ALL_LANES, "uint32"), value, lane, LANES, LANES)
+    return shuffle(tirx.const(_ALL_LANES, "uint32"), value, lane, WARP_SIZE, WARP_SIZE)
 
 
 def butterfly(
@@ -84,7 +83,7 @@ def combine_over_block(
     extents = list(totals.ty.shape)
     dtype = str(totals.ty.dtype)
 
-    lanes = math.gcd(threads, LANES)
+    lanes = math.gcd(threads, WARP_SIZE)
     distances = [half for half in _HALVES if half < lanes]
 
     def in_simdgroup(indices: list[ir.Var]) -> tirx.Stmt:
@@ -154,7 +153,7 @@ class Prefix:
             An array of one element that gets what all threads of the group have together.
         """
         own, so_far = (tirx.BufferLoad(array, [0]) for array in (total, before))
-        lanes = min(self.group, LANES)
+        lanes = min(self.group, WARP_SIZE)
         lane = tirx.floormod(self.thread, lanes)
         statements: list[tirx.Stmt] = []
         distance = 1
@@ -167,10 +166,10 @@ class Prefix:
         statements.append(tirx.BufferStore(before, shuffled(T.tvm_warp_shuffle_up, own, 1), [0]))
         none = tirx.BufferStore(before, self.combiner.identity(self.dtype), [0])
         statements.append(tirx.IfThenElse(lane == 0, none, None))
-        if self.group > LANES:
+        if self.group > WARP_SIZE:
             statements.append(self._over_simdgroups(own, before, everything))
         elif everything is not None:
-            last = tirx.floordiv(tirx.floormod(self.thread, LANES), lanes) * lanes + lanes - 1
+            last = tirx.floordiv(tirx.floormod(self.thread, WARP_SIZE), lanes) * lanes + lanes - 1
             whole = shuffled(T.tvm_warp_shuffle, own, last)
             statements.append(tirx.BufferStore(everything, whole, [0]))
         return seq(statements)
@@ -179,13 +178,13 @@ class Prefix:
         self, own: ir.Expr, before: ir.Var, everything: ir.Var | None
     ) -> tirx.Stmt:
         """The last lane of every simdgroup leaves what it has; the others take what lies before."""
-        combine, count = self.combiner.combine, self.group // LANES
+        combine, count = self.combiner.combine, self.group // WARP_SIZE
         exchange = tirx.decl_buffer(
-            (self.threads // LANES,), self.dtype, name="exchange", scope=SHARED_SCOPE
+            (self.threads // WARP_SIZE,), self.dtype, name="exchange", scope=SHARED_SCOPE
         )
-        place = tirx.floordiv(self.thread, LANES)
+        place = tirx.floordiv(self.thread, WARP_SIZE)
         first = tirx.floordiv(self.thread, self.group) * count
-        is_last = tirx.floormod(self.thread, LANES) == LANES - 1
+        is_last = tirx.floormod(self.thread, WARP_SIZE) == WARP_SIZE - 1
         leave = tirx.IfThenElse(is_last, tirx.BufferStore(exchange, own, [place]), None)
         statements: list[tirx.Stmt] = [tirx.AllocBuffer(exchange), leave]
         if everything is not None:

@@ -21,12 +21,12 @@ from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES, M
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.target import compute_capability
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_of
-from tvmtile.tileop.gemm.partition import LANES
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["load_matrices", "store_matrices"]
@@ -109,8 +109,8 @@ class _Matrices:
         self._fragment = fragment
         self._shared = shared
         self._layout = layout = _checked_layout(fragment, shared)
-        self._warp = tirx.floordiv(thread, LANES) * LANES
-        self._lane = tirx.floormod(thread, LANES)
+        self._warp = tirx.floordiv(thread, WARP_SIZE) * WARP_SIZE
+        self._lane = tirx.floormod(thread, WARP_SIZE)
         self._trans = layout.axes[-1][-1:] == ALONG_COLUMNS[1]
         self._group, self._others = self._grouped()
 
@@ -156,7 +156,7 @@ class _Matrices:
         """Where the warp's matrices begin."""
         place: Any = 0
         for weight, digit in with_weights(self._layout.axes[-2:][axis]):
-            if digit.is_thread and digit.stride >= LANES:
+            if digit.is_thread and digit.stride >= WARP_SIZE:
                 place = place + digit.value_in(self._warp, self._layout.threads) * weight
         return place
 
@@ -237,7 +237,7 @@ def _consists_of_matrices(layout: FragmentLayout) -> bool:
         height, width = len(inner_rows), len(inner_columns)
         if rows[-height:] == inner_rows and columns[-width:] == inner_columns:
             rest = (*rows[:-height], *columns[:-width])
-            return all(not d.is_thread or d.stride >= LANES for d in rest)
+            return all(not d.is_thread or d.stride >= WARP_SIZE for d in rest)
     return False
 
 

@@ -9,9 +9,9 @@ from tvm import ir, tirx
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.gemm.partition import LANES
 from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, unproven_bounds
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
@@ -82,7 +82,9 @@ def _places(
         place: Any = 0
         for weight, digit in with_weights(digits):
             if digit.is_thread:
-                value = digit.value_in(first_lane, layout.threads) if digit.stride >= LANES else 0
+                value = (
+                    digit.value_in(first_lane, layout.threads) if digit.stride >= WARP_SIZE else 0
+                )
             elif weight == 1:
                 value = 0  # the two elements that a lane holds
             else:
@@ -96,4 +98,4 @@ def _places(
 
 def _first_lane(context: LoweringContext) -> Any:
     """The lane of a simdgroup that holds the first element of its matrices."""
-    return tirx.floordiv(context.thread_index, LANES) * LANES
+    return tirx.floordiv(context.thread_index, WARP_SIZE) * WARP_SIZE

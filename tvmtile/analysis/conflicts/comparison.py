@@ -13,11 +13,12 @@ from tvm import ir, tirx
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import bits, conjuncts, strides
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
-from tvmtile.analysis.conflicts.orders import SIMDGROUP, Meeting
+from tvmtile.analysis.conflicts.orders import Meeting
 from tvmtile.analysis.conflicts.points import Owners, Points, have_common, meeting_of, points_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.rewriting import substitute
+from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["Comparison"]
 
@@ -135,7 +136,7 @@ class Comparison:
             span = max(numbers_a.max(), numbers_b.max()) - low + 1
             keys = [keys[0] * span + (numbers_a - low), keys[1] * span + (numbers_b - low)]
         if by_thread:
-            groups = SIMDGROUP if any(each.is_collective for each in self._accesses) else 1
+            groups = WARP_SIZE if any(each.is_collective for each in self._accesses) else 1
             count = self._domain.num_threads
             keys = [
                 key * count + points.first // groups

@@ -13,11 +13,12 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.conflicts.expressions import period
-from tvmtile.analysis.conflicts.orders import SIMDGROUP, Meeting
+from tvmtile.analysis.conflicts.orders import Meeting
 from tvmtile.analysis.uses import Use
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["UNBOUNDED", "Domain"]
 
@@ -57,7 +58,7 @@ class Domain:
         """The threads that may meet where nothing is known."""
         if self.num_threads == 1:
             return Meeting.NEVER
-        return Meeting.IN_SIMDGROUP if self.num_threads <= SIMDGROUP else Meeting.IN_BLOCK
+        return Meeting.IN_SIMDGROUP if self.num_threads <= WARP_SIZE else Meeting.IN_BLOCK
 
     def symbol(self, of: Hashable, role: str, dtype: str, low: int, extent: int) -> ir.Var:
         """A variable with a range that is known, the same one for each role of a thing."""
@@ -127,9 +128,9 @@ class Domain:
         if not access.is_collective:
             return threads, threads, threads
         if not access.is_gathered:
-            threads = threads[::SIMDGROUP]
-        leaders = threads // SIMDGROUP * SIMDGROUP
-        return threads, leaders, np.minimum(leaders + SIMDGROUP, self.num_threads) - 1
+            threads = threads[::WARP_SIZE]
+        leaders = threads // WARP_SIZE * WARP_SIZE
+        return threads, leaders, np.minimum(leaders + WARP_SIZE, self.num_threads) - 1
 
     def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
         """The indices along the axes of a block, of threads by their numbers."""

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import ClassVar
 
-__all__ = ["SIMDGROUP", "Collision", "Meeting", "Order", "Side"]
-
-SIMDGROUP = 32
-"""The threads of a simdgroup, or a warp."""
+__all__ = ["Collision", "Meeting", "Order", "Side"]
 
 
 class Side(Enum):

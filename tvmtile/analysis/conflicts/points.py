@@ -11,8 +11,9 @@ from tvm import ir
 
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import lanes
-from tvmtile.analysis.conflicts.orders import SIMDGROUP, Meeting
+from tvmtile.analysis.conflicts.orders import Meeting
 from tvmtile.analysis.effects import Access
+from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["Free", "Owners", "Points", "TooMany", "have_common", "meeting_of", "points_of"]
 
@@ -140,6 +141,6 @@ def meeting_of(earlier: Owners, later: Owners) -> Meeting:
     last = np.maximum(earlier.last[a], later.last[b])
     if not (first != last).any():
         return Meeting.NEVER
-    if (first // SIMDGROUP != last // SIMDGROUP).any():
+    if (first // WARP_SIZE != last // WARP_SIZE).any():
         return Meeting.IN_BLOCK
     return Meeting.IN_SIMDGROUP

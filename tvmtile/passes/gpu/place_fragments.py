@@ -14,11 +14,10 @@ from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, substitute
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout, layout_of
 
 __all__ = ["PlaceFragments"]
-
-_LANES = 32
 
 
 @prim_func_pass(
@@ -90,7 +89,7 @@ class _Place(ScopedRewriter):
         in_matrices = fragment.ty.storage_scope == SIMDGROUP_SCOPE
         self._layouts[fragment] = layout
         self._arrays[fragment] = tirx.decl_buffer(
-            (layout.registers * (_LANES if in_matrices else 1),),
+            (layout.registers * (WARP_SIZE if in_matrices else 1),),
             str(fragment.ty.dtype),
             name=fragment.name,
             scope=SIMDGROUP_SCOPE if in_matrices else "local",

@@ -20,16 +20,11 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.target import gpu
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import (
-    LANES,
-    Partition,
-    along_k,
-    layout_of_matrices,
-    partition,
-)
+from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
 from tvmtile.tileop.gemm.simdgroup import PADDED
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
 
@@ -38,7 +33,7 @@ __all__ = ["BLOCK", "COLUMN", "ROW", "gemm_matmul2d"]
 BLOCK = 16
 """Rows and columns of a block, of which cooperative tensors consist: one of A, two of B and of C."""
 _PAIR = (BLOCK, 2 * BLOCK)
-_ELEMENTS = BLOCK * BLOCK // LANES
+_ELEMENTS = BLOCK * BLOCK // WARP_SIZE
 
 # Which lane holds which element of a block: row = 8 a + 4 b + c and column = 8 d + 4 e + f for lane
 # 16 b + 8 d + 2 c + e and register 4 a + f. Apple's interface asks a tensor for it at run time; MLX
@@ -61,7 +56,7 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
     if k % BLOCK:
         raise Decline(f"K = {k} is not a multiple of {BLOCK}")
     try:
-        return partition(m, n, context.threads // LANES, op.policy, _PAIR, "simdgroups")
+        return partition(m, n, context.threads // WARP_SIZE, op.policy, _PAIR, "simdgroups")
     except InvalidOperand as error:
         raise Decline(str(error)) from error
 
@@ -126,7 +121,7 @@ def _readers(op: Gemm, context: LoweringContext) -> dict[str, int]:
     variant="matmul2d",
     priority=30,
     fits=matmul2d_layouts,
-    unit=LANES,
+    unit=WARP_SIZE,
     fragments=matmul2d_layouts,
     agrees=True,
     shared=of_shared_operands(PADDED),

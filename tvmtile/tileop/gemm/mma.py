@@ -17,13 +17,13 @@ from tvmtile.instructions.mma import ATOMS, Atom
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_fragment
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, Gemm
 from tvmtile.tileop.gemm.mma_operands import Operand, indices_of, place_of
 from tvmtile.tileop.gemm.partition import (
-    LANES,
     Partition,
     along_k,
     layout_of_matrices,
@@ -112,7 +112,7 @@ def _share(op: MatrixProduct, atom: Atom, context: LoweringContext) -> Partition
     m, n = constant(op.m) or 0, constant(op.n) or 0
     # What is repeated may be held by several threads, but in memory it would be added twice.
     repeats = is_fragment(buffer_of(op.C))
-    warps, size = context.threads // LANES, (atom.m, atom.n)
+    warps, size = context.threads // WARP_SIZE, (atom.m, atom.n)
     try:
         return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)
     except InvalidOperand as error:
@@ -155,7 +155,7 @@ def _mma_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLay
     variant="mma",
     priority=20,
     fits=_mma_layouts,
-    unit=LANES,
+    unit=WARP_SIZE,
     fragments=_mma_layouts,
     shared=of_shared_operands(SWIZZLED),
     moved=SWIZZLED,
@@ -183,8 +183,8 @@ class WarpProduct:
         self._op = op
         self._atom = atom
         self._share = share
-        warp = tirx.floordiv(context.thread_index, LANES)
-        self._lane = tirx.floormod(context.thread_index, LANES)
+        warp = tirx.floordiv(context.thread_index, WARP_SIZE)
+        self._lane = tirx.floormod(context.thread_index, WARP_SIZE)
         # Where the warp's share of the accumulator begins.
         row = tirx.floormod(tirx.floordiv(warp, share.columns), share.rows)
         self._row = row * (share.row_matrices * atom.m)

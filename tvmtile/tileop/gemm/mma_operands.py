@@ -18,9 +18,10 @@ from tvm.tirx.script import builder as T
 from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import with_weights
 from tvmtile.layout.shared import neighbours
-from tvmtile.tileop.gemm.partition import LANES, Axis, registers_of
+from tvmtile.tileop.gemm.partition import Axis, registers_of
 
 __all__ = ["Operand", "has_matrix_rows", "indices_of", "place_of"]
 
@@ -173,7 +174,7 @@ def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[Any]:
         index: Any = tirx.const(0, "int32")
         for weight, digit in with_weights(digits):
             if digit.is_thread:
-                index = index + digit.value_in(lane, LANES) * weight
+                index = index + digit.value_in(lane, WARP_SIZE) * weight
             else:
                 index = index + element // digit.stride % digit.extent * weight
         place.append(index)

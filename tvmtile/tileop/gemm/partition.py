@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tvmtile.errors import InvalidOperand
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import GemmWarpPolicy
 
 __all__ = [
-    "LANES",
     "Axis",
     "Partition",
     "along_k",
@@ -21,8 +21,6 @@ __all__ = [
     "registers_of",
 ]
 
-LANES = 32
-"""Threads of a warp or a simdgroup."""
 Axis: TypeAlias = tuple[Digit, ...]
 """The digits of an index, most significant first."""
 
@@ -46,12 +44,14 @@ class Partition:
 
     def along_m(self) -> Axis:
         """The number of a matrix along M: the group, and which of its matrices."""
-        return Digit(self.rows, THREAD, self.columns * LANES), Digit(self.row_matrices, REGISTER, 1)
+        return Digit(self.rows, THREAD, self.columns * WARP_SIZE), Digit(
+            self.row_matrices, REGISTER, 1
+        )
 
     def along_n(self, per_matrix: int = 1) -> Axis:
         """The number of a matrix along N, or of what a matrix has `per_matrix` of."""
         count = per_matrix * self.column_matrices
-        return Digit(self.columns, THREAD, LANES), Digit(count, REGISTER, 1)
+        return Digit(self.columns, THREAD, WARP_SIZE), Digit(count, REGISTER, 1)
 
 
 def along_k(matrices: int) -> Axis:
@@ -152,9 +152,9 @@ def partition(
     if repeats and groups > 0:
         ways = next(filter(None, (_ways(rows, columns, n) for n in _divisors(groups))))
     if not ways:
-        threads = [count * LANES for count in range(1, 33) if _ways(rows, columns, count)]
+        threads = [count * WARP_SIZE for count in range(1, 33) if _ways(rows, columns, count)]
         raise InvalidOperand(
-            f"gemm: {groups} {noun} ({groups * LANES} threads) can't share an accumulator of "
+            f"gemm: {groups} {noun} ({groups * WARP_SIZE} threads) can't share an accumulator of "
             f"[{m}, {n}], which is {rows} x {columns} matrices of {size}",
             help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
             f"multiples of {height * groups} along M or {width * groups} along N",

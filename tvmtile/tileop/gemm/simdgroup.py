@@ -19,16 +19,11 @@ from tvmtile.errors import InvalidOperand, VerifyError
 from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.partition import (
-    LANES,
-    Partition,
-    along_k,
-    layout_of_matrices,
-    partition,
-)
+from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
@@ -96,11 +91,11 @@ def _check_whole(name: str, operand: ir.TensorRegion, context: LoweringContext) 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
     m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
-    if context.threads % LANES:
+    if context.threads % WARP_SIZE:
         raise InvalidOperand(
-            f"gemm: {context.threads} threads are not whole simdgroups of {LANES}",
-            help=f"use a multiple of {LANES}, such as "
-            f"threads={-(-context.threads // LANES) * LANES}",
+            f"gemm: {context.threads} threads are not whole simdgroups of {WARP_SIZE}",
+            help=f"use a multiple of {WARP_SIZE}, such as "
+            f"threads={-(-context.threads // WARP_SIZE) * WARP_SIZE}",
             location=context.location,
         )
     if k % MATRIX:
@@ -110,7 +105,9 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
             location=context.location,
         )
     try:
-        return partition(m, n, context.threads // LANES, op.policy, (MATRIX, MATRIX), "simdgroups")
+        return partition(
+            m, n, context.threads // WARP_SIZE, op.policy, (MATRIX, MATRIX), "simdgroups"
+        )
     except InvalidOperand as error:
         error.location = context.location
         raise
@@ -275,7 +272,7 @@ class _Product:
         self._b = Matrices(op.B, op.transpose_B)
         self._c = Matrices(op.C)
         # Where the simdgroup's share of the accumulator begins, in matrices.
-        simdgroup = tirx.floordiv(context.thread_index, LANES)
+        simdgroup = tirx.floordiv(context.thread_index, WARP_SIZE)
         self._row = tirx.floordiv(simdgroup, share.columns) * share.row_matrices
         self._column = tirx.floormod(simdgroup, share.columns) * share.column_matrices
 

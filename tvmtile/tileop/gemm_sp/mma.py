@@ -19,10 +19,10 @@ from tvm import DataType, ir, tirx
 from tvmtile.instructions.mma import SPARSE_ATOMS, Atom
 from tvmtile.ir.operands import buffer_of, describe, dtype_of
 from tvmtile.ir.scopes import is_fragment
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma import SWIZZLED, WarpProduct, atom_of, layouts_of
-from tvmtile.tileop.gemm.partition import LANES
 from tvmtile.tileop.gemm_sp import GemmSp
 from tvmtile.tileop.matrices import element_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
@@ -50,7 +50,7 @@ def _layouts(op: GemmSp, context: LoweringContext) -> dict[ir.Var, FragmentLayou
     variant="mma",
     priority=20,
     fits=_layouts,
-    unit=LANES,
+    unit=WARP_SIZE,
     fragments=_layouts,
     shared=of_shared_operands(SWIZZLED),
     moved=SWIZZLED,

@@ -20,6 +20,7 @@ from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import (
     Digit,
     FragmentLayout,
@@ -30,7 +31,7 @@ from tvmtile.layout.fragment import (
     widest_vector,
     with_weights,
 )
-from tvmtile.tileop.across_threads import LANES, butterfly
+from tvmtile.tileop.across_threads import butterfly
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
 from tvmtile.tileop.reduce import Reduce
@@ -203,7 +204,7 @@ class _Reduction:
         for digit in self._layout.axes[self._op.dim]:
             if not digit.is_thread:
                 continue
-            inner = min(digit.extent, LANES // digit.stride) if digit.stride < LANES else 1
+            inner = min(digit.extent, WARP_SIZE // digit.stride) if digit.stride < WARP_SIZE else 1
             is_of_bits = _is_power_of_two(inner) and _is_power_of_two(digit.stride)
             if inner > 1 and is_of_bits and digit.extent % inner == 0:
                 outer, digit_in_lanes = digit.split(inner)
