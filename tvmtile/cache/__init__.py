@@ -1,6 +1,6 @@
 """The cache on disk: what was compiled once is loaded by the next process.
 
-It holds compiled kernels, machine code of GPUs, what Metal's emulator compiled and what was tuned.
+It holds compiled kernels, machine code of GPUs, what the emulators compiled and what was tuned.
 `TVMTILE_CACHE_DIR` says where it is, `TVMTILE_CACHE_SIZE` how many megabytes it may have;
 `TVMTILE_DISABLE_CACHE=1` does without. `python -m tvmtile cache` shows it.
 """

@@ -1,13 +1,12 @@
 """Binding arguments, launching, compiling: what a user of the emulator meets."""
 
-import shutil
-
 import numpy as np
 import pytest
 import torch
 
-from tvmtile.emulator.machine import toolchain
+from tvmtile.emulator.machine import compiler, toolchain
 from tvmtile.emulator.metal import compile_msl
+from tvmtile.emulator.metal import module as msl_module
 from tvmtile.errors import ArgumentError, MetalCompileError, MissingDependency
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
@@ -119,9 +118,9 @@ def test_source_that_does_not_compile(statement, message):
 
 @pytest.fixture
 def fresh_toolchain():
-    toolchain.find_compiler.cache_clear()
+    compiler.find_compiler.cache_clear()
     yield
-    toolchain.find_compiler.cache_clear()
+    compiler.find_compiler.cache_clear()
 
 
 @pytest.mark.usefixtures("fresh_toolchain")
@@ -136,24 +135,42 @@ def test_machine_without_a_compiler_says_so(monkeypatch):
 @pytest.mark.usefixtures("fresh_toolchain")
 def test_cxx_names_the_compiler(monkeypatch):
     monkeypatch.setenv("CXX", "c++ -pipe")
-    assert toolchain.find_compiler() == ("c++", "-pipe")
+    assert compiler.find_compiler() == ("c++", "-pipe")
 
 
 def test_compiled_modules_are_kept(monkeypatch, tmp_path):
-    compile_msl(SCALE)
-    runtimes = list(toolchain.cache_directory().glob("runtime-*"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for runtime in runtimes:  # compiling it again would take seconds
-        shutil.copytree(runtime, toolchain.cache_directory() / runtime.name)
     source = HEADER + "kernel void kept(device int* a [[buffer(0)]]) { a[0] = 7; }"
+    compile_msl(SCALE)  # the runtime is there
+    monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path))
     first = compile_msl(source, cache=False)
     assert first.library.is_relative_to(tmp_path)
-    monkeypatch.setattr(toolchain, "_run", lambda *_, **__: pytest.fail("compiled again"))
+    monkeypatch.setattr(toolchain, "run", lambda *_, **__: pytest.fail("compiled again"))
     again = compile_msl(source)
     assert again.library == first.library
     out = np.zeros(1, np.int32)
     again.kernel("kept")(out, grid=1, threads=1)
     assert out[0] == 7
+
+
+def test_the_runtime_is_compiled_once_for_all_processes(monkeypatch):
+    toolchain._scratch.cache_clear()  # as in a process that begins
+    used = toolchain._runtime(msl_module._FRONT_END)
+    toolchain._scratch.cache_clear()
+    monkeypatch.setattr(toolchain, "run", lambda *_, **__: pytest.fail("compiled again"))
+    fresh = toolchain._runtime(msl_module._FRONT_END)
+    assert fresh != used
+    assert {p.name: p.read_bytes() for p in fresh.iterdir()} == {
+        p.name: p.read_bytes() for p in used.iterdir()
+    }
+
+
+def test_without_the_cache_modules_last_as_long_as_the_process(monkeypatch, tmp_path):
+    compile_msl(SCALE)
+    monkeypatch.setenv("TVMTILE_DISABLE_CACHE", "1")
+    monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path / "cache"))
+    source = HEADER + "kernel void fleeting(device int* a [[buffer(0)]]) { a[0] = 9; }"
+    assert compile_msl(source).library.is_file()
+    assert not (tmp_path / "cache").exists()
 
 
 def test_constants_of_the_program_are_made_before_any_launch():

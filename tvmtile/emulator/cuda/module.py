@@ -14,6 +14,7 @@ from tvmtile.emulator.cuda.signature import KernelSignature, find_kernels
 from tvmtile.emulator.cuda.translate import PRELUDE, SOURCE_NAME, translate
 from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
+from tvmtile.emulator.machine.compiler import compiler_identity
 from tvmtile.emulator.machine.launching import SECONDS, Image, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.errors import (
@@ -257,7 +258,7 @@ def compile_cuda(source: str, *, arch: str = DEFAULT_ARCH, cache: bool = True) -
         What it is for, "sm_90a": `__CUDA_ARCH__` says so to the source.
     cache : bool
         Whether a module that was compiled from the same source before may be used. Compiled
-        modules are kept in a cache directory in any case.
+        modules are kept in tvmtile's cache in any case.
 
     Returns
     -------
@@ -305,6 +306,6 @@ def _build(source: str, arch: str, *, cache: bool) -> CudaModule:
 
 def _language_flags() -> tuple[str, ...]:
     """Reads and writes of what is volatile are told apart: CUDA's are as relaxed atomic ones."""
-    if "clang" in toolchain.compiler_identity():
+    if "clang" in compiler_identity():
         return ("-std=c++20", "-mllvm", "-tsan-distinguish-volatile=1")
     return ("-std=c++20", "--param=tsan-distinguish-volatile=1")

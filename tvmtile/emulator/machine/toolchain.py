@@ -1,38 +1,39 @@
-"""The host's C++ compiler: found, asked, and its results kept.
+"""A translated kernel becomes a library that can be launched.
 
-A kernel's translation unit is compiled with ThreadSanitizer's instrumentation and linked with the
-emulator's runtime in place of ThreadSanitizer's. Compiled modules are kept in a cache directory
-under a hash of everything that went into them.
+Its translation unit is compiled with ThreadSanitizer's instrumentation and linked with the emulator's
+runtime in place of ThreadSanitizer's. Libraries, the runtime's objects and precompiled headers are kept
+in tvmtile's cache, each under a digest of all that went into it.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
-import hashlib
 import os
 import re
-import shlex
 import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tvmtile.errors import MissingDependency, TileError
+from tvmtile.cache import current_store, digest
+from tvmtile.emulator.machine.compiler import (
+    compiler_identity,
+    find_compiler,
+    machine_flags,
+    run,
+)
+from tvmtile.errors import TileError
 
-__all__ = [
-    "FrontEnd",
-    "build_module",
-    "cache_directory",
-    "compiler_identity",
-    "find_compiler",
-    "source_line_of",
-]
+__all__ = ["FrontEnd", "build_module", "source_line_of"]
 
 _HERE = Path(__file__).resolve().parent
 _INCLUDE = _HERE / "include"
 _RUNTIME = _HERE / "runtime"
+_KIND = "emulator"
+_LIBRARY = "kernel.so"
 _COMMON_FLAGS = ("-fPIC", "-fvisibility=hidden", "-w")
 # At -O1 the compiler keeps memory accesses where the source has them, and is quick.
 _KERNEL_FLAGS = (
@@ -89,58 +90,6 @@ class FrontEnd:
         return tuple(option for path in directories for option in ("-isystem", str(path)))
 
 
-@functools.cache
-def find_compiler() -> tuple[str, ...]:
-    """Find the host's C++ compiler: what CXX says, or the first of c++, g++ and clang++.
-
-    Returns
-    -------
-    tuple of str
-        The command, which may have options of its own.
-
-    Raises
-    ------
-    MissingDependency
-        If there is none.
-    """
-    named = shlex.split(os.environ.get("CXX", ""))
-    for candidate in (named, ["c++"], ["g++"], ["clang++"]):
-        if candidate and shutil.which(candidate[0]):
-            return tuple(candidate)
-    raise MissingDependency(
-        "the emulator compiles kernels with a C++ compiler, and found none",
-        help="install g++ 12 or newer, or clang++ 16 or newer, or name a compiler by CXX",
-    )
-
-
-@functools.cache
-def _machine_flags() -> tuple[str, ...]:
-    """Let the processor convert half to float where it can: in software that is slow."""
-    try:
-        information = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ()
-    return ("-mf16c",) if re.search(r"^flags\b.*\bf16c\b", information, re.MULTILINE) else ()
-
-
-@functools.cache
-def compiler_identity() -> str:
-    """What the compiler says that it is: its version, and "clang" or not."""
-    return _run([*find_compiler(), "--version"]).stdout
-
-
-def cache_directory() -> Path:
-    """Where compiled modules are kept: below XDG_CACHE_HOME, or a temporary directory."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    directory = (Path(base) if base else Path.home() / ".cache") / "tvmtile" / "emulator"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        directory = Path(tempfile.gettempdir()) / f"tvmtile-emulator-{os.getuid()}"
-        directory.mkdir(mode=0o700, exist_ok=True)
-    return directory
-
-
 def build_module(
     front_end: FrontEnd, translated: str, source: str, flags: Sequence[str], cache: bool
 ) -> Path:
@@ -171,92 +120,121 @@ def build_module(
     MissingDependency
         If there is no C++ compiler.
     """
-    directory = cache_directory()
-    flags = (*_KERNEL_FLAGS, *flags, *_machine_flags(), *front_end.search_path)
-    key = _digest([translated, *flags, compiler_identity(), *_sources_of(front_end)])
-    library = directory / f"{key}.so"
-    if cache and library.exists():
-        return library
-    runtime = _build_runtime(front_end, directory)
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        unit, compiled = Path(scratch) / "kernel.cc", Path(scratch) / "kernel.o"
-        linked = Path(scratch) / "kernel.so"
+    flags = (*_KERNEL_FLAGS, *flags, *machine_flags(), *front_end.search_path)
+    key = _key(front_end, translated, *flags)
+    store = current_store()
+    if store is None:
+        return _compiled(front_end, translated, source, flags)
+    entry = store.get(_KIND, key) if cache else None
+    if entry is None:
+        library = _compiled(front_end, translated, source, flags)
+        facts = {"name": _names(source), "target": front_end.language}
+        entry = store.put(_KIND, key, facts, {_LIBRARY: library.read_bytes()})
+        if entry is None:
+            return library
+        shutil.rmtree(library.parent)
+    return entry.directory / _LIBRARY
+
+
+def _key(front_end: FrontEnd, *parts: str) -> str:
+    return digest(*parts, "", compiler_identity(), *_sources_of(front_end))
+
+
+def _names(source: str) -> str:
+    """The kernels of a source, for who looks at the cache."""
+    return ", ".join(re.findall(r"\bvoid (?:__launch_bounds__\([^)]*\) )?(\w+)\(", source))
+
+
+def _compiled(front_end: FrontEnd, translated: str, source: str, flags: Sequence[str]) -> Path:
+    headers = _precompiled(front_end, flags)
+    runtime = _runtime(front_end)
+    with tempfile.TemporaryDirectory(dir=_scratch(os.getpid())) as directory:
+        unit, compiled = Path(directory) / "kernel.cc", Path(directory) / "kernel.o"
         unit.write_text(translated, encoding="utf-8")
-        compiled_headers = _precompiled(front_end, flags, directory)
-        done = _run(
-            [*find_compiler(), *compiled_headers, *flags, "-c", str(unit), "-o", str(compiled)]
-        )
+        done = run([*find_compiler(), *headers, *flags, "-c", str(unit), "-o", str(compiled)])
         if done.returncode != 0:
             raise _compile_error(front_end, done.stderr, source)
-        _link(front_end, [compiled, *sorted(runtime.glob("*.o"))], linked)
-        # A reader sees all of it or nothing.
-        linked.replace(library)
+        library = Path(tempfile.mkdtemp(dir=_scratch(os.getpid()))) / _LIBRARY
+        _link(front_end, [compiled, *sorted(runtime.glob("*.o"))], library)
     return library
 
 
-def _build_runtime(front_end: FrontEnd, directory: Path) -> Path:
-    """Compile the runtime's objects, once a version."""
-    flags = (*_RUNTIME_FLAGS, *_machine_flags(), *front_end.search_path, "-I", str(_RUNTIME))
-    key = _digest([*flags, compiler_identity(), *_sources_of(front_end)])
-    objects = directory / f"runtime-{key}"
-    if objects.exists():
-        return objects
-    with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        built = Path(scratch) / "objects"
-        built.mkdir()
+def _runtime(front_end: FrontEnd) -> Path:
+    """A directory with the objects of the emulator's runtime."""
+    flags = (*_RUNTIME_FLAGS, *machine_flags(), *front_end.search_path, "-I", str(_RUNTIME))
+
+    def compile_into(directory: Path) -> None:
         sources = [str(p) for d in (_RUNTIME, front_end.runtime) for p in sorted(d.glob("*.cc"))]
-        done = _run([*find_compiler(), *flags, "-c", *sources], cwd=built)
+        done = run([*find_compiler(), *flags, "-c", *sources], cwd=directory)
         if done.returncode != 0:
             raise front_end.error(
                 f"the emulator's runtime does not compile with {find_compiler()[0]}\n{done.stderr}",
                 help="use g++ 12 or newer, or clang++ 16 or newer",
             )
-        try:
-            built.rename(objects)
-        except OSError:  # another process was quicker
-            if not objects.exists():
-                raise
-    return objects
+
+    return _prepared(front_end, "runtime", flags, compile_into)
 
 
-def _precompiled(front_end: FrontEnd, flags: Sequence[str], directory: Path) -> tuple[str, ...]:
+def _precompiled(front_end: FrontEnd, flags: Sequence[str]) -> tuple[str, ...]:
     """Options by which the compiler finds the front end's prelude compiled beforehand, with GCC."""
     if front_end.prelude is None or "clang" in compiler_identity():
         return ()
-    key = _digest([*flags, compiler_identity(), *_sources_of(front_end)])
-    headers = directory / f"headers-{key}"
-    compiled = headers / f"{front_end.prelude}.gch"
-    if not compiled.exists():
-        compiled.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory) as scratch:
-            built = Path(scratch) / "header.gch"
-            header = front_end.include / front_end.prelude
-            done = _run(
-                [*find_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(built)]
-            )
-            if done.returncode != 0:
-                raise front_end.error(f"the emulator's headers do not compile\n{done.stderr}")
-            built.replace(compiled)
-    return ("-I", str(headers))
+    header = front_end.include / front_end.prelude
+
+    def compile_into(directory: Path) -> None:
+        compiled = directory / f"{header.name}.gch"
+        done = run([*find_compiler(), *flags, "-x", "c++-header", str(header), "-o", str(compiled)])
+        if done.returncode != 0:
+            raise front_end.error(f"the emulator's headers do not compile\n{done.stderr}")
+
+    # It is included by this directory's name and its own.
+    headers = _prepared(front_end, header.parent.name, flags, compile_into)
+    return ("-I", str(headers.parent))
+
+
+def _prepared(
+    front_end: FrontEnd, name: str, flags: Sequence[str], compile_into: Callable[[Path], None]
+) -> Path:
+    """A directory of this process with what all kernels of a language share, compiled or kept."""
+    key = _key(front_end, name, *flags)
+    directory = _scratch(os.getpid()) / key / name
+    if directory.exists():
+        return directory
+    made = Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
+    (made / name).mkdir()
+    store = current_store()
+    entry = None if store is None else store.get(_KIND, key)
+    if entry is None:
+        compile_into(made / name)
+        files = {path.name: path.read_bytes() for path in (made / name).iterdir()}
+        if store is not None:
+            store.put(_KIND, key, {"name": name, "target": front_end.language}, files)
+    else:
+        for file, data in entry.files.items():
+            (made / name / file).write_bytes(data)
+    with contextlib.suppress(OSError):  # another thread was quicker
+        made.rename(directory.parent)
+    return directory
+
+
+@functools.cache
+def _scratch(process: int) -> Path:
+    """A directory of this process's own, until it ends; a forked one has another."""
+    directory = Path(tempfile.mkdtemp(prefix="tvmtile-"))
+
+    def remove() -> None:
+        if os.getpid() == process:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return directory
 
 
 def _link(front_end: FrontEnd, objects: Iterable[Path], library: Path) -> None:
     command = [*find_compiler(), "-shared", "-o", str(library), *map(str, objects), "-lm"]
-    done = _run(command)
+    done = run(command)
     if done.returncode != 0:
         raise front_end.error(f"the kernel does not link\n{done.stderr}")
-
-
-def _run(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    # Messages in the user's language would not be understood.
-    environment = {**os.environ, "LC_ALL": "C"}
-    return subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
-    )
-
-
-def _digest(parts: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @functools.cache
@@ -294,7 +272,7 @@ def source_line_of(front_end: FrontEnd, library: Path, instruction: int) -> int:
         return 0
     # An access is reported with the address that its call returns to. Functions of our headers
     # are inlined into the kernel: the innermost line that is the kernel's is wanted.
-    done = _run([tool, "-i", "-e", str(library), hex(instruction - 1)])
+    done = run([tool, "-i", "-e", str(library), hex(instruction - 1)])
     name = re.escape(front_end.source_name)
     found = re.search(rf"^(?:.*/)?{name}:(\d+)", done.stdout, re.MULTILINE)
     return int(found[1]) if found else 0

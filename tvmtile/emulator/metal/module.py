@@ -10,6 +10,7 @@ from typing import Any
 
 from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
+from tvmtile.emulator.machine.compiler import compiler_identity
 from tvmtile.emulator.machine.launching import SECONDS, Argument, Image, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.emulator.metal.address_spaces import check_address_spaces
@@ -258,7 +259,7 @@ def compile_msl(source: str, *, cache: bool = True) -> MetalModule:
         kernels and what they call.
     cache : bool
         Whether a module that was compiled from the same source before may be used. Compiled
-        modules are kept in a cache directory in any case.
+        modules are kept in tvmtile's cache in any case.
 
     Returns
     -------
@@ -317,6 +318,6 @@ def _language_flags() -> tuple[str, ...]:
     Clang has no flag for the second. GCC computes with half in float since version 13, and lets calls
     pass that are ambiguous unless it is told to be pedantic.
     """
-    if "clang" in toolchain.compiler_identity():
+    if "clang" in compiler_identity():
         return ("-Xclang", "-ffloat16-excess-precision=none")
     return ("-fsingle-precision-constant", "-fexcess-precision=16", "-pedantic-errors")

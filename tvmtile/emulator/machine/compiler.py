@@ -1,0 +1,64 @@
+"""The host's C++ compiler: found, asked, run."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tvmtile.errors import MissingDependency
+
+__all__ = ["compiler_identity", "find_compiler", "machine_flags", "run"]
+
+
+@functools.cache
+def find_compiler() -> tuple[str, ...]:
+    """Find the host's C++ compiler: what CXX says, or the first of c++, g++ and clang++.
+
+    Returns
+    -------
+    tuple of str
+        The command, which may have options of its own.
+
+    Raises
+    ------
+    MissingDependency
+        If there is none.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))
+    for candidate in (named, ["c++"], ["g++"], ["clang++"]):
+        if candidate and shutil.which(candidate[0]):
+            return tuple(candidate)
+    raise MissingDependency(
+        "the emulator compiles kernels with a C++ compiler, and found none",
+        help="install g++ 12 or newer, or clang++ 16 or newer, or name a compiler by CXX",
+    )
+
+
+@functools.cache
+def machine_flags() -> tuple[str, ...]:
+    """Let the processor convert half to float where it can: in software that is slow."""
+    try:
+        information = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return ("-mf16c",) if re.search(r"^flags\b.*\bf16c\b", information, re.MULTILINE) else ()
+
+
+@functools.cache
+def compiler_identity() -> str:
+    """What the compiler says that it is: its version, and "clang" or not."""
+    return run([*find_compiler(), "--version"]).stdout
+
+
+def run(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a tool, and keep what it says in English: other languages would not be understood."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
