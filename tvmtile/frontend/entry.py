@@ -32,7 +32,7 @@ from tvmtile.frontend.rewrite import parameter_location, traced
 from tvmtile.frontend.tracer import Tracer, current_tracer
 from tvmtile.frontend.translate import translate_errors
 from tvmtile.frontend.variables import Ref, Reference, is_scalar_variable
-from tvmtile.ir.rewriting import mentions, with_children
+from tvmtile.ir.rewriting import mentions, replace_loop
 from tvmtile.ir.spans import location_of
 
 __all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations"]
@@ -162,7 +162,7 @@ def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
 
     def locate(loop: tirx.For) -> tirx.For:
         return (
-            with_children(loop, span=next(spans)) if KERNEL_ANNOTATION in loop.annotations else loop
+            replace_loop(loop, span=next(spans)) if KERNEL_ANNOTATION in loop.annotations else loop
         )
 
     def locate_allocation(node: tirx.AllocBuffer) -> tirx.AllocBuffer:

@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mutated, walk
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.rewriting import seq, with_children
+from tvmtile.ir.rewriting import replace_loop, seq
 
 __all__ = [
     "Launch",
@@ -118,7 +118,7 @@ def with_launch_body(kernel: tirx.For, body: tirx.Stmt) -> tirx.For:
     inner = kernel.body
     if isinstance(inner, tirx.For) and inner.thread_binding is not None:
         body = with_launch_body(inner, body)
-    return with_children(kernel, body=body)
+    return replace_loop(kernel, body=body)
 
 
 def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tirx.PrimFunc:
@@ -165,7 +165,7 @@ def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:
     if isinstance(stmt, tirx.For):
         vector = stmt.kind == tirx.ForKind.VECTORIZED
         kind = tirx.ForKind.SERIAL if vector else stmt.kind
-        return with_children(stmt, body=statements[0], kind=kind)
+        return replace_loop(stmt, body=statements[0], kind=kind)
     if isinstance(stmt, tirx.While):
         return tirx.While(stmt.condition, statements[0], stmt.span)
     if isinstance(stmt, tirx.IfThenElse):

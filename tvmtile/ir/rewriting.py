@@ -22,11 +22,11 @@ __all__ = [
     "mentions",
     "nest",
     "reads_no_memory",
+    "replace_loop",
     "retyped",
     "seq",
     "substitute",
     "variables_of",
-    "with_children",
     "with_fresh_variables",
 ]
 
@@ -261,7 +261,7 @@ def nest(
     return statement
 
 
-def with_children(loop: tirx.For, **changes: Any) -> tirx.For:
+def replace_loop(loop: tirx.For, **changes: Any) -> tirx.For:
     """A copy of a loop with some of its fields replaced."""
     fields = {
         name: changes.get(name, getattr(loop, name))

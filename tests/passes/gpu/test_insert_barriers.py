@@ -90,7 +90,7 @@ def exchanges(count):
     def repeated(loop):
         is_inner = loop.loop_var.name == "k"
         return (
-            rewriting.with_children(loop, body=rewriting.seq([loop.body] * count))
+            rewriting.replace_loop(loop, body=rewriting.seq([loop.body] * count))
             if is_inner
             else loop
         )

@@ -18,9 +18,9 @@ from tvmtile.ir.rewriting import (
     ScopedRewriter,
     contains,
     has_effect,
+    replace_loop,
     seq,
     substitute,
-    with_children,
 )
 from tvmtile.ir.spans import location_of
 
@@ -105,7 +105,7 @@ class _Checks(ScopedRewriter):
         checks = self._checks(loop, loop.min, loop.extent)
         inside = super().visit_for(loop)
         if inside.kind == tirx.ForKind.VECTORIZED and contains(inside.body, ir.Call, _is_report):
-            inside = with_children(inside, kind=tirx.ForKind.SERIAL)
+            inside = replace_loop(inside, kind=tirx.ForKind.SERIAL)
         return seq([*checks, inside])
 
     def visit_while(self, loop: tirx.While) -> Any:

@@ -18,8 +18,8 @@ from tvmtile.ir.rewriting import (
     contains,
     has_effect,
     mentions,
+    replace_loop,
     seq,
-    with_children,
     with_fresh_variables,
 )
 
@@ -147,7 +147,7 @@ def _distributed(loop: tirx.For, body: tirx.Stmt) -> tirx.Stmt:
 
     def close() -> None:
         if together:
-            around = with_children(
+            around = replace_loop(
                 loop, body=seq(together), kind=tirx.ForKind.SERIAL, annotations={}
             )
             parts.append(with_fresh_variables(around))
@@ -156,7 +156,7 @@ def _distributed(loop: tirx.For, body: tirx.Stmt) -> tirx.Stmt:
     for stmt in flattened(body):
         if isinstance(stmt, tirx.For):
             close()
-            parts.append(with_children(stmt, body=_distributed(loop, stmt.body)))
+            parts.append(replace_loop(stmt, body=_distributed(loop, stmt.body)))
         else:
             together.append(stmt)
     close()

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, with_children
+from tvmtile.ir.rewriting import ScopedRewriter, replace_loop
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
 
 __all__ = ["LowerParallelOnCpu"]
@@ -81,16 +81,16 @@ class _Lower(ScopedRewriter):
         result = super().visit_for(loop)
         if result.kind == tirx.ForKind.PARALLEL:
             extent = self._extent(loop)
-            return with_children(result, extent=extent, kind=tirx.ForKind.SERIAL, annotations={})
+            return replace_loop(result, extent=extent, kind=tirx.ForKind.SERIAL, annotations={})
         if result.kind == tirx.ForKind.VECTORIZED:
             is_known = constant(result.extent) is not None
             kind = tirx.ForKind.UNROLLED if is_known else tirx.ForKind.SERIAL
-            return with_children(result, kind=kind, annotations={})
+            return replace_loop(result, kind=kind, annotations={})
         # What asked for a pipeline has done its work: ordinary TIR has no notes of ours.
         notes = {key: note for key, note in result.annotations.items() if not _is_ours(key)}
         if len(notes) == len(result.annotations):
             return result
-        return with_children(result, annotations=notes)
+        return replace_loop(result, annotations=notes)
 
     def _extent(self, loop: tirx.For) -> Any:
         """The extent of a loop of a nest; LLVM may know that of the innermost one."""

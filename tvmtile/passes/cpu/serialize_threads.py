@@ -9,7 +9,7 @@ from tvm import tirx
 from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import substitute, with_children
+from tvmtile.ir.rewriting import replace_loop, substitute
 from tvmtile.passes.cpu.threads.plan import plan_threads
 from tvmtile.passes.cpu.threads.runs import emit_runs
 
@@ -97,7 +97,7 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         launch.body = substitute(launch.body, zero)
         body = emit_runs(plan_threads(launch), launch)
         for block in reversed(launch.blocks):
-            body = with_children(block, body=body)
+            body = replace_loop(block, body=body)
         return body
 
     return with_kernels(func, serialize)

@@ -22,8 +22,8 @@ from tvmtile.ir.rewriting import (
     for_loop,
     has_effect,
     mentions,
+    replace_loop,
     substitute,
-    with_children,
 )
 from tvmtile.ir.scopes import is_fragment, is_private
 from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
@@ -96,7 +96,7 @@ class _Vectors(ScopedRewriter):
             return result
         extent = constant(result.extent)
         if extent is None or constant(result.min) != 0:
-            return with_children(result, kind=tirx.ForKind.SERIAL)
+            return replace_loop(result, kind=tirx.ForKind.SERIAL)
         return vectorized(result.loop_var, extent, result.body, self.analyzer)
 
 

@@ -14,7 +14,7 @@ from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import buffer_of, constant, is_whole, region
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import reads_no_memory, seq, with_children
+from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.tileop.registry import LoweringContext, implementation_of
@@ -98,7 +98,7 @@ class _Direct:
         if any(access.writes and is_shared(access.buffer) for access in accesses):
             return loop
         kept = {k: v for k, v in loop.annotations.items() if k != STAGES_ANNOTATION}
-        return with_children(loop, annotations=kept)
+        return replace_loop(loop, annotations=kept)
 
     def _without_tile(self, node: tirx.AllocBuffer) -> tirx.Stmt:
         return seq([]) if node.buffer in self._left_out else node

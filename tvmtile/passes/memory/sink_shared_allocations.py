@@ -10,7 +10,7 @@ from tvmtile._tvm import mutated
 from tvmtile.analysis.accesses import Access
 from tvmtile.ir.kernels import Launch, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import seq, with_children
+from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -129,7 +129,7 @@ class _Allocations:
     def _loop(self, node: tirx.For, mutator: Any) -> tirx.For:
         loop = mutator.default_mutate(node)
         allocations = self._into.get(node.loop_var, [])
-        return with_children(loop, body=seq([*allocations, loop.body])) if allocations else loop
+        return replace_loop(loop, body=seq([*allocations, loop.body])) if allocations else loop
 
 
 def _common_loops(uses: list[Access]) -> list[tirx.For]:

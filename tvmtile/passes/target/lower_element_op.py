@@ -10,7 +10,7 @@ from tvm.target import Target
 from tvmtile.ir.kernels import importing_llvm, is_kernel
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, with_children
+from tvmtile.ir.rewriting import ScopedRewriter, replace_loop
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.tileop.registry import LoweringContext, emit, select
@@ -74,7 +74,7 @@ class _Lower(ScopedRewriter):
         body = rewritten.body
         for key, value in self._attributes.items():
             body = tirx.AttrStmt(tirx.const(0, "int32"), key, value, body)
-        return with_children(rewritten, body=body) if self._attributes else rewritten
+        return replace_loop(rewritten, body=body) if self._attributes else rewritten
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         self._statement = node.value

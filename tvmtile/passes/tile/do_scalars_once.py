@@ -11,7 +11,7 @@ from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import Launch, is_grid_barrier, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq, with_children
+from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, replace_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_private
 
 __all__ = ["DoScalarsOnce"]
@@ -104,7 +104,7 @@ class _Once(ScopedRewriter):
             return loop
         low_taken, low = self._decided_once(loop.min, loop)
         extent_taken, extent = self._decided_once(loop.extent, loop)
-        bounded = with_children(loop, min=low, extent=extent)
+        bounded = replace_loop(loop, min=low, extent=extent)
         return seq([*low_taken, *extent_taken, super().visit_for(bounded)])
 
     def visit_if(self, branch: tirx.IfThenElse) -> Any:

@@ -19,9 +19,9 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     reads_no_memory,
+    replace_loop,
     seq,
     substitute,
-    with_children,
     with_fresh_variables,
 )
 from tvmtile.passes.tile.pipelining import (
@@ -365,7 +365,7 @@ class _Stages:
             for key in self._loop.annotations.keys()  # noqa: SIM118 - a TVM map
             if key not in PIPELINE_ANNOTATIONS
         }
-        loop = with_children(
+        loop = replace_loop(
             self._loop,
             min=self._first,
             extent=self._count,

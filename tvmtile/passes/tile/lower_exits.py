@@ -24,7 +24,7 @@ from tvmtile.ir.kernels import (
 )
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, seq, with_children
+from tvmtile.ir.rewriting import contains, replace_loop, seq
 from tvmtile.ir.spans import location_of
 
 __all__ = ["LowerExits"]
@@ -97,7 +97,7 @@ def _without_loop_exits(body: tirx.Stmt) -> tirx.Stmt:
         if not (runs_once or is_parallel(loop)) or not leaves_loop(loop.body):
             return loop
         structured = _Structure(is_loop_exit, leaves_loop, "continued").of(loop.body)
-        return with_children(loop, body=structured)
+        return replace_loop(loop, body=structured)
 
     return mapped(body, (tirx.For, visit))
 

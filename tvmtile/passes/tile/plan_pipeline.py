@@ -13,7 +13,7 @@ from tvmtile.errors import InvalidOperand, SourceLocation, warn
 from tvmtile.ir.annotations import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import seq, with_children
+from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_memory import allocated_bytes, most_at_once
 from tvmtile.passes.tile.pipelining import (
@@ -382,7 +382,7 @@ def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:
     in_place = list(flattened(loop.body))
     units = [stmt for stmt in in_place if any(stmt.same_as(unit.stmt) for unit in body.units)]
     unchanged = len(units) == len(body.units)
-    return with_children(
+    return replace_loop(
         loop, annotations=annotations, body=loop.body if unchanged else seq(statements)
     )
 
@@ -393,7 +393,7 @@ def _without_plan(loop: tirx.For) -> tirx.For:
         for key in loop.annotations.keys()  # noqa: SIM118 - a TVM map
         if key not in PIPELINE_ANNOTATIONS
     }
-    return with_children(loop, annotations=annotations)
+    return replace_loop(loop, annotations=annotations)
 
 
 def _location(loop: tirx.For) -> SourceLocation | None:

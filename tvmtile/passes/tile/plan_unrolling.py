@@ -11,7 +11,7 @@ from tvmtile.ir.annotations import UNROLL_FACTOR
 from tvmtile.ir.kernels import leaves_loop
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import for_loop, substitute, with_children
+from tvmtile.ir.rewriting import for_loop, replace_loop, substitute
 
 __all__ = ["PlanUnrolling"]
 
@@ -66,11 +66,11 @@ def PlanUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 def _planned(loop: tirx.For) -> tirx.For:
     if loop.kind in _HINTS and leaves_loop(loop.body):
-        return with_children(loop, kind=tirx.ForKind.SERIAL, annotations={})
+        return replace_loop(loop, kind=tirx.ForKind.SERIAL, annotations={})
     if UNROLL_FACTOR not in loop.annotations:
         return loop
     factor = int(loop.annotations[UNROLL_FACTOR])
-    plain = with_children(loop, annotations=_without_factor(loop))
+    plain = replace_loop(loop, annotations=_without_factor(loop))
     count = constant(loop.extent)
     is_whole = count is not None and count <= factor
     return plain if is_whole or leaves_loop(loop.body) else _split(plain, factor)
@@ -87,7 +87,7 @@ def _split(loop: tirx.For, factor: int) -> tirx.For:
         body = tirx.IfThenElse(place < loop.extent, body, None)
     unrolled = for_loop(inner, factor, body, tirx.ForKind.UNROLLED)
     rounds = tirx.ceildiv(loop.extent, factor)
-    return with_children(
+    return replace_loop(
         for_loop(outer, rounds, unrolled), annotations=loop.annotations, span=loop.span
     )
 

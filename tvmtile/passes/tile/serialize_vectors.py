@@ -14,7 +14,7 @@ from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import contains, substitute, with_children
+from tvmtile.ir.rewriting import contains, replace_loop, substitute
 
 __all__ = ["SerializeVectors"]
 
@@ -58,7 +58,7 @@ def SerializeVectors(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     def serialize(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.VECTORIZED or _Iterations(loop, aliased).are_independent():
             return loop
-        return with_children(loop, kind=tirx.ForKind.SERIAL)
+        return replace_loop(loop, kind=tirx.ForKind.SERIAL)
 
     return func.with_body(mapped(func.body, (tirx.For, serialize)))
 
