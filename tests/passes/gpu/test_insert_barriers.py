@@ -110,7 +110,7 @@ def test_the_work_grows_with_the_length_of_a_loop(monkeypatch):
 
         monkeypatch.setattr(owner, name, count)
 
-    counted(Footprints, "meeting")
+    counted(Footprints, "conflict")
     counted(Checker, "_item")
 
     def work_of(count):
@@ -119,7 +119,7 @@ def test_the_work_grows_with_the_length_of_a_loop(monkeypatch):
         return Counter(work)
 
     short, long = work_of(16), work_of(64)
-    assert short["meeting"] > 16
+    assert short["conflict"] > 16
     assert all(long[what] <= 5 * short[what] for what in short)
 
 

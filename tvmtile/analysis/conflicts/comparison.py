@@ -10,11 +10,11 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
+from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import bits, conjuncts, strides
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
-from tvmtile.analysis.conflicts.orders import Meeting
-from tvmtile.analysis.conflicts.points import Owners, Points, have_common, meeting_of, points_of
+from tvmtile.analysis.conflicts.points import Owners, Points, conflict_scope, have_common, points_of
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.rewriting import substitute
@@ -55,8 +55,8 @@ class Comparison:
         self._parts = [size // math.gcd(*sizes) for size in sizes]
         self._knows_conditions = True
 
-    def meeting(self, cases: Mapping[Loop, Case]) -> tuple[Meeting, bool]:
-        """Which threads meet, and whether that is known, or only can't be excluded.
+    def conflict(self, cases: Mapping[Loop, Case]) -> tuple[ConflictScope, bool]:
+        """Between which threads the accesses conflict, and whether that is known or only possible.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class Comparison:
             If the threads and iterations are too many to be enumerated.
         """
         owners, is_exact = self._owners(cases)
-        return (Meeting.NEVER if owners is None else meeting_of(*owners)), is_exact
+        return (ConflictScope.NONE if owners is None else conflict_scope(*owners)), is_exact
 
     def collision(
         self, cases: Mapping[Loop, Case], *, by_one_thread: bool = False
@@ -124,10 +124,10 @@ class Comparison:
             if not isinstance(difference, int):
                 lowest = numbers_a.min() - numbers_b.max()
                 highest = numbers_a.max() - numbers_b.min()
-                if self._domain.differs(difference, lowest, highest):
+                if self._domain.excludes(difference, lowest, highest):
                     return None, True
                 is_exact = False
-                # Where elements meet, their numbers have the same remainder.
+                # Where elements are the same, their numbers have the same remainder.
                 factor, difference = self._domain.remainder(difference)
                 numbers_a, numbers_b = numbers_a % factor, (numbers_b + difference) % factor
             else:
@@ -145,7 +145,7 @@ class Comparison:
         return (Owners.of(keys[0], points_a), Owners.of(keys[1], points_b)), is_exact
 
     def _are_in_different_rows(self, cases: Mapping[Loop, Case]) -> bool:
-        """Tell whether indices that are the same for all threads, as those of versions, differ.
+        """Tell whether indices that are uniform, such as those of buffer copies, differ.
 
         That needs no enumeration of the threads.
         """
@@ -165,7 +165,7 @@ class Comparison:
             if isinstance(difference, int):
                 differs = difference != wanted
             else:
-                differs = self._domain.differs(difference, wanted, wanted)
+                differs = self._domain.excludes(difference, wanted, wanted)
             if differs:
                 return True
         return False

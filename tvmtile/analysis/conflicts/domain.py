@@ -12,8 +12,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped, walk
+from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.expressions import period
-from tvmtile.analysis.conflicts.orders import Meeting
 from tvmtile.analysis.uses import Use
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import literal
@@ -54,11 +54,11 @@ class Domain:
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
 
     @property
-    def worst(self) -> Meeting:
-        """The threads that may meet where nothing is known."""
+    def worst(self) -> ConflictScope:
+        """The scope of a conflict where nothing is known."""
         if self.num_threads == 1:
-            return Meeting.NEVER
-        return Meeting.IN_SIMDGROUP if self.num_threads <= WARP_SIZE else Meeting.IN_BLOCK
+            return ConflictScope.NONE
+        return ConflictScope.WARP if self.num_threads <= WARP_SIZE else ConflictScope.BLOCK
 
     def symbol(self, of: Hashable, role: str, dtype: str, low: int, extent: int) -> ir.Var:
         """A variable with a range that is known, the same one for each role of a thing."""
@@ -82,17 +82,17 @@ class Domain:
         """An expression, simplified by the ranges of its variables."""
         return self._analyzer.simplify(expression)
 
-    def differs(self, difference: Any, low: Any, high: Any) -> bool:
+    def excludes(self, expression: Any, low: Any, high: Any) -> bool:
         """Tell whether an expression is certainly no number from `low` to `high`."""
-        bound = self._analyzer.const_int_bound(difference)
+        bound = self._analyzer.const_int_bound(expression)
         if int(bound.min_value) > high or int(bound.max_value) < low:
             return True
         if low != high:
             return False
         wanted = int(low)
-        if self._analyzer.can_prove(difference != wanted):
+        if self._analyzer.can_prove(expression != wanted):
             return True
-        cases = self._by_remainders(difference)
+        cases = self._by_remainders(expression)
         return bool(cases) and all(self._analyzer.can_prove(case != wanted) for case in cases)
 
     def _by_remainders(self, expression: Any) -> list[Any]:

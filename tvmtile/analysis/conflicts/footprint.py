@@ -1,11 +1,11 @@
-"""Whether two threads of a block meet at an element, in two accesses.
+"""Whether two accesses conflict: whether two threads of a block touch one element.
 
 The threads, and the loops that only one of the accesses knows, are enumerated: the indices are
 evaluated for all of them with numpy, so swizzles, divisions and bit operations are nothing special.
 What is the same for all threads (blocks, sizes, the loops around both accesses) stays symbolic: an
 index is an array plus a symbolic term, and what counts is the difference of the two terms. Where
 that is not a constant, the loops are looked at iteration by iteration, or by the remainder of the
-iteration's number, which decides which version of a tile it uses.
+iteration's number, which decides which copy of a multi-buffered tile it uses.
 
 Correctness rests on: an index that can't be evaluated is taken to be able to have any value, and a
 condition that can't be evaluated to hold.
@@ -19,9 +19,9 @@ from typing import Any
 from tvm import ir
 
 from tvmtile.analysis.conflicts.comparison import Comparison
+from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
-from tvmtile.analysis.conflicts.orders import Collision, Meeting, Order
 from tvmtile.analysis.conflicts.points import TooMany
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.kernels import Launch
@@ -42,50 +42,58 @@ class Footprints:
 
     def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
         self._domain = Domain(launch, uniform)
-        self._known: dict[Any, Meeting] = {}
+        self._known: dict[Any, ConflictScope] = {}
         self._collisions: dict[Any, Collision] = {}
         self._apart: dict[tuple[Access, Access], bool] = {}
 
-    def meeting(self, earlier: Access, later: Access, orders: Mapping[Loop, Order]) -> Meeting:
+    def conflict(
+        self, earlier: Access, later: Access, distances: Mapping[Loop, Distance]
+    ) -> ConflictScope:
         """Tell whether two different threads touch one element, in the two accesses.
 
         Parameters
         ----------
         earlier, later : Access
             In the order of the program.
-        orders : mapping of Loop to Order
-            In which iterations they are; any, for loops that are not in it.
+        distances : mapping of Loop to Distance
+            Their distance along loops; any, for loops that are not in it.
         """
         around = {*earlier.loops, *later.loops}
-        known = frozenset((loop, order) for loop, order in orders.items() if loop in around)
+        known = frozenset(
+            (loop, distance) for loop, distance in distances.items() if loop in around
+        )
         key = (earlier, later, known)
         if key not in self._known:
             self._known[key] = self._found(earlier, later, dict(known))
         return self._known[key]
 
-    def collision(self, copy: Access, later: Access, orders: Mapping[Loop, Order]) -> Collision:
+    def collision(
+        self, copy: Access, later: Access, distances: Mapping[Loop, Distance]
+    ) -> Collision:
         """Tell whether an access touches an element that a copy in flight touches too.
 
         The thread that has issued the copy may be the one that touches it, or another one.
 
         Parameters
         ----------
-        copy, later, orders
-            As of `meeting`.
+        copy, later, distances
+            As of `conflict`.
         """
         if not copy.root.same_as(later.root):
             return Collision.NEVER
         if copy.indices is None or later.indices is None:
             return Collision.POSSIBLE
         around = {*copy.loops, *later.loops}
-        known = frozenset((loop, order) for loop, order in orders.items() if loop in around)
+        known = frozenset(
+            (loop, distance) for loop, distance in distances.items() if loop in around
+        )
         key = (copy, later, known)
         if key not in self._collisions:
             self._collisions[key] = self._collision(copy, later, dict(known))
         return self._collisions[key]
 
-    def _collision(self, copy: Access, later: Access, orders: dict[Loop, Order]) -> Collision:
-        iterations = Iterations(copy, later, orders, self._domain)
+    def _collision(self, copy: Access, later: Access, distances: dict[Loop, Distance]) -> Collision:
+        iterations = Iterations(copy, later, distances, self._domain)
         comparison = Comparison(copy, later, iterations, self._domain)
 
         def of_any(cases: dict[Loop, Case]) -> tuple[bool, bool]:
@@ -93,14 +101,14 @@ class Footprints:
 
         def of_two(cases: dict[Loop, Case]) -> tuple[bool, bool]:
             is_known = comparison.collision(cases)[1]
-            meeting, is_exact = comparison.meeting(cases)
-            return meeting != Meeting.NEVER, is_known and is_exact
+            scope, is_exact = comparison.conflict(cases)
+            return scope != ConflictScope.NONE, is_known and is_exact
 
         found = _certainty(of_any, iterations, {}, iterations.decisive)
         if found == Collision.NEVER:
             return found
         found = _certainty(of_two, iterations, {}, iterations.decisive)
-        ordered = Iterations(copy, later, orders, self._domain, by_one_thread=True)
+        ordered = Iterations(copy, later, distances, self._domain, by_one_thread=True)
         own = Comparison(copy, later, ordered, self._domain)
 
         def of_one(cases: dict[Loop, Case]) -> tuple[bool, bool]:
@@ -108,14 +116,16 @@ class Footprints:
 
         return max(found, _certainty(of_one, ordered, {}, ordered.decisive))
 
-    def _found(self, earlier: Access, later: Access, orders: dict[Loop, Order]) -> Meeting:
+    def _found(
+        self, earlier: Access, later: Access, distances: dict[Loop, Distance]
+    ) -> ConflictScope:
         if not earlier.root.same_as(later.root):
-            return Meeting.NEVER
+            return ConflictScope.NONE
         if earlier.indices is None or later.indices is None:
             return self._domain.worst
-        iterations = Iterations(earlier, later, orders, self._domain)
+        iterations = Iterations(earlier, later, distances, self._domain)
         if iterations.have_many_cases and self._are_apart(earlier, later):
-            return Meeting.NEVER
+            return ConflictScope.NONE
         comparison = Comparison(earlier, later, iterations, self._domain)
         return self._refined(comparison, iterations, {}, iterations.decisive)
 
@@ -125,7 +135,7 @@ class Footprints:
         if key not in self._apart:
             iterations = Iterations(earlier, later, {}, self._domain)
             comparison = Comparison(earlier, later, iterations, self._domain)
-            self._apart[key] = self._refined(comparison, iterations, {}, []) == Meeting.NEVER
+            self._apart[key] = self._refined(comparison, iterations, {}, []) == ConflictScope.NONE
         return self._apart[key]
 
     def _refined(
@@ -134,14 +144,14 @@ class Footprints:
         iterations: Iterations,
         cases: dict[Loop, Case],
         loops: list[Loop],
-    ) -> Meeting:
+    ) -> ConflictScope:
         """Compare, and where that remains open go through the cases of one loop after the other."""
         try:
-            meeting, is_exact = comparison.meeting(cases)
+            scope, is_exact = comparison.conflict(cases)
         except TooMany:
             return self._domain.worst
-        if meeting == Meeting.NEVER or is_exact:
-            return meeting
+        if scope == ConflictScope.NONE or is_exact:
+            return scope
         for number, loop in enumerate(loops):
             possible = iterations.cases_of(loop)
             for each in possible:
@@ -151,12 +161,12 @@ class Footprints:
                     )
                     for case in each
                 )
-                meeting = _largest(found, meeting)
-                if meeting == Meeting.NEVER:
+                scope = _largest(found, scope)
+                if scope == ConflictScope.NONE:
                     break
             if possible:
                 break
-        return meeting
+        return scope
 
 
 def _certainty(
@@ -188,11 +198,11 @@ def _certainty(
     return Collision.POSSIBLE
 
 
-def _largest(meetings: Iterable[Meeting], bound: Meeting) -> Meeting:
-    """The largest of some, none of which is larger than a bound."""
-    largest = Meeting.NEVER
-    for meeting in meetings:
-        largest = max(largest, min(meeting, bound))
+def _largest(scopes: Iterable[ConflictScope], bound: ConflictScope) -> ConflictScope:
+    """The largest of some scopes, none of which is larger than a bound."""
+    largest = ConflictScope.NONE
+    for scope in scopes:
+        largest = max(largest, min(scope, bound))
         if largest == bound:
             break
     return largest

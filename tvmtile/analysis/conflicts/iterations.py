@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
+from tvmtile.analysis.conflicts.dependence import Distance, Side
 from tvmtile.analysis.conflicts.domain import UNBOUNDED, Domain
 from tvmtile.analysis.conflicts.expressions import conjuncts, period, repetition
-from tvmtile.analysis.conflicts.orders import Order, Side
 from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Access, Loop
@@ -36,8 +36,8 @@ class Iterations:
     ----------
     earlier, later : Access
         The accesses.
-    orders : mapping of Loop to Order
-        In which iterations they are; any, for loops that are not in it.
+    distances : mapping of Loop to Distance
+        Their distance along loops; any, for loops that are not in it.
     domain : Domain
         Gives symbols for iterations.
     by_one_thread : bool
@@ -48,13 +48,13 @@ class Iterations:
         self,
         earlier: Access,
         later: Access,
-        orders: Mapping[Loop, Order],
+        distances: Mapping[Loop, Distance],
         domain: Domain,
         *,
         by_one_thread: bool = False,
     ) -> None:
         self._accesses = (earlier, later)
-        self._orders = orders
+        self._distances = distances
         self._domain = domain
         self._by_one_thread = by_one_thread
         # Threads do not go through other loops together, so an order of their iterations says nothing.
@@ -63,7 +63,7 @@ class Iterations:
             for loop in earlier.loops
             if loop in later.loops
             and self._has_order(loop)
-            and _side(orders.get(loop)) == Side.BOTH
+            and _side(distances.get(loop)) == Side.BOTH
         ]
 
     def _has_order(self, loop: Loop) -> bool:
@@ -101,17 +101,17 @@ class Iterations:
         return values, free
 
     def _any_case(self, loop: Loop) -> Case:
-        """The values of a loop's variable in both accesses, as far as its order tells."""
+        """The values of a loop's variable in both accesses, as far as their distance tells."""
         assert loop.var is not None
         low, extent = literal(loop.low), literal(loop.extent)
         if low is not None and extent is not None and literal(loop.step) == 1:
             iteration = self._symbol(loop, "iteration", low, max(extent, 1))
         else:
             iteration = self._symbol(loop, "iteration", -UNBOUNDED, 2 * UNBOUNDED)
-        order = self._orders[loop]
-        if order.is_exact:
-            return iteration, iteration + loop.step * order.distance
-        later = self._symbol(loop, "distance", order.distance, UNBOUNDED)
+        distance = self._distances[loop]
+        if distance.is_exact:
+            return iteration, iteration + loop.step * distance.iterations
+        later = self._symbol(loop, "distance", distance.iterations, UNBOUNDED)
         return iteration, iteration + later * loop.step
 
     def cases_of(self, loop: Loop) -> list[list[Case]]:
@@ -121,17 +121,17 @@ class Iterations:
         """
         if loop.var is None:
             return []
-        order = self._orders[loop]
-        ways = [self._remainders(loop, order), self._each(loop, order)]
+        distance = self._distances[loop]
+        ways = [self._remainders(loop, distance), self._each(loop, distance)]
         return sorted(filter(None, ways), key=len)
 
-    def _each(self, loop: Loop, order: Order) -> list[Case]:
+    def _each(self, loop: Loop, distance: Distance) -> list[Case]:
         """A case for each iteration, or pair of them."""
         assert loop.var is not None
         low, extent, step = map(literal, (loop.low, loop.extent, loop.step))
         if low is None or extent is None or step is None or extent > _MAX_CASES:
             return []
-        pairs = _pairs(order, extent)
+        pairs = _pairs(distance, extent)
         if len(pairs) > _MAX_CASES:
             return []
         dtype = str(loop.var.ty.dtype)
@@ -139,7 +139,7 @@ class Iterations:
             (tirx.const(low + step * a, dtype), tirx.const(low + step * b, dtype)) for a, b in pairs
         ]
 
-    def _remainders(self, loop: Loop, order: Order) -> list[Case]:
+    def _remainders(self, loop: Loop, distance: Distance) -> list[Case]:
         """The cases by the remainders of the two iterations' numbers."""
         if literal(loop.step) != 1:
             return []
@@ -150,12 +150,12 @@ class Iterations:
         cases: list[Case] = []
         for remainder in range(number):
             base = whole * number + remainder
-            if order.is_exact:
-                cases.append((base, base + order.distance))
+            if distance.is_exact:
+                cases.append((base, base + distance.iterations))
                 continue
             more = self._symbol(loop, "more", 0, UNBOUNDED)
-            least = range(order.distance, order.distance + number)
-            cases += [(base, base + (distance + more * number)) for distance in least]
+            nearest = range(distance.iterations, distance.iterations + number)
+            cases += [(base, base + (apart + more * number)) for apart in nearest]
         return cases
 
     def _alone(self, loop: Loop, side: int, values: dict[ir.Var, Any], free: list[Free]) -> Any:
@@ -163,11 +163,11 @@ class Iterations:
         assert loop.var is not None
         low = substitute(loop.low, values)
         extent = substitute(loop.extent, values)
-        order = self._orders.get(loop)
+        distance = self._distances.get(loop)
         has_order = self._has_order(loop)
-        if has_order and side == 1 and _side(order) == Side.LATER and order is not None:
-            return low + loop.step * order.distance
-        if has_order and side == 0 and order == Order.LAST and literal(loop.step) == 1:
+        if has_order and side == 1 and _side(distance) == Side.LATER and distance is not None:
+            return low + loop.step * distance.iterations
+        if has_order and side == 0 and distance == Distance.LAST and literal(loop.step) == 1:
             return low + (extent - 1)
         most = self._domain.upper_bound(extent)
         role = ("earlier", "later")[side]
@@ -218,13 +218,15 @@ class Iterations:
         return self._domain.symbol(loop, role, str(loop.var.ty.dtype), low, extent)
 
 
-def _pairs(order: Order, extent: int) -> list[tuple[int, int]]:
+def _pairs(distance: Distance, extent: int) -> list[tuple[int, int]]:
     """The iterations of a loop that two accesses may be in."""
-    if order.is_exact:
-        return [(number, number + order.distance) for number in range(extent - order.distance)]
+    if distance.is_exact:
+        return [
+            (number, number + distance.iterations) for number in range(extent - distance.iterations)
+        ]
     pairs = itertools.combinations(range(extent), 2)
-    return [(first, second) for first, second in pairs if second - first >= order.distance]
+    return [(first, second) for first, second in pairs if second - first >= distance.iterations]
 
 
-def _side(order: Order | None) -> Side | None:
-    return None if order is None else order.side
+def _side(distance: Distance | None) -> Side | None:
+    return None if distance is None else distance.side

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from tvm import ir
 
+from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import lanes
-from tvmtile.analysis.conflicts.orders import Meeting
 from tvmtile.analysis.effects import Access
 from tvmtile.ir.threads import WARP_SIZE
 
-__all__ = ["Free", "Owners", "Points", "TooMany", "have_common", "meeting_of", "points_of"]
+__all__ = ["Free", "Owners", "Points", "TooMany", "conflict_scope", "have_common", "points_of"]
 
 _MAX_POINTS = 1 << 21
 
@@ -134,13 +134,13 @@ def have_common(earlier: Owners, later: Owners) -> bool:
     return bool(np.isin(earlier.keys, later.keys, assume_unique=True).any())
 
 
-def meeting_of(earlier: Owners, later: Owners) -> Meeting:
-    """The threads that meet at an element that both have."""
+def conflict_scope(earlier: Owners, later: Owners) -> ConflictScope:
+    """The scope of the conflicts at elements that both have."""
     _, a, b = np.intersect1d(earlier.keys, later.keys, assume_unique=True, return_indices=True)
     first = np.minimum(earlier.first[a], later.first[b])
     last = np.maximum(earlier.last[a], later.last[b])
     if not (first != last).any():
-        return Meeting.NEVER
+        return ConflictScope.NONE
     if (first // WARP_SIZE != last // WARP_SIZE).any():
-        return Meeting.IN_BLOCK
-    return Meeting.IN_SIMDGROUP
+        return ConflictScope.BLOCK
+    return ConflictScope.WARP

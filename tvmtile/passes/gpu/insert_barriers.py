@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.analysis.conflicts.orders import Meeting
+from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.ir.asynchronous import CP_ASYNC, signal, wait
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body, with_statements
@@ -41,7 +41,7 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     every path, the way from one iteration of a loop to the next included. Accesses by the same thread,
     of different elements, or atomic ones need none. Among the places where all threads of a block come
     together those are chosen that are executed least often; where only threads of the same simdgroup
-    meet, it is a barrier of the simdgroup. The barriers of the user count.
+    conflict, it is a barrier of the simdgroup. The barriers of the user count.
 
     What may touch elements of an asynchronous copy in flight, where indices or conditions do not tell,
     waits for the copy: in front of its barrier all copies of the thread arrive.
@@ -105,8 +105,8 @@ def _with_barriers(kernel: tirx.For, *, is_for_metal: bool) -> tirx.For:
     return with_launch_body(kernel, _Emitter(barriers, fenced=fenced).sequence(program))
 
 
-_SCOPES = {Meeting.IN_BLOCK: "shared", Meeting.IN_SIMDGROUP: "warp"}
-_GROUPS = {Meeting.IN_BLOCK: "threadgroup", Meeting.IN_SIMDGROUP: "simdgroup"}
+_SCOPES = {ConflictScope.BLOCK: "shared", ConflictScope.WARP: "warp"}
+_GROUPS = {ConflictScope.BLOCK: "threadgroup", ConflictScope.WARP: "simdgroup"}
 
 
 class _Emitter:
@@ -140,8 +140,8 @@ class _Emitter:
 
     def _barrier(self, barrier: Barrier) -> tirx.Stmt:
         if self._fenced and barrier.orders_device:
-            return device_barrier(_GROUPS[barrier.meeting])
-        return tirx.Evaluate(T.tvm_storage_sync(_SCOPES[barrier.meeting]))
+            return device_barrier(_GROUPS[barrier.scope])
+        return tirx.Evaluate(T.tvm_storage_sync(_SCOPES[barrier.scope]))
 
     def _statement(self, item: Item) -> tirx.Stmt:
         if isinstance(item, Wait):

@@ -19,7 +19,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmtile.analysis.conflicts.orders import Collision, Meeting
+from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
 from tvmtile.passes.gpu.barriers.program import (
     Barrier,
     Barriers,
@@ -74,7 +74,7 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
         raise refuse(race)
     weaker: list[tuple[list[Slot], dict[str, Any]]] = [
         (search.slots, {"waits_for_copies": False}),
-        (search.slots_for_simdgroups(), {"meeting": Meeting.IN_SIMDGROUP}),
+        (search.slots_for_simdgroups(), {"scope": ConflictScope.WARP}),
         (search.slots, {"orders_device": False}),
     ]
     for slots, change in weaker:
@@ -135,7 +135,7 @@ class _Search:
         needed = {
             clause.slots & self._chosen
             for clause in self._clauses
-            if clause.meeting == Meeting.IN_BLOCK
+            if clause.scope == ConflictScope.BLOCK
         }
         return [slot for slot in self.slots if self._bits[slot] not in needed]
 

@@ -2,7 +2,7 @@
 
 Threads go through uniform loops and branches together, so what all of them do is one sequence of
 statements. Two accesses race if a path leads from one to the other without a barrier, and two threads
-meet at an element. The state at a place of the program is the set of accesses that are open there:
+touch one element. The state at a place of the program is the set of accesses that are open there:
 those since the last barrier, each with the iterations, of the loops around, that it was done in, and
 with the slots passed since. One of these slots has to hold a barrier if a later access conflicts: that
 is a clause. An access whose path holds a clause is closed: whatever comes later is separated from it.
@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from tvm import tirx
 
+from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance, Side
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.conflicts.orders import Collision, Meeting, Order, Side
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.errors import VerifyError
 from tvmtile.ir import asynchronous
@@ -65,15 +65,15 @@ class Barrier:
 
     Attributes
     ----------
-    meeting : Meeting
-        The threads that meet there: those of a block or of a simdgroup.
+    scope : ConflictScope
+        The threads that it separates: those of a block or of a warp.
     orders_device : bool
         It orders device memory too, not threadgroup memory alone.
     waits_for_copies : bool
         Every thread waits for its asynchronous copies before it.
     """
 
-    meeting: Meeting = Meeting.IN_BLOCK
+    scope: ConflictScope = ConflictScope.BLOCK
     orders_device: bool = True
     waits_for_copies: bool = False
 
@@ -157,7 +157,7 @@ Barriers = dict[Slot, Barrier]
 _MAX_BEHIND = max(kind.max_behind for kind in KINDS.values())
 _MAX_DISTANCE = _MAX_BEHIND + 1
 _MAX_PATHS = 16  # of one access, none of them part of another
-_Orders = frozenset[tuple[Loop, Order]]
+_Distances = frozenset[tuple[Loop, Distance]]
 
 
 class _Signals(NamedTuple):
@@ -171,9 +171,9 @@ class _Open(NamedTuple):
     """An access that later ones may race with."""
 
     access: Access
-    orders: _Orders
-    in_order: Meeting
-    """The threads that have met since: none, or those of a simdgroup."""
+    distances: _Distances
+    ordered: ConflictScope
+    """The threads that a barrier has ordered since: none, or those of a warp."""
     signals: _Signals | None = None
     """Of what has not arrived yet: what has been signalled since it was issued."""
 
@@ -189,7 +189,7 @@ class Clause(NamedTuple):
 
     slots: int
     """A bit each."""
-    meeting: Meeting
+    scope: ConflictScope
     """The threads to separate."""
 
 
@@ -211,7 +211,7 @@ class Checker:
     Parameters
     ----------
     footprints : Footprints
-        Knows which accesses meet.
+        Knows which accesses conflict.
     """
 
     def __init__(self, footprints: Footprints) -> None:
@@ -295,9 +295,9 @@ class Checker:
         self._look_at(part, loops)
         return list(self._clauses)
 
-    def between(self, earlier: Access, later: Access, loops: tuple[Loop, ...]) -> Meeting:
-        """The threads that two accesses of one statement let meet."""
-        return self._footprints.meeting(earlier, later, dict.fromkeys(loops, Order.SAME))
+    def between(self, earlier: Access, later: Access, loops: tuple[Loop, ...]) -> ConflictScope:
+        """The scope of the conflict of two accesses of one statement."""
+        return self._footprints.conflict(earlier, later, dict.fromkeys(loops, Distance.SAME))
 
     # Paths -------------------------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class Checker:
         inside = (*loops, loop)
         if not self._is_looking:
             _add_all(self._entering.setdefault(item, {}), before)
-        state = _moved(before, lambda opened: _with(opened, loop, Order.FIRST))
+        state = _moved(before, lambda opened: _with(opened, loop, Distance.FIRST))
         reached: _State = {}
         while True:
             self._exits.append(({}, {}))
@@ -397,11 +397,11 @@ class Checker:
             state = self._close(state, demanded) if demanded else state
         else:  # what is not a copy does not arrive
             accesses = tuple(access for access in accesses if access.token is not None)
-        orders = frozenset((loop, Order.SAME) for loop in loops)
+        distances = frozenset((loop, Distance.SAME) for loop in loops)
         opened: _State = {}
         for access in accesses:
             signals = None if access.token is None else _Signals()
-            opened[_Open(access, orders, Meeting.NEVER, signals)] = _NO_SLOTS
+            opened[_Open(access, distances, ConflictScope.NONE, signals)] = _NO_SLOTS
         return {**state, **opened}
 
     def _check(self, state: _State, later: Access) -> list[int]:
@@ -412,23 +412,23 @@ class Checker:
         for earlier, paths in state.items():
             if not _may_race(earlier.access, later):
                 continue
-            meeting, in_flight = self._conflict(earlier, later)
-            if meeting <= earlier.in_order:
+            scope, in_flight = self._conflict(earlier, later)
+            if scope <= earlier.ordered:
                 continue
             if 0 in paths:
                 raise Race(earlier.access, later, in_flight=in_flight)
-            self._clauses.update(dict.fromkeys(Clause(path, meeting) for path in paths))
+            self._clauses.update(dict.fromkeys(Clause(path, scope) for path in paths))
             demanded += paths
         return demanded
 
-    def _conflict(self, earlier: _Open, later: Access) -> tuple[Meeting, Collision]:
-        """The threads that meet, and whether they do at an element of a copy in flight."""
-        orders = dict(earlier.orders)
+    def _conflict(self, earlier: _Open, later: Access) -> tuple[ConflictScope, Collision]:
+        """The scope of a conflict, and whether it is with a copy in flight."""
+        distances = dict(earlier.distances)
         if earlier.signals is None:
-            meeting = self._footprints.meeting(earlier.access, later, orders)
-            return meeting, Collision.NEVER
-        found = self._footprints.collision(earlier.access, later, orders)
-        return Meeting.NEVER if found == Collision.NEVER else Meeting.IN_BLOCK, found
+            scope = self._footprints.conflict(earlier.access, later, distances)
+            return scope, Collision.NEVER
+        found = self._footprints.collision(earlier.access, later, distances)
+        return ConflictScope.NONE if found == Collision.NEVER else ConflictScope.BLOCK, found
 
     def _close(self, state: _State, demanded: list[int]) -> _State:
         """The state without what clauses, which are new, separate from all that follows."""
@@ -503,8 +503,8 @@ def _after_barrier(state: _State, barrier: Barrier) -> _State:
         )
         if not is_ordered:
             _add(after, opened, paths)
-        elif barrier.meeting != Meeting.IN_BLOCK:
-            _add(after, opened._replace(in_order=barrier.meeting), paths)
+        elif barrier.scope != ConflictScope.BLOCK:
+            _add(after, opened._replace(ordered=barrier.scope), paths)
     return after
 
 
@@ -538,22 +538,22 @@ def _arrived(opened: _Open, awaited: asynchronous.Wait) -> _Open:
     return opened._replace(signals=None) if since > awaited.behind else opened
 
 
-def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Order]]:
-    return (pair for pair in opened.orders if pair[0] is not loop)
+def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Distance]]:
+    return (pair for pair in opened.distances if pair[0] is not loop)
 
 
-def _of(opened: _Open, loop: Loop) -> set[Order]:
-    return {order for other, order in opened.orders if other is loop}
+def _of(opened: _Open, loop: Loop) -> set[Distance]:
+    return {distance for other, distance in opened.distances if other is loop}
 
 
-def _replaced(opened: _Open, loop: Loop, orders: Iterable[Order]) -> _Open:
-    pairs = frozenset([*_others(opened, loop), *((loop, order) for order in orders)])
-    return opened._replace(orders=pairs)
+def _replaced(opened: _Open, loop: Loop, distances: Iterable[Distance]) -> _Open:
+    pairs = frozenset([*_others(opened, loop), *((loop, distance) for distance in distances)])
+    return opened._replace(distances=pairs)
 
 
-def _with(opened: _Open, loop: Loop, order: Order) -> _Open:
+def _with(opened: _Open, loop: Loop, distance: Distance) -> _Open:
     """On entering a loop: an access before it, or in an earlier run of it, has no iteration here."""
-    return _replaced(opened, loop, [] if loop in opened.access.loops else [order])
+    return _replaced(opened, loop, [] if loop in opened.access.loops else [distance])
 
 
 def _without(opened: _Open, loop: Loop) -> _Open:
@@ -561,23 +561,23 @@ def _without(opened: _Open, loop: Loop) -> _Open:
 
 
 def _in_next_iteration(opened: _Open, loop: Loop) -> Iterator[_Open]:
-    orders = _of(opened, loop)
-    exact = next((order for order in orders if order.is_exact), None)
+    distances = _of(opened, loop)
+    exact = next((each for each in distances if each.is_exact), None)
     if exact is None:
-        yield _replaced(opened, loop, [Order.LATER] if Order.LATER in orders else [])
+        yield _replaced(opened, loop, [Distance.LATER] if Distance.LATER in distances else [])
         return
-    later = replace(exact, distance=exact.distance + 1)
-    if later.distance == loop.trips:
+    later = replace(exact, iterations=exact.iterations + 1)
+    if later.iterations == loop.trips:
         return  # there is no such iteration
     # What has not arrived yet stays open for several iterations, in which others may be accessed.
     most = 1 if opened.signals is None else _MAX_DISTANCE
     if later.side == Side.LATER and opened.signals is None:
         yield _without(opened, loop)
-    elif later.distance <= most:
+    elif later.iterations <= most:
         yield _replaced(opened, loop, [later])
     else:
-        yield _replaced(opened, loop, [Order.LATER] if later.side == Side.BOTH else [])
+        yield _replaced(opened, loop, [Distance.LATER] if later.side == Side.BOTH else [])
 
 
 def _after_loop(opened: _Open, loop: Loop) -> _Open:
-    return _replaced(opened, loop, [Order.LAST] if Order.SAME in _of(opened, loop) else [])
+    return _replaced(opened, loop, [Distance.LAST] if Distance.SAME in _of(opened, loop) else [])

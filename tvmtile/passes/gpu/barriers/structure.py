@@ -11,8 +11,8 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
 from tvmtile.analysis.conflicts.footprint import Footprints
-from tvmtile.analysis.conflicts.orders import Collision, Meeting
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, VerifyError
@@ -149,8 +149,8 @@ class Builder:
         weight: float | None,
     ) -> Item:
         if is_barrier(stmt):
-            meeting = _meeting_at(stmt)
-            return Wait(stmt, Barrier(meeting)) if weight and meeting else Leaf(stmt, ())
+            scope = _scope_of(stmt)
+            return Wait(stmt, Barrier(scope)) if weight and scope else Leaf(stmt, ())
         token, awaited = signalled(stmt), waited(stmt)
         if token is not None:
             return Signal(stmt, token)
@@ -268,12 +268,12 @@ def refuse(race: Race) -> DataRace | VerifyError:
     )
 
 
-def _meeting_at(stmt: Any) -> Meeting:
-    """The threads that wait for each other at a barrier of the user's."""
+def _scope_of(stmt: Any) -> ConflictScope:
+    """The threads that a barrier of the user's separates."""
     call = stmt.value
     if call.attrs is not None and ARRIVE_COUNT in call.attrs.keys():  # noqa: SIM118
-        return Meeting.NEVER
-    return Meeting.IN_SIMDGROUP if call.args[0].value == "warp" else Meeting.IN_BLOCK
+        return ConflictScope.NONE
+    return ConflictScope.WARP if call.args[0].value == "warp" else ConflictScope.BLOCK
 
 
 def _children(item: Item) -> Iterator[Item]:

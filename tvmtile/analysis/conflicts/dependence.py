@@ -1,4 +1,4 @@
-"""In which iterations two accesses are, and which threads meet there."""
+"""Dependences between two accesses: their distance in iterations, and the threads in conflict."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import ClassVar
 
-__all__ = ["Collision", "Meeting", "Order", "Side"]
+__all__ = ["Collision", "ConflictScope", "Distance", "Side"]
 
 
 class Side(Enum):
@@ -18,14 +18,14 @@ class Side(Enum):
 
 
 @dataclass(frozen=True)
-class Order:
-    """In which iterations of a loop two accesses are, the earlier and the later one.
+class Distance:
+    """The dependence distance of two accesses along a loop: the iterations between them.
 
     Attributes
     ----------
     side : Side
         Which of them the loop is around.
-    distance : int
+    iterations : int
         The iterations from the earlier access to the later one; of a loop around one of them only,
         those from its first iteration, or to its last one.
     is_exact : bool
@@ -33,30 +33,30 @@ class Order:
     """
 
     side: Side
-    distance: int
+    iterations: int
     is_exact: bool = True
 
-    SAME: ClassVar[Order]
-    NEXT: ClassVar[Order]
-    LATER: ClassVar[Order]
-    FIRST: ClassVar[Order]
-    LAST: ClassVar[Order]
+    SAME: ClassVar[Distance]
+    NEXT: ClassVar[Distance]
+    LATER: ClassVar[Distance]
+    FIRST: ClassVar[Distance]
+    LAST: ClassVar[Distance]
 
 
-Order.SAME = Order(Side.BOTH, 0)
-Order.NEXT = Order(Side.BOTH, 1)
-Order.LATER = Order(Side.BOTH, 1, is_exact=False)
-Order.FIRST = Order(Side.LATER, 0)
-Order.LAST = Order(Side.EARLIER, 0)
+Distance.SAME = Distance(Side.BOTH, 0)
+Distance.NEXT = Distance(Side.BOTH, 1)
+Distance.LATER = Distance(Side.BOTH, 1, is_exact=False)
+Distance.FIRST = Distance(Side.LATER, 0)
+Distance.LAST = Distance(Side.EARLIER, 0)
 
 
-class Meeting(IntEnum):
-    """Whether two threads meet at an element."""
+class ConflictScope(IntEnum):
+    """The threads between which two accesses conflict."""
 
-    NEVER = 0
-    IN_SIMDGROUP = 1
-    """Threads of one simdgroup only."""
-    IN_BLOCK = 2
+    NONE = 0
+    WARP = 1
+    """Threads of one warp, or simdgroup, only."""
+    BLOCK = 2
 
 
 class Collision(IntEnum):
