@@ -1,4 +1,4 @@
-"""What differs from thread to thread of a block, and what a block does once."""
+"""Which values of a block diverge from thread to thread, and what a block does once."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["ThreadVariance"]
 
 
 class ThreadVariance:
-    """The variables and private arrays of a block whose values differ from thread to thread.
+    """The variables and private arrays of a block whose values diverge between its threads.
 
-    A value differs if it is made from a thread's index, from another value that differs, or by an
-    operation that every thread does for itself. A private array differs if it is stored such a value,
-    at an index that differs, or under a condition that differs.
+    A value diverges if it is computed from a thread's index, from another divergent value, or by an
+    operation that every thread does for itself. A private array diverges if a divergent value is stored
+    to it, or any value at a divergent index or under a divergent condition.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class ThreadVariance:
             self._visit(body, False)
 
     def depends(self, node: Any) -> bool:
-        """Tell whether a statement or an expression uses something that differs."""
+        """Tell whether a statement or an expression uses a divergent value."""
         if node not in self._variables:
             self._variables[node] = tuple(dict.fromkeys(map(self.root, variables_of(node))))
         return any(var in self._variant for var in self._variables[node])
 
-    def differs(self, expression: Any) -> bool:
+    def may_diverge(self, expression: Any) -> bool:
         """Tell whether an expression may have another value in another thread."""
         # The iterations of T.Parallel are shared out: what one does is done once.
         return self.depends(expression) or (not self._in_parallel and self._does(expression))
@@ -69,9 +69,9 @@ class ThreadVariance:
     def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
         """Tell whether threads may go through a loop a different number of times."""
         if isinstance(loop, tirx.While):
-            bounds = self.differs(loop.condition)
+            bounds = self.may_diverge(loop.condition)
         else:
-            bounds = self.differs(loop.min) or self.differs(loop.extent)
+            bounds = self.may_diverge(loop.min) or self.may_diverge(loop.extent)
         return bounds or self._leaves_divergently(loop.body, False)
 
     def ends_divergently(self, loop: tirx.For | tirx.While) -> bool:
@@ -79,7 +79,7 @@ class ThreadVariance:
         return isinstance(loop, tirx.For) and not self._leaves_divergently(loop.body, False)
 
     def add(self, *variables: ir.Var) -> None:
-        """Take variables for such that differ."""
+        """Mark variables as divergent."""
         self._variant.update(variables)
 
     def _leaves_divergently(self, stmt: tirx.Stmt, divergent: bool) -> bool:
@@ -88,25 +88,27 @@ class ThreadVariance:
         if isinstance(stmt, tirx.For | tirx.While):
             return False
         if isinstance(stmt, tirx.IfThenElse):
-            divergent = divergent or self.differs(stmt.condition)
+            divergent = divergent or self.may_diverge(stmt.condition)
         return any(self._leaves_divergently(child, divergent) for child in statements_of(stmt))
 
     # The fixed point ---------------------------------------------------------------------------
 
     def _visit(self, stmt: tirx.Stmt, divergent: bool) -> None:
         if isinstance(stmt, tirx.Bind):
-            self._mark(stmt.var, self.differs(stmt.value))
+            self._mark(stmt.var, self.may_diverge(stmt.value))
         elif isinstance(stmt, tirx.BufferStore):
-            differs = any(self.differs(e) for e in (stmt.value, *stmt.indices))
-            self._mark_private(stmt.buffer, divergent or differs)
+            diverges = any(self.may_diverge(e) for e in (stmt.value, *stmt.indices))
+            self._mark_private(stmt.buffer, divergent or diverges)
         elif isinstance(stmt, tirx.Evaluate):
             self._visit_call(stmt.value, divergent)
         elif isinstance(stmt, tirx.IfThenElse):
-            divergent = divergent or self.differs(stmt.condition)
+            divergent = divergent or self.may_diverge(stmt.condition)
         elif isinstance(stmt, tirx.For | tirx.While):
             divergent = divergent or self.is_divergent(stmt)
             if isinstance(stmt, tirx.For):
-                self._mark(stmt.loop_var, self.differs(stmt.min) or self.differs(stmt.extent))
+                self._mark(
+                    stmt.loop_var, self.may_diverge(stmt.min) or self.may_diverge(stmt.extent)
+                )
         outer, self._in_parallel = self._in_parallel, self._in_parallel or is_parallel(stmt)
         for child in statements_of(stmt):
             self._visit(child, divergent)
@@ -115,9 +117,9 @@ class ThreadVariance:
     def _visit_call(self, call: Any, divergent: bool) -> None:
         op = operator_of(call)
         if op is not None and op.is_tile:
-            differs = divergent or self.depends(call)
+            diverges = divergent or self.depends(call)
             for operand in op.writes():
-                self._mark_private(buffer_of(operand), differs)
+                self._mark_private(buffer_of(operand), diverges)
         elif not self._in_parallel and self._does(call):
             # Every thread makes the call, and may write what it is given.
             if call not in self._arguments:
@@ -125,13 +127,13 @@ class ThreadVariance:
             for given in self._arguments[call]:
                 self._mark_private(given, True)
 
-    def _mark(self, var: ir.Var, differs: bool) -> None:
-        if differs:
+    def _mark(self, var: ir.Var, diverges: bool) -> None:
+        if diverges:
             self._variant.add(var)
 
-    def _mark_private(self, buffer: ir.Var, differs: bool) -> None:
+    def _mark_private(self, buffer: ir.Var, diverges: bool) -> None:
         if is_buffer_var(buffer) and is_private(buffer):
-            self._mark(self.root(buffer), differs)
+            self._mark(self.root(buffer), diverges)
 
 
 def _given(argument: Any) -> Iterator[ir.Var]:

@@ -141,7 +141,7 @@ class _Phases:
     Parameters
     ----------
     variance : ThreadVariance
-        What differs from block to block, memory apart.
+        Which values diverge between blocks, memory apart.
     own : set of Var
         The memory of a block.
     """
@@ -197,7 +197,7 @@ class _Phases:
         return Nested(bodies, lambda bodies: with_statements(stmt, bodies))
 
     def _differs(self, expression: Any) -> bool:
-        return self._variance.differs(expression) or contains(
+        return self._variance.may_diverge(expression) or contains(
             expression,
             ir.Var,
             lambda var: var in self._bound or self._variance.root(var) in self._own,

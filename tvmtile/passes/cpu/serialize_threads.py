@@ -35,7 +35,7 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
       another one still reads: a barrier is understood there, which on a GPU the compiler puts in.
 
     A loop or a branch with a cut inside stays outside of the loops over threads; the condition of a
-    branch that differs between threads is then kept per thread, and a loop whose bounds differ is
+    branch that diverges between threads is then kept per thread, and a loop whose bounds differ is
     stepped through by all threads together, each as often as its own bounds say. A private array
     (`T.alloc_local`, `T.alloc_var`) that lives across a cut gets an element for each thread; a value
     bound before a cut is computed again, or kept if it was read from memory. Shuffles and reductions

@@ -65,7 +65,7 @@ class Once:
 
 @dataclass
 class Private:
-    """The declaration of a private array that differs between threads, or of a view of one."""
+    """The declaration of a private array that diverges between threads, or of a view of one."""
 
     declaration: tirx.AllocBuffer | tirx.DeclBuffer
 
@@ -90,7 +90,7 @@ class Plan:
     items : list
         What the block does, in order.
     variance : ThreadVariance
-        What differs between its threads.
+        Which values diverge between its threads.
     """
 
     items: list[Item]
@@ -134,8 +134,8 @@ class _Planner:
     def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
         if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             private = self._variance.root(stmt.buffer)
-            differs = is_private(private) and self._variance.depends(private)
-            sequence.declare(Private(stmt) if differs else Once(stmt))
+            diverges = is_private(private) and self._variance.depends(private)
+            sequence.declare(Private(stmt) if diverges else Once(stmt))
         elif is_loop_exit(stmt):
             sequence.once(Once(stmt))
         elif is_barrier(stmt):
@@ -169,7 +169,7 @@ class _Planner:
     # Loops and branches with cuts inside ---------------------------------------------------------
 
     def _cut_inside(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
-        if isinstance(stmt, tirx.IfThenElse) and self._variance.differs(stmt.condition):
+        if isinstance(stmt, tirx.IfThenElse) and self._variance.may_diverge(stmt.condition):
             self._cut_divergent_branch(sequence, stmt, guards)
             return
         if isinstance(stmt, tirx.For) and self._variance.is_divergent(stmt):

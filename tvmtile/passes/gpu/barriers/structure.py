@@ -46,15 +46,15 @@ _BRANCH_WEIGHT = 0.6  # so that a barrier beside a branch is better than one in 
 
 
 class _Uniformity(ThreadVariance):
-    """What differs between threads, on a GPU: also what other threads may be writing just now."""
+    """Divergence on a GPU: also of what other threads may be writing just now."""
 
     def __init__(self, launch: Launch, written: set[ir.Var]) -> None:
         self._written = written
         super().__init__(launch.body, [loop.loop_var for loop in launch.threads])
 
-    def differs(self, expression: Any) -> bool:
+    def may_diverge(self, expression: Any) -> bool:
         return (
-            super().differs(expression)
+            super().may_diverge(expression)
             or contains(expression, ir.TensorLoad, lambda load: load.source in self._written)
             or contains(expression, ir.Call, is_extern_call)
         )
@@ -101,7 +101,7 @@ class Builder:
             for stmt in flattened(body)
             if isinstance(stmt, tirx.Bind)
             and self._effects.is_bound_once(stmt.var)
-            and not self._variance.differs(stmt.value)
+            and not self._variance.may_diverge(stmt.value)
         }
 
     def _bind(self, loop: tirx.For) -> None:
@@ -216,7 +216,7 @@ class Builder:
         weight: float | None,
     ) -> Item:
         head = self._read([stmt.condition], loops, conditions)
-        is_uniform = weight is not None and not self._variance.differs(stmt.condition)
+        is_uniform = weight is not None and not self._variance.may_diverge(stmt.condition)
         inner = weight * _BRANCH_WEIGHT if weight and is_uniform else None
         cases = [self.sequence(stmt.then_case, loops, (*conditions, stmt.condition), inner)]
         if stmt.else_case is not None:
