@@ -1,4 +1,4 @@
-"""Layouts fixed by hand: what they say, and that a CPU's results don't depend on them."""
+"""User layouts: what they say, and that a CPU's results do not depend on them."""
 
 from __future__ import annotations
 

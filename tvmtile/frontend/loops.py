@@ -152,7 +152,7 @@ def Pipelined(
         `num_stages - 1` iterations ahead of what uses them. None runs ahead for 0 or 1. The result
         does not depend on it.
     order, stage : sequence of int, optional
-        A schedule by hand: the order in which the statements of the body are issued, and the stage
+        A schedule of your own: the order in which the statements of the body are issued, and the stage
         of each; a stage runs an iteration ahead of the next one. Names whose value can be computed
         again in each stage have no entries.
     sync, group

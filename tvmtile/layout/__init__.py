@@ -1,4 +1,4 @@
-"""Layouts that a kernel fixes by hand: where the elements of a tile lie.
+"""User layouts, which a kernel fixes: where the elements of a tile lie.
 
 ```
 T.annotate_layout({

@@ -18,8 +18,8 @@ from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout import Layout, Swizzle
-from tvmtile.layout.by_hand import layout_by_hand
 from tvmtile.layout.fragment import FragmentLayout
+from tvmtile.layout.user_layout import read_user_layout
 from tvmtile.target import compute_capability
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
@@ -306,7 +306,7 @@ def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, F
     if not is_fragment(op.tile):
         return {}
     try:
-        return {op.tile: layout_by_hand(op.tile, op.layout, context.threads)}
+        return {op.tile: read_user_layout(op.tile, op.layout, context.threads)}
     except InvalidOperand as error:
         error.location = context.location
         raise

@@ -182,5 +182,5 @@ def test_a_product_that_begins_from_zero_spreads_its_accumulator_too():
         check(kernel, "llvm")
 
 
-def test_a_layout_by_hand_is_the_users_affair():
+def test_a_user_layout_is_the_users_affair():
     check(program(store, layout=lambda i, j: (i, j)), "llvm")

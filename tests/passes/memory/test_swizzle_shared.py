@@ -99,7 +99,7 @@ def test_operands_of_8_bits_are_swizzled(dtype, accum):
 
 
 @pytest.mark.parametrize("stages", [0, 2, 3])
-def test_versions_have_layouts_of_their_own(stages):
+def test_buffer_copies_have_layouts_of_their_own(stages):
     found = tiles(product(stages=stages))["a"]
     assert len(found.ty.shape) == (3 if stages else 2)
     assert isinstance(found.ty.layout, ComposeLayout)
@@ -116,7 +116,7 @@ BY_HAND = {
 
 @pytest.mark.parametrize("stages", [0, 3])
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_swizzle_by_hand_is_kept(name, stages):
+def test_a_user_swizzle_is_kept(name, stages):
     make, expected = BY_HAND[name]
     layout = tiles(product(make, stages))["a"].ty.layout
     assert (layout.per_element, layout.swizzle_len, layout.atom_len) == expected
@@ -124,7 +124,7 @@ def test_a_swizzle_by_hand_is_kept(name, stages):
 
 @pytest.mark.parametrize("stages", [0, 3])
 @pytest.mark.parametrize("as_tvm", [False, True])
-def test_other_layouts_by_hand_are_kept_for_each_version(stages, as_tvm):
+def test_other_user_layouts_are_kept_for_each_buffer_copy(stages, as_tvm):
     """Rows of 72 elements: 16 bytes more than they need."""
 
     def padded(tile):
@@ -176,7 +176,7 @@ def test_a_layout_that_can_not_be_used_is_an_error(name):
     assert "T.annotate_layout({tile: make(tile)})" in str(caught.value)
 
 
-def test_a_viewed_tile_can_not_have_a_layout_by_hand():
+def test_a_viewed_tile_can_not_have_a_user_layout():
     with pytest.raises(InvalidOperand, match="seen through a view"):
         lowered(product(layouts.make_full_bank_swizzled_layout, view=True))
 

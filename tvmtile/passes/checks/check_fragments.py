@@ -30,7 +30,7 @@ def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     instruction fixes which thread holds which element), or where T.Parallel visits it, unless it is
     small. In a serial loop every thread would come to every element, of which it holds a few. A small
     fragment, or one that is only copied into, or visited by serial loops alone, can be held whole by
-    every thread, and so can one whose layout is fixed by hand. The program is not changed.
+    every thread, and so can one whose layout the user fixes. The program is not changed.
 
     ```
     T.gemm(A_shared, B_shared, C_local)
@@ -48,10 +48,10 @@ def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         accesses = accesses_of(kernel)
         names = values_of_names(kernel)
         spread = {access.buffer for access in accesses if _spreads(access, names)}
-        by_hand = _with_layout_by_hand(kernel)
+        user_layouts = _with_user_layout(kernel)
         for access in accesses:
             loop = _serial_index(access, names)
-            if loop is not None and access.buffer in spread - by_hand:
+            if loop is not None and access.buffer in spread - user_layouts:
                 raise NestingError(
                     f"the serial loop over {loop.loop_var.name!r} visits elements of the fragment "
                     f"{describe(access.buffer)}, which are spread over the threads of the block",
@@ -76,7 +76,7 @@ def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
     )
 
 
-def _with_layout_by_hand(kernel: tirx.For) -> set[ir.Var]:
+def _with_user_layout(kernel: tirx.For) -> set[ir.Var]:
     buffers: set[ir.Var] = set()
 
     def note(call: ir.Call) -> None:

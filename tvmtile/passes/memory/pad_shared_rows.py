@@ -23,7 +23,7 @@ __all__ = ["PadSharedRows"]
 def PadSharedRows(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make the rows of shared tiles as much longer as implementations want, where a block has room.
 
-    Tiles that are seen through views, or whose layout is fixed by hand, stay as they are.
+    Tiles that are seen through views, or have a user layout, stay as they are.
 
     Before
     ------

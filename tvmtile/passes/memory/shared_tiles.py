@@ -39,8 +39,8 @@ class SharedTiles:
         How an implementation wants these to lie.
     viewed : set of Var
         Those that are seen through views, or whose address is taken: their rows are plain.
-    by_hand : dict of Var to (layout, SourceLocation or None)
-        The layouts that are fixed by hand, and where.
+    user_layouts : dict of Var to (layout, SourceLocation or None)
+        The layouts that the user fixes, and where.
     context : LoweringContext
         Of the kernel.
     """
@@ -51,7 +51,7 @@ class SharedTiles:
     moved: set[ir.Var] = field(default_factory=set)
     wanted_where_moved: SharedTile | None = None
     viewed: set[ir.Var] = field(default_factory=set)
-    by_hand: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
+    user_layouts: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
@@ -70,7 +70,7 @@ class SharedTiles:
     @property
     def with_rows(self) -> list[ir.Var]:
         """Those of at least two axes and constant extents that may lie in any way."""
-        taken = self.viewed | self.by_hand.keys()
+        taken = self.viewed | self.user_layouts.keys()
         return [tile for tile in self.all if tile not in taken and _has_whole_rows(tile)]
 
     def _call(self, node: ir.Call) -> None:
@@ -82,7 +82,7 @@ class SharedTiles:
             return
         for tile, layout in op.fixed_layouts().items():
             if is_shared(tile):
-                self.by_hand[tile] = layout, location_of(node)
+                self.user_layouts[tile] = layout, location_of(node)
         chosen = implementation_of(op, self.context.kind)
         if chosen is not None and chosen.shared is not None:
             self.wanted.update(chosen.shared(op, self.context))

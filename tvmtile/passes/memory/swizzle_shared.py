@@ -38,7 +38,7 @@ def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Raises
     ------
     InvalidOperand
-        If a layout that is fixed by hand can't be represented, gives two elements one place, or is one
+        If a user layout can't be represented, gives two elements one place, or is one
         of a tile that is seen through views.
 
     Before
@@ -85,9 +85,9 @@ def _with_layouts(kernel: tirx.For, target: Target) -> tirx.For:
     for tile in tiles.with_rows:
         if tiles.form_of(tile).swizzled:
             layouts[tile] = swizzled(_shape(tile), str(tile.ty.dtype))
-    for tile, (layout, location) in tiles.by_hand.items():
+    for tile, (layout, location) in tiles.user_layouts.items():
         try:
-            layouts[tile] = _by_hand(tile, layout, is_viewed=tile in tiles.viewed)
+            layouts[tile] = _user_layout(tile, layout, is_viewed=tile in tiles.viewed)
         except InvalidOperand as error:
             error.location = location
             raise
@@ -100,10 +100,10 @@ def _shape(tile: ir.Var) -> list[int]:
     return [constant(extent) or 0 for extent in tile.ty.shape]
 
 
-# Layouts fixed by hand ---------------------------------------------------------------------------
+# User layouts ------------------------------------------------------------------------------------
 
 
-def _by_hand(tile: ir.Var, layout: Any, *, is_viewed: bool) -> Layout | None:
+def _user_layout(tile: ir.Var, layout: Any, *, is_viewed: bool) -> Layout | None:
     if layout == "linear" or (is_viewed and layout == "auto"):
         return None
     if is_viewed:

@@ -124,7 +124,7 @@ class _Planner:
             return loop
         try:
             if STAGE_ANNOTATION in loop.annotations:
-                body, plan = self._by_hand(loop)
+                body, plan = self._user_schedule(loop)
             else:
                 body, plan = self._that_fit(loop, int(loop.annotations[STAGES_ANNOTATION]))
         except Obstacle as obstacle:
@@ -139,7 +139,7 @@ class _Planner:
 
     # The user's stages and order ---------------------------------------------------------------
 
-    def _by_hand(self, loop: tirx.For) -> tuple[Body, Plan]:
+    def _user_schedule(self, loop: tirx.For) -> tuple[Body, Plan]:
         stages, orders = (
             [int(entry) for entry in loop.annotations[name]]
             for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)

@@ -7,8 +7,8 @@ from tvm import tirx
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand
-from tvmtile.layout.by_hand import layout_by_hand
 from tvmtile.layout.fragment import Digit, spread
+from tvmtile.layout.user_layout import read_user_layout
 
 
 def tile(*shape):
@@ -16,27 +16,29 @@ def tile(*shape):
 
 
 def test_thread_and_register_become_digits():
-    by_hand = T.Fragment((8, 8), forward_fn=lambda i, j: (i * 4 + j // 2, j % 2)).index_map
-    layout = layout_by_hand(tile(8, 8), by_hand, 32)
+    user_layout = T.Fragment((8, 8), forward_fn=lambda i, j: (i * 4 + j // 2, j % 2)).index_map
+    layout = read_user_layout(tile(8, 8), user_layout, 32)
     assert layout.axes == ((Digit(8, "tx", 4),), (Digit(4, "tx", 1), Digit(2, "m", 1)))
 
 
 def test_the_compiler_counts_the_registers_where_only_the_thread_is_given():
-    by_hand = T.Fragment((16, 8), forward_thread_fn=lambda i, j: i % 8 * 4 + j // 2).index_map
-    layout = layout_by_hand(tile(16, 8), by_hand, 32)
+    user_layout = T.Fragment((16, 8), forward_thread_fn=lambda i, j: i % 8 * 4 + j // 2).index_map
+    layout = read_user_layout(tile(16, 8), user_layout, 32)
     assert layout.registers == 4
     assert layout.axes[0] == (Digit(2, "m", 2), Digit(8, "tx", 4))
 
 
 def test_copies_are_over_the_threads_that_the_indices_leave():
-    by_hand = T.Fragment((8,), forward_fn=lambda i, copy: (i * 4 + copy, 0), replicate=4).index_map
-    layout = layout_by_hand(tile(8), by_hand, 32)
+    user_layout = T.Fragment(
+        (8,), forward_fn=lambda i, copy: (i * 4 + copy, 0), replicate=4
+    ).index_map
+    layout = read_user_layout(tile(8), user_layout, 32)
     assert layout.replicas == [Digit(4, "tx", 1)]
 
 
 def test_a_layout_of_tvm_is_taken_as_it_is():
     given = spread((8, 64), 128, 4)
-    assert layout_by_hand(tile(8, 64), given.to_tvm(), 128) == given
+    assert read_user_layout(tile(8, 64), given.to_tvm(), 128) == given
 
 
 @pytest.mark.parametrize(
@@ -48,9 +50,9 @@ def test_a_layout_of_tvm_is_taken_as_it_is():
     ],
 )
 def test_what_is_no_layout_is_refused_with_the_reason(forward, reason):
-    by_hand = T.Fragment((8, 8), forward_fn=forward).index_map
+    user_layout = T.Fragment((8, 8), forward_fn=forward).index_map
     with pytest.raises(InvalidOperand, match=reason):
-        layout_by_hand(tile(8, 8), by_hand, 32)
+        read_user_layout(tile(8, 8), user_layout, 32)
 
 
 def test_a_kernel_runs_with_a_layout_by_hand():

@@ -20,10 +20,10 @@ from tvmtile.layout.fragment import (
     layout_of,
 )
 
-__all__ = ["layout_by_hand"]
+__all__ = ["read_user_layout"]
 
 
-def layout_by_hand(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
+def read_user_layout(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
     """Read a layout that `T.annotate_layout` gives a fragment.
 
     Parameters
