@@ -18,8 +18,8 @@ from tvmtile.ir.kernels import flattened, is_barrier
 UNPIPELINED = {"a_sum_that_the_next_copy_needs": "depends on the statement in line"}
 # Copies of which none is asynchronous: elements of two bytes that no word aligns.
 SYNCHRONOUS = {"product_of_rows_of_odd_length"}
-# Barriers that a round needs besides that behind its wait: one version of a tile only, or threads that
-# write a tile which others have copied.
+# Barriers that an iteration needs besides that behind its wait: a tile has one copy only, or threads
+# write a tile that others have copied.
 MORE_BARRIERS = {
     "a_consumer_that_writes_back",
     "a_tile_in_parts",
@@ -30,7 +30,7 @@ MORE_BARRIERS = {
 }
 
 
-def rounds_of(func):
+def pipelined_loops(func):
     loops = []
     structural_walk(func.body, (tirx.For, loops.append))
     return [loop for loop in loops if is_pipelined(loop)]
@@ -59,11 +59,11 @@ def test_threads_see_what_has_arrived_and_nothing_else(name):
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore::tvmtile.errors.TileWarning")
-def test_a_round_waits_and_has_one_barrier(name, stages):
+def test_an_iteration_waits_and_has_one_barrier(name, stages):
     func = with_barriers(CASES[name](stages).program)
-    rounds = rounds_of(func)
-    assert bool(issues_in(func)) == bool(rounds) == (name not in {*UNPIPELINED, *SYNCHRONOUS})
-    for loop in rounds:
+    loops = pipelined_loops(func)
+    assert bool(issues_in(func)) == bool(loops) == (name not in {*UNPIPELINED, *SYNCHRONOUS})
+    for loop in loops:
         barriers = [is_barrier(stmt) for stmt in flattened(loop.body)]
         assert sum(barriers) <= (2 if name in MORE_BARRIERS else 1)
 
@@ -75,7 +75,7 @@ def test_what_can_t_be_pipelined_says_so_once(name, stages):
     with pytest.warns(TileWarning, match=UNPIPELINED[name]) as warnings:
         func = with_barriers(CASES[name](stages).program)
     assert len(warnings) == 1
-    assert not rounds_of(func)
+    assert not pipelined_loops(func)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def Pipelined(
     start, stop : int or Expr
         `T.Pipelined(n)` runs from 0 to n, `T.Pipelined(a, b)` from a to b.
     num_stages : int
-        How many versions of a tile there are: copies from global memory into shared tiles run
+        How many buffer copies of a tile there are: copies from global memory into shared tiles run
         `num_stages - 1` iterations ahead of what uses them. None runs ahead for 0 or 1. The result
         does not depend on it.
     order, stage : sequence of int, optional

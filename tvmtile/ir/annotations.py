@@ -17,7 +17,7 @@ __all__ = [
 KERNEL_ANNOTATION = "tvmtile.kernel"
 """Annotation of a kernel's outermost `blockIdx` loop: how tvmtile's passes know a tile program."""
 STAGES_ANNOTATION = "tvmtile.num_stages"
-"""Annotation of a pipelined loop: how many versions there are of the tiles that copies fill."""
+"""Annotation of a pipelined loop: how many buffer copies the tiles get that async copies fill."""
 ORDER_ANNOTATION = "tvmtile.order"
 """Annotation of a pipelined loop: the user's order of its statements."""
 STAGE_ANNOTATION = "tvmtile.stage"

@@ -154,14 +154,13 @@ class TileOp:
         del target
         return None
 
-    def with_versions(self, operands: Sequence[Any]) -> TileOp:
+    def with_buffer_copies(self, operands: Sequence[Any]) -> TileOp:
         """The same operator after operands of it got a leading axis.
 
         Parameters
         ----------
         operands : sequence of operands
-            Those that lie in a tile of which a pipelined loop has several versions. A region has one
-            version.
+            Those in a tile that a pipelined loop multi-buffers. A region lies in one buffer copy.
         """
         del operands
         return self

@@ -235,21 +235,21 @@ class AnnotateLayout(TileOp):
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         return {self.tile: self.layout}
 
-    def with_versions(self, operands: Sequence[Any]) -> AnnotateLayout:
+    def with_buffer_copies(self, operands: Sequence[Any]) -> AnnotateLayout:
         del operands
-        return replace(self, layout=_of_each_version(self.tile, self.layout))
+        return replace(self, layout=_of_each_buffer_copy(self.tile, self.layout))
 
     def normalized(self) -> AnnotateLayout:
         return self
 
 
-def _of_each_version(tile: ir.Var, layout: Any) -> Any:
-    """A layout for all versions of a tile, one after the other."""
+def _of_each_buffer_copy(tile: ir.Var, layout: Any) -> Any:
+    """A layout for all buffer copies of a tile, one after the other."""
     if isinstance(layout, tirx.IndexMap):
-        version = tirx.Var("version", "int32")
+        stage = tirx.Var("stage", "int32")
         return tirx.IndexMap(
-            [version, *layout.initial_indices],
-            [version, *layout.final_indices],
+            [stage, *layout.initial_indices],
+            [stage, *layout.final_indices],
             layout.inverse_index_map,
         )
     if isinstance(layout, TvmLayout):

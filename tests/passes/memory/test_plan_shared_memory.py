@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_an_error_that_lists_the_tiles():
     assert "tiles[2, 4096] float32: 32 KB" in str(error.value)
 
 
-def test_the_versions_of_a_pipelined_loop_count():
+def test_the_buffer_copies_of_a_pipelined_loop_count():
     @T.prim_func
     def main(A: T.Tensor((8 * HALF,), "float32"), C: T.Tensor((8 * HALF,), "float32")):
         with T.Kernel(1, threads=128):
@@ -110,7 +110,7 @@ def test_the_versions_of_a_pipelined_loop_count():
                 T.copy(A[k * HALF], tile)
                 T.copy(tile, C[k * HALF])
 
-    with pytest.raises(OutOfSharedMemory, match="versions that pipelined loops give them") as error:
+    with pytest.raises(OutOfSharedMemory, match="copies that pipelined loops give them") as error:
         tvmtile.compile(main, target="metal", execution_backend="emulator")
     assert "num_stages" in error.value.help
 

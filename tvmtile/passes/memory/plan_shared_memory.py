@@ -93,7 +93,7 @@ def _too_large(kernel: tirx.For, slots: list[Slot], capability: GpuCapability) -
         for tile in list(slot.offsets)[:1]
     )
     return OutOfSharedMemory(
-        f"T.Kernel: the shared tiles need {needed / 1024:g} KB at once, with the versions that "
+        f"T.Kernel: the shared tiles need {needed / 1024:g} KB at once, with the copies that "
         f"pipelined loops give them; a block of {capability.name} has "
         f"{capability.shared_memory / 1024:g} KB{table}",
         help="make the tiles smaller, use fewer stages (num_stages), or keep a tile in a fragment",

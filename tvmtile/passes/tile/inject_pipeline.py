@@ -27,15 +27,15 @@ from tvmtile.ir.rewriting import (
 from tvmtile.passes.tile.pipelining import (
     PIPELINE_ANNOTATIONS,
     Body,
+    BufferCopies,
     KernelTiles,
     Obstacle,
     Plan,
     Unit,
-    Versions,
     async_units,
     body_of,
+    buffer_copies_of,
     plan_of,
-    versions_of,
 )
 from tvmtile.target import gpu
 
@@ -46,20 +46,20 @@ __all__ = ["InjectPipeline"]
 def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Carry out the plans of PlanPipeline.
 
-    A tile that is written in one stage and used in a later one gets a leading axis of versions:
-    iteration `k` works on version `k % versions`, and what stands outside of the loop on version 0. If
-    the value of the last iteration is read there, the count begins so that its version is 0.
+    A tile that is written in one stage and used in a later one gets a leading axis of buffer
+    copies: iteration `k` works on copy `k % copies`, and what stands outside of the loop on copy 0. If
+    the value of the last iteration is read there, the count begins so that it works on copy 0.
 
-    Where the first stage runs `s` iterations ahead, the first `s` rounds become statements before the
-    loop, without the last stage. In the loop, which keeps its bounds, statements of earlier stages do
-    a later iteration where there is one; so the last rounds need no statements of their own, and
-    loops of any number of iterations are right. Names of values are bound again for each iteration
-    that needs them. A group of statements that do the same iteration stands in one branch.
+    Where the first stage runs `s` iterations ahead, its first `s` iterations become statements before
+    the loop, without the last stage. In the loop, which keeps its bounds, statements of earlier stages
+    do a later iteration where there is one; so the last iterations need no statements of their own, and
+    loops of any number of iterations are right. Names of values are bound again for each iteration that
+    needs them. A group of statements that do the same iteration stands in one branch.
 
     Where the target has asynchronous copies, moves from global memory into tiles that only later stages
-    touch are issued on a token, one for each stage that has such moves. Each round signals it behind
-    the stage's statements, and begins with waits that leave in flight what no stage uses yet: `s - 2`
-    batches with `num_stages=s`. Behind the loop nothing is in flight.
+    touch are issued on a token, one for each stage that has such moves. Each iteration signals it
+    behind the stage's statements, and begins with waits that leave in flight what no stage uses yet:
+    `s - 2` batches with `num_stages=s`. Behind the loop nothing is in flight.
 
     Allocations and views in the loop move before it.
 
@@ -116,12 +116,12 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 def _inject(kernel: tirx.For, kind: Kind | None) -> tirx.For:
     tiles = KernelTiles(kernel)
-    versions = {
-        loop.loop_var: _versions_in(loop, plan, tiles) for loop, plan in _planned_loops(kernel)
+    copies = {
+        loop.loop_var: _buffer_copies_in(loop, plan, tiles) for loop, plan in _planned_loops(kernel)
     }
-    if not versions:
+    if not copies:
         return kernel
-    expanded = _Expander(tiles, versions).rewrite(kernel)
+    expanded = _Expander(tiles, copies).rewrite(kernel)
     return _Stager(KernelTiles(expanded), kind).rewrite(expanded)
 
 
@@ -148,9 +148,9 @@ def _body_of(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> Body:
     return body
 
 
-def _versions_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir.Var, Versions]:
+def _buffer_copies_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir.Var, BufferCopies]:
     try:
-        return versions_of(loop, _body_of(loop, plan, tiles), plan, tiles)
+        return buffer_copies_of(loop, _body_of(loop, plan, tiles), plan, tiles)
     except Obstacle as obstacle:
         raise VerifyError(
             f"the plan of the loop over {loop.loop_var.name} is wrong: {obstacle}",
@@ -158,27 +158,29 @@ def _versions_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir.Var,
         ) from None
 
 
-# Versions ----------------------------------------------------------------------------------------
+# Buffer copies -----------------------------------------------------------------------------------
 
 
 class _Expander:
-    """Gives tiles their axis of versions, and every use of them an index along it."""
+    """Gives tiles their axis of buffer copies, and every use of them an index along it."""
 
-    def __init__(self, tiles: KernelTiles, versions: dict[ir.Var, dict[ir.Var, Versions]]) -> None:
+    def __init__(
+        self, tiles: KernelTiles, copies: dict[ir.Var, dict[ir.Var, BufferCopies]]
+    ) -> None:
         self._tiles = tiles
-        self._versions = versions  # by loop variable, then by tile
+        self._copies = copies  # by loop variable, then by tile
         self._index: dict[ir.Var, Any] = {}  # of each tile, where the rewriting is
         self._new: dict[ir.Var, ir.Var] = {}
         for tile, count in self._counts().items():
-            self._new[tile] = _with_versions(tile, count, tile)
+            self._new[tile] = _with_stage_axis(tile, count, tile)
             for view in tiles.views_of(tile):
-                self._new[view] = _with_versions(view, count, tile)
+                self._new[view] = _with_stage_axis(view, count, tile)
 
     def _counts(self) -> dict[ir.Var, int]:
         counts: dict[ir.Var, int] = {}
-        for of_loop in self._versions.values():
-            for tile, versions in of_loop.items():
-                counts[tile] = max(counts.get(tile, 1), versions.count)
+        for of_loop in self._copies.values():
+            for tile, copies in of_loop.items():
+                counts[tile] = max(counts.get(tile, 1), copies.count)
         return counts
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
@@ -198,19 +200,19 @@ class _Expander:
 
     def _loop(self, loop: tirx.For, mutator: Any) -> Any:
         outer = self._index
-        own = self._versions.get(loop.loop_var, {})
-        self._index = {**outer, **{t: self._version(loop, v) for t, v in own.items()}}
+        own = self._copies.get(loop.loop_var, {})
+        self._index = {**outer, **{t: self._stage_index(loop, v) for t, v in own.items()}}
         result = mutator.default_mutate(loop)
         self._index = outer
         return result
 
-    def _version(self, loop: tirx.For, versions: Versions) -> Any:
+    def _stage_index(self, loop: tirx.For, copies: BufferCopies) -> Any:
         number: Any = loop.loop_var
-        if versions.is_read_after:
+        if copies.is_read_after:
             last = constant(loop.min + loop.extent - 1)
-            shift = None if last is None else -last % versions.count
+            shift = None if last is None else -last % copies.count
             number = number - (loop.min + loop.extent - 1) if shift is None else number + shift
-        return tirx.floormod(number, tirx.const(versions.count, str(loop.loop_var.ty.dtype)))
+        return tirx.floormod(number, tirx.const(copies.count, str(loop.loop_var.ty.dtype)))
 
     def _at(self, buffer: ir.Var) -> Any:
         return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
@@ -231,12 +233,12 @@ class _Expander:
     def _region(self, region: ir.TensorRegion, mutator: Any) -> Any:
         if region.source not in self._new:
             return mutator.default_mutate(region)
-        version = ir.Range.from_min_extent(self._at(region.source), tirx.const(1, "int32"))
+        stage = ir.Range.from_min_extent(self._at(region.source), tirx.const(1, "int32"))
         ranges = [
             ir.Range.from_min_extent(mutator.mutate(r.min), mutator.mutate(r.extent))
             for r in region.region
         ]
-        return tirx.BufferRegion(self._new[region.source], [version, *ranges])
+        return tirx.BufferRegion(self._new[region.source], [stage, *ranges])
 
     def _call(self, call: ir.Call, mutator: Any) -> Any:
         result = mutator.default_mutate(call)
@@ -246,10 +248,10 @@ class _Expander:
         new = set(self._new.values())
         operands = [*op.reads(), *op.writes(), *op.fixed_layouts()]
         grown = [operand for operand in operands if buffer_of(operand) in new]
-        return op.with_versions(grown).to_call(call.span) if grown else result
+        return op.with_buffer_copies(grown).to_call(call.span) if grown else result
 
 
-def _with_versions(buffer: ir.Var, count: int, allocated: ir.Var) -> ir.Var:
+def _with_stage_axis(buffer: ir.Var, count: int, allocated: ir.Var) -> ir.Var:
     """A buffer like another one with a leading axis; views in the layout of their source keep it."""
     ty = buffer.ty
     keeps = structural_equal(ty.layout, allocated.ty.layout)
@@ -297,13 +299,13 @@ class _Stager:
 
 @dataclass(frozen=True)
 class _Group:
-    """Neighbours in the order of a round that do the same iteration."""
+    """Adjacent units in the order that do the same iteration of the source loop."""
 
     stage: int
     units: list[Unit]
     are_async: list[bool]
     token: str | None
-    """Of its asynchronous copies, if it has any: each round signals it once."""
+    """Of its asynchronous copies, if it has any: each iteration signals it once."""
 
     @property
     def copied(self) -> set[ir.Var]:
@@ -356,7 +358,7 @@ class _Stages:
 
     def emit(self) -> tirx.Stmt:
         distance = self._plan.distance
-        ahead = [stmt for number in range(distance) for stmt in self._round_before(number)]
+        ahead = [stmt for number in range(distance) for stmt in self._prologue(number)]
         steady = self._wait(distance)
         for group in self._groups:
             steady += [self._within(distance - group.stage, group), *self._signal(group)]
@@ -372,25 +374,25 @@ class _Stages:
             body=seq(steady),
             annotations=annotations,
         )
-        # What the last rounds leave in flight are empty batches, and copies that nothing has used.
+        # What the last iterations leave in flight are empty batches, and copies that nothing has used.
         drain = [wait(group.token, 0) for group in self._groups if group.token]
         return seq([*self._setup, *ahead, loop, *drain])
 
     # Asynchronous copies -----------------------------------------------------------------------
     #
-    # Every round signals every token, also where it has no copy to issue: in the rounds before the
-    # loop, in the last ones, where a condition does not hold. So how many batches may be in flight at
-    # a wait is one number for all rounds. A drain that counts down would need the last rounds as code
-    # of their own, which costs more instructions and registers than an empty batch a round does; with
-    # a dynamic count of iterations it would need a branch for each.
+    # Every iteration signals every token, also where it has no copy to issue: in those before the loop,
+    # in the last ones, where a condition does not hold. So how many batches may be in flight at a wait
+    # is one number for all. A drain that counts down would need the last iterations as code of their
+    # own, which costs more instructions and registers than an empty batch an iteration does; with a
+    # dynamic count of iterations it would need a branch for each.
 
     def _signal(self, group: _Group) -> list[tirx.Stmt]:
         return [signal(group.token)] if group.token else []
 
     def _wait(self, number: int) -> list[tirx.Stmt]:
-        """At the start of a round: waits for what it uses and former rounds have copied.
+        """At the start of an iteration: waits for what it uses and earlier ones have copied.
 
-        They stand before the copies of the round, so that one barrier after them lets other threads
+        They stand before the copies of the iteration, so that one barrier after them lets other threads
         see what has arrived and keeps the copies from elements that others still read.
         """
         found = []
@@ -404,10 +406,10 @@ class _Stages:
                 found.append(wait(group.token, min(behind)))
         return found
 
-    # Rounds ------------------------------------------------------------------------------------
+    # Iterations --------------------------------------------------------------------------------
 
-    def _round_before(self, number: int) -> list[tirx.Stmt]:
-        """A round before the loop, with the stages that have an iteration to do."""
+    def _prologue(self, number: int) -> list[tirx.Stmt]:
+        """A step before the loop, of the stages that have an iteration to do."""
         statements = self._wait(number)
         for group in self._groups:
             if group.stage <= number:
@@ -416,7 +418,7 @@ class _Stages:
         return statements
 
     def _before(self, iteration: int, group: _Group) -> list[tirx.Stmt]:
-        """A group in a round before the loop, where it does one of the first iterations."""
+        """A group before the loop, where it does one of the first iterations."""
         count = constant(self._count)
         if count is not None and iteration >= count:
             return []

@@ -24,7 +24,7 @@ from tvmtile.passes.tile.pipelining import (
     Plan,
     Unit,
     body_of,
-    versions_of,
+    buffer_copies_of,
 )
 from tvmtile.target import GpuCapability, gpu
 
@@ -38,18 +38,18 @@ MOST_STAGES = "tvmtile.most_stages"
 def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Give each statement of a pipelined loop a stage, and a place in the order.
 
-    With `num_stages=s` there are `s` versions of a tile: what copies from global memory into shared
+    With `num_stages=s` there are `s` copies of a tile: what copies from global memory into shared
     tiles, and what must come before that, gets stage 0, everything else stage `s - 1`, so that copies
-    run `s - 1` iterations ahead. In a round the copies come first. A branch with a copy in it becomes
-    one branch a statement, where its condition can be computed again for each. The stages and the
-    order that a user gives are taken, if they leave the result as it is; like TileLang's, they have an
-    entry a statement and none for names whose value can be computed again (with one for each name,
+    run `s - 1` iterations ahead. In an iteration the copies come first. A branch with a copy in it
+    becomes one branch a statement, where its condition can be computed again for each. The stages and
+    the order that a user gives are taken, if they leave the result as it is; like TileLang's, they have
+    an entry a statement and none for names whose value can be computed again (with one for each name,
     those are ignored).
 
     The plan is written as the annotations `tvmtile.stage` and `tvmtile.order`, an entry for each
     statement but those names, allocations and views. A loop that can't be pipelined loses its
     annotations, and a warning says why; what it computes never depends on the plan. Where a block
-    has no memory for so many versions there are fewer stages, and a warning too; the attribute
+    has no memory for so many buffer copies there are fewer stages, and a warning too; the attribute
     `tvmtile.most_stages` of a function is a limit that whoever runs the passes sets. Loops of no or
     one stage have nothing to plan.
 
@@ -108,15 +108,15 @@ class _Planner:
         self._limit = limit
         self._tiles = tiles
         self._memory = memory
-        self._versioned: set[ir.Var] = set()  # by the loops around
+        self._multi_buffered: set[ir.Var] = set()  # by the loops around
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
         return mutated(kernel, (tirx.For, self._loop))
 
     def _loop(self, loop: tirx.For, mutator: Any) -> Any:
-        outer = self._versioned
+        outer = self._multi_buffered
         result = mutator.default_mutate(self._planned(loop))
-        self._versioned = outer
+        self._multi_buffered = outer
         return result
 
     def _planned(self, loop: tirx.For) -> tirx.For:
@@ -159,20 +159,20 @@ class _Planner:
     # As many stages as the memory of a block has room for ---------------------------------------
 
     def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
-        outer = self._versioned
+        outer = self._multi_buffered
         most = num_stages if self._limit is None else min(num_stages, int(self._limit))
         for stages in range(max(1, most), 0, -1):
-            self._versioned = outer
+            self._multi_buffered = outer
             body, plan = self._by_dependences(loop, stages)
-            versions = versions_of(loop, body, plan, self._tiles)
-            counts = {buffer: version.count for buffer, version in versions.items()}
+            copies = buffer_copies_of(loop, body, plan, self._tiles)
+            counts = {buffer: each.count for buffer, each in copies.items()}
             if self._memory.has_room_for(counts):
                 self._memory.take(counts)
                 break
         if stages < num_stages:
             warn(
                 f"the loop over {loop.loop_var.name} has {stages} stages in place of {num_stages}: "
-                f"{self._memory.name} has no room for more versions of its tiles",
+                f"{self._memory.name} has no room for more copies of its tiles",
                 _location(loop),
             )
         return body, plan
@@ -196,11 +196,11 @@ class _Planner:
             return body, plan
 
     def _check(self, loop: tirx.For, body: Body, plan: Plan) -> None:
-        versions = versions_of(loop, body, plan, self._tiles)
-        for buffer in versions:
-            if buffer in self._versioned:
-                raise Obstacle(f"a loop around has versions of {buffer.name}", buffer)
-        self._versioned = self._versioned | set(versions)
+        copies = buffer_copies_of(loop, body, plan, self._tiles)
+        for buffer in copies:
+            if buffer in self._multi_buffered:
+                raise Obstacle(f"a loop around has copies of {buffer.name}", buffer)
+        self._multi_buffered = self._multi_buffered | set(copies)
 
 
 class _Memory:
@@ -209,25 +209,25 @@ class _Memory:
     def __init__(self, kernel: tirx.For, capability: GpuCapability | None) -> None:
         self._kernel = kernel
         self._capability = capability
-        self._versions: dict[ir.Var, int] = {}
+        self._copies: dict[ir.Var, int] = {}
         self.name = f"a block of {capability.name}" if capability is not None else ""
 
-    def has_room_for(self, versions: Mapping[ir.Var, int]) -> bool:
-        """Tell whether tiles can have so many versions; they always can have one.
+    def has_room_for(self, copies: Mapping[ir.Var, int]) -> bool:
+        """Tell whether tiles can have so many copies; they always can have one.
 
-        The versions of a tile hold values at all times, so that no other tile shares their memory.
+        The copies of a tile hold values at all times, so that no other tile shares their memory.
         """
         capability = self._capability
-        if capability is None or all(count == 1 for count in versions.values()):
+        if capability is None or all(count == 1 for count in copies.values()):
             return True
-        all_versions = {**self._versions, **versions}
-        others = sum(most_at_once(self._kernel, capability, all_versions).values())
-        versioned = sum(allocated_bytes(b, capability) * n for b, n in all_versions.items())
-        return others + versioned <= capability.shared_memory
+        all_copies = {**self._copies, **copies}
+        others = sum(most_at_once(self._kernel, capability, all_copies).values())
+        multi_buffered = sum(allocated_bytes(b, capability) * n for b, n in all_copies.items())
+        return others + multi_buffered <= capability.shared_memory
 
-    def take(self, versions: Mapping[ir.Var, int]) -> None:
-        """Remember the versions of a loop."""
-        self._versions.update(versions)
+    def take(self, copies: Mapping[ir.Var, int]) -> None:
+        """Remember the buffer copies of a loop."""
+        self._copies.update(copies)
 
 
 class _Producers:
@@ -256,7 +256,7 @@ class _Producers:
         self._refused.update(dict.fromkeys(writers, reason))
 
     def plan(self, last: int) -> Plan:
-        """Stage 0 for the producers, which come first in a round, the last one for the others."""
+        """Stage 0 for the producers, which come first in an iteration, the last one for the others."""
         producers = self._closed()
         if not producers:
             raise Obstacle(self._why_none())
@@ -365,7 +365,7 @@ def _check_entries(
     if len(set(orders)) < count:
         raise InvalidOperand(
             f"T.Pipelined: order={list(orders)} names a place twice",
-            help="the order says which statement of a round is the first, the second, ...",
+            help="the order says which statement of an iteration is the first, the second, ...",
             location=_location(loop),
         )
 

@@ -270,7 +270,7 @@ class Reduce(TileOp):
             help=f"allocate out with shape {_shown(accepted[0])}",
         )
 
-    def with_versions(self, operands: Sequence[Any]) -> Reduce:
+    def with_buffer_copies(self, operands: Sequence[Any]) -> Reduce:
         grown = any(self.src is operand for operand in operands)
         return replace(self, dim=self.dim + 1) if grown else self
 

@@ -124,7 +124,7 @@ class Scan(TileOp):
         for operand in (self.src, self.dst):
             check_bounds(f"cum{self.kind}", operand)
 
-    def with_versions(self, operands: Sequence[Any]) -> Scan:
+    def with_buffer_copies(self, operands: Sequence[Any]) -> Scan:
         grown = any(self.src is operand for operand in operands)
         return replace(self, dim=self.dim + 1) if grown else self
 

@@ -1,4 +1,4 @@
-"""Plans of pipelined loops, and the versions of tiles that they need."""
+"""Plans of pipelined loops, and the buffer copies of tiles that they need."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 __all__ = [
     "PIPELINE_ANNOTATIONS",
+    "BufferCopies",
     "Plan",
-    "Versions",
+    "buffer_copies_of",
     "plan_of",
-    "versions_of",
 ]
 
 PIPELINE_ANNOTATIONS = (STAGES_ANNOTATION, ORDER_ANNOTATION, STAGE_ANNOTATION)
@@ -30,7 +30,7 @@ PIPELINE_ANNOTATIONS = (STAGES_ANNOTATION, ORDER_ANNOTATION, STAGE_ANNOTATION)
 
 @dataclass(frozen=True)
 class Plan:
-    """The stage of each unit of a loop, and its place in the order of a round."""
+    """The stage of each unit of a loop, and its place in the order of an iteration."""
 
     stage: tuple[int, ...]
     order: tuple[int, ...]
@@ -44,10 +44,10 @@ class Plan:
         """Tell whether a unit runs before another one of the same iteration."""
         return (self.stage[first], self.order[first]) < (self.stage[second], self.order[second])
 
-    def versions_between(self, first: int, second: int) -> int:
+    def copies_between(self, first: int, second: int) -> int:
         """After how many iterations `second` may touch again what `first` touches."""
-        late = self.order[first] >= self.order[second]
-        return self.stage[first] - self.stage[second] + int(late)
+        follows = self.order[first] >= self.order[second]
+        return self.stage[first] - self.stage[second] + int(follows)
 
 
 def plan_of(loop: tirx.For) -> Plan | None:
@@ -62,26 +62,26 @@ def plan_of(loop: tirx.For) -> Plan | None:
 
 
 @dataclass(frozen=True)
-class Versions:
-    """How many versions of a tile a loop works with.
+class BufferCopies:
+    """How many copies of a tile a pipelined loop works with.
 
     Attributes
     ----------
     count : int
-        Iteration `k` works on version `k % count`, if `is_read_after` is not set.
+        Iteration `k` works on copy `k % count`, if `is_read_after` is not set.
     is_read_after : bool
-        The value of the last iteration may be read outside of the loop; then version 0 is that of
-        the last iteration, since the uses outside are of version 0.
+        The value of the last iteration may be read outside of the loop; then the last iteration
+        works on copy 0, since the uses outside of the loop do.
     """
 
     count: int
     is_read_after: bool
 
 
-def versions_of(
+def buffer_copies_of(
     loop: tirx.For, body: Body, plan: Plan, tiles: KernelTiles
-) -> dict[ir.Var, Versions]:
-    """Check a plan, and say which tiles need several versions.
+) -> dict[ir.Var, BufferCopies]:
+    """Check a plan, and say which tiles need several buffer copies.
 
     Parameters
     ----------
@@ -108,11 +108,11 @@ def versions_of(
                 next((var for var in shared if is_buffer_var(var)), None),
             )
         for var in shared:
-            counts[var] = max(counts.get(var, 1), plan.versions_between(first, second))
+            counts[var] = max(counts.get(var, 1), plan.copies_between(first, second))
     _check_bindings(body, plan)
     several = {var: count for var, count in counts.items() if count > 1 and is_buffer_var(var)}
     return {
-        var: Versions(count, _checked_version(loop, body, var, tiles))
+        var: BufferCopies(count, _check_buffer(loop, body, var, tiles))
         for var, count in several.items()
     }
 
@@ -141,12 +141,13 @@ def _check_bindings(body: Body, plan: Plan) -> None:
             )
 
 
-def _checked_version(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelTiles) -> bool:
-    """Check that a tile can have versions; tell whether it is read after the loop."""
+def _check_buffer(loop: tirx.For, body: Body, buffer: ir.Var, tiles: KernelTiles) -> bool:
+    """Check that a tile can be multi-buffered; tell whether it is read after the loop."""
     name = buffer.name
     if buffer not in tiles.allocated or not buffer.ty.storage_scope.startswith("shared"):
         raise Obstacle(
-            f"{name} would need several versions, which only tiles in shared memory have", buffer
+            f"{name} would need several buffer copies, which only tiles in shared memory have",
+            buffer,
         )
     if buffer.ty.strides:
         raise Obstacle(f"{name} has strides of its own", buffer)
