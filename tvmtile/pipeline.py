@@ -106,9 +106,9 @@ CHECKS: tuple[Any, ...] = (
     CheckAssertions,  # a kernel stops with an error only where the target can stop it
     CheckLaunch,  # threads and shared memory are what a block of the target has
     CheckLoopExits,  # a loop is left where its iterations have an order
-    CheckParallel,  # iterations without an order do not exchange elements
-    CheckLocals,  # what a thread has for itself is not spread over the threads
-    CheckFragments,  # what the threads share is not visited by a serial loop
+    CheckParallel,  # unordered iterations do not exchange elements
+    CheckLocals,  # thread-private arrays are not distributed over the threads
+    CheckFragments,  # no serial loop visits a fragment that the threads share
     CheckBounds,  # no loop runs over the end of a tile
     CheckReducers,  # totals are begun, contributed to, ended, and read
     CheckAccumulators,  # nothing accumulates into a tile without a value
@@ -116,40 +116,40 @@ CHECKS: tuple[Any, ...] = (
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _TILES: tuple[Any, ...] = (
-    BindExtents,  # dynamic extents are bound that stand in expressions only
-    KeepComparisons,  # what compares floats is right for NaN, whatever TVM simplifies
-    NameDivisions,  # a division by what is known at run time only has a name
+    BindExtents,  # dynamic extents that stand in expressions only are bound
+    KeepComparisons,  # comparisons of floats are right for NaN, whatever TVM simplifies
+    NameDivisions,  # divisions by run-time values are named
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
     SelectImplementation,  # operators say which of their implementations is used
-    DoScalarsOnce,  # what no thread is named for is done once a block
-    LowerExits,  # what follows a return, or an exit of what may be no loop, depends on a condition
-    PlanUnrolling,  # loops are unrolled as far as they ask for, those left by break or continue not
-    SerializeVectors,  # nor are those vectors whose elements depend on each other
+    DoScalarsOnce,  # scalar work that names no thread is done once a block
+    LowerExits,  # code behind a return, or an exit of what may be no loop, becomes conditional
+    PlanUnrolling,  # loops are unrolled as far as they ask for, unless left by break or continue
+    SerializeVectors,  # vectorized loops with dependent iterations become serial
 )
 """What becomes of a tile program first, whatever the target."""
 
 _CPU: tuple[Any, ...] = (
     *_TILES,
     InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
-    SerializeThreads,  # code written by thread index runs for one thread after the other
+    SerializeThreads,  # code that uses the thread index runs for one thread after the other
     LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
-    GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
-    LowerCudaFunctions,  # CUDA's own functions, called by name, are what they mean here
+    GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
+    LowerCudaFunctions,  # CUDA's own functions, called by name, work here
     LowerElementOp,  # atomics and others on single elements become instructions and calls
     InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
     LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
     WrapUnsignedOnCpu,  # arithmetic of unsigned integers wraps
-    ShortCircuitOnCpu,  # the right side of `and` is looked at only where the left one holds
+    ShortCircuitOnCpu,  # the right side of `and` is evaluated only where the left one holds
     LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
     WidenIndices,  # elements of large tensors are numbered in 64 bits
-    KeepRemainders,  # what TVM would take for one remainder stays two
+    KeepRemainders,  # remainders that TVM would wrongly merge stay two
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
-    KeepNames,  # and such a division is done where it has its name
+    KeepNames,  # named divisions are computed once, where they are named
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 
@@ -165,22 +165,22 @@ class _Only:
 _GPU: tuple[Any, ...] = (
     *_TILES,
     _Only("metal", ElideSharedStaging),  # tiles that are read once are not staged
-    ReduceAccumulations,  # what iterations add to an element of a fragment is added up by all threads
+    ReduceAccumulations,  # accumulations into a fragment become reductions
     SplitReducers,  # every thread has totals of its own until they are put together
-    _Only("metal", FragmentToSimdgroup),  # what matrix units work on is held in simdgroup matrices
-    PlanPipeline,  # what of a loop may run ahead, and how far
-    InjectPipeline,  # tiles get a copy a stage, copies run ahead, in groups that are waited for
-    SinkSharedAllocations,  # what an iteration has for itself may share memory with other tiles
+    _Only("metal", FragmentToSimdgroup),  # operands of matrix units are held in simdgroup matrices
+    PlanPipeline,  # which copies of a loop run ahead, and how far
+    InjectPipeline,  # tiles are multi-buffered; asynchronous copies run ahead and are waited for
+    SinkSharedAllocations,  # tiles local to an iteration may share memory with others
     # What threads take at once from shared tiles lies in different banks.
     _Only("metal", PadSharedRows),
     _Only("cuda", SwizzleShared),
     InferLayout,  # every element of a fragment gets its thread and register
-    SelectImplementation,  # so do operators for which it depends on where fragments lie
+    SelectImplementation,  # now also where the choice depends on fragment layouts
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
-    GuardGlobalAccess,  # what may lie outside a tensor reads as zero and is not written
-    DistributeParallel,  # elementwise loops are shared out over the threads, as cp.async where it fits
-    _Only("cuda", DropIdleTokens),  # copies that can't be asynchronous after all are not waited for
+    GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
+    DistributeParallel,  # elementwise loops are distributed over the threads, as cp.async where it fits
+    _Only("cuda", DropIdleTokens),  # copies that turn out synchronous are not waited for
     PlaceFragments,  # fragments become arrays of registers
     PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
     PlanSharedMemory,  # and share it, where they would not fit otherwise
@@ -192,10 +192,10 @@ _GPU: tuple[Any, ...] = (
     _Only("cuda", LowerAsyncWork),  # copies, their batches and the waits become instructions
     _Only("cuda", FlattenShared),  # where an element of a tile lies becomes arithmetic
     _Only("cuda", PlaceMemoryOnCuda),  # more than a kernel may declare is asked for at the launch
-    SwizzleBlockIdx,  # blocks that run together work beside each other, where a kernel asks for it
-    _Only("metal", LowerCudaFunctions),  # CUDA's functions, called by name, are what they mean here
-    KeepNames,  # a division that has a name is done where it has it
-    _Only("cuda", CallImportedFunctions),  # functions of the user's come with their text
+    SwizzleBlockIdx,  # blocks that run together share operands, where a kernel asks for it
+    _Only("metal", LowerCudaFunctions),  # CUDA's own functions, called by name, work here
+    KeepNames,  # named divisions are computed once, where they are named
+    _Only("cuda", CallImportedFunctions),  # imported functions come with their source
     LowerElementOp,  # operators on single elements become instructions, and functions of the target's
     _Only("cuda", LowerIntegerCastsOnCuda),  # small integers become 16-bit floats by their bits
     # Floats of 8 bits become integers that hold their bits.
@@ -205,9 +205,9 @@ _GPU: tuple[Any, ...] = (
     _Only(
         "cuda", LowerAssertionsOnCuda
     ),  # assertions print what does not hold, and stop the kernel
-    InlineSingleTripLoops,  # what a loop does once is done without the loop
+    InlineSingleTripLoops,  # loops of one iteration become their body
     WidenIndices,  # elements of large tensors are numbered in 64 bits
-    KeepRemainders,  # what TVM would take for one remainder stays two
+    KeepRemainders,  # remainders that TVM would wrongly merge stay two
 )
 
 

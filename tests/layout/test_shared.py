@@ -8,7 +8,7 @@ from tvm import DataType, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.layout import ComposeLayout, S, TileLayout
 
-from tvmtile.layout.shared import has_plain_rows, layout_of_places, neighbours, span, swizzled
+from tvmtile.layout.shared import contiguous_run, has_plain_rows, layout_of_places, span, swizzled
 
 BANKS, BANK_BYTES = 32, 4
 SHAPES = [(64, 32), (128, 64), (32, 96), (16, 128), (64, 192), (2, 64, 64), (3, 24, 256)]
@@ -73,7 +73,9 @@ def test_pieces_of_16_bytes_stay_together(shape, dtype):
     found = places(shape, layout).reshape(-1, piece)
     assert np.array_equal(found - found[:, :1], np.broadcast_to(np.arange(piece), found.shape))
     assert (found[:, 0] % piece == 0).all()
-    assert neighbours(tirx.decl_buffer(shape, dtype, scope="shared.dyn", layout=layout)) == piece
+    assert (
+        contiguous_run(tirx.decl_buffer(shape, dtype, scope="shared.dyn", layout=layout)) == piece
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int8", "float32"])

@@ -1,4 +1,4 @@
-"""What TVM's generators for GPUs do not print as it is meant, in another form.
+"""Expressions that TVM's GPU generators print wrongly, in another form.
 
 That of Metal prints seven digits of a float, where nine tell all float32 values apart, gives bfloat16
 the suffix of half, which has another range, and -2147483648 as the negative of a number that is no
@@ -34,7 +34,7 @@ _LOWEST_INT = -(2**31)
 
 @device_pass("WriteConstants")
 def WriteConstants(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
-    """Rewrite what the generator of a target prints wrongly."""
+    """Rewrite expressions that the generator of a target prints wrongly."""
     return func.with_body(mapped(func.body, *_RULES[kind]))
 
 

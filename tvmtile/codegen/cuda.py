@@ -1,4 +1,4 @@
-"""Functions of ours in the CUDA source of a kernel: what TVM has neither a name nor an instruction for.
+"""CUDA functions of ours in a kernel's source, for what TVM has no instruction.
 
 A kernel calls them by name through an intrinsic of ours. TVM's generator asks what it stands for, and
 puts the text of each function into the source once.

@@ -1,4 +1,4 @@
-"""Negations of integers in kernels for NVIDIA GPUs, for ptxas not to lose them.
+"""Hide integer negations from a defect of ptxas.
 
 ptxas of CUDA 12.8 to 13.3 makes one instruction, VIMNMX3, of `min(min(a, -b), c)` on the architectures
 that have it (sm_90 and sm_100), and leaves the sign of `b` out; so it does for `max`. CUDA 13.4 is

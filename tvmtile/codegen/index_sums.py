@@ -1,4 +1,4 @@
-"""Indices in 64 bits, of which GPUs compute as much as fits in 32: their registers are that wide."""
+"""64-bit indices whose sums are computed in 32 bits where they fit."""
 
 from __future__ import annotations
 

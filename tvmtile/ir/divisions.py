@@ -35,7 +35,7 @@ def rounded_to_zero(division: Any) -> Any:
 
 
 def named_divisions(values: list[Any], name: str) -> tuple[list[tirx.Bind], list[Any]]:
-    """Give each division of integers in some values a name, inner ones first, equal ones one name.
+    """Name the integer divisions in some values, inner ones first; equal ones share a name.
 
     Parameters
     ----------

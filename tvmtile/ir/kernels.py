@@ -114,7 +114,7 @@ class Launch:
 
 
 def with_launch_body(kernel: tirx.For, body: tirx.Stmt) -> tirx.For:
-    """A copy of the loops of a `T.Kernel` whose blocks do something else."""
+    """A copy of the loops of a `T.Kernel` around another body."""
     inner = kernel.body
     if isinstance(inner, tirx.For) and inner.thread_binding is not None:
         body = with_launch_body(inner, body)

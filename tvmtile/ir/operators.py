@@ -103,7 +103,7 @@ class TileOp:
         return None
 
     def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> TileOp | None:
-        """An element operator for an iteration of a loop and those after it; None where there is none.
+        """The operator for several successive iterations at once; None where there is none.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class TileOp:
         return {}
 
     def block_order(self, blocks: Sequence[Any], grid: Sequence[Any]) -> list[Any] | None:
-        """Which block of the grid a block should do the work of; None where it makes no difference.
+        """The block whose work a block should do; None where the order makes no difference.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""How a rewriting becomes a pass of TVM's, and what passes rely on of those before them."""
+"""Passes of TVM from rewritings, and what they require of the passes before them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def prim_func_pass(
 
 
 def contract_of(name: str) -> Contract:
-    """The contract of a pass, by the name that TVM has of it; of one that is not ours, no demands."""
+    """The contract of a pass by its TVM name; an empty one for a pass that is not ours."""
     return _CONTRACTS.get(name, Contract())
 
 

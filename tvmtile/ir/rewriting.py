@@ -121,7 +121,7 @@ class ScopedRewriter:
         return result
 
     def note_value(self, bind: tirx.Bind) -> None:
-        """Tell the analyzer the value of a name; of a division, which is not repeated, its range."""
+        """Tell the analyzer the value of a name, or only the range of a division."""
         if not is_division(bind.value):
             self.analyzer.bind(bind.var, bind.value, allow_override=True)
             return
@@ -156,7 +156,7 @@ def _may_change(node: Any) -> bool:
 
 
 def has_effect(node: Any) -> bool:
-    """Tell whether something is done besides computing a value and storing it, as an atomic does."""
+    """Tell whether a node has a side effect besides stores, as an atomic does."""
     return contains(node, ir.Call, lambda call: effect_of(call) == OPAQUE)
 
 

@@ -117,7 +117,7 @@ class FragmentLayout:
 
     @property
     def replicas(self) -> list[Digit]:
-        """The digits of the thread's number that no index has: over these an element is copied."""
+        """The digits of the thread's number that no index has: an element is replicated over them."""
         return gaps(self.threads, self.digits)
 
     def register_of(self, indices: Sequence[Any]) -> Any:
@@ -137,7 +137,7 @@ class FragmentLayout:
         return number
 
     def without_axis(self, axis: int) -> FragmentLayout:
-        """The layout of what is left when an axis is reduced: copied over the threads it was on."""
+        """The layout without a reduced axis: replicated over the threads that held it."""
         kept = [digits for number, digits in enumerate(self.axes) if number != axis]
         return compact_registers(FragmentLayout(self.threads, tuple(kept)))
 

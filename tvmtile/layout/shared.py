@@ -25,7 +25,7 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.layout import ComposeLayout, Iter, Layout, S, TileLayout
 from tvm_ffi import structural_equal
 
-__all__ = ["SWIZZLES", "has_plain_rows", "layout_of_places", "neighbours", "span", "swizzled"]
+__all__ = ["SWIZZLES", "contiguous_run", "has_plain_rows", "layout_of_places", "span", "swizzled"]
 
 SWIZZLES = {"full": 128, "half": 64, "quarter": 32}
 """The widths in bytes, by the names that `T.annotate_layout` takes."""
@@ -76,8 +76,8 @@ def has_plain_rows(buffer: ir.Var) -> bool:
     return layout is None or structural_equal(layout, TileLayout(S[tuple(buffer.ty.shape)]))
 
 
-def neighbours(buffer: ir.Var) -> int | None:
-    """How many elements along the last axis lie side by side, from each multiple of that number on.
+def contiguous_run(buffer: ir.Var) -> int | None:
+    """The length of the contiguous runs along the last axis; each begins at a multiple of it.
 
     None means the whole row.
     """

@@ -1,4 +1,4 @@
-"""Fragment layouts that a user writes, as functions of the indices, as digits of the indices."""
+"""User layouts of fragments: functions of the indices, read as digits of the indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all threads of a block have, put together: by shuffles, then through shared memory."""
+"""Combine the values of all threads of a block: by shuffles, then through shared memory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def combine_over_block(
     threads: int,
     results: ir.Var | None = None,
 ) -> tirx.Stmt:
-    """Leave in every thread what the values of all threads of the block give together.
+    """Combine the values of all threads of the block, in every thread.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def combine_over_block(
 
 @dataclass(frozen=True)
 class Prefix:
-    """What the threads before one in its group have, put together.
+    """The combined values of the preceding threads of a group.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ class Prefix:
     def _over_simdgroups(
         self, own: ir.Expr, before: ir.Var, everything: ir.Var | None
     ) -> tirx.Stmt:
-        """The last lane of every simdgroup leaves what it has; the others take what lies before."""
+        """The last lane of every simdgroup stores its total; the others add up the preceding ones."""
         combine, count = self.combiner.combine, self.group // WARP_SIZE
         exchange = tirx.decl_buffer(
             (self.threads // WARP_SIZE,), self.dtype, name="exchange", scope=SHARED_SCOPE

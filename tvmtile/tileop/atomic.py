@@ -454,7 +454,7 @@ def _updates_vectors(op: Atomic, context: LoweringContext) -> None:
 
 @lowering(Atomic, target="cuda", variant="vector", priority=10, fits=_updates_vectors)
 def atomic_vector(op: Atomic, context: LoweringContext) -> ir.Expr:
-    """Additions of two or four neighbours at once, where nobody asks for what was there before."""
+    """Vector additions of two or four contiguous elements, whose former values nobody uses."""
     del context
     lanes, dtype = _lanes(op.dst), dtype_of(op.dst)
     is_global = _scope_of(op.dst) == "global"

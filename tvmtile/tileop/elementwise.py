@@ -1,4 +1,4 @@
-"""What lowerings that visit the elements of a tile one by one have in common."""
+"""Loops over the elements of tiles, shared by elementwise lowerings."""
 
 from __future__ import annotations
 

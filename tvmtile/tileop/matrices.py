@@ -50,7 +50,7 @@ class MatrixProduct(TileOp):
 def ignore_schedule(
     operator: str, k_pack: int, wg_wait: int, mbar: Any, annotations: dict[str, Any] | None
 ) -> None:
-    """Warn of what TileLang's kernels say of when and by which instruction a product is computed.
+    """Warn of options by which TileLang's kernels schedule a product.
 
     Parameters
     ----------

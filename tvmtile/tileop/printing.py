@@ -118,7 +118,7 @@ class PrintTile(TileOp):
 
 
 def _shown_dtype(dtype: str) -> str:
-    """The dtype in which elements are handed to Python: one that numpy has."""
+    """The numpy dtype in which elements are passed to Python."""
     return accumulator_dtype(dtype, dtype)
 
 

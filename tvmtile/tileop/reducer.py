@@ -324,7 +324,7 @@ def reducer_update_own(op: ReducerUpdate, context: LoweringContext) -> tirx.Stmt
 
 @lowering(FinalizeReducer, target=_GPUS, variant="threads")
 def finalize_reducer_threads(op: FinalizeReducer, context: LoweringContext) -> tirx.Stmt:
-    """The threads put their totals together; after that each has all of them."""
+    """Combine the totals of all threads; then each thread has them."""
     combiner = COMBINERS[op.kind]
     totals = op.src.source
     return seq(

@@ -267,12 +267,12 @@ def candidates_of(op: TileOp, kind: str) -> list[Lowering]:
 
 @lru_cache(maxsize=1)
 def _import_lowerings() -> None:
-    """Register those in modules of their own, which nobody needs who only writes programs."""
+    """Import the modules of lowerings, which writing a program does not need."""
     importlib.import_module("tvmtile.tileop.lowerings")
 
 
 def implementation_of(op: TileOp, kind: str) -> Lowering | None:
-    """The chosen implementation of an operator; of one alone there is nothing to choose.
+    """The chosen implementation of an operator, or its only one.
 
     None as long as it is open, which it may be until the layouts of fragments are known.
     """

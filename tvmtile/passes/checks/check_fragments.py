@@ -1,4 +1,4 @@
-"""CheckFragments: what the threads of a block share is visited by all of them at once."""
+"""CheckFragments: no serial loop visits the elements of a fragment that the threads share."""
 
 from __future__ import annotations
 

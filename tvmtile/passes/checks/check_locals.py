@@ -1,4 +1,4 @@
-"""CheckLocals: what a thread has for itself is not spread over the threads."""
+"""CheckLocals: a thread-private array is not distributed over the threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CheckLocals"]
 
 @prim_func_pass("CheckLocals")
 def CheckLocals(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Refuse an element of `T.alloc_local` that the variable of a T.Parallel loop chooses.
+    """Refuse an element of `T.alloc_local` indexed by a T.Parallel variable.
 
     Every thread has an array of its own, and does a few of the iterations: after the loop each array
     would hold a few of the elements. The program is not changed.

@@ -91,7 +91,7 @@ class _Nests(ScopedRewriter):
         self._aliased |= Aliases(launch.body).aliased
 
     def visit_if(self, branch: tirx.IfThenElse) -> Any:
-        """Of a branch outside of nests, it is not known which arguments lead to it."""
+        """The arguments that lead to a branch outside of nests are not known."""
         return branch
 
     def _check(self, nest: Nest, variance: ThreadVariance) -> None:
@@ -189,7 +189,7 @@ def _check_elements(found: list[Elements], loops: list[tirx.For]) -> None:
 def _check_read(
     read: Elements, writing: Elements, written: list[Elements], loops: list[tirx.For]
 ) -> None:
-    readers, writers = _meetings(read, writing)
+    readers, writers = _shared_points(read, writing)
     if _is_of_threads(read.access.buffer):
         # A thread adds to an element of a fragment that it holds in one iteration after the other.
         exchanged = ~_written_too(read, written)[readers]
@@ -219,7 +219,9 @@ def _written_too(read: Elements, written: list[Elements]) -> Any:
 
 
 def _check_written_twice(first: Elements, second: Elements, loops: list[tirx.For]) -> None:
-    for p, q in zip(*(points[:_MOST_COMPARED] for points in _meetings(first, second)), strict=True):
+    for p, q in zip(
+        *(points[:_MOST_COMPARED] for points in _shared_points(first, second)), strict=True
+    ):
         if not tvm_ffi.structural_equal(_value_at(first, p), _value_at(second, q)):
             raise _race(
                 first.access,
@@ -232,7 +234,7 @@ def _check_written_twice(first: Elements, second: Elements, loops: list[tirx.For
 _MOST_COMPARED = 16
 
 
-def _meetings(a: Elements, b: Elements) -> tuple[Any, Any]:
+def _shared_points(a: Elements, b: Elements) -> tuple[Any, Any]:
     """Points of two accesses at which different iterations touch one element."""
     if not _same_terms(a, b):
         return np.arange(0), np.arange(0)

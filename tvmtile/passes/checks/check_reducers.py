@@ -84,7 +84,7 @@ def CheckReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 def _is_of_reducer(access: Access) -> bool:
-    """Tell whether an operator takes the buffer for a reducer; what it ends into is none."""
+    """Tell whether an operator uses the buffer as a reducer; the target of a finalize is none."""
     role = "" if access.operator is None else access.operator.role
     return access.reads if role == "end" else role in ("begin", "contribute")
 

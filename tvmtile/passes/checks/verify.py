@@ -129,7 +129,7 @@ def no_tile_operators(func: tirx.PrimFunc) -> Iterator[str]:
 
 
 def no_async_tokens(func: tirx.PrimFunc) -> Iterator[str]:
-    """What is asynchronous is an instruction."""
+    """Asynchronous work is instructions; no tokens are left."""
     for call in _calls(func):
         if names_token(call):
             yield f"{op_name(call)} is left"
@@ -144,7 +144,7 @@ def no_operators(func: tirx.PrimFunc) -> Iterator[str]:
 
 
 def loops_with_exits_are_serial(func: tirx.PrimFunc) -> Iterator[str]:
-    """No loop that is left would be copied or run as a vector."""
+    """No loop with a `break` or `continue` is unrolled or vectorized."""
     for loop in _loops(func.body):
         if loop.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED) and leaves_loop(loop.body):
             yield f"the loop over {loop.loop_var.name!r} is left, and is not serial"
@@ -232,7 +232,7 @@ INVARIANTS: dict[Property, Invariant] = {
 
 
 def violations(func: tirx.PrimFunc, passes: Sequence[str]) -> list[str]:
-    """What is wrong with a function that has been through passes, by their names.
+    """The violated properties of a function, given the names of the passes it went through.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""HideTruncationsOnCpu: what is stored in few bits is no truncation to LLVM."""
+"""HideTruncationsOnCpu: LLVM does not merge the conversion of narrow values into their stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["HideTruncationsOnCpu"]
 
 @prim_func_pass("HideTruncationsOnCpu", requires=(Property.HOST_MEMORY,))
 def HideTruncationsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    r"""Store integers of few bits such that LLVM can't truncate them while it stores them.
+    r"""Hide stores of narrow integers so that LLVM can't turn them into truncating stores.
 
     LLVM 22 joins a truncation and a masked store. For AVX-512 it makes a store of the whole wider
     element of that, where the mask is known and leaves one element: memory behind it is overwritten.

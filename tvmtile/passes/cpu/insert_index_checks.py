@@ -1,4 +1,4 @@
-"""InsertIndexChecks: where a kernel asks for it, an index outside of a tile stops it."""
+"""InsertIndexChecks: an index outside of a tile stops a kernel that asks for checks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECK_INDICES = "tvmtile.check_indices"
 
 @prim_func_pass("InsertIndexChecks", requires=(Property.REGIONS,))
 def InsertIndexChecks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Look at every index of a tile before it is used, in a function with `tvmtile.check_indices`.
+    """Check every index of a tile before its use, in a function with `tvmtile.check_indices`.
 
     An index that is certainly inside needs no check. One that is used under a condition is looked at
     under the same condition. Vectors with a check become serial loops.
@@ -70,7 +70,7 @@ def InsertIndexChecks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 def report_out_of_bounds(tile: str, file: str, line: int, *numbers: int) -> None:
-    """Stop a kernel; what compiled code calls with the indices, extents and sizes of an access.
+    """Stop a kernel: compiled code calls this with the indices, extents and sizes of an access.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""InterchangeLoopsOnCpu: the iterations of T.Parallel go through a serial loop side by side."""
+"""InterchangeLoopsOnCpu: a serial loop moves out of T.Parallel, which LLVM can vectorize."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _kept(index: Any) -> Any:
 
 
 class _Grid(Launch):
-    """The blocks of a grid as the threads of one block: what is between two barriers is a run."""
+    """The blocks of a grid as the threads of one block; a run ends at each grid barrier."""
 
     def __init__(self, loop: tirx.For) -> None:
         super().__init__(loop)
@@ -127,7 +127,7 @@ class _Grid(Launch):
 
 
 def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
-    """Loops over all blocks, one for what is between two barriers."""
+    """A loop over all blocks for each phase between two barriers."""
     variance = ThreadVariance(grid.body, [axis.loop_var for axis in grid.blocks])
     own: set[ir.Var] = set()
     walk(grid.body, (tirx.AllocBuffer, lambda node: own.add(node.buffer)))
@@ -169,7 +169,7 @@ class _Phases:
         return items
 
     def _declared(self, stmt: tirx.Stmt) -> Item | None:
-        """What a run may find outside of it: memory, and names of what is the same for all blocks."""
+        """What a run may find outside of it: memory, and names of uniform values."""
         if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             is_own = self._variance.root(stmt.buffer) in self._own
             return Private(stmt) if is_own else Once(stmt)

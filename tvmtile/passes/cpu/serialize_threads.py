@@ -20,7 +20,7 @@ __all__ = ["SerializeThreads"]
     "SerializeThreads", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.NO_THREADS,)
 )
 def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Remove the thread loops of a kernel; what is written by thread index gets loops over threads.
+    """Remove the thread loops of a kernel; code that uses the thread index gets loops over threads.
 
     A tile program describes the work of a block, and most programs never name a thread: their body
     stays as it is. Where one does, the meaning is that of a GPU: all threads go through the body

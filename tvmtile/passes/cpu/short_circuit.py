@@ -1,4 +1,4 @@
-"""ShortCircuitOnCpu: `and` and `or` look at their right side only where the left one leaves it open."""
+"""ShortCircuitOnCpu: `and` and `or` evaluate their right side only if need be."""
 
 from __future__ import annotations
 

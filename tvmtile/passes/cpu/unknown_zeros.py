@@ -1,4 +1,4 @@
-"""Zeros that LLVM does not know, for what it must not work out while it compiles."""
+"""Zeros that are opaque to LLVM, for what it must not fold."""
 
 from __future__ import annotations
 

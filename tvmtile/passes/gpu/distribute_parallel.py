@@ -1,4 +1,4 @@
-"""DistributeParallel: elementwise work is shared out over the threads of a block."""
+"""DistributeParallel: elementwise work is distributed over the threads of a block."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MOST_IN_REGISTERS = 512
     establishes=(Property.NO_PARALLEL,),
 )
 def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Share the iterations of `T.Parallel` out over the threads.
+    """Distribute the iterations of `T.Parallel` over the threads.
 
     A nest that touches fragments runs where their elements lie, but for what every thread holds. Any
     other is spread so that
@@ -270,7 +270,7 @@ class _Iterations:
         return min(_MOST_UNROLLED, _MOST_STATEMENTS // _statements(body))
 
     def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
-        """The neighbours that a thread moves: asynchronously, if that is asked for and possible."""
+        """The contiguous elements that a thread moves, asynchronously where asked for and possible."""
         if self._token is not None:
             copies = as_async_copies(variable, extent, body, self._analyzer, self._token)
             if copies is not None:
@@ -322,14 +322,14 @@ def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt
 
 
 def _repeated(variable: ir.Var, extent: int, body: tirx.Stmt, kind: tirx.ForKind) -> tirx.Stmt:
-    """A loop, inside of those conditions around its body that are the same in all iterations."""
+    """A loop, with the loop-invariant conditions around its body hoisted out of it."""
     condition, body = without_invariant(variable, body)
     loop = for_loop(variable, extent, body, kind)
     return loop if condition is None else tirx.IfThenElse(condition, loop, None)
 
 
 def _is_for_others(stmt: tirx.Stmt) -> bool:
-    """Tell whether a statement leaves nothing behind in memory of the threads that do it.
+    """Tell whether a statement leaves nothing in the private memory of the threads that do it.
 
     One of the threads that repeat it is enough then, and the others must not even read what its
     conditions and values depend on: that one may be writing it.

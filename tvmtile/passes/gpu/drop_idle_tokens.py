@@ -1,4 +1,4 @@
-"""DropIdleTokens: nobody waits for work that a kernel does not issue."""
+"""DropIdleTokens: remove signals and waits of tokens without work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DropIdleTokens"]
 
 @prim_func_pass("DropIdleTokens", requires=(Property.NO_PARALLEL,))
 def DropIdleTokens(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Leave out the signals of tokens on which nothing is issued, and the waits for them.
+    """Remove the signals of tokens on which nothing is issued, and the waits for them.
 
     InjectPipeline gives a token to all copies that run ahead; whether their elements can be copied
     asynchronously is known after they have been shared out over the threads.

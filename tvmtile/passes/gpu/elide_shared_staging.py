@@ -1,4 +1,4 @@
-"""ElideSharedStaging: tiles that are staged for nothing are not staged."""
+"""ElideSharedStaging: redundant staging in shared memory is removed."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _Direct:
         return mapped(result, (tirx.For, self._without_stages))
 
     def _without_stages(self, loop: tirx.For) -> tirx.For:
-        """A loop from which all copies were left out has nothing that could run ahead."""
+        """A loop without its copies has nothing that could run ahead."""
         if STAGES_ANNOTATION not in loop.annotations:
             return loop
         accesses = accesses_of(loop.body)

@@ -1,4 +1,4 @@
-"""FragmentToSimdgroup: what Apple's matrix units work on is held in simdgroup matrices."""
+"""FragmentToSimdgroup: operands of Apple's matrix units are held in simdgroup matrices."""
 
 from __future__ import annotations
 

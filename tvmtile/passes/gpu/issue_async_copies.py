@@ -25,14 +25,14 @@ _SIZES = (16, 8, 4)
 def as_async_copies(
     variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer, token: str
 ) -> tirx.Stmt | None:
-    """A loop over neighbours as asynchronous copies.
+    """A loop over contiguous elements as asynchronous copies.
 
     Parameters
     ----------
     variable : Var
         The loop variable, from 0.
     extent : int
-        How many neighbours there are.
+        How many elements there are.
     body : Stmt
         An iteration.
     analyzer : Analyzer
@@ -44,7 +44,7 @@ def as_async_copies(
     -------
     Stmt or None
         None if an iteration does not just move an element, or zero where it lies outside, or if no
-        four bytes of neighbours are aligned on both sides.
+        four bytes of contiguous elements are aligned on both sides.
     """
     move = _move_of(body)
     if move is None:
@@ -150,7 +150,7 @@ def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> 
 
 @dataclass(frozen=True)
 class _Bound:
-    """What a condition on an index that counts lanes says of a piece.
+    """The bound that a condition on a lane index sets for a piece.
 
     Attributes
     ----------

@@ -160,7 +160,7 @@ class Inference:
     # What follows ------------------------------------------------------------------------------
 
     def run(self) -> list[Conflict]:
-        """Find the layouts; returns what can't be reached with them, at most one a nest."""
+        """Find the layouts; return the conflicts that they leave, at most one a nest."""
         self._fix()
         while True:
             self._carry()
@@ -171,7 +171,7 @@ class Inference:
             self.layouts[largest] = self._spread(largest)
 
     def _spread(self, fragment: ir.Var) -> FragmentLayout:
-        """A fragment shared out freely, along the axes that threads count.
+        """A fragment distributed freely, along the axes that threads count.
 
         An axis whose index is the same for all iterations of a nest, as the variable of a serial loop
         is, has to be in registers: the threads that run the nest need its element, whichever it is.
@@ -271,7 +271,7 @@ class Inference:
     def _apart(
         self, nest: Nest, touched: list[NestAccess], least: NestAccess
     ) -> tuple[Placed, ...]:
-        """A fragment and one whose threads can't reach it; none where one alone is too much."""
+        """A fragment and one whose threads can't reach it; empty where one alone is the problem."""
         own = {a.buffer: LoopLayout.of_elements(nest, a, self.layouts[a.buffer]) for a in touched}
         if None in own.values():
             return ()

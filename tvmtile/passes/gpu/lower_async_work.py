@@ -22,7 +22,7 @@ __all__ = ["LowerAsyncWork"]
     "LowerAsyncWork", requires=(Property.ORDERED,), establishes=(Property.NO_ASYNC_TOKENS,)
 )
 def LowerAsyncWork(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Make `cp.async` and its groups of what is written with tokens.
+    """Lower issues, signals and waits to `cp.async` and its groups.
 
     A thread's groups complete in the order in which it has committed them, whatever their tokens. So a
     wait for a batch leaves the groups that were committed after it on every path that leads there; of
@@ -172,7 +172,7 @@ def _left_by(awaited: Wait, state: _State) -> int:
 
 
 def _merged(statements: Any, left: dict[tirx.Stmt, int]) -> list[tirx.Stmt]:
-    """Statements with the strictest of neighbouring waits only."""
+    """Statements with the strictest of adjacent waits only."""
     result: list[tirx.Stmt] = []
     for stmt in statements:
         if result and waited(stmt) is not None and waited(result[-1]) is not None:

@@ -1,4 +1,4 @@
-"""PlaceFragments: a fragment becomes the registers that a thread has of it."""
+"""PlaceFragments: a fragment becomes an array of each thread's registers."""
 
 from __future__ import annotations
 

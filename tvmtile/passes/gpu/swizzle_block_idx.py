@@ -18,7 +18,7 @@ __all__ = ["SwizzleBlockIdx"]
 
 @prim_func_pass("SwizzleBlockIdx")
 def SwizzleBlockIdx(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Let each block do the work of another one, so that blocks that run together share operands.
+    """Permute the blocks of the grid so that blocks which run together share operands.
 
     A GPU starts blocks in the order of their numbers. Every block still has work of its own. This
     comes late: what is known of the range of a block's index stays true, and passes before this one

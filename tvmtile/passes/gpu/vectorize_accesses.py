@@ -1,4 +1,4 @@
-"""Moving neighbouring elements at once, 4, 8 or 16 bytes a thread.
+"""Vectorized moves of contiguous elements, 4, 8 or 16 bytes a thread.
 
 Elements narrower than 4 bytes move as words: TVM's generators for GPUs have vectors of at most four
 lanes, and none of bfloat16. What is computed with them is computed element by element, in registers.
@@ -30,7 +30,7 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_fragment, is_private, is_shared
-from tvmtile.layout.shared import has_plain_rows, neighbours
+from tvmtile.layout.shared import contiguous_run, has_plain_rows
 
 __all__ = ["LARGEST", "bytes_of", "contiguous_base", "vectorized", "without_invariant"]
 
@@ -42,14 +42,14 @@ _LANES = 4
 
 
 def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
-    """A loop over neighbours as moves of vectors around an unrolled loop that computes.
+    """A loop over contiguous elements as vector moves around an unrolled loop that computes.
 
     Parameters
     ----------
     variable : Var
         The loop variable, from 0.
     extent : int
-        How many neighbours there are.
+        How many elements there are.
     body : Stmt
         An iteration.
     analyzer : Analyzer
@@ -84,7 +84,7 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
 
 
 def without_invariant(variable: ir.Var, body: tirx.Stmt) -> tuple[Any, tirx.Stmt]:
-    """What must hold in all iterations for one of them to do something, or None, and the rest.
+    """The loop-invariant condition of an iteration, or None, and the rest of it.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def _is_same_for_all(condition: Any, variable: ir.Var) -> bool:
 
 
 def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
-    """An iteration that is a branch, or stores one value or another: two stores in a branch."""
+    """An iteration that stores one of two values, as a branch with two stores."""
     if isinstance(body, tirx.IfThenElse):
         return body
     if not isinstance(body, tirx.BufferStore) or not is_if_then_else(body.value):
@@ -123,7 +123,7 @@ def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
 
 
 def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
-    """An iteration without names of integers that are computed from others: they stand in indices."""
+    """An iteration with the names of computed integers inlined into indices."""
     values: dict[ir.Var, Any] = {}
     rest: list[tirx.Stmt] = []
     for stmt in flattened(body):
@@ -158,7 +158,7 @@ def _stores_registers(body: tirx.Stmt) -> bool:
 
 
 def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
-    """The loads that every iteration does, at places that are known before it.
+    """The unconditional loads of an iteration, at addresses known before the loop.
 
     None where the body stores to memory more than once: what a later statement loads may be what an
     earlier one has stored.
@@ -197,7 +197,7 @@ def _takes_places(call: ir.Call) -> bool:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Neighbours that are loaded at once.
+    """Contiguous elements loaded as a vector.
 
     Attributes
     ----------
@@ -218,7 +218,7 @@ class _Loaded:
 
 
 class _Moves:
-    """The vector moves before and after a loop over neighbours."""
+    """The vector moves before and after a loop over contiguous elements."""
 
     def __init__(self, variable: ir.Var, extent: int, analyzer: Analyzer) -> None:
         self._variable = variable
@@ -229,7 +229,7 @@ class _Moves:
         self.after: list[tirx.Stmt] = []
 
     def add_load(self, load: ir.TensorLoad) -> None:
-        """Load the neighbours at once, if they are neighbours in memory."""
+        """Load the elements as a vector, if they are contiguous in memory."""
         if any(tvm_ffi.structural_equal(load, seen.load) for seen in self.loaded):
             return
         repeats, first = 1, self._first(load.source, load.indices)
@@ -245,7 +245,7 @@ class _Moves:
         self.before += [tirx.AllocBuffer(array), move]
 
     def of_operator(self, body: tirx.Stmt) -> tirx.Stmt | None:
-        """What an element operator has for neighbours in memory, at most four at once."""
+        """The vector form of an element operator, for at most four contiguous elements."""
         op = operator_of(body.value) if isinstance(body, tirx.Evaluate) else None
         if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
             return None
@@ -263,7 +263,7 @@ class _Moves:
         return seq([substitute(together, {self._variable: start}) for start in starts])
 
     def _first_of_repeated(self, load: ir.TensorLoad, repeats: int) -> list[Any] | None:
-        """The first of neighbours each of which some iterations in a row load, as `x[i // 2]`."""
+        """The first of contiguous elements that some iterations in a row each load, as `x[i // 2]`."""
         count = self._extent // repeats
         dtype = str(self._variable.ty.dtype)
         group, within = tirx.Var("group", dtype), tirx.Var("within", dtype)
@@ -281,7 +281,7 @@ class _Moves:
         )
 
     def direct(self, store: tirx.BufferStore) -> tirx.Stmt | None:
-        """A move from memory to memory, where the store is nothing else."""
+        """A move from memory to memory, where the store does nothing else."""
         (loaded,) = self.loaded
         target = self._first(store.buffer, store.indices)
         if target is None or not loaded.load.same_as(store.value) or loaded.repeats > 1:
@@ -311,7 +311,7 @@ class _Moves:
         return tirx.BufferStore(array, store.value, [self._variable])
 
     def _first(self, buffer: ir.Var, indices: Any) -> list[Any] | None:
-        """The first neighbour's indices, of the buffer or of the buffer as one row."""
+        """The indices of the first element, in the buffer or in the buffer as one row."""
         return contiguous_base(buffer, indices, self._variable, self._extent, self._analyzer)
 
     def _move(
@@ -329,7 +329,7 @@ class _Moves:
         )
 
     def _words(self, buffer: ir.Var, place: list[Any], count: int) -> tuple[ir.Var, list[Any]]:
-        """A buffer as an array of words, and where in it the neighbours lie."""
+        """A buffer as an array of words, and the place of the elements in it."""
         packed = max(1, _WORD // bytes_of(buffer))
         shape = list(buffer.ty.shape)
         if len(place) != len(shape):
@@ -355,12 +355,12 @@ _START = [tirx.const(0, "int32")]
 def contiguous_base(
     buffer: ir.Var, indices: Any, variable: ir.Var, extent: int, analyzer: Analyzer
 ) -> list[Any] | None:
-    """The indices of the first neighbour, if all lie side by side from an aligned address on.
+    """The indices of the first element, if all are contiguous from an aligned address on.
 
     Parameters
     ----------
     buffer : Var
-        What the neighbours lie in.
+        What the elements lie in.
     indices : list of Expr
         Of one of them.
     variable : Var
@@ -381,7 +381,7 @@ def contiguous_base(
     total = size * extent
     if size == 0 or total < _WORD or total > LARGEST or total & (total - 1):
         return None
-    run = neighbours(buffer) if is_shared(buffer) else None
+    run = contiguous_run(buffer) if is_shared(buffer) else None
     if run is not None and run % extent:
         return None
     candidates = [[offset_in_memory(buffer, indices)]] if run is None else []
@@ -399,7 +399,7 @@ def contiguous_base(
 def _aligned(
     place: list[Any], variable: ir.Var, extent: int, analyzer: Analyzer
 ) -> list[Any] | None:
-    """The place of the first neighbour, if the last index counts the neighbours from there on."""
+    """The indices of the first element, if the last one counts on from an aligned value."""
     zero = {variable: tirx.const(0, str(variable.ty.dtype))}
     *outer, last = place
     if any(mentions(index, variable) for index in outer):

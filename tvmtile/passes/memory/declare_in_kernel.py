@@ -65,7 +65,7 @@ def _with_declarations(kernel: tirx.For) -> tirx.For:
 
 
 def _accessed_in_two_ways(body: tirx.Stmt) -> list[ir.Var]:
-    """The tensors from outside that a body accesses directly, and has views of."""
+    """The tensors from outside that a body accesses both directly and through views."""
     aliases = Aliases(body)
     declared = {*aliases.views, *(each.buffer for each in allocations_in(body))}
     accessed: dict[ir.Var, None] = {}

@@ -12,7 +12,7 @@ from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, retyped
 from tvmtile.ir.scopes import is_shared
-from tvmtile.layout.shared import has_plain_rows, neighbours, span
+from tvmtile.layout.shared import contiguous_run, has_plain_rows, span
 
 __all__ = ["FlattenShared"]
 
@@ -91,12 +91,12 @@ class _Flattener(ScopedRewriter):
         return tirx.BufferLoad(array, indices, load.span)
 
     def _place(self, tile: ir.Var, indices: Sequence[Any]) -> Any:
-        """The place of an element, or of neighbours, which lie side by side as a vector does."""
+        """The place of an element, or of the contiguous elements of a vector."""
         *outer, last = indices
         vector = last if isinstance(last, tirx.Ramp) else None
         first = last if vector is None else vector.base
         # Neighbours differ in what is added last, so that nvcc sees that they can be accessed at once.
-        run = neighbours(tile) or 1
+        run = contiguous_run(tile) or 1
         within = self.analyzer.simplify(tirx.floormod(first, run))
         start = self.analyzer.simplify(first - within)
         place = tile.ty.layout.apply(*outer, start, shape=tile.ty.shape)["m"]

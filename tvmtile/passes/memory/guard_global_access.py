@@ -73,7 +73,7 @@ _NOTHING = tirx.Evaluate(tirx.const(0, "int32"))
 
 
 def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
-    """What reads outside some of the tensors give, as `T.annotate_safe_value` says."""
+    """The values of reads outside of tensors, as `T.annotate_safe_value` gives them."""
     values: dict[ir.Var, Any] = {}
 
     def note(call: ir.Call) -> None:
@@ -86,7 +86,7 @@ def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
 
 
 def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
-    """The parameters, the views of them, and what pointers point to: all in global memory."""
+    """The tensors in global memory: parameters, their views, and targets of pointers."""
     tensors = {param for param in func.params if is_buffer_var(param)}
 
     def note(node: Any) -> None:
@@ -234,7 +234,7 @@ class _Guard(ScopedRewriter):
         return tirx.if_then_else(inside, guarded, tirx.const(0, node.ty.dtype))
 
     def _address(self, node: ir.Call) -> ir.Call:
-        """An address is not an access: whoever goes there knows what lies inside."""
+        """An address is not an access: its user knows what lies inside."""
         element = node.args[0]
         indices = [self.mutate(index) for index in element.indices]
         place = tirx.BufferLoad(element.source, indices)
@@ -289,7 +289,7 @@ def _lanes(indices: list[Any]) -> list[list[Any]]:
 
 
 def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
-    """Variables for the indices that do something, as an atomic's former value does.
+    """Variables for the indices with side effects, such as an atomic's former value.
 
     A guarded access has its indices twice, in the condition and in itself.
     """

@@ -121,7 +121,7 @@ _SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}
 
 
 def _alignments(func: tirx.PrimFunc) -> dict[ir.Var, int]:
-    """What may be assumed of parameters, of the views of them and of what pointers point to."""
+    """The alignments to assume of parameters, their views, and targets of pointers."""
     alignments = {param: _itemsize(param) for param in func.params if is_buffer_var(param)}
 
     def note(view: tirx.DeclBuffer) -> None:

@@ -128,7 +128,7 @@ class Tile:
 
 @dataclass
 class Slot:
-    """Memory that several tiles have, one after the other or side by side.
+    """Memory that several tiles share, one after the other or side by side.
 
     Attributes
     ----------

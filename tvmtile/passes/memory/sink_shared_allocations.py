@@ -1,4 +1,4 @@
-"""SinkSharedAllocations: a tile that every iteration writes anew belongs to the iteration."""
+"""SinkSharedAllocations: allocate a tile in the loop whose every iteration writes it first."""
 
 from __future__ import annotations
 

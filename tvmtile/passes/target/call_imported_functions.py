@@ -1,4 +1,4 @@
-"""CallImportedFunctions: calls of the user's functions bring their text with them."""
+"""CallImportedFunctions: calls of imported functions bring their source with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CallImportedFunctions", "imported_sources"]
 
 @prim_func_pass("CallImportedFunctions")
 def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Let calls of functions that `T.import_source` defines be such as put it into the CUDA source.
+    """Make calls of functions from `T.import_source` put its text into the CUDA source.
 
     The first call brings all texts, in their order, because one may call functions that another
     defines; the others bring an empty one.

@@ -1,4 +1,4 @@
-"""InlineSingleTripLoops: what a loop does only once is done without the loop."""
+"""InlineSingleTripLoops: a loop of one iteration becomes its body."""
 
 from __future__ import annotations
 

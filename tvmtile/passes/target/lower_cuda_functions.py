@@ -1,4 +1,4 @@
-"""LowerCudaFunctions: CUDA's own functions, called by name, are what they mean on other targets."""
+"""LowerCudaFunctions: CUDA's own functions, called by name, work on other targets."""
 
 from __future__ import annotations
 

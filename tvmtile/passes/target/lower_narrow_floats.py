@@ -114,7 +114,7 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
 
 
 def _refuse_vector(buffer: ir.Var, access: Any) -> None:
-    """Refuse what TVM's generator of Metal prints as an access of one element."""
+    """Refuse vector accesses that TVM's Metal generator prints as scalar ones."""
     if str(buffer.ty.dtype) == "bfloat16" and isinstance(access.indices[-1], tirx.Ramp):
         raise UnsupportedDtype(
             f"{describe(buffer)} is accessed by vectors, and Metal has none of bfloat16",

@@ -1,4 +1,4 @@
-"""NameDivisions, KeepNames: what is costly to compute is computed once, where it has its name."""
+"""NameDivisions, KeepNames: costly values are computed once, where they are named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["KeepNames", "NameDivisions"]
 
 @prim_func_pass("NameDivisions")
 def NameDivisions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Give the divisions in the value of a name, by what is no constant, names of their own.
+    """Name the divisions by run-time divisors in the values of names.
 
     Passes replace names by their values to prove what they need; those that are such divisions they
     leave, since nothing but their range follows from them. So the rest of a value, a multiple of a
@@ -70,7 +70,7 @@ def _is_plain(value: Any) -> bool:
 
 @prim_func_pass("KeepNames")
 def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Keep the names of what is costly to compute, which TVM would compute at every use.
+    """Keep the names of costly values, which TVM would recompute at every use.
 
     That is a division by what is no constant, a choice between two values, and a value that holds names
     (`T.Let`): where copies of it stand, TVM's analyzer fails if it knows more of a name in one of them.

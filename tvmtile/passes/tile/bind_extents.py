@@ -1,4 +1,4 @@
-"""BindExtents: dynamic extents that no parameter has by itself."""
+"""BindExtents: bind dynamic extents that parameters have in expressions only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["BindExtents"]
 
 @prim_func_pass("BindExtents")
 def BindExtents(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Find the dynamic extents that stand in the parameters' shapes only inside of expressions.
+    """Solve the parameters' shapes for dynamic extents that are no extent by themselves.
 
     TVM binds a variable that is an extent, a stride or a parameter by itself. Of the others, one that
     occurs in a linear expression is what the argument's extent says it is; where no whole number

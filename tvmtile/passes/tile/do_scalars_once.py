@@ -1,4 +1,4 @@
-"""DoScalarsOnce: where no thread is named, what stands outside of `T.Parallel` is the block's."""
+"""DoScalarsOnce: scalar work of kernels that name no thread is done once a block."""
 
 from __future__ import annotations
 

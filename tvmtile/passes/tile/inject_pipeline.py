@@ -454,7 +454,7 @@ class _Stages:
 
 
 def _joined(parts: Sequence[tuple[Sequence[Any], tirx.Stmt]]) -> list[tirx.Stmt]:
-    """Statements under their conditions, neighbours with the same condition in one branch."""
+    """Statements under their conditions, adjacent ones with the same condition in one branch."""
     result: list[tirx.Stmt] = []
     position = 0
     while position < len(parts):

@@ -1,4 +1,4 @@
-"""PlanPipeline: decide what a pipelined loop does ahead."""
+"""PlanPipeline: give the statements of a pipelined loop stages and an order."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ class _Producers:
 
 
 def _scheduled(loop: tirx.For, body: Body) -> list[bool]:
-    """Of the statements of a loop that are no declarations, which are no names computed again."""
+    """For each statement that is no declaration, whether it is scheduled or a name computed again."""
     return [
         not (isinstance(stmt, tirx.Bind) and stmt.var in body.bindings)
         for stmt in flattened(loop.body)

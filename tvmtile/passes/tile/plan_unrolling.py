@@ -24,7 +24,7 @@ _HINTS = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
     establishes=(Property.LEFT_LOOPS_ARE_SERIAL,),
 )
 def PlanUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
-    """Split loops that say how many iterations to unroll, and keep those that are left as loops.
+    """Split loops by their unroll factors, and keep loops with `break` or `continue` rolled.
 
     TVM would copy the bodies of loops that `break` or `continue` leaves, in which there is no loop to
     leave any more; so they become serial ones. Unrolling and vectorising are hints.

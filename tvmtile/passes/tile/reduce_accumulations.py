@@ -1,4 +1,4 @@
-"""ReduceAccumulations: what a nest accumulates into a fragment is reduced by all threads."""
+"""ReduceAccumulations: accumulations of a nest into a fragment become reductions."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _place(store: tirx.BufferStore, nest: Nest) -> ir.TensorRegion:
 
 
 def _with_terms(nest: Nest, found: list[_Accumulation], terms: dict[Any, ir.Var]) -> tirx.Stmt:
-    """The body of a nest that stores terms; those of iterations that contribute none are identities."""
+    """The body of a nest that stores terms; iterations without one store the identity."""
     by_store = {each.store: each for each in found}
 
     def visit(store: tirx.BufferStore, mutator: Any) -> Any:

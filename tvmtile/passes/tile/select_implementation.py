@@ -122,7 +122,7 @@ class _Select(TileOperators):
                 self._agreeing[fragment] = chosen.variant
 
     def disagreements(self) -> dict[str, str]:
-        """The variants that can't be used because the uses of a fragment demand several layouts."""
+        """The variants whose demands on a fragment's layout disagree."""
         return {
             variant: f"other uses of {fragment.name} hold it in another layout"
             for fragment, variant in self._agreeing.items()

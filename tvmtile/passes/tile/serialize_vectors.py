@@ -1,4 +1,4 @@
-"""SerializeVectors: a vectorised loop whose iterations depend on each other runs in order."""
+"""SerializeVectors: a vectorized loop with dependent iterations becomes a serial one."""
 
 from __future__ import annotations
 

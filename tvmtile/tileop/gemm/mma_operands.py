@@ -20,7 +20,7 @@ from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import with_weights
-from tvmtile.layout.shared import neighbours
+from tvmtile.layout.shared import contiguous_run
 from tvmtile.tileop.gemm.partition import Axis, registers_of
 
 __all__ = ["Operand", "has_matrix_rows", "indices_of", "place_of"]
@@ -160,7 +160,7 @@ def has_matrix_rows(region: ir.TensorRegion) -> bool:
     """Tell whether rows of a tile in shared memory are pieces of 16 bytes, each at a multiple of 16."""
     buffer = region.source
     row = _ROW_BITS // int(DataType(str(buffer.ty.dtype)).bits)
-    run = neighbours(buffer)
+    run = contiguous_run(buffer)
     starts = [region.region[-1].min, buffer.ty.shape[-1] if run is None else run]
     if run is None and buffer.ty.strides:
         starts += list(buffer.ty.strides[:-1])

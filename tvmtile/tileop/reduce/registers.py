@@ -215,13 +215,13 @@ class _Reduction:
         return lanes, groups
 
     def _across_lanes(self, digit: Digit) -> tirx.Stmt:
-        """Leave in all lanes that differ in a digit what they have together."""
+        """Combine the totals of the lanes that differ in a digit."""
         distances = [digit.stride * 2**step for step in range(digit.extent.bit_length() - 1)]
         steps = butterfly(self._total, self._set, self._combiner, distances)
         return self._over(self._kept, steps)
 
     def _through_memory(self, lanes: list[Digit], groups: list[Digit]) -> tirx.Stmt:
-        """Every group of threads leaves its totals in memory, and reads those of the others."""
+        """Every group of threads stores its totals, and reads those of the others."""
         slots = gaps(self._threads, lanes)
         count = math.prod(slot.extent for slot in slots)
         exchanged = tirx.decl_buffer(

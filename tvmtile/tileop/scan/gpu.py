@@ -45,7 +45,7 @@ def _dtype_of_totals(op: Scan) -> str:
 
 
 def _is_in_place(op: Scan, dtype: str) -> bool:
-    """Tell whether the result can hold what is scanned meanwhile."""
+    """Tell whether the result can hold the intermediate totals."""
     return is_shared(op.dst.source) and dtype_of(op.dst) == dtype
 
 

@@ -1,4 +1,4 @@
-"""Which parts of a body must wait until all threads have done another part."""
+"""Which parts of a body must wait for all threads to finish another part."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Accesses:
         return self
 
     def conflicts(self, later: Accesses) -> bool:
-        """Tell whether what comes later must wait until all threads have done this."""
+        """Tell whether later code must wait for all threads to finish this."""
         return any(
             _ordered(self._uses[buffer], uses)
             for buffer, uses in later._uses.items()

@@ -1,4 +1,4 @@
-"""Where a block's body is cut, so that its threads can run one after the other."""
+"""Where to cut a block's body so that its threads can run one after the other."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class _Planner:
             sequence.once(item)
 
     def _takes_part(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
-        """Tell whether some thread comes to a block-level statement under guards.
+        """Tell whether some thread reaches a block-level statement under guards.
 
         Raises
         ------
@@ -233,14 +233,14 @@ class _Planner:
         return comers > 0
 
     def _waits_for_comers(self, barrier: tirx.Evaluate, guards: _Guards) -> bool:
-        """Tell whether a barrier under guards is one for the threads that they let in."""
+        """Tell whether a barrier under guards is one for the threads that pass them."""
         expected = _arrive_count(barrier)
         return _is_warp_barrier(barrier) or (
             expected is not None and expected == self._comers(guards)
         )
 
     def _comers(self, guards: _Guards) -> int | None:
-        """How many threads guards let in; None if that depends on more than a thread's index."""
+        """How many threads pass the guards; None if that depends on more than a thread's index."""
         if not guards:
             return self._launch.num_threads
         parts = [var if taken else tirx.Not(var) for var, taken in guards]
@@ -252,7 +252,7 @@ class _Planner:
         return sum(analyzer.can_prove(each) for each in tests)
 
     def _is_of_threads(self, value: Any) -> bool:
-        """Tell whether a value depends on nothing but the index of the thread."""
+        """Tell whether a value depends on the thread's index only."""
         threads = {loop.loop_var for loop in self._launch.threads}
         return not contains(value, (ir.TensorLoad, ir.Call)) and not contains(
             value, ir.Var, lambda var: var not in threads
@@ -307,7 +307,7 @@ class _Planner:
         )
 
     def _ends_by_warps(self, loop: tirx.For | tirx.While) -> bool:
-        """Tell whether threads leave a loop by its bounds, and those of a warp perhaps together.
+        """Tell whether threads leave a loop by its bounds alone, perhaps warp by warp.
 
         What only its warp waits for needs no more. Bounds that are known to differ in a warp are none.
         """
@@ -325,7 +325,7 @@ class _Planner:
         return all(len(counts) == 1 for counts in warps.values())
 
     def _stores_common_array(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether a private array is stored that is one for all threads, as it is the same."""
+        """Tell whether a statement stores a uniform private array, kept once for all threads."""
         stored = _stored_private(stmt, self._variance)
         return any(not self._variance.depends(array) for array in stored)
 
@@ -362,7 +362,7 @@ class _Planner:
         )
 
     def _conflicts_within(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether a part of a statement must be done by all threads before another part."""
+        """Tell whether all threads must finish a part of a statement before another part."""
         if self._overtakes(stmt):
             return True
         loop = isinstance(stmt, tirx.For | tirx.While)
@@ -398,7 +398,7 @@ class _Sequence:
         self.items.append(item)
 
     def declare(self, item: Item) -> None:
-        """Add what depends on no memory, so that the open run may stay open behind it."""
+        """Add a declaration; it depends on no memory, so the open run stays open."""
         position = len(self.items) - (0 if self._run is None else 1)
         self.items.insert(position, item)
 
@@ -428,7 +428,7 @@ def _arrive_count(stmt: tirx.Evaluate) -> int | None:
 
 
 def _acts(stmt: tirx.Stmt) -> bool:
-    """Tell whether every thread has an effect of its own, though all do the same."""
+    """Tell whether a statement has a side effect in every thread, though all do the same."""
     if is_parallel(stmt):
         return False
     if isinstance(stmt, tirx.Evaluate):
@@ -449,7 +449,7 @@ def _has_shared_effect(stmt: tirx.Stmt) -> bool:
 
 
 def may_change(value: Any) -> bool:
-    """Tell whether a value may be another one when it is computed later."""
+    """Tell whether recomputing a value later may give another result."""
     return has_effect(value) or contains(value, ir.TensorLoad)
 
 

@@ -1,4 +1,4 @@
-"""The loops over threads: what a run computes again, what is kept for it, and where."""
+"""The loops over threads: what a run recomputes, what is stored for it, and where."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Emitter:
     # Values bound in one run and used in another --------------------------------------------------
 
     def _needed(self, run: Run) -> list[ir.Var]:
-        """Bindings of other runs that a run uses, each after those that it is made from."""
+        """Bindings of other runs that a run uses, in the order of their dependences."""
         needed: list[ir.Var] = []
 
         def need(var: ir.Var) -> None:

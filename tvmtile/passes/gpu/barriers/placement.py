@@ -1,4 +1,4 @@
-"""Where the barriers stand: as few as there can be, executed as rarely as there can be.
+"""Where the barriers stand: as few as possible, executed as rarely as possible.
 
 The loops are looked at from the inside out, since what races within a loop needs a barrier within it,
 and so does what arrives in it, wherever it was issued.
@@ -89,7 +89,7 @@ def _relax(
     slots: list[Slot],
     change: dict[str, Any],
 ) -> None:
-    """Weaken the barriers in some slots, one after the other, where no race comes of it.
+    """Weaken the barriers in some slots, one after the other, where that causes no race.
 
     If all of them can be weakened, that is seen at once.
     """
@@ -182,7 +182,7 @@ class _Needed:
                 self._with.setdefault(bit, []).append(clause)
 
     def left(self, order: Iterable[int], slots: int) -> int:
-        """The slots that are left when those that are not needed are taken away, in an order."""
+        """The slots that remain when the redundant ones are removed, in an order."""
         for bit in order:
             if not any(clause & slots == bit for clause in self._with.get(bit, ())):
                 slots &= ~bit
@@ -190,7 +190,7 @@ class _Needed:
 
 
 def _orders(slots: list[Slot], *, is_loop: bool) -> Iterator[list[Slot]]:
-    """The orders in which barriers are taken away: what is left is as late as it can be."""
+    """The orders in which to remove barriers; those that remain are as late as possible."""
     # The start of a loop's body is as good as its end, and often serves what is before the loop.
     rotations = range(-1, len(slots) - 1) if is_loop and slots else range(1)
     for start in rotations:

@@ -1,4 +1,4 @@
-"""The paths through what a thread does, and the accesses on them that no barrier separates.
+"""The paths through a thread's program, and the accesses on them that no barrier separates.
 
 Threads go through uniform loops and branches together, so what all of them do is one sequence of
 statements. Two accesses race if a path leads from one to the other without a barrier, and two threads
@@ -227,7 +227,7 @@ class Checker:
         self._entering: dict[Iteration, _State] = {}
 
     def follow(self, program: Sequence) -> None:
-        """Find which asynchronous copies are on their way where loops begin: they may arrive inside."""
+        """Find which asynchronous copies are in flight where loops begin: they may arrive inside."""
         self._is_looking = False
         self.race(program, (), {})
         self._is_looking = True
@@ -240,7 +240,7 @@ class Checker:
         *,
         of_device: bool = True,
     ) -> Race | None:
-        """Find a race in a part of the program, on its own but for copies that arrive in it.
+        """Find a race in a part of the program, taken alone but for copies that arrive in it.
 
         Parameters
         ----------
@@ -323,7 +323,7 @@ class Checker:
         return self._past(bit, state) if bit else state
 
     def _past(self, bit: int, state: _State) -> _State:
-        """The state behind a slot, without what a clause separates from all that follows."""
+        """The state behind a slot, without the accesses that a clause closes."""
         clauses = self._clauses_with.get(bit, ())
         after: _State = {}
         for opened, paths in state.items():
@@ -431,7 +431,7 @@ class Checker:
         return ConflictScope.NONE if found == Collision.NEVER else ConflictScope.BLOCK, found
 
     def _close(self, state: _State, demanded: list[int]) -> _State:
-        """The state without what clauses, which are new, separate from all that follows."""
+        """The state without the accesses that new clauses close."""
         for path in demanded:
             for bit in bits_of(path):
                 self._clauses_with.setdefault(bit, []).append(path)
@@ -439,7 +439,7 @@ class Checker:
 
 
 def _not_past(state: _State, clauses: Iterable[int]) -> _State:
-    """What has a path that does not pass all slots of any clause, with these paths."""
+    """The accesses with a path that fulfils no clause, with these paths."""
     result: _State = {}
     for opened, paths in state.items():
         kept = tuple(p for p in paths if not any(p & clause == clause for clause in clauses))
@@ -457,7 +457,7 @@ def bits_of(path: int) -> Iterator[int]:
 
 
 def _add(state: _State, opened: _Open, paths: _Paths) -> bool:
-    """Add paths to an access; tell whether one of them passes less than those that are known."""
+    """Add paths to an access; tell whether one of them passes fewer slots than those known."""
     known = state.get(opened)
     if known is None:
         state[opened] = paths
@@ -509,7 +509,7 @@ def _after_barrier(state: _State, barrier: Barrier) -> _State:
 
 
 def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
-    """The error that an access of elements is that an asynchronous copy still writes or reads."""
+    """The error for an access of elements that an asynchronous copy still writes or reads."""
     what = "written" if later.writes else "read"
     which = "into" if copy.writes else "of"
     return VerifyError(

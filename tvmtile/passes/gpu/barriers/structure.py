@@ -1,4 +1,4 @@
-"""What a thread does, as the items of `program`: loops and branches without a race are one leaf."""
+"""A thread's program as the items of `program`: a loop or branch without a race is one leaf."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Uniformity(ThreadVariance):
 
 
 def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:
-    """Of buffers that are written, those that other blocks may write too, and views of them."""
+    """The written buffers that other blocks may write too, and their views."""
     aliases = Aliases(body)
     roots = {aliases.root(name) for name in names}
     written = roots.union(view for view in aliases.views if aliases.root(view) in roots)
@@ -252,7 +252,7 @@ class Builder:
 
 
 def refuse(race: Race) -> DataRace | VerifyError:
-    """The error that a race is, where no barrier can help."""
+    """The error for a race that no barrier can prevent."""
     earlier, later = race.earlier, race.later
     if race.in_flight != Collision.NEVER:
         return refused_before_arrival(earlier, later)

@@ -24,7 +24,7 @@ _MOST_STEPS = 64  # iterations of a serial loop that are followed one by one
 
 
 class Coverage:
-    """Which elements of a tile an iteration has written, as a mask over the tile."""
+    """The elements of a tile that an iteration has written, as a mask."""
 
     def __init__(self, buffer: ir.Var, tiles: KernelTiles) -> None:
         self._buffer = buffer
