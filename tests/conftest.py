@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-seeds",
         type=int,
-        help="how many random programs of tests/fuzz to run; 80 on the CPU and 20 on Metal's emulator "
+        help="how many random programs of tests/fuzz to run; 80 on the CPU and 20 on each emulator "
         "where absent",
     )
 

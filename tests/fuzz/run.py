@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import traceback
@@ -23,8 +24,8 @@ __all__ = ["TARGETS", "Outcome", "run"]
 _BAND = 1024
 _PATTERN = 0x7B  # large as a float of any width, odd as an integer
 _ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
-TARGETS = ("llvm", "metal", "cuda", "gpu")
-"""The CPU, Metal's emulator, CUDA compiled by NVRTC and not run, CUDA on the GPU of this machine."""
+TARGETS = ("llvm", "metal", "cuda", "nvrtc", "gpu")
+"""The CPU, the emulators, CUDA compiled by NVRTC and not run, and the GPU of this machine."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,11 @@ def compiled(program: Program, target: str, directory: Path) -> Any:
         return tvmtile.compile(function, target="metal", execution_backend="emulator")
     if target == "gpu":
         return tvmtile.compile(function, target="cuda")
+    nvidia = {"kind": "cuda", "arch": _ARCHITECTURES[program.seed % len(_ARCHITECTURES)]}
     if target == "cuda":
-        arch = _ARCHITECTURES[program.seed % len(_ARCHITECTURES)]
-        kernel = tvmtile.compile(function, target={"kind": "cuda", "arch": arch})
+        return tvmtile.compile(function, target=nvidia, execution_backend="emulator")
+    if target == "nvrtc":
+        kernel = tvmtile.compile(function, target=nvidia)
         assert kernel.cubin
         return kernel
     return tvmtile.compile(function, target=target)
@@ -175,12 +178,25 @@ def run(program: Program, target: str, directory: Path, limit: float = 10.0) -> 
         expected = [program.meaning(call) for call in (0, 1)]
     except Invalid as error:
         return Outcome("invalid", str(error))
+    _prepare(target)
     start = _processor_time()
     outcome = _tried(program, target, directory, expected)
     seconds = _processor_time() - start
     if outcome.kind == "passed" and seconds > limit:
         return Outcome("slow", f"{seconds:.1f} s", seconds)
     return Outcome(outcome.kind, outcome.detail, seconds)
+
+
+@functools.cache
+def _prepare(target: str) -> None:
+    """Compile the emulator itself, which no program is charged with."""
+    from tvmtile.emulator.cuda import compile_cuda
+    from tvmtile.emulator.metal import compile_msl
+
+    if target == "metal":
+        compile_msl("#include <metal_stdlib>\nkernel void nothing() {}")
+    if target == "cuda":
+        compile_cuda('extern "C" __global__ void nothing() {}')
 
 
 def _processor_time() -> float:
@@ -194,6 +210,7 @@ def _tried(
 ) -> Outcome:
     from tvmtile.errors import (
         CudaCompileError,
+        CudaEmulationError,
         MetalCompileError,
         MetalEmulationError,
         TileError,
@@ -202,14 +219,20 @@ def _tried(
     )
 
     # What a valid program must never meet, although tvmtile raises it.
-    defects = (CudaCompileError, MetalCompileError, MetalEmulationError, VerifyError)
+    defects = (
+        CudaCompileError,
+        CudaEmulationError,
+        MetalCompileError,
+        MetalEmulationError,
+        VerifyError,
+    )
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore", TileWarning)
             stack.enter_context(verified())
             kernel = compiled(program, target, directory)
-        message = "" if target == "cuda" else _checked(program, target, kernel, expected)
+        message = "" if target == "nvrtc" else _checked(program, target, kernel, expected)
     except defects as error:
         return Outcome("internal", f"{type(error).__name__}: {error}")
     except TileError as error:

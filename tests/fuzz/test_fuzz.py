@@ -1,4 +1,4 @@
-"""Random programs on the CPU and on Metal's emulator; and that the fuzzer finds defects."""
+"""Random programs on the CPU and on the emulators; and that the fuzzer finds defects."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tests.fuzz.shrink import shrink
 from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
 
-SEEDS = {"cpu_seed": 80, "metal_seed": 20}
+SEEDS = {"cpu_seed": 80, "metal_seed": 20, "cuda_seed": 20}
 """How many programs run where `--fuzz-seeds` does not say."""
 SIZE = 3
 """Small programs: eighty of them take the CPU target less than a minute."""
 _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
 DOCUMENTED = {
     "llvm": (_OUTSIDE,),
+    "cuda": (_OUTSIDE,),
     "metal": (
         _OUTSIDE,
         r"T.Kernel: threads=\d+, but ",
@@ -58,6 +59,11 @@ def test_programs_on_the_cpu(cpu_seed, tmp_path):
 @emulated
 def test_programs_on_metal(metal_seed, tmp_path):
     check(metal_seed, "metal", tmp_path)
+
+
+@emulated
+def test_programs_on_cuda(cuda_seed, tmp_path):
+    check(cuda_seed, "cuda", tmp_path)
 
 
 def test_a_seed_always_gives_the_same_program():

@@ -240,6 +240,32 @@ def test_movmatrix_transposes():
     np.testing.assert_array_equal(out.view(np.uint16).reshape(LANES, 2), expected)
 
 
+# Four bytes ------------------------------------------------------------------------------------------
+
+BYTES = {"s32": np.int8, "u32": np.uint8}
+DOTS = """
+extern "C" __global__ void dots(unsigned* a, unsigned* b, int* sums) {
+  %s
+}
+"""
+
+
+def test_products_of_four_bytes():
+    pairs = [(a, b) for a in BYTES for b in BYTES]
+    source = DOTS % "\n".join(
+        f'asm("dp4a.{a}.{b} %0, %1, %2, %3;"'
+        f' : "=r"(sums[{n} * 32 + threadIdx.x]) : "r"(a[threadIdx.x]), "r"(b[threadIdx.x]), "r"(7));'
+        for n, (a, b) in enumerate(pairs)
+    )
+    generator = np.random.default_rng(0)
+    a, b = (generator.integers(0, 1 << 32, LANES, np.uint32) for _ in range(2))
+    sums = np.zeros((4, LANES), np.int32)
+    compile_cuda(source).kernel("dots")(a, b, sums, grid=1, block=LANES)
+    for found, (left, right) in zip(sums, pairs, strict=True):
+        x, y = (v.view(BYTES[t]).astype(np.int64) for v, t in ((a, left), (b, right)))
+        np.testing.assert_array_equal(found, (x * y).reshape(LANES, 4).sum(1) + 7)
+
+
 def test_all_that_lowering_multiplies_by_is_in_the_table():
     names = {row.name for row in ROWS}
     assert {atom.instruction for atom in DENSE + SPARSE} <= names

@@ -302,6 +302,14 @@ def _approximations() -> list[Instruction]:
     ]
 
 
+def _dot_products() -> list[Instruction]:
+    bytes_of = {"s32": "std::int8_t", "u32": "std::uint8_t"}
+    return [
+        Instruction(f"dp4a.{a}.{b}", f"{{0}} = ::emulator::dp4a<{A}, {B}>({{1}}, {{2}}, {{3}})", 4)
+        for (a, A), (b, B) in itertools.product(bytes_of.items(), repeat=2)
+    ]
+
+
 ROWS: tuple[Instruction, ...] = (
     *_matrices(),
     *_products(),
@@ -312,6 +320,7 @@ ROWS: tuple[Instruction, ...] = (
     *_of_warpgroups(),
     *_conversions(),
     *_approximations(),
+    *_dot_products(),
 )
 """All instructions, each with a number of operands once."""
 _BY_NAME = {(row.name, row.operands): row for row in ROWS}

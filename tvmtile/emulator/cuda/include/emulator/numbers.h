@@ -66,16 +66,18 @@ inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) {
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) {
   return unsigned((std::uint64_t(high) << 32 | low) >> (by & 31));
 }
-inline int __dp4a(int a, int b, int sum) {
-  for (int i = 0; i < 32; i += 8) {
-    sum = int(unsigned(sum) + unsigned(int(std::int8_t(a >> i)) * int(std::int8_t(b >> i))));
-  }
+namespace emulator {
+// The products of four bytes of a and of b, each as its type has it, added to a sum that wraps.
+template <class A, class B>
+unsigned dp4a(unsigned a, unsigned b, unsigned sum) {
+  for (int i = 0; i < 32; i += 8) sum += unsigned(int(A(a >> i)) * int(B(b >> i)));
   return sum;
 }
-inline unsigned __dp4a(unsigned a, unsigned b, unsigned sum) {
-  for (int i = 0; i < 32; i += 8) sum += (a >> i & 0xff) * (b >> i & 0xff);
-  return sum;
-}
+}  // namespace emulator
+EMULATOR_FUNCTION(int __dp4a(int a, int b, int sum),
+                  int(::emulator::dp4a<std::int8_t, std::int8_t>(a, b, sum)))
+EMULATOR_FUNCTION(unsigned __dp4a(unsigned a, unsigned b, unsigned sum),
+                  (::emulator::dp4a<std::uint8_t, std::uint8_t>(a, b, sum)))
 inline unsigned __fns(unsigned mask, unsigned base, int offset) {
   const int step = offset < 0 ? -1 : 1;
   int left = offset < 0 ? -offset : offset;
