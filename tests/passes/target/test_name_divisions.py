@@ -154,3 +154,23 @@ def test_a_value_with_names_in_it_is_not_copied():
     a = torch.zeros(8)
     tvmtile.compile(main, target="llvm")(a)
     torch.testing.assert_close(a, torch.full((8,), 2.0).exp())
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
+def test_a_named_float_times_what_has_a_range(target):
+    @T.prim_func
+    def main(S: T.Tensor((4,), "float32"), A: T.Tensor((4, 8), "float32")):
+        with T.Kernel(1, threads=32):
+            for k in T.serial(4):
+                first = S[k]
+                for i in T.Parallel(8):
+                    product = first * (i + 1)
+                    quotient = T.if_then_else(i < 4, 1.0, 2.0) / first
+                    A[k, i] = product + quotient
+
+    backend = "auto" if target == "llvm" else "emulator"
+    scales, result = torch.tensor([1.0, 2.0, 4.0, -8.0]), torch.empty(4, 8)
+    tvmtile.compile(main, target=target, execution_backend=backend)(scales, result)
+    i = torch.arange(8)
+    numerator = torch.where(i < 4, 1.0, 2.0)
+    assert torch.equal(result, scales[:, None] * (i + 1) + numerator / scales[:, None])

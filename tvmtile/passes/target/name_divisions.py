@@ -75,6 +75,8 @@ def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     That is a division by what is no constant, a choice between two values, and a value that holds names
     (`T.Let`): where copies of it stand, TVM's analyzer fails if it knows more of a name in one of them.
     So it does where an integer is made of a value that holds integers with names, as of `exp` on CPUs.
+    And it fails on a float's name whose value is a product of another name and of what has a range, as
+    `first * T.Cast("float32", i)`: such a factor is hidden from it.
 
     Before
     ------
@@ -121,7 +123,7 @@ class _Keep(ScopedRewriter):
         if _holds_names(bind.value) and reads_no_memory(bind.value):
             return tirx.Bind(bind.var, once(bind.value), bind.span)
         if not (_is_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)):
-            return super().visit_bind(bind)
+            return _with_hidden_factors(super().visit_bind(bind))
         self.note_value(bind)
         value = once(self._without_signs(bind.value))
         if self.analyzer.can_prove(bind.var >= 0):
@@ -143,3 +145,27 @@ def _holds_names(value: Any) -> bool:
 
 def _is_costly(value: Any) -> bool:
     return is_division(value) or contains(value, tirx.Select)
+
+
+def _with_hidden_factors(bind: tirx.Bind) -> tirx.Bind:
+    return mapped(bind, ((tirx.Mul, tirx.Div), _with_hidden_factor))
+
+
+def _with_hidden_factor(product: Any) -> Any:
+    """A product of floats in which a name that stands beside a range is hidden."""
+    a, b = product.a, product.b
+    if "float" not in str(product.ty.dtype):
+        return product
+    hidden = (
+        once(x) if isinstance(x, ir.Var) and _has_range(y) else x for x, y in ((a, b), (b, a))
+    )
+    return type(product)(*hidden, product.span)
+
+
+def _has_range(value: Any) -> bool:
+    """Tell whether TVM's analyzer may find bounds of a float: they come from integers and choices."""
+    return reads_no_memory(value) and contains(value, (tirx.Cast, tirx.Select), _gives_range)
+
+
+def _gives_range(node: Any) -> bool:
+    return isinstance(node, tirx.Select) or "float" not in str(node.value.ty.dtype)
