@@ -254,6 +254,9 @@ class GpuCapability:
         instructions of another GPU; elsewhere it is an error.
     has_async_copies : bool
         Whether elements move from global to shared memory while threads go on (`cp.async`).
+    has_bulk_copies : bool
+        Whether boxes of tensors move at once between global and shared memory, as tensor maps describe
+        them, and mbarriers count the bytes (TMA).
     max_buffers : int or None
         Tensors that a kernel takes, its scalars counted as one; None: as many as there are.
     runs_blocks_at_once : bool
@@ -270,6 +273,7 @@ class GpuCapability:
     has_matmul2d: bool = False
     stages_conflicts: bool = False
     has_async_copies: bool = False
+    has_bulk_copies: bool = False
     max_buffers: int | None = None
     runs_blocks_at_once: bool = False
 
@@ -331,5 +335,6 @@ def gpu(target: Target) -> GpuCapability | None:
         kilobytes * 1024,
         shared_alignment=128,
         has_async_copies=compute_capability(target) >= 80,
+        has_bulk_copies=compute_capability(target) >= 90,
         runs_blocks_at_once=True,
     )

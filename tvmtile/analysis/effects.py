@@ -129,7 +129,7 @@ class Effects:
         if bind.var in self._bound:  # in two places, with values that may differ
             self._values.pop(bind.var, None)
         elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
-            self._values[bind.var] = self._resolved(bind.value)
+            self._values[bind.var] = self.resolved(bind.value)
         self._bound[bind.var] += 1
 
     def is_bound_once(self, name: ir.Var) -> bool:
@@ -161,7 +161,7 @@ class Effects:
         """A loop, as the accesses in it know it."""
         if isinstance(node, tirx.While):
             return Loop(node, is_uniform)
-        return Loop(node, is_uniform, self._resolved(node.min), self._resolved(node.extent))
+        return Loop(node, is_uniform, self.resolved(node.min), self.resolved(node.extent))
 
     def of(self, node: Any, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> list[Access]:
         """The accesses of an expression, or of a statement that holds no others, in their order."""
@@ -189,20 +189,27 @@ class Effects:
         indices = None if self._aliases.is_shifted(use.buffer) else use.indices
         access = Access(
             buffer=use.buffer,
-            indices=None if indices is None else tuple(map(self._resolved, indices)),
-            block=tuple((extent, self._resolved(stride)) for extent, stride in use.block),
+            indices=None if indices is None else tuple(map(self.resolved, indices)),
+            block=tuple((extent, self.resolved(stride)) for extent, stride in use.block),
             writes=use.writes,
             is_atomic=use.is_atomic,
             is_collective=use.is_collective,
             is_gathered=use.is_gathered,
             token=use.token,
+            completes_on=self.mbarrier(use.completes_on),
             is_opaque=use.is_opaque,
-            conditions=tuple(map(self._resolved, (*conditions, *use.conditions))),
+            conditions=tuple(map(self.resolved, (*conditions, *use.conditions))),
             root=self.root(use.buffer),
             loops=loops,
             location=location,
         )
         return self._first_like(access) if access.is_of_device else access
+
+    def mbarrier(self, element: Any) -> Any:
+        """An mbarrier as the buffer, and which one of it, where that is a constant."""
+        if element is None:
+            return None
+        return self.root(element.source), literal(self.resolved(element.indices[0]))
 
     def _first_like(self, access: Access) -> Access:
         """The first access of the same elements in the same way, which conflicts with the same others.
@@ -218,6 +225,6 @@ class Effects:
         )
         return self._alike.setdefault(key, access)
 
-    def _resolved(self, expression: Any) -> Any:
+    def resolved(self, expression: Any) -> Any:
         """An expression with bound names replaced by their values, where these never change."""
         return substitute(expression, self._values)

@@ -40,6 +40,8 @@ class Use:
     token : str or None
         Of an access that goes on until a wait: what is written arrives there, what is read may be
         written then.
+    completes_on : TensorLoad or None
+        Of what arrives when a phase of an mbarrier is over: which one.
     is_opaque : bool
         A function that is called with an address does it.
     conditions : tuple of Expr
@@ -54,6 +56,7 @@ class Use:
     is_collective: bool
     is_gathered: bool
     token: str | None
+    completes_on: Any
     is_opaque: bool
     conditions: tuple[Any, ...]
 
@@ -134,6 +137,7 @@ class _Collector:
                 is_opaque and (self._role.matrix or self._role.row),
                 is_opaque and self._role.row,
                 self._token if is_opaque and self._role.copied else None,
+                None,
                 is_opaque,
                 self._conditions,
             )

@@ -37,7 +37,7 @@ def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> ir.Var:
     scope : str
         `shared.dyn`, or `shared` for memory of a size fixed at compile time.
     """
-    return _allocate("T.alloc_shared", shape, dtype, scope)
+    return allocate("T.alloc_shared", shape, dtype, scope)
 
 
 def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> ir.Var:
@@ -52,7 +52,7 @@ def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> ir.Va
     scope : str
         `local.fragment`.
     """
-    return _allocate("T.alloc_fragment", shape, dtype, scope)
+    return allocate("T.alloc_fragment", shape, dtype, scope)
 
 
 def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> ir.Var:
@@ -67,7 +67,7 @@ def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> ir.Var:
     scope : str
         `local`.
     """
-    return _allocate("T.alloc_local", shape, dtype, scope)
+    return allocate("T.alloc_local", shape, dtype, scope)
 
 
 def alloc_global(shape: Any, dtype: Any) -> ir.Var:
@@ -118,7 +118,21 @@ def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None
     return variable
 
 
-def _allocate(function: str, shape: Any, dtype: Any, scope: str) -> ir.Var:
+def allocate(function: str, shape: Any, dtype: Any, scope: str) -> ir.Var:
+    """Allocate memory of a kernel.
+
+    Parameters
+    ----------
+    function : str
+        What a user has called, as messages show it.
+    shape, dtype, scope
+        As of `alloc_shared`.
+
+    Raises
+    ------
+    NestingError
+        Outside `T.Kernel`.
+    """
     _require_kernel(function)
     name: DType = as_dtype(dtype)
     tile = T.alloc_buffer(_shape(function, shape), str(name), scope=scope)

@@ -61,6 +61,9 @@ class TileOp:
     is_atomic: ClassVar[bool] = False
     """True for an element operator whose accesses are indivisible: two of them need no barrier."""
 
+    by_thread: ClassVar[bool] = False
+    """True for an element operator that each thread does, whether or not a kernel names threads."""
+
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
 
@@ -73,6 +76,17 @@ class TileOp:
     def writes(self) -> list[Any]:
         """The operands that the operator writes."""
         raise NotImplementedError
+
+    def releases(self) -> Any:
+        """The mbarrier, an element, at which a thread arrives; None of other operators.
+
+        Those who wait there know then what it did before.
+        """
+        return None
+
+    def acquires(self) -> Any:
+        """The mbarrier, an element, at which a thread waits; None of other operators."""
+        return None
 
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         """The buffers whose layout the operator gives, with what the user wrote."""

@@ -6,10 +6,12 @@ from tvm import ir
 
 __all__ = [
     "FRAGMENT_SCOPE",
+    "MBARRIER_SCOPE",
     "REDUCER_SCOPE",
     "SHARED_SCOPE",
     "SIMDGROUP_SCOPE",
     "is_fragment",
+    "is_mbarrier",
     "is_of_block",
     "is_private",
     "is_shared",
@@ -17,6 +19,8 @@ __all__ = [
 
 SHARED_SCOPE = "shared.dyn"
 """Memory that the threads of a block share."""
+MBARRIER_SCOPE = "shared.barrier"
+"""Mbarriers, which lie in shared memory as long as the block runs."""
 FRAGMENT_SCOPE = "local.fragment"
 """A tile in the registers of a block's threads."""
 REDUCER_SCOPE = "local.reducer."
@@ -32,7 +36,12 @@ def is_fragment(buffer: ir.Var) -> bool:
 
 def is_shared(buffer: ir.Var) -> bool:
     """Tell whether a buffer lies in memory that the threads of a block share."""
-    return buffer.ty.storage_scope in (SHARED_SCOPE, "shared")
+    return buffer.ty.storage_scope in (SHARED_SCOPE, "shared", MBARRIER_SCOPE)
+
+
+def is_mbarrier(buffer: ir.Var) -> bool:
+    """Tell whether a buffer holds mbarriers."""
+    return bool(buffer.ty.storage_scope == MBARRIER_SCOPE)
 
 
 def is_private(buffer: ir.Var) -> bool:

@@ -48,6 +48,17 @@ from tvmtile.tileop.gather import gather4, gather_rows, scatter4, scatter_rows
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
 from tvmtile.tileop.gemm_sp import gemm_sp
 from tvmtile.tileop.im2col import c2d_im2col, im2col
+from tvmtile.tileop.mbarrier import (
+    alloc_barrier,
+    barrier_arrive,
+    barrier_wait,
+    cp_async_barrier_noinc,
+    fence_proxy_async,
+    mbarrier_arrive,
+    mbarrier_arrive_expect_tx,
+    mbarrier_expect_tx,
+    mbarrier_wait_parity,
+)
 from tvmtile.tileop.printing import print
 from tvmtile.tileop.quantifier import all_of, any_of
 from tvmtile.tileop.reduce import (

@@ -13,18 +13,24 @@ condition that can't be evaluated to hold.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from tvm import ir
 
 from tvmtile.analysis.conflicts.comparison import Comparison
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
 from tvmtile.analysis.conflicts.domain import Domain
+from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
 from tvmtile.analysis.conflicts.points import TooMany
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate, may_wrap
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.kernels import Launch
+from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["Footprints"]
 
@@ -42,9 +48,47 @@ class Footprints:
 
     def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
         self._domain = Domain(launch, uniform)
+        self._threads: dict[Access, int] = {}
         self._known: dict[Any, ConflictScope] = {}
         self._collisions: dict[Any, Collision] = {}
         self._apart: dict[tuple[Access, Access], bool] = {}
+
+    @property
+    def all_threads(self) -> int:
+        """The threads of a block, a bit each."""
+        return (1 << self._domain.num_threads) - 1
+
+    def threads_of(self, access: Access) -> int:
+        """The threads that may do an access, a bit each."""
+        if access not in self._threads:
+            self._threads[access] = self._holding(access.conditions, unknown=True)
+        return self._threads[access]
+
+    def threads_where(self, conditions: Iterable[Any]) -> int:
+        """The threads for which conditions on them certainly hold, a bit each."""
+        return self._holding(conditions, unknown=False)
+
+    def warps_of(self, threads: int) -> int:
+        """All threads of the warps that some are of."""
+        warp = (1 << WARP_SIZE) - 1
+        masks = (warp << first for first in range(0, self._domain.num_threads, WARP_SIZE))
+        found = functools.reduce(operator.or_, (mask for mask in masks if mask & threads), 0)
+        return found & self.all_threads
+
+    def _holding(self, conditions: Iterable[Any], *, unknown: bool) -> int:
+        threads = np.arange(self._domain.num_threads)
+        indices, holds = self._domain.indices_of(threads), np.ones(len(threads), bool)
+        for condition in (part for each in conditions for part in conjuncts(each)):
+            try:
+                simple = condition if may_wrap(condition) else self._domain.simplified(condition)
+                value = evaluate(simple, indices, self._domain.is_uniform, 0)
+            except NotSeparable:
+                if not unknown:
+                    return 0
+                continue
+            if value.term is None:
+                holds &= np.broadcast_to(np.asarray(value.numbers, bool), holds.shape)
+        return sum(1 << int(thread) for thread in threads[holds])
 
     def conflict(
         self, earlier: Access, later: Access, distances: Mapping[Loop, Distance]

@@ -195,6 +195,11 @@ def _mbarriers() -> list[Instruction]:
             _hopper(f"mbarrier.init.{space}.b64", "mbarrier_init({line}, {0}, {1})", 2),
             _hopper(f"mbarrier.inval.{space}.b64", "mbarrier_inval({line}, {0})", 1),
             _hopper(relaxed, "mbarrier_expect_tx({line}, {0}, {1}, false)", 2),
+            _hopper(
+                f"cp.async.mbarrier.arrive.noinc.{space}.b64",
+                "mbarrier_arrive_when_copied({line}, {0})",
+                1,
+            ),
         ]
     # That of initial mbarriers is as good as one of all writes: nothing else comes in front of it.
     fences = ("proxy.async", "proxy.async.shared::cta", "mbarrier_init.release.cluster")

@@ -13,7 +13,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import Launch, is_grid_barrier
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.memory.shared_memory import most_at_once
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -46,13 +46,16 @@ def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     OutOfSharedMemory
         If the shared tiles of a block need more than the target has; the message lists them.
     NoLowering
-        If the blocks wait for each other where the target does not run all of them at once.
+        If the blocks wait for each other where the target does not run all of them at once, or threads
+        at mbarriers, which the target does not have.
     UnsupportedDtype
         If the target can't compute with the dtype of a tile or of a value.
     """
     del context
     target = target_of(func)
     capability = gpu(target)
+    if capability is None or not capability.has_bulk_copies:
+        _refuse_mbarriers(func, "a CPU" if capability is None else capability.name)
     if capability is None:
         return func
     for kernel in kernels_of(func):
@@ -104,6 +107,19 @@ def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
 
     if not capability.runs_blocks_at_once:
         walk(kernel, (tirx.Evaluate, refuse))
+
+
+def _refuse_mbarriers(func: tirx.PrimFunc, name: str) -> None:
+    def refuse(node: tirx.AllocBuffer) -> None:
+        if is_mbarrier(node.buffer):
+            raise NoLowering(
+                f"T.alloc_barrier: {name} has no mbarriers that count bytes of copies",
+                help='compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU; T.copy and '
+                "T.Pipelined run everywhere and need no barriers",
+                location=location_of(node) or location_of(func.body),
+            )
+
+    walk(func.body, (tirx.AllocBuffer, refuse))
 
 
 def _check_dtypes(kernel: tirx.For, capability: GpuCapability) -> None:

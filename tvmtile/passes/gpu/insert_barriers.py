@@ -148,7 +148,7 @@ class _Emitter:
             return self._barrier(item.barrier) if self._fenced else item.statement
         if isinstance(item, Iteration):
             return with_statements(item.statement, [self.sequence(item.body)])
-        if isinstance(item, Branch):
+        if isinstance(item, Branch) and not item.diverges:
             cases = item.cases
             if getattr(item.statement, "else_case", True) is None:
                 cases = cases[:1]

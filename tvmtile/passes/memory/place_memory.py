@@ -10,8 +10,8 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import mentions, retyped, seq
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.rewriting import mentions, retyped, seq, substitute
+from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.passes.memory.shared_memory import (
     alignment_of,
     allocated_bytes,
@@ -201,7 +201,8 @@ def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
     tiles = shared_tiles_in(kernel)
     size = sum(allocated_bytes(tile, capability) for tile in tiles)
     if size <= _STATIC_LIMIT:
-        return kernel
+        declared = {tile: retyped(tile, scope="shared") for tile in tiles if is_mbarrier(tile)}
+        return substitute(kernel, declared)
     offsets = one_after_the_other(tiles, capability)
     largest = max(alignment_of(tile, capability) for tile in tiles)
     arena = tirx.decl_buffer(

@@ -5,6 +5,7 @@ All passes go by these answers: the check of a launch, the number of stages, and
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from tvm import DataType, ir, tirx
 from tvmtile._tvm import mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases, allocations_in
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.layout.shared import span
 from tvmtile.target import GpuCapability
 
@@ -214,7 +215,7 @@ class _Lifetimes:
         self._time += 1
         for tile in self._pending.pop():
             tile.first = min(tile.first, start)
-            tile.last = self._time
+            tile.last = max(tile.last, self._time)
         return loop
 
     def _allocate(self, node: tirx.AllocBuffer, mutator: Any) -> Any:
@@ -223,6 +224,8 @@ class _Lifetimes:
             size = allocated_bytes(node.buffer, self._capability)
             alignment = alignment_of(node.buffer, self._capability)
             tile = Tile(node.buffer, size, alignment, len(self._pending))
+            if is_mbarrier(node.buffer):  # initialised once: nothing else may lie there
+                tile.first, tile.last = 0, sys.maxsize
             self._by_buffer[node.buffer] = tile
             self.tiles.append(tile)
         return node
@@ -237,7 +240,7 @@ class _Lifetimes:
         tile = self._by_buffer.get(self._aliases.root(var))
         if tile is not None:
             tile.first = self._time if tile.first < 0 else tile.first
-            tile.last = self._time
+            tile.last = max(tile.last, self._time)
             for pending in self._pending[tile.depth :]:
                 pending.append(tile)
         return var

@@ -235,6 +235,12 @@ void mbarrier_arrive(int line, std::uint32_t address, unsigned count) {
   arrive(line, mbarrier_at(line, address), count);
 }
 
+// The copies are over at once, and the thread knows: who waits for the mbarrier does.
+void mbarrier_arrive_when_copied(int line, std::uint32_t address) {
+  cp_async_finish(line);
+  mbarrier_arrive(line, address, 1);
+}
+
 void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives) {
   InRuntime here({kBulk, "mbarrier.expect_tx", line});
   Mbarrier& barrier = mbarrier_at(line, address);

@@ -94,6 +94,11 @@ void cp_async_wait(int line, unsigned groups) {
   if (committed.size() > groups) finish_until(committed[committed.size() - 1 - groups]);
 }
 
+void cp_async_finish(int line) {
+  InRuntime here({kAsyncCopy, "cp.async.mbarrier.arrive", line});
+  finish_until(machine->advance(machine->agent_of(machine->current(), kCpAsync)));
+}
+
 void cp_async_wait_all(int line) {
   cp_async_commit();
   cp_async_wait(line, 0);

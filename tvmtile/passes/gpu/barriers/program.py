@@ -14,7 +14,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tvm import tirx
 
@@ -33,6 +33,7 @@ __all__ = [
     "Checker",
     "Clause",
     "Exit",
+    "Handover",
     "Item",
     "Iteration",
     "Leaf",
@@ -95,6 +96,29 @@ class Wait:
 
 
 @dataclass(eq=False)
+class Handover:
+    """What threads do at an mbarrier: they arrive, or wait for those that do.
+
+    Attributes
+    ----------
+    accesses : tuple of Access
+        Of the mbarrier itself, and others of the statement.
+    mbarrier : (Var, int or None)
+        The buffer, and which one of it, where that is a constant.
+    threads : int
+        Those that certainly do it, a bit each.
+    waits : bool
+        They wait, and know then what others did that arrived.
+    """
+
+    statement: tirx.Stmt
+    accesses: tuple[Access, ...]
+    mbarrier: tuple[Any, int | None]
+    threads: int
+    waits: bool
+
+
+@dataclass(eq=False)
 class Signal:
     """The end of a batch of asynchronous work on a token."""
 
@@ -128,11 +152,16 @@ class Sequence:
 
 @dataclass(eq=False)
 class Branch:
-    """Paths, one of which is taken; `head` is what the condition reads."""
+    """Paths, one of which is taken; `head` is what the condition reads.
+
+    Where the branch diverges, different threads take the paths at the same time: they are one, in which
+    no barrier can stand.
+    """
 
     statement: tirx.Stmt
     head: tuple[Access, ...]
     cases: list[Sequence]
+    diverges: bool = False
 
 
 @dataclass(eq=False)
@@ -149,7 +178,7 @@ class Iteration:
     """The loops around it."""
 
 
-Item = Leaf | Wait | Signal | TokenWait | Exit | Branch | Iteration
+Item = Leaf | Wait | Handover | Signal | TokenWait | Exit | Branch | Iteration
 
 Barriers = dict[Slot, Barrier]
 """Where barriers stand."""
@@ -176,6 +205,15 @@ class _Open(NamedTuple):
     """The threads that a barrier has ordered since: none, or those of a warp."""
     signals: _Signals | None = None
     """Of what has not arrived yet: what has been signalled since it was issued."""
+    released: frozenset[tuple[Any, int | None]] = frozenset()
+    """The mbarriers at which its threads have arrived since: who waits there knows of it."""
+    known: int = 0
+    """The threads that know of it by such a wait, a bit each."""
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Nobody has waited for the mbarrier that it completes on: no barrier orders it yet."""
+        return self.access.completes_on is not None and not self.known
 
 
 _Paths = tuple[int, ...]
@@ -328,6 +366,7 @@ class Checker:
         after: _State = {}
         for opened, paths in state.items():
             is_ordered = opened.signals is None or self._barriers_wait
+            is_ordered = is_ordered and not opened.is_on_its_way
             after[opened] = tuple(path | bit for path in paths) if is_ordered else paths
         return _not_past(after, clauses) if clauses else after
 
@@ -336,6 +375,8 @@ class Checker:
             return self._accesses(item.accesses, state, loops)
         if isinstance(item, Wait):
             return _after_barrier(state, item.barrier)
+        if isinstance(item, Handover):
+            return self._handed_over(self._accesses(item.accesses, state, loops), item)
         if isinstance(item, Signal):
             return _moved(state, lambda opened: _signalled(opened, item.token))
         if isinstance(item, TokenWait):
@@ -350,6 +391,26 @@ class Checker:
                 _add_all(joined, self._sequence(case, state, loops))
             return joined
         return self._iteration(item, state, loops)
+
+    def _handed_over(self, state: _State, item: Handover) -> _State:
+        if item.waits:
+            after = _moved(state, lambda opened: _known_to(opened, item))
+            everyone = self._footprints.all_threads
+            return {o: paths for o, paths in after.items() if o.known != everyone}
+        return _moved(state, self._released_by(item))
+
+    def _released_by(self, item: Handover) -> Callable[[_Open], _Open]:
+        """Of an access whose threads arrive at an mbarrier, or one that knows of it."""
+        nearby = self._footprints.warps_of(item.threads)
+
+        def released(opened: _Open) -> _Open:
+            arrived = item.threads if opened.ordered == ConflictScope.NONE else nearby
+            done = not self._footprints.threads_of(opened.access) & ~arrived
+            if opened.is_on_its_way or not (done or opened.known & item.threads):
+                return opened
+            return opened._replace(released=opened.released | {item.mbarrier})
+
+        return released
 
     def _after_wait(self, state: _State, awaited: asynchronous.Wait) -> _State:
         if not self._is_looking:
@@ -401,7 +462,9 @@ class Checker:
         opened: _State = {}
         for access in accesses:
             signals = None if access.token is None else _Signals()
-            opened[_Open(access, distances, ConflictScope.NONE, signals)] = _NO_SLOTS
+            released = () if access.completes_on is None else (access.completes_on,)
+            new = _Open(access, distances, ConflictScope.NONE, signals, frozenset(released))
+            opened[new] = _NO_SLOTS
         return {**state, **opened}
 
     def _check(self, state: _State, later: Access) -> list[int]:
@@ -410,7 +473,9 @@ class Checker:
             return []
         demanded: list[int] = []
         for earlier, paths in state.items():
-            if not _may_race(earlier.access, later):
+            if not _may_race(earlier.access, later) or earlier.is_on_its_way:
+                continue
+            if earlier.known and not self._footprints.threads_of(later) & ~earlier.known:
                 continue
             scope, in_flight = self._conflict(earlier, later)
             if scope <= earlier.ordered:
@@ -498,8 +563,10 @@ def _after_barrier(state: _State, barrier: Barrier) -> _State:
         state = _moved(state, lambda opened: opened._replace(signals=None))
     after: _State = {}
     for opened, paths in state.items():
-        is_ordered = opened.signals is None and (
-            barrier.orders_device or not opened.access.is_of_device
+        is_ordered = (
+            opened.signals is None
+            and not opened.is_on_its_way
+            and (barrier.orders_device or not opened.access.is_of_device)
         )
         if not is_ordered:
             _add(after, opened, paths)
@@ -536,6 +603,17 @@ def _arrived(opened: _Open, awaited: asynchronous.Wait) -> _Open:
     waits_for_kind = awaited.token == kind_of(own).name
     since = signals.of_kind if waits_for_kind else signals.own if awaited.token == own else 0
     return opened._replace(signals=None) if since > awaited.behind else opened
+
+
+def _known_to(opened: _Open, wait: Handover) -> _Open:
+    """After a wait for an mbarrier, at which those arrived that know of the access."""
+    if not any(_may_be_one(wait.mbarrier, each) for each in opened.released):
+        return opened
+    return opened._replace(known=opened.known | wait.threads)
+
+
+def _may_be_one(a: tuple[Any, int | None], b: tuple[Any, int | None]) -> bool:
+    return bool(a[0].same_as(b[0])) and (None in (a[1], b[1]) or a[1] == b[1])
 
 
 def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Distance]]:

@@ -12,6 +12,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
+from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
@@ -21,6 +22,7 @@ from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.calls import is_extern_call, op_name
 from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit
 from tvmtile.ir.operands import describe
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.passes.gpu.barriers.program import (
@@ -28,6 +30,7 @@ from tvmtile.passes.gpu.barriers.program import (
     Branch,
     Checker,
     Exit,
+    Handover,
     Item,
     Iteration,
     Leaf,
@@ -87,7 +90,8 @@ class Builder:
         self._analyzer = Analyzer()
         for loop in launch.blocks:
             self._bind(loop)
-        self.checker = Checker(Footprints(launch, self._uniform_names(launch.body)))
+        self._footprints = Footprints(launch, self._uniform_names(launch.body))
+        self.checker = Checker(self._footprints)
 
     @property
     def exchanges_through_device(self) -> bool:
@@ -156,6 +160,9 @@ class Builder:
             return Signal(stmt, token)
         if awaited is not None:
             return TokenWait(stmt, awaited)
+        handover = self._handover(stmt, loops, conditions)
+        if handover is not None:
+            return handover
         if is_loop_exit(stmt):
             is_break = op_name(stmt.value) == "tirx.break_loop"
             return Exit(stmt, is_break) if weight else Leaf(stmt, ())
@@ -167,6 +174,29 @@ class Builder:
             body = self.sequence(stmt.body, loops, conditions, weight)
             return self._closed(Branch(stmt, (), [body]), loops, weight)
         return self._leaf(stmt, loops, conditions)
+
+    def _handover(
+        self, stmt: tirx.Stmt, loops: tuple[Loop, ...], conditions: tuple[Any, ...]
+    ) -> Handover | None:
+        """What threads do at an mbarrier; None of another statement."""
+        op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+        if op is None or (op.releases() is None and op.acquires() is None):
+            return None
+        waits = op.releases() is None
+        mbarrier = op.acquires() if waits else op.releases()
+        on_threads = (
+            self._effects.resolved(part)
+            for condition in conditions
+            for part in conjuncts(condition)
+            if self._variance.may_diverge(part)
+        )
+        return Handover(
+            stmt,
+            tuple(self._effects.of(stmt, loops, conditions)),
+            self._effects.mbarrier(mbarrier),
+            self._footprints.threads_where(on_threads),
+            waits,
+        )
 
     def _leaf(self, stmt: tirx.Stmt, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> Leaf:
         accesses = tuple(self._effects.of(stmt, loops, conditions))
@@ -224,10 +254,11 @@ class Builder:
             cases.append(self.sequence(stmt.else_case, loops, negated, inner))
         elif is_uniform:
             cases.append(Sequence([], [None]))
-        if not is_uniform:  # different threads take the cases at the same time
+        if not is_uniform:
             items = [item for case in cases for item in case.items]
             cases = [Sequence(items, [None] * (len(items) + 1))]
-        return self._closed(Branch(stmt, head, cases), loops, inner)
+        branch = Branch(stmt, head, cases, diverges=not is_uniform)
+        return self._closed(branch, loops, inner)
 
     def _read(
         self, expressions: Statements[Any], loops: tuple[Loop, ...], conditions: tuple[Any, ...]
@@ -285,7 +316,7 @@ def _children(item: Item) -> Iterator[Item]:
 
 
 def _accesses_of(item: Item) -> list[Access]:
-    if isinstance(item, Leaf):
+    if isinstance(item, Leaf | Handover):
         return list(item.accesses)
     found = list(item.head) if isinstance(item, Branch | Iteration) else []
     for child in _children(item):
@@ -295,7 +326,7 @@ def _accesses_of(item: Item) -> list[Access]:
 
 def _has_own_flow(item: Item, *, inside_loop: bool) -> bool:
     """Tell whether an item holds a barrier or a wait, or leaves a loop that is not in it."""
-    if isinstance(item, Wait | Signal | TokenWait):
+    if isinstance(item, Wait | Handover | Signal | TokenWait):
         return True
     if isinstance(item, Exit):
         return not inside_loop

@@ -51,6 +51,7 @@ void wgmma_wait(int line, unsigned groups);
 void mbarrier_init(int line, std::uint32_t address, unsigned count);
 void mbarrier_inval(int line, std::uint32_t address);
 void mbarrier_arrive(int line, std::uint32_t address, unsigned count = 1);
+void mbarrier_arrive_when_copied(int line, std::uint32_t address);
 void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives);
 void mbarrier_wait(int line, std::uint32_t address, unsigned parity);
 // What the thread wrote to shared memory may be read in the background.
@@ -82,6 +83,7 @@ void cp_async(int line, const char* name, std::uint32_t to, const void* from, un
 void cp_async_commit();
 // Waits until so many of the last groups at most are under way.
 void cp_async_wait(int line, unsigned groups);
+void cp_async_finish(int line);
 void cp_async_wait_all(int line);
 
 inline void bar_sync(int line, unsigned number, unsigned threads = 0) {

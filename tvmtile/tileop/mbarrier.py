@@ -1,0 +1,297 @@
+"""mbarriers: `T.alloc_barrier`, `T.mbarrier_arrive`, `T.mbarrier_wait_parity` and the like.
+
+An mbarrier counts the threads that arrive at it, and the bytes that asynchronous copies bring. When all
+have come that it expects, its phase is over and the next one begins; who waits names the parity of the
+phase, 0 for the first. Threads that wait know what those did before that arrived. The compiler takes
+that into account: what an mbarrier orders gets no other barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.allocate import allocate
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.math import as_expr
+from tvmtile.ir.operands import buffer_of, describe
+from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import MBARRIER_SCOPE, is_mbarrier
+from tvmtile.target import gpu
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = [
+    "InitMbarriers",
+    "Mbarrier",
+    "ProxyFence",
+    "alloc_barrier",
+    "as_mbarrier",
+    "barrier_arrive",
+    "barrier_wait",
+    "cp_async_barrier_noinc",
+    "fence_proxy_async",
+    "mbarrier_arrive",
+    "mbarrier_arrive_expect_tx",
+    "mbarrier_expect_tx",
+    "mbarrier_wait_parity",
+]
+
+_MOST_ARRIVALS = (1 << 20) - 1
+"""PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier"."""
+
+
+def alloc_barrier(arrive_count: int | Sequence[int]) -> ir.Var:
+    """Allocate mbarriers, which are ready when the block begins.
+
+    Parameters
+    ----------
+    arrive_count : int or sequence of int
+        How many threads arrive in a phase; a list makes as many mbarriers, `bars[i]`.
+
+    Returns
+    -------
+    Var
+        A buffer of mbarriers. By itself it names the first one.
+
+    Raises
+    ------
+    InvalidOperand
+        If a count is not a number from 1 to 1048575.
+    """
+    counts: list[Any] = [arrive_count]
+    if isinstance(arrive_count, list | tuple):
+        counts = list(arrive_count)
+    for count in counts:
+        if (
+            isinstance(count, bool)
+            or not isinstance(count, int)
+            or not 1 <= count <= _MOST_ARRIVALS
+        ):
+            raise InvalidOperand(
+                f"T.alloc_barrier: {count!r} is no number of threads that arrive",
+                help=f"give a constant from 1 to {_MOST_ARRIVALS}, or a list with one for each barrier",
+            )
+    if not counts:
+        raise InvalidOperand(
+            "T.alloc_barrier: there is no barrier in the list",
+            help="give a count for each barrier",
+        )
+    barriers = allocate("T.alloc_barrier", [len(counts)], "uint64", MBARRIER_SCOPE)
+    emit(InitMbarriers(barriers, counts))
+    return barriers
+
+
+def mbarrier_arrive(mbarrier: Any) -> None:
+    """Arrive at an mbarrier: each thread that comes here counts as one.
+
+    Parameters
+    ----------
+    mbarrier : buffer or element
+        What `T.alloc_barrier` gave, or one of several, `bars[i]`.
+    """
+    emit(Mbarrier(as_mbarrier("mbarrier_arrive", mbarrier), tirx.const(1, "int32"), "arrive"))
+
+
+def mbarrier_wait_parity(mbarrier: Any, parity: Any) -> None:
+    """Wait until a phase of an mbarrier is over.
+
+    Parameters
+    ----------
+    mbarrier : buffer or element
+        As of `mbarrier_arrive`.
+    parity : int or Expr
+        Of the phase: 0 for the first, 1 for the second, 0 for the third. The parity of the phase before
+        the first one, 1, is over from the beginning.
+    """
+    element = as_mbarrier("mbarrier_wait_parity", mbarrier)
+    emit(Mbarrier(element, tirx.Cast("int32", as_expr(parity)), "wait"))
+
+
+def mbarrier_expect_tx(mbarrier: Any, tx: Any) -> None:
+    """Let the phase of an mbarrier last until so many more bytes have been copied.
+
+    Parameters
+    ----------
+    mbarrier : buffer or element
+        As of `mbarrier_arrive`.
+    tx : int or Expr
+        Bytes. Each thread that comes here adds them.
+    """
+    element = as_mbarrier("mbarrier_expect_tx", mbarrier)
+    emit(Mbarrier(element, tirx.Cast("int32", as_expr(tx)), "expect_tx"))
+
+
+def mbarrier_arrive_expect_tx(mbarrier: Any, tx: Any) -> None:
+    """`T.mbarrier_expect_tx` and `T.mbarrier_arrive` in one."""
+    element = as_mbarrier("mbarrier_arrive_expect_tx", mbarrier)
+    emit(Mbarrier(element, tirx.Cast("int32", as_expr(tx)), "arrive_expect_tx"))
+
+
+def barrier_arrive(mbarrier: Any) -> None:
+    """The same as `T.mbarrier_arrive`."""
+    mbarrier_arrive(mbarrier)
+
+
+def barrier_wait(mbarrier: Any, parity: Any) -> None:
+    """The same as `T.mbarrier_wait_parity`."""
+    mbarrier_wait_parity(mbarrier, parity)
+
+
+def cp_async_barrier_noinc(barrier: Any) -> None:
+    """Arrive at an mbarrier when the thread's `cp.async` copies so far have arrived.
+
+    Parameters
+    ----------
+    barrier : buffer or element
+        As of `mbarrier_arrive`. The thread is one of those that it expects.
+    """
+    element = as_mbarrier("cp_async_barrier_noinc", barrier)
+    emit(Mbarrier(element, tirx.const(1, "int32"), "arrive_when_copied"))
+
+
+def fence_proxy_async() -> None:
+    """Let asynchronous copies from shared memory see what the thread has written there.
+
+    A fence stands behind the writes and in front of the barrier that separates them from the copy.
+    Where there are no such copies it does nothing.
+    """
+    emit(ProxyFence())
+
+
+def as_mbarrier(operator: str, value: Any) -> ir.TensorLoad:
+    """One mbarrier: a buffer of them stands for its first one.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is something else.
+    """
+    element = tirx.BufferLoad(value, [0]) if is_buffer_var(value) else value
+    if not isinstance(element, ir.TensorLoad) or not is_mbarrier(element.source):
+        named = isinstance(element, ir.TensorLoad | ir.TensorRegion)
+        what = describe(element) if named else repr(value)
+        raise InvalidOperand(
+            f"T.{operator}: {what} is no mbarrier",
+            help="give what T.alloc_barrier returns, or one of several, `bars[i]`",
+        )
+    return element
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class InitMbarriers(ValueOp):
+    """Make mbarriers ready, once a block."""
+
+    name = "init_mbarriers"
+    options = ("counts",)
+    once = True
+
+    barriers: Any
+    counts: Any = ()
+
+    def writes(self) -> list[Any]:
+        return [self.barriers]
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Mbarrier(ValueOp):
+    """What a thread does at an mbarrier.
+
+    `arrive`; `expect_tx` and `arrive_expect_tx`, where `value` is a number of bytes; `wait`, where it
+    is a parity; `arrive_when_copied`, by `cp.async`.
+    """
+
+    name = "mbarrier"
+    options = ("action",)
+    is_atomic = True
+    by_thread = True
+
+    barrier: Any
+    value: Any
+    action: str = "arrive"
+
+    def writes(self) -> list[Any]:
+        return [self.barrier]
+
+    def releases(self) -> Any:
+        return self.barrier if self.action.startswith("arrive") else None
+
+    def acquires(self) -> Any:
+        return self.barrier if self.action == "wait" else None
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class ProxyFence(ValueOp):
+    """Order what the thread wrote to shared memory before asynchronous copies of it."""
+
+    name = "fence_proxy"
+    by_thread = True
+
+
+# Code ----------------------------------------------------------------------------------------------
+
+
+def _has_mbarriers(op: Any, context: LoweringContext) -> None:
+    del op
+    capability = gpu(context.target)
+    if capability is None or not capability.has_bulk_copies:
+        raise Decline(
+            "NVIDIA's GPUs from compute capability 9.0 on have mbarriers that count bytes"
+        )
+
+
+@lowering(InitMbarriers, target="cuda", variant="mbarrier", fits=_has_mbarriers)
+def _(op: InitMbarriers, context: LoweringContext) -> tirx.Stmt:
+    """Each, and a fence that lets other threads and asynchronous copies see them, behind a barrier."""
+    del context
+    initialised = [
+        T.ptx["mbarrier.init.shared.b64"](
+            T.address_of(tirx.BufferLoad(buffer_of(op.barriers), [index])),
+            tirx.const(int(count), "uint32"),
+        )
+        for index, count in enumerate(op.counts)
+    ]
+    fence = T.ptx["fence.mbarrier_init.release.cluster"]()
+    return seq([tirx.Evaluate(call) for call in (*initialised, fence)])
+
+
+_INSTRUCTIONS = {
+    "arrive": "mbarrier.arrive.shared.b64",
+    "expect_tx": "mbarrier.expect_tx.relaxed.cta.shared::cta.b64",
+    "arrive_expect_tx": "mbarrier.arrive.expect_tx.shared.b64",
+    "arrive_when_copied": "cp.async.mbarrier.arrive.noinc.shared.b64",
+}
+
+
+@lowering(Mbarrier, target="cuda", variant="mbarrier", fits=_has_mbarriers)
+def _(op: Mbarrier, context: LoweringContext) -> tirx.Stmt:
+    """One instruction; a wait is a loop that tries."""
+    del context
+    address = T.address_of(op.barrier)
+    if op.action == "wait":
+        return tirx.Evaluate(T.cuda.mbarrier_wait(address, op.value))
+    bytes_ = [tirx.Cast("uint32", op.value)] if op.action.endswith("expect_tx") else []
+    return tirx.Evaluate(T.ptx[_INSTRUCTIONS[op.action]](address, *bytes_))
+
+
+@lowering(ProxyFence, target=("llvm", "metal", "cuda"), variant="none")
+def _(op: ProxyFence, context: LoweringContext) -> tirx.Stmt:
+    """There are no asynchronous copies from shared memory."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
+
+
+@lowering(ProxyFence, target="cuda", variant="fence", priority=10, fits=_has_mbarriers)
+def _(op: ProxyFence, context: LoweringContext) -> tirx.Stmt:
+    """One instruction."""
+    del op, context
+    return tirx.Evaluate(T.ptx["fence.proxy.async.shared::cta"]())
