@@ -14,8 +14,7 @@ from tvmtile._tvm import mapped, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC, Kind, asynchronously, signal, wait
 from tvmtile.ir.kernels import with_kernels
-from tvmtile.ir.operands import buffer_of, constant
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     reads_no_memory,
@@ -31,11 +30,13 @@ from tvmtile.passes.tile.pipelining import (
     KernelTiles,
     Obstacle,
     Plan,
+    StageAxis,
     Unit,
     async_units,
     body_of,
     buffer_copies_of,
     plan_of,
+    with_stage_axes,
 )
 from tvmtile.target import gpu
 
@@ -117,11 +118,15 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 def _inject(kernel: tirx.For, kind: Kind | None) -> tirx.For:
     tiles = KernelTiles(kernel)
     copies = {
-        loop.loop_var: _buffer_copies_in(loop, plan, tiles) for loop, plan in _planned_loops(kernel)
+        loop.loop_var: {
+            tile: StageAxis(each.count, _stage_index(loop, each))
+            for tile, each in _buffer_copies_in(loop, plan, tiles).items()
+        }
+        for loop, plan in _planned_loops(kernel)
     }
     if not copies:
         return kernel
-    expanded = _Expander(tiles, copies).rewrite(kernel)
+    expanded = with_stage_axes(kernel, tiles, copies)
     return _Stager(KernelTiles(expanded), kind).rewrite(expanded)
 
 
@@ -158,114 +163,14 @@ def _buffer_copies_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir
         ) from None
 
 
-# Buffer copies -----------------------------------------------------------------------------------
-
-
-class _Expander:
-    """Gives tiles their axis of buffer copies, and every use of them an index along it."""
-
-    def __init__(
-        self, tiles: KernelTiles, copies: dict[ir.Var, dict[ir.Var, BufferCopies]]
-    ) -> None:
-        self._tiles = tiles
-        self._copies = copies  # by loop variable, then by tile
-        self._index: dict[ir.Var, Any] = {}  # of each tile, where the rewriting is
-        self._new: dict[ir.Var, ir.Var] = {}
-        for tile, count in self._counts().items():
-            self._new[tile] = _with_stage_axis(tile, count, tile)
-            for view in tiles.views_of(tile):
-                self._new[view] = _with_stage_axis(view, count, tile)
-
-    def _counts(self) -> dict[ir.Var, int]:
-        counts: dict[ir.Var, int] = {}
-        for of_loop in self._copies.values():
-            for tile, copies in of_loop.items():
-                counts[tile] = max(counts.get(tile, 1), copies.count)
-        return counts
-
-    def rewrite(self, kernel: tirx.For) -> tirx.For:
-        return mutated(
-            kernel,
-            (tirx.For, self._loop),
-            (tirx.BufferStore, self._store),
-            (ir.TensorLoad, self._load),
-            (ir.TensorRegion, self._region),
-            (ir.Call, self._call),
-            (ir.Var, self._variable),
-        )
-
-    def _variable(self, var: ir.Var, mutator: Any) -> ir.Var:
-        del mutator
-        return self._new.get(var, var)
-
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
-        outer = self._index
-        own = self._copies.get(loop.loop_var, {})
-        self._index = {**outer, **{t: self._stage_index(loop, v) for t, v in own.items()}}
-        result = mutator.default_mutate(loop)
-        self._index = outer
-        return result
-
-    def _stage_index(self, loop: tirx.For, copies: BufferCopies) -> Any:
-        number: Any = loop.loop_var
-        if copies.is_read_after:
-            last = constant(loop.min + loop.extent - 1)
-            shift = None if last is None else -last % copies.count
-            number = number - (loop.min + loop.extent - 1) if shift is None else number + shift
-        return tirx.floormod(number, tirx.const(copies.count, str(loop.loop_var.ty.dtype)))
-
-    def _at(self, buffer: ir.Var) -> Any:
-        return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
-
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
-        if load.source not in self._new:
-            return mutator.default_mutate(load)
-        indices = [self._at(load.source), *(mutator.mutate(index) for index in load.indices)]
-        return tirx.BufferLoad(self._new[load.source], indices, load.span)
-
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
-        if store.buffer not in self._new:
-            return mutator.default_mutate(store)
-        indices = [self._at(store.buffer), *(mutator.mutate(index) for index in store.indices)]
-        value = mutator.mutate(store.value)
-        return tirx.BufferStore(self._new[store.buffer], value, indices, span=store.span)
-
-    def _region(self, region: ir.TensorRegion, mutator: Any) -> Any:
-        if region.source not in self._new:
-            return mutator.default_mutate(region)
-        stage = ir.Range.from_min_extent(self._at(region.source), tirx.const(1, "int32"))
-        ranges = [
-            ir.Range.from_min_extent(mutator.mutate(r.min), mutator.mutate(r.extent))
-            for r in region.region
-        ]
-        return tirx.BufferRegion(self._new[region.source], [stage, *ranges])
-
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
-        result = mutator.default_mutate(call)
-        op = operator_of(result)
-        if op is None:
-            return result
-        new = set(self._new.values())
-        operands = [*op.reads(), *op.writes(), *op.fixed_layouts()]
-        grown = [operand for operand in operands if buffer_of(operand) in new]
-        return op.with_buffer_copies(grown).to_call(call.span) if grown else result
-
-
-def _with_stage_axis(buffer: ir.Var, count: int, allocated: ir.Var) -> ir.Var:
-    """A buffer like another one with a leading axis; views in the layout of their source keep it."""
-    ty = buffer.ty
-    keeps = structural_equal(ty.layout, allocated.ty.layout)
-    shape = allocated.ty.shape if keeps else ty.shape
-    layout = tirx.decl_buffer([count, *shape], str(ty.dtype)).ty.layout
-    return tirx.decl_buffer(
-        [count, *ty.shape],
-        str(ty.dtype),
-        name=buffer.name,
-        scope=ty.storage_scope,
-        data_alignment=ty.data_alignment,
-        layout=layout,
-        span=buffer.span,
-    )
+def _stage_index(loop: tirx.For, copies: BufferCopies) -> Any:
+    """The buffer copy that an iteration works on."""
+    number: Any = loop.loop_var
+    if copies.is_read_after:
+        last = constant(loop.min + loop.extent - 1)
+        shift = None if last is None else -last % copies.count
+        number = number - (loop.min + loop.extent - 1) if shift is None else number + shift
+    return tirx.floormod(number, tirx.const(copies.count, str(loop.loop_var.ty.dtype)))
 
 
 # Stages ------------------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ from tvmtile.passes.tile.pipelining.plan import (
     buffer_copies_of,
     plan_of,
 )
+from tvmtile.passes.tile.pipelining.producers import Producers
+from tvmtile.passes.tile.pipelining.stage_axis import StageAxis, with_stage_axes
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 __all__ = [
@@ -30,9 +32,12 @@ __all__ = [
     "KernelTiles",
     "Obstacle",
     "Plan",
+    "Producers",
+    "StageAxis",
     "Unit",
     "async_units",
     "body_of",
     "buffer_copies_of",
     "plan_of",
+    "with_stage_axes",
 ]
