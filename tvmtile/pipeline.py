@@ -44,6 +44,7 @@ from tvmtile.passes import (
     DoScalarsOnce,
     DropIdleTokens,
     ElideSharedStaging,
+    FindGroups,
     FlattenShared,
     FragmentToSimdgroup,
     GuardGlobalAccess,
@@ -121,9 +122,10 @@ _TILES: tuple[Any, ...] = (
     NameDivisions,  # divisions by run-time values are named
     Legalize,  # operands of tile operators become explicit regions
     StageOverlaps,  # a copy within a buffer reads all before it writes
-    SelectImplementation,  # operators say which of their implementations is used
     DoScalarsOnce,  # scalar work that names no thread is done once a block
     LowerExits,  # code behind a return, or an exit of what may be no loop, becomes conditional
+    FindGroups,  # branches that admit whole warps become regions of groups of threads
+    SelectImplementation,  # operators say which of their implementations is used
     PlanUnrolling,  # loops are unrolled as far as they ask for, unless left by break or continue
     SerializeVectors,  # vectorized loops with dependent iterations become serial
 )

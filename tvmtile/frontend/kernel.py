@@ -201,6 +201,13 @@ def get_thread_extents() -> list[int]:
     return _kernel("T.get_thread_extents").thread_extents
 
 
+def thread_index() -> Any:
+    """The number of a thread in its block: `threadIdx.x` counts fastest."""
+    x, y, z = get_thread_bindings()
+    width, height, _ = get_thread_extents()
+    return x + width * (y + height * z)
+
+
 def get_block_binding(dim: int = 0) -> Any:
     """The block index along an axis of the grid (0: x, 1: y, 2: z); 0 along an axis that it lacks."""
     blocks = _kernel("T.get_block_binding").blocks

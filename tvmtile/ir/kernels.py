@@ -99,6 +99,15 @@ class Launch:
         """The loops bound to `threadIdx`, that of x first."""
         return sorted(self.threads, key=lambda loop: str(loop.thread_binding.thread_tag))
 
+    def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
+        """The indices along the axes of a block, of threads by their numbers, one or an array."""
+        indices: dict[ir.Var, Any] = {}
+        for loop in self.threads_fastest_first:
+            extent = int(loop.extent)
+            indices[loop.loop_var] = threads % extent
+            threads = threads // extent
+        return indices
+
     def all_threads(self) -> Iterator[dict[ir.Var, Any]]:
         """The indices of every thread of a block."""
         ranges = [range(int(loop.extent)) for loop in self.threads]

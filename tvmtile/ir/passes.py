@@ -22,6 +22,7 @@ class Property(Enum):
     EXITS_ARE_BRANCHES = (
         "a thread that returns, or an iteration that ends early, skips by conditions"
     )
+    GROUPS = "work that threads share is done by whole warps, and its region names them"
     LEFT_LOOPS_ARE_SERIAL = "no loop that is left by break or continue is unrolled or vectorised"
     PLANNED = "pipelined loops say the stage of each of their statements"
     PIPELINED = "no loop asks for stages; tiles have a copy a stage"

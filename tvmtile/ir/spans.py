@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm_ffi
 from tvm import ir
 
+from tvmtile._tvm import walk
 from tvmtile.errors import SourceLocation, user_location
 
-__all__ = ["current_span", "location_of"]
+__all__ = ["current_span", "first_location", "location_of"]
 
 
 def current_span() -> ir.Span | None:
@@ -25,3 +27,18 @@ def location_of(node: Any) -> SourceLocation | None:
     if isinstance(span, ir.Span):
         return SourceLocation(str(span.source_name.name), int(span.line))
     return None
+
+
+def first_location(stmt: Any) -> SourceLocation | None:
+    """The user's line of the first node in a statement that carries one."""
+    found: list[SourceLocation] = []
+
+    def look(node: Any) -> Any:
+        location = location_of(node)
+        if location is None:
+            return None
+        found.append(location)
+        return tvm_ffi.VisitInterrupt(True)
+
+    walk(stmt, (Any, look), order="pre")
+    return found[0] if found else None

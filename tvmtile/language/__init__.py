@@ -22,6 +22,7 @@ from tvmtile.frontend.tensor import *
 from tvmtile.frontend.variables import Ref, let
 from tvmtile.language.annotations import *
 from tvmtile.language.debug import *
+from tvmtile.language.groups import *
 from tvmtile.language.pairs import *
 from tvmtile.language.random import *
 from tvmtile.language.rounding import *

@@ -16,7 +16,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, UnsupportedDtype, warn_ignored
-from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents
+from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents, thread_index
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.threads import WARP_SIZE
@@ -55,12 +55,6 @@ _ALL_LANES = 0xFFFFFFFF
 _WARPS_PER_GROUP = 4
 
 
-def _thread_index() -> Any:
-    x, y, z = get_thread_bindings()
-    width, height, _ = get_thread_extents()
-    return x + width * (y + height * z)
-
-
 # Places ------------------------------------------------------------------------------------------
 
 
@@ -72,7 +66,7 @@ def get_lane_idx(warp_size: int | None = None) -> Any:
     warp_size : int, optional
         Threads of a warp, 32 where absent.
     """
-    return tirx.floormod(_thread_index(), warp_size or WARP_SIZE)
+    return tirx.floormod(thread_index(), warp_size or WARP_SIZE)
 
 
 def get_warp_idx(warp_size: int | None = None) -> Any:
@@ -83,7 +77,7 @@ def get_warp_idx(warp_size: int | None = None) -> Any:
     warp_size : int, optional
         Threads of a warp, 32 where absent.
     """
-    return tirx.floordiv(_thread_index(), warp_size or WARP_SIZE)
+    return tirx.floordiv(thread_index(), warp_size or WARP_SIZE)
 
 
 def get_warp_idx_sync(warp_size: int | None = None) -> Any:
@@ -102,12 +96,12 @@ def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None
         Warps of a group, 4 where absent.
     """
     threads = (warp_size or WARP_SIZE) * (warps_per_group or _WARPS_PER_GROUP)
-    return tirx.floordiv(_thread_index(), threads)
+    return tirx.floordiv(thread_index(), threads)
 
 
 def shuffle_elect(thread_extent: int) -> Any:
     """True in the first thread of each group of `thread_extent`; 0 makes the block one group."""
-    index = _thread_index()
+    index = thread_index()
     return (tirx.floormod(index, thread_extent) if thread_extent else index) == 0
 
 

@@ -60,6 +60,7 @@ from tvmtile.passes.target.lower_waits import LowerWaitsOnCuda
 from tvmtile.passes.target.name_divisions import KeepNames, NameDivisions
 from tvmtile.passes.tile.bind_extents import BindExtents
 from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
+from tvmtile.passes.tile.find_groups import FindGroups
 from tvmtile.passes.tile.inject_pipeline import InjectPipeline
 from tvmtile.passes.tile.legalize import Legalize
 from tvmtile.passes.tile.lower_exits import LowerExits
@@ -91,6 +92,7 @@ __all__ = [
     "DoScalarsOnce",
     "DropIdleTokens",
     "ElideSharedStaging",
+    "FindGroups",
     "FlattenShared",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",

@@ -24,6 +24,7 @@ from tvmtile.errors import NoLowering, SourceLocation, TileError, VerifyError
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
+from tvmtile.ir.threads import Group
 from tvmtile.layout.fragment import FragmentLayout, layout_of
 
 __all__ = [
@@ -70,6 +71,8 @@ class LoweringContext:
         What a lowering says of the whole kernel, by TVM's name of the attribute.
     launch : Launch
         The loops of the kernel over blocks and threads.
+    group : Group or None
+        The threads that do the operator; None: all of the block.
     is_statement : bool
         The operator stands by itself: nobody takes its value.
     """
@@ -80,6 +83,7 @@ class LoweringContext:
     imports: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
     launch: Any = None
+    group: Group | None = None
     is_statement: bool = False
 
     @property
@@ -89,17 +93,30 @@ class LoweringContext:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
-        return int(self.launch.num_threads)
+        """How many threads do the operator: those of its group, or of the block."""
+        return int(self.launch.num_threads) if self.group is None else self.group.count
 
     @property
     def thread_index(self) -> Any:
-        """The number of a thread in its block."""
-        return self.launch.thread_index
+        """The number of a thread among those."""
+        index = self.launch.thread_index
+        return index if self.group is None else self.group.index_of(index)
+
+    def bind_threads(self, analyzer: Analyzer) -> None:
+        """Tell an analyzer the indices of those threads."""
+        group = self.group or Group.of_block(self.launch)
+        for loop in self.launch.threads:
+            is_only = len(self.launch.threads) == 1
+            bounds = (group.first, group.count) if is_only else (0, loop.extent)
+            analyzer.bind(loop.loop_var, ir.Range.from_min_extent(*bounds))
 
     def at(self, location: SourceLocation | None) -> LoweringContext:
         """The same for an operator of another line."""
         return replace(self, location=location)
+
+    def of(self, group: Group | None) -> LoweringContext:
+        """The same for an operator that a group of threads does."""
+        return replace(self, group=group)
 
 
 class Completion(Enum):

@@ -406,11 +406,11 @@ def test_tile_operators_on_private_arrays_are_done_by_each_thread():
     np.testing.assert_allclose(c, a * 3, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("low", "done"), [(0, True), (31, True), (32, False)])
+@pytest.mark.parametrize(("low", "done"), [(0, True), (32, True), (64, False)])
 def test_a_tile_operator_is_done_by_the_threads_that_come(low, done):
     @T.prim_func
     def program(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
-        with T.Kernel(1, threads=32):
+        with T.Kernel(1, threads=64):
             tx = T.get_thread_binding()
             warp = tx - low
             if warp >= 0:

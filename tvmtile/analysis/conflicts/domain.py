@@ -41,11 +41,13 @@ class Domain:
     ----------
     num_threads : int
         Of a block.
+    indices_of : callable
+        The indices along the axes of a block, of threads by their numbers.
     """
 
     def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
         self._analyzer = Analyzer()
-        self._threads = launch.threads_fastest_first
+        self.indices_of = launch.indices_of
         self.num_threads = launch.num_threads
         for loop in (*launch.blocks, *launch.threads):
             self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
@@ -131,15 +133,6 @@ class Domain:
             threads = threads[::WARP_SIZE]
         leaders = threads // WARP_SIZE * WARP_SIZE
         return threads, leaders, np.minimum(leaders + WARP_SIZE, self.num_threads) - 1
-
-    def indices_of(self, threads: Any) -> dict[ir.Var, Any]:
-        """The indices along the axes of a block, of threads by their numbers."""
-        indices: dict[ir.Var, Any] = {}
-        for loop in self._threads:
-            extent = int(loop.extent)
-            indices[loop.loop_var] = threads % extent
-            threads = threads // extent
-        return indices
 
 
 def _with_positive_divisor(remainder: tirx.FloorMod) -> Any:

@@ -10,6 +10,7 @@ from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, substitute
+from tvmtile.ir.threads import without_groups
 from tvmtile.passes.cpu.threads.plan import plan_threads
 from tvmtile.passes.cpu.threads.runs import emit_runs
 
@@ -94,7 +95,7 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         launch = Launch(kernel)
         alone = [loop for loop in launch.threads if constant(loop.extent) == 1]
         zero = {loop.loop_var: tirx.const(0, str(loop.loop_var.ty.dtype)) for loop in alone}
-        launch.body = substitute(launch.body, zero)
+        launch.body = without_groups(substitute(launch.body, zero))
         body = emit_runs(plan_threads(launch), launch)
         for block in reversed(launch.blocks):
             body = replace_loop(block, body=body)

@@ -26,6 +26,7 @@ from tvmtile.ir.rewriting import (
     substitute,
 )
 from tvmtile.ir.scopes import is_fragment, is_private
+from tvmtile.ir.threads import GroupRewriter
 from tvmtile.layout.fragment import Digit, layout_of, spread, widest_vector
 from tvmtile.layout.loops import LoopAxis, LoopLayout, is_free, loop_layout
 from tvmtile.passes.gpu.issue_async_copies import as_async_copies
@@ -100,10 +101,9 @@ class _Vectors(ScopedRewriter):
         return vectorized(result.loop_var, extent, result.body, self.analyzer)
 
 
-class _Distribute(ScopedRewriter):
+class _Distribute(GroupRewriter):
     def __init__(self) -> None:
         super().__init__()
-        self._launch: Launch | None = None
         self._variance: ThreadVariance | None = None
         self._token: str | None = None
 
@@ -118,11 +118,13 @@ class _Distribute(ScopedRewriter):
 
     def visit_for(self, loop: tirx.For) -> Any:
         if is_kernel(loop):
-            self._launch = Launch(loop)
-            threads = [thread.loop_var for thread in self._launch.threads]
-            self._variance = ThreadVariance(self._launch.body, threads)
-        if self._launch is not None and is_parallel(loop):
-            iterations = _Iterations(Nest(loop), self._launch, self.analyzer, self._token)
+            launch = Launch(loop)
+            threads = [thread.loop_var for thread in launch.threads]
+            self._variance = ThreadVariance(launch.body, threads)
+        if self.launch is not None and self.group is not None and is_parallel(loop):
+            thread = self.group.index_of(self.launch.thread_index)
+            count = self.group.count
+            iterations = _Iterations(Nest(loop), thread, count, self.analyzer, self._token)
             return iterations.statement()
         return super().visit_for(loop)
 
@@ -144,19 +146,23 @@ class _Distribute(ScopedRewriter):
         return self._once(node, [*operands, *indices])
 
     def _once(self, statement: tirx.Stmt, operands: list[Any] | None = None) -> tirx.Stmt:
-        if self._launch is None or self._variance is None or self._launch.num_threads == 1:
+        if self.launch is None or self.group is None or self._variance is None:
             return statement
-        if any(map(self._variance.depends, operands or [statement])):
+        is_alone = self.launch.num_threads == 1
+        if is_alone or any(map(self._variance.depends, operands or [statement])):
             return statement
-        return tirx.IfThenElse(self._launch.thread_index == 0, statement, None)
+        return tirx.IfThenElse(self.launch.thread_index == self.group.first, statement, None)
 
 
 class _Iterations:
     """The iterations of a nest that one thread does."""
 
-    def __init__(self, nest: Nest, launch: Launch, analyzer: Any, token: str | None) -> None:
+    def __init__(
+        self, nest: Nest, thread: Any, threads: int, analyzer: Any, token: str | None
+    ) -> None:
         self._nest = nest
-        self._launch = launch
+        self._thread = thread
+        self._threads = threads
         self._analyzer = analyzer
         self._token = token
         self._has_fragments = any(is_fragment(a.buffer) for a in nest.accesses)
@@ -178,7 +184,7 @@ class _Iterations:
                 )
             return found
         extents = tuple(extent or 1 for extent in nest.extents)
-        layout = spread(extents, self._launch.num_threads, self._vector())
+        layout = spread(extents, self._threads, self._vector())
         axes = {v: LoopAxis(d) for v, d in zip(nest.variables, layout.axes, strict=True)}
         return LoopLayout(layout.threads, axes)
 
@@ -226,7 +232,7 @@ class _Iterations:
         return self._looped(loops, conditions, body)
 
     def _thread_digit(self, digit: Digit) -> Any:
-        return digit.value_in(self._launch.thread_index, self._launch.num_threads)
+        return digit.value_in(self._thread, self._threads)
 
     def _typed(self, value: Any, variable: ir.Var) -> Any:
         dtype = str(variable.ty.dtype)
@@ -283,8 +289,7 @@ class _Iterations:
         for loop in self._nest.loops:
             total = total * loop.extent
         step = tirx.Var("step", str(self._nest.variables[0].ty.dtype))
-        threads = self._launch.num_threads
-        flat = step * threads + self._launch.thread_index
+        flat = step * self._threads + self._thread
         values: dict[ir.Var, Any] = {}
         rest = flat
         for loop in reversed(self._nest.loops):
@@ -292,7 +297,7 @@ class _Iterations:
             values[loop.loop_var] = rest if is_outermost else tirx.floormod(rest, loop.extent)
             rest = tirx.floordiv(rest, loop.extent)
         body = tirx.IfThenElse(flat < total, substitute(self._nest.body, values), None)
-        return for_loop(step, tirx.ceildiv(total, threads), body)
+        return for_loop(step, tirx.ceildiv(total, self._threads), body)
 
 
 def _statements(stmt: tirx.Stmt) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, with_kernels
@@ -16,6 +16,7 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
 from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.threads import Regions
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.tileop.registry import LoweringContext, implementation_of
 
@@ -78,13 +79,15 @@ class _Direct:
     def __init__(self, kernel: tirx.For, context: LoweringContext) -> None:
         self._kernel = kernel
         self._context = context
+        self._regions = Regions()
         self._accesses = accesses_of(kernel)
         self._written = {access.buffer for access in self._accesses if access.writes}
         self._written_by_plan = _written_in_planned_loops(kernel)
         self._left_out: set[ir.Var] = set()
 
     def apply(self) -> tirx.For:
-        result = mapped(self._kernel, (tirx.SeqStmt, self._without_copies))
+        visits = (tirx.AttrStmt, self._regions.visit), (tirx.SeqStmt, self._sequence)
+        result = mutated(self._kernel, *visits)
         if not self._left_out:
             return self._kernel
         result = mapped(result, (tirx.AllocBuffer, self._without_tile))
@@ -103,6 +106,9 @@ class _Direct:
     def _without_tile(self, node: tirx.AllocBuffer) -> tirx.Stmt:
         return seq([]) if node.buffer in self._left_out else node
 
+    def _sequence(self, node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+        return self._without_copies(mutator.default_mutate(node))
+
     def _without_copies(self, node: tirx.SeqStmt) -> tirx.Stmt:
         statements = list(node.seq)
         for position, statement in enumerate(statements):
@@ -119,7 +125,7 @@ class _Direct:
             chosen = implementation_of(op, self._context.kind)
             if chosen is None or chosen.direct is None:
                 continue
-            times = chosen.direct(op, self._context)
+            times = chosen.direct(op, self._context.of(self._regions.group))
             fields = [name for name in times if getattr(op, name).source.same_as(tile.source)]
             if len(fields) != 1 or (times[fields[0]] > 1 and not wanted):
                 continue

@@ -7,20 +7,20 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
+from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import LayoutConflict, warn
 from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import describe
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import TileOp
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
-from tvmtile.ir.spans import location_of
 from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.passes.gpu.layout_inference import Conflict, Inference, Placed
-from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.passes.tile.lower_tile_op import TileOperators, target_of
 from tvmtile.passes.tile.select_implementation import with_implementation
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import LoweringContext
@@ -99,7 +99,7 @@ def _with_layouts(loop: tirx.For, context: LoweringContext, *, stages: bool) -> 
         between_uses = [conflict for conflict in conflicts if conflict.uses]
         if between_uses and not stages:
             raise _error(between_uses[0])
-        loop = _staged(loop, conflicts[0], context)
+        loop = _staged(loop, conflicts[0], context.target)
 
 
 def _error(conflict: Conflict) -> LayoutConflict:
@@ -139,7 +139,7 @@ def _described(placed: Placed, corner: tuple[int, int]) -> str:
     )
 
 
-def _staged(loop: tirx.For, conflict: Conflict, context: LoweringContext) -> tirx.For:
+def _staged(loop: tirx.For, conflict: Conflict, target: Target) -> tirx.For:
     """The kernel with a fragment, and the views of it, in shared memory.
 
     Operators whose implementation needs it in registers get another one.
@@ -152,15 +152,15 @@ def _staged(loop: tirx.For, conflict: Conflict, context: LoweringContext) -> tir
     )
     moved = [fragment, *(view for view, viewed in _views(loop) if viewed.same_as(fragment))]
     staged = substitute(loop, {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved})
+    return _ChooseAgain(target).rewrite(staged)
 
-    def chosen_again(call: ir.Call) -> ir.Call:
-        op = operator_of(call)
-        if op is None:
-            return call
-        fitting = with_implementation(op, context.at(location_of(call)))
-        return call if fitting is op else fitting.to_call(call.span)
 
-    return tvm_ffi.structural_map(staged, (ir.Call, chosen_again))
+class _ChooseAgain(TileOperators):
+    def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
+        fitting = with_implementation(op, context)
+        if fitting is op:
+            return node
+        return tirx.Evaluate(fitting.to_call(node.value.span), node.span)
 
 
 def _fragments_of(loop: tirx.For) -> list[ir.Var]:

@@ -20,12 +20,13 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile.analysis.nests import Nest, NestAccess, nests_in
-from tvmtile.errors import SourceLocation
+from tvmtile.errors import LayoutConflict, SourceLocation
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import Group, Regions
 from tvmtile.layout.fragment import (
     REGISTER,
     Digit,
@@ -87,6 +88,7 @@ class _Step:
     operator: TileOp | None
     nests: tuple[Nest, ...]
     location: SourceLocation | None
+    group: Group | None
     demanded: Mapping[ir.Var, FragmentLayout] = field(default_factory=dict)
 
 
@@ -117,15 +119,18 @@ class Inference:
         self._accumulators: set[ir.Var] = set()
         self._steps: list[_Step] = []
         self._whole: set[ir.Var] = set()
+        self._users: dict[ir.Var, tuple[Group | None, SourceLocation | None]] = {}
         self._collect(body)
 
     # What there is -----------------------------------------------------------------------------
 
     def _collect(self, body: tirx.Stmt) -> None:
+        regions = Regions()
+
         def loop(node: tirx.For, mutator: Any) -> Any:
             if not is_parallel(node):
                 return mutator.default_mutate(node)
-            self._steps.append(_Step(None, (Nest(node),), _location_in(node)))
+            self._add(_Step(None, (Nest(node),), _location_in(node), regions.group))
             return node
 
         def evaluate(node: tirx.Evaluate, mutator: Any) -> Any:
@@ -136,25 +141,52 @@ class Inference:
             chosen = implementation_of(op, self._context.kind)
             demanded: Mapping[ir.Var, FragmentLayout] = {}
             if chosen is not None and chosen.fragments is not None:
-                demanded = chosen.fragments(op, self._context.at(location))
+                context = self._context.at(location).of(regions.group)
+                demanded = chosen.fragments(op, context)
             statement = None if demanded else op.as_loops()
             nests = tuple(nests_in(statement)) if statement is not None else ()
-            self._steps.append(_Step(op, nests, location, demanded))
+            self._add(_Step(op, nests, location, regions.group, demanded))
             return node
 
         def by_itself(node: Any, mutator: Any) -> Any:
             buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
             if buffer in self._fragments:
                 self._whole.add(buffer)
+                self._note_user(buffer, regions.group, location_of(node))
             return mutator.default_mutate(node)
 
         tvm_ffi.structural_mutate(
             body,
             [
+                (tirx.AttrStmt, regions.visit),
                 (tirx.For, loop),
                 (tirx.Evaluate, evaluate),
                 ((tirx.BufferStore, ir.TensorLoad), by_itself),
             ],
+        )
+
+    def _add(self, step: _Step) -> None:
+        self._steps.append(step)
+        touched = [access.buffer for nest in step.nests for access in nest.accesses]
+        if step.operator is not None:
+            touched += fragments_of(step.operator)
+        for buffer in touched:
+            if buffer in self._fragments:
+                self._note_user(buffer, step.group, step.location)
+
+    def _note_user(
+        self, fragment: ir.Var, group: Group | None, location: SourceLocation | None
+    ) -> None:
+        """Note who holds a fragment: the threads that use it, which are the same everywhere."""
+        holder, where = self._users.setdefault(fragment, (group, location))
+        if holder == group:
+            return
+        raise LayoutConflict(
+            f"{describe(fragment)} is used by {group or 'all threads'} of the block, and by "
+            f"{holder or 'all of them'}" + (f" at {where}" if where is not None else ""),
+            help="a fragment lies in the registers of the threads that use it: allocate one for each "
+            "group of threads, and hand elements over through shared memory",
+            location=location,
         )
 
     # What follows ------------------------------------------------------------------------------
@@ -176,7 +208,7 @@ class Inference:
         An axis whose index is the same for all iterations of a nest, as the variable of a serial loop
         is, has to be in registers: the threads that run the nest need its element, whichever it is.
         """
-        shape, threads = _shape(fragment), self._context.threads
+        shape, threads = _shape(fragment), self._threads_of(fragment)
         counted = self._counted_axes(fragment)
         extents = tuple(e if n in counted else 1 for n, e in enumerate(shape))
         vector = widest_vector(int(DataType(str(fragment.ty.dtype)).bits))
@@ -187,6 +219,11 @@ class Inference:
         )
         whole = tuple(tuple(digit for digit in digits if digit.extent > 1) for digits in axes)
         return compact_registers(FragmentLayout(threads, whole))
+
+    def _threads_of(self, fragment: ir.Var) -> int:
+        """How many threads hold a fragment; one that nobody uses belongs to the block."""
+        holder, _ = self._users.get(fragment, (None, None))
+        return self._context.of(holder).threads
 
     def _counted_axes(self, fragment: ir.Var) -> set[int]:
         """The axes that every nest counts along; all of them where a nest counts along none."""
@@ -215,7 +252,7 @@ class Inference:
                     self._origins[buffer] = step.location
                     self._demanded.add(buffer)
         for buffer in self._whole - self._demanded:
-            self.layouts[buffer] = replicated(_shape(buffer), self._context.threads)
+            self.layouts[buffer] = replicated(_shape(buffer), self._threads_of(buffer))
 
     def _carry(self) -> None:
         while sum(self._carry_through(step) for step in self._steps):

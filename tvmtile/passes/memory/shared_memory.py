@@ -16,6 +16,7 @@ from tvmtile._tvm import mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.ir.scopes import is_mbarrier, is_shared
+from tvmtile.ir.threads import Regions
 from tvmtile.layout.shared import span
 from tvmtile.target import GpuCapability
 
@@ -181,7 +182,8 @@ def packed(tiles: Iterable[Tile]) -> list[Slot]:
 def lifetimes_in(kernel: tirx.For, capability: GpuCapability) -> list[Tile]:
     """The shared tiles of a kernel whose operators are lowered, with when each is in use.
 
-    A tile that is used in a loop, and allocated outside of it, is in use during all of the loop.
+    A tile that is used in a loop, and allocated outside of it, is in use during all of the loop. One
+    that a group of threads uses is in use all the time: what the others do meanwhile is not known.
     """
     return _Lifetimes(kernel, capability).tiles
 
@@ -193,9 +195,11 @@ class _Lifetimes:
         self._by_buffer: dict[ir.Var, Tile] = {}
         self._aliases = Aliases()
         self._time = 0
+        self._regions = Regions()
         self._pending: list[list[Tile]] = []  # of each loop around, the tiles from outside of it
         mutated(
             kernel,
+            (tirx.AttrStmt, self._regions.visit),
             ((tirx.For, tirx.While), self._loop),
             (tirx.AllocBuffer, self._allocate),
             (tirx.DeclBuffer, self._view),
@@ -241,6 +245,8 @@ class _Lifetimes:
         if tile is not None:
             tile.first = self._time if tile.first < 0 else tile.first
             tile.last = max(tile.last, self._time)
+            if self._regions.group is not None:
+                tile.first, tile.last = 0, sys.maxsize
             for pending in self._pending[tile.depth :]:
                 pending.append(tile)
         return var

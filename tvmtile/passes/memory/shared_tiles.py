@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile._tvm import is_buffer_var, mutated
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
@@ -18,6 +18,7 @@ from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import Regions
 from tvmtile.tileop.registry import LoweringContext, SharedTile, implementation_of
 
 __all__ = ["SharedTiles"]
@@ -59,7 +60,13 @@ class SharedTiles:
         context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
         shared = [each.buffer for each in allocations_in(kernel) if is_shared(each.buffer)]
         tiles = cls(context, shared, viewed=set(Aliases(kernel).aliased))
-        walk(kernel, (ir.Call, tiles._call), order="pre")
+        regions = Regions()
+
+        def call(node: ir.Call, mutator: Any) -> ir.Call:
+            tiles._note(node, context.of(regions.group))
+            return mutator.default_mutate(node)
+
+        mutated(kernel, (tirx.AttrStmt, regions.visit), (ir.Call, call))
         return tiles
 
     def form_of(self, tile: ir.Var) -> SharedTile:
@@ -73,7 +80,7 @@ class SharedTiles:
         taken = self.viewed | self.user_layouts.keys()
         return [tile for tile in self.all if tile not in taken and _has_whole_rows(tile)]
 
-    def _call(self, node: ir.Call) -> None:
+    def _note(self, node: ir.Call, context: LoweringContext) -> None:
         op = operator_of(node)
         if op is None:
             self.viewed.update(arg for arg in node.args if is_buffer_var(arg))
@@ -83,9 +90,9 @@ class SharedTiles:
         for tile, layout in op.fixed_layouts().items():
             if is_shared(tile):
                 self.user_layouts[tile] = layout, location_of(node)
-        chosen = implementation_of(op, self.context.kind)
+        chosen = implementation_of(op, context.kind)
         if chosen is not None and chosen.shared is not None:
-            self.wanted.update(chosen.shared(op, self.context))
+            self.wanted.update(chosen.shared(op, context))
         if chosen is not None and chosen.moved is not None:
             self.wanted_where_moved = chosen.moved
         buffers = [buffer_of(operand) for operand in (*op.reads(), *op.writes())]

@@ -8,11 +8,11 @@ from tvm import tirx
 from tvm.target import Target
 
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel
+from tvmtile.ir.kernels import importing_llvm
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter
 from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import GroupRewriter
 from tvmtile.tileop.registry import LoweringContext, emit, implementation_of
 
 __all__ = ["LowerTileOp", "TileOperators", "target_of"]
@@ -28,20 +28,13 @@ def target_of(func: tirx.PrimFunc) -> Target:
     return target
 
 
-class TileOperators(ScopedRewriter):
+class TileOperators(GroupRewriter):
     """Base of rewriters of the tile operators of a function, each with its context."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target
-        self._launch: Launch | None = None
         self.imports: list[str] = []
-
-    def visit_for(self, loop: tirx.For) -> Any:
-        """Descend into a loop, noting the kernel."""
-        if is_kernel(loop):
-            self._launch = Launch(loop)
-        return super().visit_for(loop)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         """Rewrite a tile operator."""
@@ -53,7 +46,8 @@ class TileOperators(ScopedRewriter):
             self.analyzer,
             location_of(node.value),
             self.imports,
-            launch=self._launch,
+            launch=self.launch,
+            group=self.group,
         )
         return self.rewritten(op, context, node)
 

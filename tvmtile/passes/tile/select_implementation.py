@@ -30,7 +30,9 @@ __all__ = ["Choice", "Choices", "SelectImplementation", "choices_of", "with_impl
 
 
 @prim_func_pass(
-    "SelectImplementation", requires=(Property.REGIONS,), establishes=(Property.IMPLEMENTATIONS,)
+    "SelectImplementation",
+    requires=(Property.REGIONS, Property.GROUPS),
+    establishes=(Property.IMPLEMENTATIONS,),
 )
 def SelectImplementation(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Write into each tile operator which of its implementations is used.

@@ -105,8 +105,7 @@ class _Reduction:
         self._thread = context.thread_index
         self._threads = context.threads
         self._analyzer = Analyzer()
-        for thread in context.launch.threads:
-            self._analyzer.bind(thread.loop_var, ir.Range(0, thread.extent))
+        context.bind_threads(self._analyzer)
         self._dtype = accumulator_dtype(dtype_of(op.src), dtype_of(op.dst))
         self._combiner = op.combiner
         self._identity = self._combiner.identity(self._dtype)

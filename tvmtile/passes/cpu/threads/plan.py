@@ -6,16 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.errors import NestingError, SourceLocation
+from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.kernels import (
     Launch,
@@ -32,7 +30,7 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, for_loop, has_effect, substitute
 from tvmtile.ir.scopes import is_of_block, is_private
-from tvmtile.ir.spans import location_of
+from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.passes.cpu.threads.accesses import Accesses
 from tvmtile.passes.cpu.threads.exchange import exchange_values
@@ -287,7 +285,7 @@ class _Planner:
                 "depends on which thread runs an iteration",
                 help="take the loop's variables in place of T.get_thread_binding(), or write a loop of "
                 "every thread with T.serial",
-                location=_location_within(stmt),
+                location=first_location(stmt),
             )
         return False
 
@@ -472,7 +470,7 @@ def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
         f"{name} stands where some threads of the block come and others don't",
         help="all threads must come to a barrier or a tile operator: move it out of the branch or loop "
         "that depends on the thread or on a thread's values",
-        location=_location_within(stmt),
+        location=first_location(stmt),
     )
 
 
@@ -481,18 +479,3 @@ def _name_of(stmt: tirx.Stmt) -> str:
         return "T.sync_grid" if is_grid_barrier(stmt) else "T.sync_threads"
     op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
     return "T.Parallel" if op is None else f"T.{op.name}"
-
-
-def _location_within(stmt: tirx.Stmt) -> SourceLocation | None:
-    """The user's line of the first node that carries one."""
-    found: list[SourceLocation] = []
-
-    def look(node: Any) -> Any:
-        location = location_of(node)
-        if location is None:
-            return None
-        found.append(location)
-        return tvm_ffi.VisitInterrupt(True)
-
-    walk(stmt, (Any, look), order="pre")
-    return found[0] if found else None
