@@ -1,8 +1,11 @@
 """The verifier finds violations that are planted, and nothing in programs that are right."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
@@ -11,6 +14,7 @@ import tvmtile.language as L
 from tvmtile import passes
 from tvmtile.errors import VerifyError
 from tvmtile.ir.passes import Property, contract_of, prim_func_pass
+from tvmtile.passes.checks import verify
 from tvmtile.passes.checks.verify import INVARIANTS, Verify, violations
 from tvmtile.pipeline import LOWERING
 
@@ -212,6 +216,15 @@ def test_within_a_lowering_earlier_invariants_still_hold(monkeypatch):
     monkeypatch.setitem(LOWERING, "llvm", (*steps[:place], UndoingPlaceMemory))
     with pytest.raises(VerifyError, match="the tile operator copy is left"):
         passes.LowerTilePrograms("llvm")(ir.IRModule({"main": whole_buffer}))
+
+
+def test_within_a_lowering_what_is_as_it_was_is_not_checked_again(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(verify, "ALWAYS", (lambda func: looked_at.append(func) or iter(()),))
+    passes.LowerTilePrograms("llvm")(ir.IRModule({"main": whole_buffer}))
+    assert 2 < len(looked_at) < len(LOWERING["llvm"]) / 2
+    for before, after in itertools.pairwise(looked_at):
+        assert not tvm_ffi.structural_equal(before, after)
 
 
 def test_functions_that_are_no_tile_programs_are_not_checked():

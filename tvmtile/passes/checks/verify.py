@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import tvm
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.analysis import verify_well_formed
 
@@ -30,7 +31,7 @@ from tvmtile.ir.kernels import (
     is_tile_program,
     leaves_loop,
 )
-from tvmtile.ir.operands import buffer_of, describe
+from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, contract_of
 from tvmtile.ir.rewriting import ScopedRewriter, contains
@@ -245,8 +246,15 @@ def violations(func: tirx.PrimFunc, passes: Sequence[str]) -> list[str]:
 
 
 def _broken(func: tirx.PrimFunc, properties: Iterable[Property]) -> list[str]:
-    expected = [*ALWAYS, *(INVARIANTS[p] for p in properties if p in INVARIANTS)]
-    return [problem for check in dict.fromkeys(expected) for problem in check(func)]
+    return [problem for check in _expected(properties) for problem in check(func)]
+
+
+def _expected(properties: Iterable[Property]) -> list[Invariant]:
+    """What must hold; tiles are looked at together with tensors, where these must be, too."""
+    expected = dict.fromkeys([*ALWAYS, *(INVARIANTS[p] for p in properties if p in INVARIANTS)])
+    if tensors_within_bounds in expected:
+        expected.pop(tiles_within_bounds, None)
+    return list(expected)
 
 
 def Verify(*passes: str) -> Any:
@@ -312,6 +320,7 @@ class Verifier:
         self._lowering: list[str] = []
         self._is_lowering = False
         self._programs: set[str] = set()
+        self._sound: dict[str, tuple[tirx.PrimFunc, set[Invariant]]] = {}
 
     def run_before_pass(self, mod: Any, info: Any) -> None:
         # The first pass comes again where LowerTilePrograms tries fewer stages.
@@ -334,6 +343,7 @@ class Verifier:
         if info.name == _LOWERING:
             self._is_lowering = False
             self._programs.clear()
+            self._sound.clear()
         if not _is_checked(info.name):
             return
         passes = [info.name]
@@ -342,9 +352,20 @@ class Verifier:
             passes = self._lowering
         for gv, func in mod.functions.items():
             if gv.name_hint in self._programs:
-                _check(gv.name_hint, func, passes)
+                self._check_new(gv.name_hint, func, passes)
         if not self._is_lowering:
             self._programs.clear()
+            self._sound.clear()
+
+    def _check_new(self, name: str, func: tirx.PrimFunc, passes: Sequence[str]) -> None:
+        """Check what was not asked before; many passes find nothing to change."""
+        before, sound = self._sound.get(name, (None, set()))
+        if before is None or not tvm_ffi.structural_equal(before, func):
+            sound = set()
+        expected = _expected(p for each in passes for p in contract_of(each).establishes)
+        problems = [text for check in expected if check not in sound for text in check(func)]
+        _refuse(func, problems, f"after {passes[-1]}, {name} breaks what must hold")
+        self._sound[name] = func, sound | set(expected)
 
 
 def _is_checked(name: str) -> bool:
@@ -365,6 +386,7 @@ class _Bounds(ScopedRewriter):
         super().__init__()
         self._ignored = ignored
         self._problems: list[str] = []
+        self._shapes: dict[ir.Var, list[tuple[Any, int | None]]] = {}
 
     def check(self, func: tirx.PrimFunc) -> list[str]:
         self.rewrite(func.body)
@@ -372,7 +394,9 @@ class _Bounds(ScopedRewriter):
 
     def visit_for(self, loop: tirx.For) -> Any:
         # The body of a loop without iterations is never reached.
-        return loop if self.analyzer.can_prove(loop.extent <= 0) else super().visit_for(loop)
+        extent = constant(loop.extent)
+        is_empty = self.analyzer.can_prove(loop.extent <= 0) if extent is None else extent <= 0
+        return loop if is_empty else super().visit_for(loop)
 
     def visit_if(self, branch: tirx.IfThenElse) -> Any:
         self._visit_cases(branch.condition, branch.then_case, branch.else_case)
@@ -403,38 +427,57 @@ class _Bounds(ScopedRewriter):
 
     def _visit_operand(self, operand: Any) -> None:
         if isinstance(operand, ir.TensorRegion):
-            for axis, r in enumerate(operand.region):
-                self._note(operand, axis, r.min, r.min + r.extent - 1)
+            ends = [(r.min, r.min + r.extent - 1) for r in operand.region]
+            self._note(operand.source, ends, lambda: operand)
         elif isinstance(operand, ir.TensorLoad):
             self.visit_load(operand)
 
     def visit_load(self, node: ir.TensorLoad) -> Any:
-        self._note_element(node, node.indices)
+        self._note(node.source, map(_ends, node.indices), lambda: node)
         return self.descend(node)
 
     def visit_store(self, node: tirx.BufferStore) -> Any:
-        self._note_element(tirx.BufferLoad(node.buffer, node.indices), node.indices)
+        buffer, indices = node.buffer, node.indices
+        self._note(buffer, map(_ends, indices), lambda: tirx.BufferLoad(buffer, indices))
         return self.descend(node)
 
-    def _note_element(self, element: ir.TensorLoad, indices: Any) -> None:
-        for axis, index in enumerate(indices):
-            if isinstance(index, tirx.Ramp):
-                self._note(element, axis, index.base, index.base + (index.lanes - 1) * index.stride)
-            else:
-                self._note(element, axis, index, index)
-
-    def _note(self, operand: Any, axis: int, first: Any, last: Any) -> None:
-        buffer = buffer_of(operand)
-        extent = buffer.ty.shape[axis]
+    def _note(
+        self, buffer: ir.Var, ends: Iterable[tuple[Any, Any]], access: Callable[[], Any]
+    ) -> None:
+        """Look at the first and the last index of an access along each axis."""
         if buffer in self._ignored:
             return
-        if self._is_proven(-1 - first) or self._is_proven(last - extent):
-            self._problems.append(f"{describe(operand)} lies outside {describe(buffer)}")
+        for (first, last), (extent, size) in zip(ends, self._shape(buffer), strict=True):
+            if self._is_inside(first, last, size):
+                continue
+            if self._is_proven(-1 - first) or self._is_proven(last - extent):
+                self._problems.append(f"{describe(access())} lies outside {describe(buffer)}")
+
+    def _shape(self, buffer: ir.Var) -> list[tuple[Any, int | None]]:
+        """The extents, and what they are where they are constants."""
+        if buffer not in self._shapes:
+            self._shapes[buffer] = [(extent, constant(extent)) for extent in buffer.ty.shape]
+        return self._shapes[buffer]
+
+    def _is_inside(self, first: Any, last: Any, size: int | None) -> bool:
+        """Tell whether bounds say so at once, as they mostly do."""
+        if size is None:
+            return False
+        low = high = self.analyzer.const_int_bound(first)
+        if last is not first:
+            high = self.analyzer.const_int_bound(last)
+        return bool(low.min_value >= 0 and high.max_value < size)
 
     def _is_proven(self, excess: Any) -> bool:
         """Tell whether an index is outside; under conditions that exclude each other, nothing is."""
         may_be = self.analyzer.const_int_bound(excess).max_value >= 0
         return may_be and self.analyzer.can_prove(excess >= 0)
+
+
+def _ends(index: Any) -> tuple[Any, Any]:
+    if isinstance(index, tirx.Ramp):
+        return index.base, index.base + (index.lanes - 1) * index.stride
+    return index, index
 
 
 # Walks -------------------------------------------------------------------------------------------
