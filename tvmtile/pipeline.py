@@ -75,6 +75,7 @@ from tvmtile.passes import (
     LowerTileOp,
     LowerWaitsOnCuda,
     NameDivisions,
+    PackFloats,
     PadSharedRows,
     PlaceFragments,
     PlaceMemoryOnCpu,
@@ -121,6 +122,7 @@ _TILES: tuple[Any, ...] = (
     KeepComparisons,  # comparisons of floats are right for NaN, whatever TVM simplifies
     NameDivisions,  # divisions by run-time values are named
     Legalize,  # operands of tile operators become explicit regions
+    PackFloats,  # floats of 4 bits lie in pairs in bytes
     StageOverlaps,  # a copy within a buffer reads all before it writes
     DoScalarsOnce,  # scalar work that names no thread is done once a block
     LowerExits,  # code behind a return, or an exit of what may be no loop, becomes conditional

@@ -12,6 +12,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, InvalidOperand, import_optional, warn
+from tvmtile.ir.packed import has_float4
 from tvmtile.testing import torch_assert_close
 
 if TYPE_CHECKING:
@@ -190,7 +191,10 @@ class Profiler:
                 help="give the arguments by input_tensors=[...]",
             )
         shape = [_extent(param.name, extent, sizes) for extent in param.ty.shape]
-        tensor = _filled(shape, getattr(torch, str(param.ty.dtype)), self._supply)
+        if has_float4(param):
+            tensor = _filled_pairs([*shape[:-1], shape[-1] // 2], self._supply)
+        else:
+            tensor = _filled(shape, getattr(torch, str(param.ty.dtype)), self._supply)
         return tensor.to(self.func.adapter.device)
 
     def assert_allclose(
@@ -304,6 +308,17 @@ def _extent(name: str, extent: Any, sizes: Mapping[str, int]) -> int:
         f"the extent {extent} of {name} is not known",
         help="give dynamic extents by dynamic_symbolic_constraints={name: value}",
     )
+
+
+def _filled_pairs(shape: list[int], supply: TensorSupplyType) -> torch.Tensor:
+    """Bytes of two floats of 4 bits: all codes but where zeros or ones are asked for."""
+    torch = import_optional("torch", "torch", "tvmtile.profiler")
+    codes = {TensorSupplyType.Zero: 0x00, TensorSupplyType.One: 0x22}
+    if supply in codes:
+        pairs = torch.full(shape, codes[supply], dtype=torch.uint8)
+    else:
+        pairs = torch.randint(256, shape, dtype=torch.uint8)
+    return pairs.view(torch.float4_e2m1fn_x2)
 
 
 def _filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> torch.Tensor:

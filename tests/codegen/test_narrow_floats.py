@@ -1,9 +1,11 @@
-"""bfloat16 and floats of 8 bits by their bits, against torch: on a CPU, and wholly on all targets."""
+"""Narrow floats by their bits, against torch and ml_dtypes: on a CPU, and wholly on all targets."""
 
 from __future__ import annotations
 
 import functools
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +14,8 @@ import tvmtile.language as T
 from tests.gpu.machine import by_way_of_gpu
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS
 
-FLOAT8 = [dtype for dtype in NARROW_FLOATS if dtype != "bfloat16"]
+FLOAT8 = [dtype for dtype in NARROW_FLOATS if dtype.startswith("float8")]
+OF_TORCH = ["bfloat16", *FLOAT8]
 
 
 @functools.cache
@@ -53,7 +56,7 @@ def float32_near(dtype):
     return near[near.abs() <= values.abs().max()]
 
 
-@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+@pytest.mark.parametrize("dtype", OF_TORCH)
 def test_every_code_decodes_to_its_value(dtype):
     tensor = all_codes(dtype)
     result = converter(dtype, "float32", len(tensor))(tensor)
@@ -63,7 +66,7 @@ def test_every_code_decodes_to_its_value(dtype):
     assert torch.equal(result[finite].view(torch.int32), expected[finite].view(torch.int32))
 
 
-@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+@pytest.mark.parametrize("dtype", OF_TORCH)
 def test_floats_round_to_the_nearest_value_ties_to_even(dtype):
     values = float32_near(dtype)
     if dtype == "bfloat16":
@@ -88,14 +91,14 @@ def test_bfloat16_overflows_to_infinity():
     assert result.isinf().tolist() == [False, True, True, True, True]
 
 
-@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+@pytest.mark.parametrize("dtype", OF_TORCH)
 def test_nan_stays_nan_whatever_its_payload(dtype):
     patterns = [0x7FC00000, 0x7F800001, 0x7FFFFFFF, -1, -0x400000]
     values = torch.tensor(patterns, dtype=torch.int32).view(torch.float32)
     assert converter("float32", dtype, 5)(values).float().isnan().all()
 
 
-@pytest.mark.parametrize("dtype", NARROW_FLOATS)
+@pytest.mark.parametrize("dtype", OF_TORCH)
 def test_a_copy_moves_bits(dtype):
     tensor = all_codes(dtype)
     result = converter(dtype, dtype, len(tensor))(tensor)
@@ -180,3 +183,33 @@ def test_every_value_encodes_as_torchs(compiled, dtype, wide):
     compiled(elementwise(wide, dtype, len(values)))(values, result)
     expected = saturated(values.float(), dtype)
     assert torch.equal(bits_of(result), bits_of(expected))
+
+
+FLOAT4 = "float4_e2m1fn"
+
+
+def codes_of_float4(values):
+    """The bytes of the pairs that ml_dtypes makes of values."""
+    codes = values.float().numpy().astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    return torch.from_numpy(codes[0::2] | codes[1::2] << 4)
+
+
+@every_target
+@pytest.mark.parametrize("wide", ["float32", "float16", "bfloat16"])
+def test_every_code_of_float4_decodes_bit_by_bit(compiled, wide):
+    pairs = torch.arange(256, dtype=torch.uint8)
+    codes = torch.stack([pairs & 15, pairs >> 4], dim=1).flatten().numpy()
+    expected = torch.from_numpy(codes.view(ml_dtypes.float4_e2m1fn).astype(np.float32))
+    result = torch.zeros(512, dtype=getattr(torch, wide))
+    compiled(elementwise(FLOAT4, wide, 512))(pairs, result)
+    assert torch.equal(bits_of(result), bits_of(expected.to(result.dtype)))
+
+
+@every_target
+@pytest.mark.parametrize("wide", ["float32", "float16", "bfloat16"])
+def test_every_value_encodes_as_ml_dtypes_does_to_float4(compiled, wide):
+    values = values_of(wide)
+    result = torch.zeros(len(values) // 2, dtype=torch.uint8)
+    compiled(elementwise(wide, FLOAT4, len(values)))(values, result)
+    with np.errstate(invalid="ignore"):
+        assert torch.equal(result, codes_of_float4(values))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -15,7 +16,7 @@ import tvmtile.language as T
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.fp8_scaled_matmul import reference
 
-E4M3, E5M2 = "float8_e4m3fn", "float8_e5m2"
+E4M3, E5M2, FLOAT4 = "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn"
 FLOAT8 = (E4M3, E5M2, "float8_e4m3fnuz", "float8_e5m2fnuz")
 MX = T.BlockScaledLayout.e8m0_k32()
 DEEPSEEK = T.BlockScaledLayout("float32", 128, b_rows=128)
@@ -132,6 +133,30 @@ def test_dtypes(a, b):
 @pytest.mark.parametrize(("a", "b"), [(E5M2, E4M3), ("float8_e4m3fnuz", "float8_e5m2fnuz")])
 def test_dtypes_that_differ(compiled, a, b):
     check(compiled, 32, 32, 64, "row", a=a, b=b)
+
+
+def values_of_pairs(pairs):
+    codes = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(len(pairs), -1)
+    return codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("a", "form", "transpose_B"),
+    [(FLOAT4, "row", False), (FLOAT4, "nvfp4", True), (E4M3, "mx", True)],
+)
+def test_floats_of_4_bits(compiled, a, form, transpose_B):
+    M, N, K = 40, 34, 128
+    A, a_scale, _, b_scale, C = arguments(M, N, K, form)
+    if a == FLOAT4:
+        A = torch.randint(256, (M, K // 2), dtype=torch.uint8)
+    B = torch.randint(256, (N, K // 2) if transpose_B else (K, N // 2), dtype=torch.uint8)
+    left = values_of_pairs(A.numpy()) if a == FLOAT4 else values(A)
+    right = values_of_pairs(B.numpy())
+    args = (left, values(a_scale), right.T if transpose_B else right, values(b_scale), C.numpy())
+    expected = reference(*args, block_scale_layout=FORMS[form])
+    magnitude = reference(*(np.abs(x) for x in args), block_scale_layout=FORMS[form])
+    compiled(scaled(M, N, K, form, a, FLOAT4, transpose_B))(A, a_scale, B, b_scale, C)
+    assert (np.abs(C.numpy() - expected) <= 2**-23 * (K + 4) * magnitude).all()
 
 
 @pytest.mark.parametrize(("M", "N", "K"), [(300, 70, 96), (1, 32, 32), (31, 1, 4096)])

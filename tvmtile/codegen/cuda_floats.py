@@ -14,7 +14,7 @@ from tvmtile.codegen import metal_floats, rounded_floats
 
 __all__ = ["definition", "name_of"]
 
-_NAME = re.compile(r"tvmtile_(decode|encode)_(float8_\w+)")
+_NAME = re.compile(r"tvmtile_(decode|encode)_(float[48]_\w+)")
 _INTERPRETATIONS = {"float8_e4m3fn": "__NV_E4M3", "float8_e5m2": "__NV_E5M2"}
 _DECODE = """\
 #include <cuda_fp8.h>

@@ -1,4 +1,4 @@
-"""The floats of 8 bits on Metal: functions in its shading language that decode and encode them.
+"""The floats of 8 and 4 bits on Metal: functions in its shading language that decode and encode them.
 
 They compute what `tvmtile.codegen.narrow_floats` does, in the same steps; as functions, since the
 generator of Metal would repeat an expression wherever its value is used.
@@ -19,7 +19,7 @@ __all__ = ["decode", "definition", "encode"]
 
 _MANTISSA = 23
 _BIAS = 127
-_NAME = re.compile(r"tvmtile_(decode|encode)_(float8_\w+)")
+_NAME = re.compile(r"tvmtile_(decode|encode)_(float[48]_\w+)")
 
 
 def decode(dtype: str, code: Any) -> Any:
@@ -74,7 +74,7 @@ def _decode_lines(kind: NarrowFloat) -> list[str]:
             f"if (magnitude >= {kind.infinity:#x}u)",
             f"  bits = (magnitude << {shift}) | 0x7f800000u;",
         ]
-    elif not kind.is_signed_zero_nan:
+    elif kind.has_nan and not kind.is_signed_zero_nan:
         lines.append(f"if (magnitude == {kind.nan:#x}u) bits = 0x7fc00000u;")
     lines.append(f"bits |= (uint)(code & {kind.sign:#x}u) << {32 - kind.bits};")
     if kind.is_signed_zero_nan:
@@ -102,7 +102,8 @@ def _encode_lines(kind: NarrowFloat) -> list[str]:
     ]
     if kind.is_signed_zero_nan:
         lines.append("if (code == 0u) sign = 0u;")
-    nan = f"{kind.nan:#x}u" if kind.is_signed_zero_nan else f"({kind.nan:#x}u | sign)"
+    sign = "sign" if kind.has_nan else f"(sign ^ {kind.sign:#x}u)"
+    nan = f"{kind.nan:#x}u" if kind.is_signed_zero_nan else f"({kind.nan:#x}u | {sign})"
     return [*lines, f"return (uchar)(magnitude > 0x7f800000u ? {nan} : (code | sign));"]
 
 

@@ -1,4 +1,4 @@
-"""bfloat16 and the floats of 8 bits as arithmetic on their bits and on float32.
+"""bfloat16 and the floats of 8 and 4 bits as arithmetic on their bits and on float32.
 
 A value of such a dtype is a sign, an exponent field e and a mantissa field of m bits. Decoding moves
 the fields to their places in a float32 and adds the difference of the biases to the exponent; where e
@@ -8,7 +8,8 @@ exponent, and, where the result has e = 0, by adding a float whose last place is
 
 Values beyond the largest finite one become that one, infinity too (`T.cast` saturates, as TileLang's
 and CUDA's conversions do), except for bfloat16, which has float32's range and becomes infinity. NaN
-stays NaN. Nothing depends on how the processor treats subnormal numbers.
+stays NaN; float4_e2m1fn, which has none, has zero in its place, of the other sign (as ml_dtypes).
+Nothing depends on how the processor treats subnormal numbers.
 
 Checked against torch: all codes of every dtype decode bit by bit and encode again; float32 values near
 every code and half-way between codes encode as torch's.
@@ -43,6 +44,8 @@ class NarrowFloat:
         The code of the largest finite value, without the sign.
     infinity, nan : int or None
         Their codes; a NaN is any code above infinity, or the one given where there is none.
+    has_nan : bool
+        Whether there is a NaN; otherwise `nan` is what it becomes, with the other sign.
     """
 
     bits: int
@@ -51,11 +54,12 @@ class NarrowFloat:
     largest: int
     infinity: int | None
     nan: int
+    has_nan: bool = True
 
     @property
     def storage(self) -> str:
-        """The integer dtype of the same width."""
-        return f"uint{self.bits}"
+        """The integer dtype that holds a code, in its low bits."""
+        return f"uint{max(8, self.bits)}"
 
     @property
     def sign(self) -> int:
@@ -74,6 +78,7 @@ NARROW_FLOATS = {
     "float8_e4m3fnuz": NarrowFloat(8, 3, 8, largest=0x7F, infinity=None, nan=0x80),
     "float8_e5m2": NarrowFloat(8, 2, 15, largest=0x7B, infinity=0x7C, nan=0x7F),
     "float8_e5m2fnuz": NarrowFloat(8, 2, 16, largest=0x7F, infinity=None, nan=0x80),
+    "float4_e2m1fn": NarrowFloat(4, 1, 1, largest=0x7, infinity=None, nan=0, has_nan=False),
     "float8_e8m0fnu": NarrowFloat(8, 0, 127, largest=0xFE, infinity=None, nan=0xFF),
 }
 """The dtypes by name. float8_e8m0fnu has neither sign nor zero: its code e is 2^(e - 127)."""
@@ -118,7 +123,7 @@ def _decode_bits(kind: NarrowFloat, u32: _Lanes, code: Any) -> Any:
         if kind.infinity is not None:
             special = (magnitude << u32(shift)) | u32(_FLOAT32_INFINITY)
             bits = tirx.Select(magnitude >= u32(kind.infinity), special, bits)
-        elif not kind.is_signed_zero_nan:
+        elif kind.has_nan and not kind.is_signed_zero_nan:
             bits = tirx.Select(magnitude == u32(kind.nan), u32(0x7FC00000), bits)
         signed = bits | ((code & u32(kind.sign)) << u32(32 - kind.bits))
         if kind.is_signed_zero_nan:
@@ -177,7 +182,8 @@ def _encode_bits(kind: NarrowFloat, u32: _Lanes, bits: Any) -> Any:
         sign = (bits >> u32(32 - kind.bits)) & u32(kind.sign)
         if kind.is_signed_zero_nan:
             sign = tirx.Select(code == u32(0), u32(0), sign)
-        nan = u32(kind.nan) if kind.is_signed_zero_nan else u32(kind.nan) | sign
+        sign_of_nan = sign if kind.has_nan else sign ^ u32(kind.sign)
+        nan = u32(kind.nan) if kind.is_signed_zero_nan else u32(kind.nan) | sign_of_nan
         is_nan = magnitude > u32(_FLOAT32_INFINITY)
         return tirx.Select(is_nan, nan, code | sign)
 

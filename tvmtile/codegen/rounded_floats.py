@@ -26,7 +26,7 @@ ROUNDINGS = ("rn", "rz", "rp", "rm", "rs")
 """To nearest, to zero, up (to plus infinity), down (to minus infinity), stochastic."""
 FORMATS = {
     "float16": NarrowFloat(16, 10, 15, largest=0x7BFF, infinity=0x7C00, nan=0x7E00),
-    **{dtype: kind for dtype, kind in NARROW_FLOATS.items() if kind.mantissa},
+    **{name: kind for name, kind in NARROW_FLOATS.items() if kind.mantissa and kind.has_nan},
 }
 """The dtypes that values are rounded to."""
 

@@ -35,6 +35,7 @@ from tvmtile.frontend.rewrite import traced
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.frontend.tracer import Tracer
 from tvmtile.frontend.translate import translate_errors
+from tvmtile.ir.packed import FLOAT4
 
 __all__ = ["EagerFunction", "current_eager"]
 
@@ -195,6 +196,12 @@ class Description:
                         return name, kind, axis
         return "", "", 0
 
+    def _elements_counted(self, tensor: str, kind: str, axis: int) -> int:
+        """How many elements one of an extent or a stride stands for: floats of 4 bits lie in pairs."""
+        spec = self.specs[tensor]
+        is_last = axis == len(spec.shape) - 1
+        return 2 if spec.dtype == FLOAT4 and is_last == (kind == "shape") else 1
+
     def values(self, arguments: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:
         """The constants, from the arguments of a call or given by keyword."""
         result = {}
@@ -218,7 +225,7 @@ class Description:
                     f"{tensor!r} has {len(argument.shape)} dimensions; axis {axis} gives {constant!r}"
                 )
             sizes = argument.shape if kind == "shape" else _strides(argument)
-            result[constant] = int(sizes[axis])
+            result[constant] = int(sizes[axis]) * self._elements_counted(tensor, kind, axis)
         return result
 
 

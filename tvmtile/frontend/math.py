@@ -14,6 +14,7 @@ from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 from tvmtile.frontend.dtypes import DType, as_dtype, cast
 from tvmtile.frontend.tracer import as_condition
 from tvmtile.ir.annotations import FAST
+from tvmtile.ir.packed import FLOAT4
 
 __all__ = [
     "Cast",
@@ -304,6 +305,8 @@ def round(x: Any, rounding_mode: str = "ties-to-even") -> ir.Expr:
 def reinterpret(value: Any, dtype: Any) -> Any:
     """The bits of `value` as another dtype of the same width.
 
+    A float of 4 bits is the low half of a uint8, whose high half is zero.
+
     Raises
     ------
     InvalidOperand
@@ -316,7 +319,10 @@ def reinterpret(value: Any, dtype: Any) -> Any:
         return tirx.reinterpret(dtype, expression)
     name = as_dtype(dtype)
     source = DataType(str(expression.ty.dtype))
-    if source.bits * source.lanes != name.bits * name.lanes:
+    if str(source) == "uint8" and name == FLOAT4:
+        return tirx.reinterpret(FLOAT4, expression & tirx.const(0x0F, "uint8"))
+    is_code = str(source) == FLOAT4 and name == "uint8"
+    if not is_code and source.bits * source.lanes != name.bits * name.lanes:
         raise InvalidOperand(
             f"T.reinterpret: {source} and {name} differ in width",
             help="use T.cast to convert the value",

@@ -12,7 +12,9 @@ from tvm import ir, tirx
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError
 from tvmtile.ir.operands import constant
+from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import substitute
+from tvmtile.jit.packed import as_bytes
 
 __all__ = ["explain", "is_pointer", "ready", "with_addresses", "with_integers_in_range"]
 
@@ -167,8 +169,11 @@ def explain(
             if results
             else "give every parameter; out_idx makes parameters results",
         )
-    check = _Check(device)
-    for param, arg in zip(params if len(args) == len(params) else inputs, args, strict=True):
+    chosen = list(params if len(args) == len(params) else inputs)
+    args = as_bytes(args, chosen)
+    stored = dict(zip(params, params_in_bytes(params)[0], strict=True))
+    check = _Check(device, {stored[param] for param in params if has_float4(param)})
+    for param, arg in zip((stored[param] for param in chosen), args, strict=True):
         problem = check.tensor(param, arg) if is_buffer_var(param) else _scalar_problem(param, arg)
         if problem is not None:
             what, help_text = problem
@@ -198,8 +203,9 @@ def _scalar_problem(param: ir.Var, arg: Any) -> _Problem | None:
 class _Check:
     """Compares tensors with parameters; remembers what dynamic extents and strides are bound to."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, packed: set[ir.Var]) -> None:
         self._device = device
+        self._packed = packed
         self._bound: dict[ir.Var, tuple[int, str]] = {}
 
     def tensor(self, param: ir.Var, arg: Any) -> _Problem | None:
@@ -210,6 +216,9 @@ class _Check:
         if "sparse" in str(getattr(arg, "layout", "")):
             return f"is {wanted}; it got a sparse tensor", "pass `x.to_dense()`"
         dtype = str(arg.dtype).removeprefix("torch.")
+        if dtype != str(ty.dtype) and param in self._packed:
+            pairs = "give pairs of elements, as torch.float4_e2m1fn_x2, or bytes"
+            return f"is {wanted}, of which each holds two elements of 4 bits; it got {dtype}", pairs
         if dtype != str(ty.dtype):
             return f"is {wanted}; it got {dtype}", _conversion(arg, str(ty.dtype))
         shape = tuple(int(size) for size in arg.shape)

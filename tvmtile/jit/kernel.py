@@ -22,11 +22,13 @@ from tvmtile.errors import (
     MissingDependency,
     OutOfBounds,
 )
+from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.ir_data import Node, from_data, to_data
+from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.parameters import KernelParam
 from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
@@ -95,7 +97,9 @@ class Kernel:
         self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
         self._call: Callable[..., None] = self._launch_or_dispatch
         self._input_count = len(prim_func.params) - len(out_idx)
-        self._results_of_calls = Results(prim_func.params, out_idx)
+        self._stored, _ = params_in_bytes(prim_func.params)
+        self._has_packed = any(map(has_float4, prim_func.params))
+        self._results_of_calls = Results(self._stored, out_idx)
         prepare_thread_pool()
 
     @property
@@ -129,6 +133,8 @@ class Kernel:
                 help=f"its parameters are {', '.join(p.name for p in self.prim_func.params)}, in order",
             )
         given, problem = args, None
+        if self._has_packed:
+            args = self._with_bytes(args)
         try:
             if self.out_idx and len(args) == self._input_count:
                 args = self._results_of_calls.added_to(args, self.adapter.device)
@@ -142,7 +148,17 @@ class Kernel:
         if not self.out_idx:
             return None
         results = [args[index] for index in self.out_idx]
+        if self._has_packed:
+            params = self.prim_func.params
+            results = [as_elements(args[index], params[index]) for index in self.out_idx]
         return results if len(results) > 1 else results[0]
+
+    def _with_bytes(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, with bytes for elements that lie in pairs in them."""
+        params = list(self.prim_func.params)
+        if len(args) == self._input_count:
+            params = [param for index, param in enumerate(params) if index not in self.out_idx]
+        return as_bytes(args, params) if len(args) == len(params) else args
 
     def _launch_or_dispatch(self, *args: Any) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""
@@ -177,7 +193,7 @@ class Kernel:
             What to raise; None where the converted arguments were accepted.
         """
         prepared = None
-        params = list(self.prim_func.params)
+        params = self._stored
         if len(args) == len(params):
             complete = self._with_memory_for_none(args)
             prepared = ready(complete, params) or (None if complete is args else complete)
@@ -190,7 +206,9 @@ class Kernel:
                 return None
         from tvmtile.jit.failures import launch_failure
 
-        explained = explain(self.name, params, self.out_idx, given, self.adapter.device)
+        explained = explain(
+            self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device
+        )
         return explained or launch_failure(self.prim_func, error)
 
     def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -202,9 +220,10 @@ class Kernel:
             return args
         complete = list(args)
         allocate = allocator(args, self.adapter.device)
-        extents = bound_extents(self.prim_func.params, complete)
-        for index, param in enumerate(self.prim_func.params):
-            if args[index] is None and is_buffer_var(param) and not self._uses(param):
+        extents = bound_extents(self._stored, complete)
+        for index, param in enumerate(self._stored):
+            is_used = self._uses(self.prim_func.params[index])
+            if args[index] is None and is_buffer_var(param) and not is_used:
                 # An extent that nobody asks for and no other argument has is of any size.
                 unknown = {var for extent in param.ty.shape for var in variables_of(extent)}
                 extents.update({v: 1 for v in unknown - extents.keys() if not self._uses(v)})

@@ -1,14 +1,15 @@
-"""`T.fp8_scaled_matmul`: multiply two tiles of floats of 8 bits that have scales.
+"""`T.fp8_scaled_matmul`: multiply two tiles of floats of 8 or 4 bits that have scales.
 
 It stands for other operators, which take its place before anything else is decided: for each block of K
 that has scales of its own a `T.gemm` into partial sums of float32, which are added to the accumulator
 times the scales. No element is scaled in the loop over K. Where a GPU's matrix units do not take the
-floats of 8 bits, they become float16, which holds them all, in shared memory.
+floats, they become float16, which holds them all, in shared memory; floats of 4 bits become bfloat16
+on a CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from tvmtile.ir.operands import (
     same_extents,
 )
 from tvmtile.ir.operators import tile_operator
+from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
 from tvmtile.target import compute_capability, gpu
@@ -44,7 +46,10 @@ from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
 
 __all__ = ["Fp8ScaledMatmul", "fp8_scaled_matmul", "reference"]
 
-_OPERANDS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+_OPERANDS = (
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    "float4_e2m1fn",
+)
 _SCALES = ("float32", "float16", "bfloat16", "float8_e8m0fnu", "uint8")
 _SUMS = ("float32", "float16", "bfloat16")
 _MMA_DEPTH = 32
@@ -63,12 +68,12 @@ def fp8_scaled_matmul(
     accum_dtype: Any = "float32",
     clear_accum: bool = False,
 ) -> None:
-    """`C += (A * A_scale) @ (B * B_scale)` on tiles of floats of 8 bits.
+    """`C += (A * A_scale) @ (B * B_scale)` on tiles of floats of 8 or 4 bits.
 
     Parameters
     ----------
     A : buffer or region
-        [M, K], of float8_e4m3fn, float8_e5m2 or their fnuz forms.
+        [M, K], of float8_e4m3fn, float8_e5m2, their fnuz forms, or float4_e2m1fn.
     B : buffer or region
         [K, N]; [N, K] with `transpose_B`. Its dtype may differ from A's.
     C : buffer or region
@@ -238,8 +243,15 @@ class Fp8ScaledMatmul(MatrixProduct):
         clear = (
             [_evaluated(Fill(self.C, tirx.const(0, dtype_of(self.C))))] if self.clear_accum else []
         )
-        converts = target is not None and gpu(target) is not None and not self._fits(target)
-        return seq([*clear, *self._blocks(converts)])
+        return seq([*clear, *self._blocks(self._conversions(target))])
+
+    def _conversions(self, target: Target | None) -> dict[str, str]:
+        """The dtypes of operands that others are made of before they are multiplied."""
+        if target is None:
+            return {}
+        if gpu(target) is None:
+            return {FLOAT4: "bfloat16"}
+        return {} if self._fits(target) else dict.fromkeys(_OPERANDS, "float16")
 
     def _fits(self, target: Target) -> bool:
         """Whether matrix units take the operands as they are."""
@@ -249,33 +261,36 @@ class Fp8ScaledMatmul(MatrixProduct):
         dtypes = (dtype_of(self.A), dtype_of(self.B))
         return all(CUDA_MATRIX_DTYPES.get(dtype, arch + 1) <= arch for dtype in dtypes)
 
-    def _blocks(self, converts: bool) -> list[tirx.Stmt]:
+    def _blocks(self, conversions: Mapping[str, str]) -> list[tirx.Stmt]:
         """A product for each block of K that has scales of its own."""
         if not self.block_size:
-            return [self._block(0, 0, self.k, converts)]
+            return [self._block(0, 0, self.k, conversions)]
         depth = constant(self.k)
         assert depth is not None, "checked when the call is written"
         full, rest = divmod(depth, self.block_size)
         blocks = []
         if full:
             block = tirx.Var("block", "int32")
-            body = self._block(block, block * self.block_size, self.block_size, converts)
+            body = self._block(block, block * self.block_size, self.block_size, conversions)
             blocks.append(for_loop(block, full, body))
         if rest:
-            blocks.append(self._block(full, full * self.block_size, rest, converts))
+            blocks.append(self._block(full, full * self.block_size, rest, conversions))
         return blocks
 
-    def _block(self, block: Any, first: Any, depth: Any, converts: bool) -> tirx.Stmt:
+    def _block(
+        self, block: Any, first: Any, depth: Any, conversions: Mapping[str, str]
+    ) -> tirx.Stmt:
         """Add the product of `depth` elements of K, from `first` on, times the scales of a block."""
         partial = tirx.decl_buffer(_shape(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
         along = 1 if self.transpose_B else 0
         factors = [_part(self.A, 1, first, depth), _part(self.B, along, first, depth)]
-        conversions: list[tirx.Stmt] = []
-        if converts:
-            halves = [_half_tile(factor) for factor in factors]
-            for factor, half in zip(factors, halves, strict=True):
-                conversions += [tirx.AllocBuffer(half.source), _evaluated(Copy(factor, half))]
-            factors = halves
+        copies: list[tirx.Stmt] = []
+        for place, factor in enumerate(factors):
+            wide = conversions.get(dtype_of(factor))
+            if wide is not None:
+                factors[place] = _tile_like(factor, wide)
+                allocated = tirx.AllocBuffer(factors[place].source)
+                copies += [allocated, _evaluated(Copy(factor, factors[place]))]
         a, b = factors
         product = Gemm(a, b, as_region(partial), transpose_B=self.transpose_B, clear_accum=True)
         before_a, of_row = self._scales("A_scale", self.m, self.a_rows, block)
@@ -288,7 +303,7 @@ class Fp8ScaledMatmul(MatrixProduct):
             result = converted(converted(target, "float32") + value, dtype_of(self.C))
             return tirx.BufferStore(target.source, result, target.indices)
 
-        steps = [*before_a, *before_b, *conversions, tirx.AllocBuffer(partial), _evaluated(product)]
+        steps = [*before_a, *before_b, *copies, tirx.AllocBuffer(partial), _evaluated(product)]
         return seq([*steps, nest([self.m, self.n], add)])
 
     def _scales(
@@ -359,10 +374,10 @@ def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> Any:
     return tirx.BufferLoad(scale.source, indices)
 
 
-def _half_tile(operand: Any) -> ir.TensorRegion:
-    name = f"{operand.source.name}_half"
+def _tile_like(operand: Any, dtype: str) -> ir.TensorRegion:
+    name = f"{operand.source.name}_{dtype}"
     shape = oriented(operand)
-    return as_region(tirx.decl_buffer(shape, "float16", name=name, scope=SHARED_SCOPE))
+    return as_region(tirx.decl_buffer(shape, dtype, name=name, scope=SHARED_SCOPE))
 
 
 def _part(operand: ir.TensorRegion, axis: int, first: Any, extent: Any) -> ir.TensorRegion:

@@ -9,7 +9,6 @@ from tvm.ir import assert_structural_equal
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import UnsupportedDtype
 from tvmtile.passes import LowerNarrowFloatsOnCpu
 
 N = 128
@@ -204,20 +203,6 @@ def test_elements_outside_a_tensor_are_zero():
     result = tvmtile.compile(main, out_idx=1)(a)
     assert torch.equal(result[:100], a)
     assert result[100:].eq(0).all()
-
-
-def test_floats_of_4_bits_are_refused():
-    @T.prim_func
-    def main(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
-        with T.Kernel(1) as _:
-            tile = T.alloc_fragment((N,), "float4_e2m1fn")
-            T.copy(A, tile)
-            T.copy(tile, B)
-
-    with pytest.raises(
-        UnsupportedDtype, match="tile.* float4_e2m1fn: there are no elements of less"
-    ):
-        tvmtile.compile(main)
 
 
 def test_a_deep_expression_is_no_deep_nest_of_lets():

@@ -22,7 +22,6 @@ from tvmtile.ir.spans import location_of
 __all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloatsOnMetal"]
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
-_PACKED = ("float4_", "float6_")
 _BYTE_OFFSET = "tirx.ptr_byte_offset"
 _MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of", _BYTE_OFFSET)
 _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -102,7 +101,7 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
     Raises
     ------
     UnsupportedDtype
-        If a tile has elements of less than 8 bits, or bfloat16 is accessed by vectors.
+        If bfloat16 is accessed by vectors.
     """
     del context
     walk(
@@ -110,7 +109,7 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
         (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
         (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
     )
-    return _lowered(func, _Lowering(_OF_8_BITS, metal_floats.decode, metal_floats.encode))
+    return _lowered(func, _Lowering(_OF_A_BYTE, metal_floats.decode, metal_floats.encode))
 
 
 def _refuse_vector(buffer: ir.Var, access: Any) -> None:
@@ -151,17 +150,12 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
             for tx in T.thread_binding(32, thread="threadIdx.x"):
                 B_bits[tx] = A_bits[31 - tx]
     ```
-
-    Raises
-    ------
-    UnsupportedDtype
-        If a tile has elements of less than 8 bits.
     """
     del context
-    return _lowered(func, _Lowering(_OF_8_BITS, cuda.decode, cuda.encode))
+    return _lowered(func, _Lowering(_OF_A_BYTE, cuda.decode, cuda.encode))
 
 
-_OF_8_BITS = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
+_OF_A_BYTE = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
 
 
 def _lowered(func: tirx.PrimFunc, lowering: _Lowering) -> tirx.PrimFunc:
@@ -248,11 +242,6 @@ class _Lowering:
         del mutator
         if not is_buffer_var(var):
             return self._variables.get(var, var)
-        if str(var.ty.dtype).startswith(_PACKED):
-            raise UnsupportedDtype(
-                f"{describe(var)}: there are no elements of less than 8 bits in memory",
-                help="keep two of them in a uint8, and take them apart with shifts",
-            )
         return var if self.narrow(var.ty.dtype) is None else self.storage(var, var.name)
 
     def _defined(self, var: ir.Var) -> ir.Var:
