@@ -37,10 +37,10 @@ test: venv ## the tests, without the slow ones (PYTEST_ARGS='-k copy' narrows th
 	@$(PYTEST) $(PYTEST_ARGS)
 
 test-all: venv ## the tests, with the slow ones
-	@$(PYTEST) -m '' --all-architectures $(PYTEST_ARGS)
+	@$(PYTEST) -m '' --all-parameters --all-architectures $(PYTEST_ARGS)
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels
-	@$(PYTEST) --maxprocesses 4 --all-architectures -k 'gpu or cuda' \
+	@$(PYTEST) --maxprocesses 4 --all-parameters --all-architectures -k 'gpu or cuda' \
 	  tests/gpu tests/cuda tests/tileop tests/metal $(PYTEST_ARGS)
 
 lint: venv ## ruff check, ruff format --check, mypy, the layers of imports

@@ -1,9 +1,11 @@
-"""What all tests share: the machine's marks, and golden files."""
+"""What all tests share: the machine's marks, golden files, and which parameters run."""
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 
@@ -11,6 +13,11 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden files instead of comparing"
+    )
+    parser.addoption(
+        "--all-parameters",
+        action="store_true",
+        help="run each test with all of its parameters, not with some that have each two of them once",
     )
     parser.addoption(
         "--all-architectures",
@@ -58,7 +65,43 @@ def _verify_between_passes() -> Iterator[None]:
         yield
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # what is left of -k and -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _skip_what_is_missing(items)
+    if config.getoption("all_parameters"):
+        return
+    kept = _covering(items)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+    items[:] = [item for item in items if item.nodeid in kept]
+
+
+def _covering(items: list[pytest.Item]) -> set[str]:
+    """Names of tests such that each two values of a test's parameters come together in one of them."""
+    seen: dict[str, set[object]] = defaultdict(set)
+    kept = set()
+    for item in sorted(items, key=lambda item: item.get_closest_marker("emulated") is None):
+        pairs = _pairs(item)
+        known = seen[item.nodeid.partition("[")[0]]
+        if not pairs <= known:
+            kept.add(item.nodeid)
+            known |= pairs
+    return kept
+
+
+def _pairs(item: pytest.Item) -> set[object]:
+    callspec = getattr(item, "callspec", None)
+    values = list(enumerate(callspec._idlist)) if callspec is not None else []
+    return set(combinations(values, 2)) or set(values) or {None}
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """A test that could only compile its kernels is neither passed nor skipped."""
+    if report.when == "call" and report.passed and ("compiled", True) in report.user_properties:
+        return "compiled", "c", "COMPILED"
+    return None
+
+
+def _skip_what_is_missing(items: list[pytest.Item]) -> None:
     missing = {
         "gpu": pytest.mark.skip(reason="needs an NVIDIA GPU"),
         "sm90": pytest.mark.skip(reason="needs an NVIDIA GPU of compute capability 9.0"),

@@ -2,7 +2,7 @@
 
 A test compiles its program with `on_gpu`, makes tensors on `DEVICE`, calls the kernel and compares.
 Where there is no GPU, some tests run in the emulator and the others compile their kernels to machine
-code and skip the rest (see conftest.py): so these kernels compile, on any machine. With `--emulate-all`
+code and stop there (see conftest.py): so these kernels compile, on any machine. With `--emulate-all`
 every test runs in the emulator, with `--all-architectures` kernels are compiled for every architecture,
 not two.
 """
