@@ -19,9 +19,10 @@ EMULATED_SIZE = 128
 
 
 def parse(doc, argv, **sizes):
-    """The arguments of an example: --target, --check, and one integer for each of `sizes`.
+    """The arguments of an example: --target, --check, and one for each of `sizes`.
 
-    Beside these the result has `on_gpu`, and `device`, where torch's tensors must be.
+    That is an integer, or one of several words, the first where absent. Beside these the result has
+    `on_gpu`, and `device`, where torch's tensors must be.
     """
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--target", help="what to compile for (default: this machine)")
@@ -29,6 +30,9 @@ def parse(doc, argv, **sizes):
         "--check", action="store_true", help="compare with a float64 reference, measure nothing"
     )
     for name, default in sizes.items():
+        if isinstance(default, tuple):
+            parser.add_argument(f"--{name}", choices=default, default=default[0])
+            continue
         parser.add_argument(
             f"--{name.replace('_', '-')}",
             type=int,
@@ -74,6 +78,16 @@ def check(result, reference):
         raise SystemExit("the result is wrong")
 
 
+def check_equal(result, reference):
+    """Stop with an error if a bit of `result` is not that of `reference`; -0 is not 0, NaN is NaN."""
+    assert result.dtype == reference.dtype, (result.dtype, reference.dtype)
+    assert result.shape == reference.shape, (result.shape, reference.shape)
+    bits = [x.cpu().contiguous().view(torch.uint8) for x in (result, reference)]
+    if not torch.equal(*bits):
+        raise SystemExit("the result is wrong")
+    print("equal bit for bit")
+
+
 def medians(*functions, rounds=10, seconds=5):
     """The median time of each function in milliseconds; they take turns, so noise hits all alike.
 
@@ -93,9 +107,16 @@ def medians(*functions, rounds=10, seconds=5):
     return [median(ours) for ours in times]
 
 
-def check_or_measure(args, kernel, inputs, reference):
-    """Compare a kernel with its reference in float64, or measure both on the same inputs."""
+def check_or_measure(args, kernel, inputs, reference, exact=False):
+    """Compare a kernel with its reference in float64, or measure both on the same inputs.
+
+    Where a reference is `exact`, it has the kernel's dtypes, and all bits are compared.
+    """
     there = [x.to(args.device) for x in inputs]
+    if args.check and exact:
+        for ours, theirs in zip(as_list(kernel(*there)), as_list(reference(*inputs)), strict=True):
+            check_equal(ours, theirs)
+        return
     if args.check:
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
         check(kernel(*there), reference(*wide))
@@ -104,6 +125,11 @@ def check_or_measure(args, kernel, inputs, reference):
         lambda: finished(args, kernel(*there)), lambda: finished(args, reference(*there))
     )
     print(f"kernel {ours:.2f} ms, torch {theirs:.2f} ms: {theirs / ours:.2f} times its speed")
+
+
+def as_list(results):
+    """What a function returned, one tensor or several."""
+    return list(results) if isinstance(results, list | tuple) else [results]
 
 
 def finished(args, result):

@@ -1,7 +1,7 @@
-"""GEMM with int4 weights: two to a byte, scaled in groups of 64, decoded on their way into the GEMM.
+"""GEMM with int4 weights (W4A16): two to a byte, scaled in groups of 64, decoded in registers.
 
-A weight is (nibble - 8) * scale. The packed tile is copied as it is, an eighth of the bytes that
-float32 weights would move; an elementwise loop decodes it into the tile that T.gemm reads.
+A weight is (nibble - 8) * scale. The packed tile is copied as it is, a quarter of the bytes that
+bfloat16 weights would move; each thread decodes what the matrix instructions want of it.
 """
 
 import torch
@@ -13,7 +13,7 @@ import tvmtile.language as T
 GROUP = 64
 
 
-def dequant_gemm(M, N, K, block_M=128, block_N=128, block_K=GROUP, dtype=T.float32):
+def dequant_gemm(M, N, K, block_M=64, block_N=64, block_K=GROUP, dtype=T.bfloat16):
     assert K % GROUP == 0, f"the groups of {GROUP} weights do not divide K = {K}"
 
     @T.prim_func
@@ -26,8 +26,8 @@ def dequant_gemm(M, N, K, block_M=128, block_N=128, block_K=GROUP, dtype=T.float
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=128) as (bx, by):
             A_shared = T.alloc_shared((block_M, block_K), dtype)
             W_packed = T.alloc_shared((block_N, block_K // 2), T.uint8)
-            W_shared = T.alloc_shared((block_N, block_K), dtype)
-            C_local = T.alloc_fragment((block_M, block_N), T.float32)
+            W_local = T.alloc_fragment((block_N, block_K), dtype)
+            C_local = T.alloc_fragment((block_N, block_M), T.float32)
 
             T.clear(C_local)
             for k in T.Pipelined(K // block_K, num_stages=3):
@@ -36,9 +36,11 @@ def dequant_gemm(M, N, K, block_M=128, block_N=128, block_K=GROUP, dtype=T.float
                 for i, j in T.Parallel(block_N, block_K):
                     nibble = (W_packed[i, j // 2] >> (j % 2 * 4)) & 0xF
                     scale = scales[bx * block_N + i, k * block_K // GROUP]
-                    W_shared[i, j] = (T.cast(nibble, dtype) - 8) * scale
-                T.gemm(A_shared, W_shared, C_local, transpose_B=True)
-            T.copy(C_local, C[by * block_M, bx * block_N])
+                    W_local[i, j] = (T.cast(nibble, T.float32) - 8) * T.cast(scale, T.float32)
+                # The transposed product: a matrix instruction has more rows than columns, as W has.
+                T.gemm(W_local, A_shared, C_local, transpose_B=True)
+            for i, j in T.Parallel(block_N, block_M):
+                C[by * block_M + j, bx * block_N + i] = C_local[i, j]
 
     return main
 
@@ -51,12 +53,12 @@ def decoded(packed, scales):
 
 def main(argv=None):
     args = parse(__doc__, argv, m=512, n=1024, k=1024)
-    sizes = tiles(args, block_M=64, block_N=64, block_K=16)
+    sizes = tiles(args, block_M=32, block_N=64, block_K=32)
     program = dequant_gemm(args.m, args.n, args.k, **sizes)
     kernel = tvmtile.compile(program, out_idx=-1, target=args.target)
-    a = torch.randn(args.m, args.k)
+    a = torch.randn(args.m, args.k).bfloat16()
     packed = torch.randint(256, (args.n, args.k // 2), dtype=torch.uint8)
-    scales = torch.rand(args.n, args.k // GROUP)
+    scales = torch.rand(args.n, args.k // GROUP).bfloat16()
     check_or_measure(args, kernel, (a, packed, scales), lambda a, w, s: a @ decoded(w, s).T)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import shutil
 import sys
 import warnings
@@ -12,6 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
+import tvmtile
 from tvmtile.errors import TileWarning
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -20,9 +23,11 @@ SHARED = {"common", "printing"}
 # Every example twice: sizes with a rest in every axis, and sizes of 1 or of one tile.
 SIZES = {
     "batched_gemm": ["--batch 3 --m 70 --n 131 --k 65", "--batch 1 --m 1 --n 1 --k 1"],
+    "dequant_gemm_fp4": ["--m 33 --n 70 --k 160", "--format nvfp4 --m 1 --n 1 --k 16"],
     "dequant_gemm_int4": ["--m 33 --n 130 --k 128", "--m 1 --n 1 --k 64"],
     "dynamic_gemm": ["--m 130 --n 131 --k 70", "--m 2 --n 1 --k 1"],
     "elementwise": ["--m 17 --n 1030", "--m 1 --n 1"],
+    "embedding": ["--count 70 --vocabulary 50 --width 130", "--count 1 --vocabulary 1 --width 1"],
     "flash_attention": [
         "--batch 2 --heads 2 --length 130 --dim 64",
         "--batch 1 --heads 1 --length 70 --dim 128",
@@ -35,7 +40,20 @@ SIZES = {
         "--groups 5 --largest 130 --n 130 --k 70",
         "--groups 1 --largest 1 --n 1 --k 1",
     ],
+    "kv_compaction": ["--entries 70 --width 300", "--entries 1 --width 1"],
     "layer_norm": ["--m 6 --n 131", "--m 1 --n 2"],
+    "moe_gemm": ["--m 150 --n 130 --k 70 --experts 3", "--m 1 --n 1 --k 1 --experts 1 --top 1"],
+    "paged_attention": [
+        "--batch 3 --groups 2 --heads 3 --page 16 --longest 9",
+        "--batch 1 --groups 1 --heads 1 --page 1 --longest 1",
+    ],
+    "quantize": [
+        "--format tensor --m 33 --n 130",
+        "--format row --m 33 --n 130",
+        "--format block --m 33 --n 256",
+        "--format mxfp8 --m 33 --n 160",
+        "--format nvfp4 --m 33 --n 48",
+    ],
     "rms_norm": ["--m 6 --n 131", "--m 1 --n 1"],
     "softmax": ["--m 6 --n 131", "--m 1 --n 1"],
 }
@@ -69,20 +87,31 @@ def test_every_example_is_tested():
 def test_example_agrees_with_its_float64_reference(name, sizes, load, capsys):
     torch.manual_seed(0)
     load(name).main(["--check", "--target", "llvm", *sizes.split()])
-    assert "relative error" in capsys.readouterr().out
+    assert_checked(capsys.readouterr().out)
+
+
+def assert_checked(out):
+    """An example has compared its result, within an error or bit for bit."""
+    assert "relative error" in out or "equal bit for bit" in out
 
 
 METAL_SIZES = {
     "batched_gemm": "--batch 2 --m 70 --n 65 --k 33",
+    "dequant_gemm_fp4": "--m 33 --n 70 --k 160",
     "dequant_gemm_int4": "--m 33 --n 70 --k 128",
     "dynamic_gemm": "--m 70 --n 65 --k 33",
     "elementwise": "--m 17 --n 1030",
+    "embedding": "--count 70 --vocabulary 50 --width 130",
     "flash_attention": "--batch 1 --heads 2 --length 70 --dim 64",
     "gemm": "--m 70 --n 65 --k 65",
     "gemm_bias_relu": "--m 70 --n 65 --k 65",
     "gemm_splitk": "--m 70 --n 65 --k 100 --splits 2",
     "grouped_gemm": "--groups 3 --largest 130 --n 70 --k 20",
+    "kv_compaction": "--entries 70 --width 130",
     "layer_norm": "--m 6 --n 131",
+    "moe_gemm": "--m 100 --n 65 --k 70 --experts 2",
+    "paged_attention": "--batch 2 --groups 1 --heads 3 --longest 5",
+    "quantize": "--format nvfp4 --m 33 --n 48",
     "rms_norm": "--m 6 --n 131",
     "softmax": "--m 6 --n 131",
 }
@@ -98,7 +127,27 @@ def test_example_on_metal_agrees_with_its_float64_reference(name, load, capsys):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "this machine has no Apple GPU", TileWarning)
         load(name).main(["--check", "--target", "metal", *METAL_SIZES[name].split()])
-    assert "relative error" in capsys.readouterr().out
+    assert_checked(capsys.readouterr().out)
+
+
+OF_NARROW_FLOATS_AND_ROWS = (
+    *("dequant_gemm_fp4", "dequant_gemm_int4", "embedding", "kv_compaction"),
+    *("moe_gemm", "paged_attention", "quantize"),
+)
+
+
+@pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None,
+    reason="the emulator needs a C++ compiler",
+)
+@pytest.mark.parametrize("name", OF_NARROW_FLOATS_AND_ROWS)
+def test_example_in_cudas_emulator_agrees_with_its_reference(name, load, capsys, monkeypatch):
+    torch.manual_seed(0)
+    emulated = functools.partial(tvmtile.compile, execution_backend="emulator")
+    monkeypatch.setattr("tvmtile.compile", emulated)
+    target = json.dumps({"kind": "cuda", "arch": "sm_80"})
+    load(name).main(["--check", "--target", target, *METAL_SIZES[name].split()])
+    assert_checked(capsys.readouterr().out)
 
 
 def test_sizes_that_are_not_given_are_those_of_an_emulator(load, monkeypatch):
@@ -133,6 +182,14 @@ def test_check_stops_at_a_wrong_result(load):
             check(wrong, exact)
     with pytest.raises(AssertionError):
         check(exact.float()[0], exact)
+
+
+def test_an_exact_check_stops_at_a_wrong_bit(load):
+    check_equal = load("common").check_equal
+    zeros = torch.zeros(4)
+    check_equal(zeros, torch.zeros(4))
+    with pytest.raises(SystemExit, match="the result is wrong"):
+        check_equal(zeros, -zeros)
 
 
 def test_abbreviation_counts_repetitions_and_keeps_the_rest(load):

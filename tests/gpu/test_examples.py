@@ -7,7 +7,11 @@ import json
 import pytest
 import torch
 
-from tests.examples.test_examples import METAL_SIZES, load  # noqa: F401 - a fixture
+from tests.examples.test_examples import (
+    METAL_SIZES,
+    assert_checked,
+    load,  # noqa: F401 - a fixture
+)
 from tests.gpu.machine import ARCHITECTURES, HAS_GPU
 
 
@@ -16,4 +20,4 @@ def test_example_agrees_with_its_float64_reference(name, load, capsys):  # noqa:
     torch.manual_seed(0)
     target = "cuda" if HAS_GPU else json.dumps({"kind": "cuda", "arch": ARCHITECTURES[0]})
     load(name).main(["--check", "--target", target, *METAL_SIZES[name].split()])
-    assert "relative error" in capsys.readouterr().out
+    assert_checked(capsys.readouterr().out)
