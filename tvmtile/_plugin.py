@@ -48,7 +48,7 @@ OPERATORS = (
 )
 """Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
 
-_ASYNCHRONOUS = ("async_issue", "async_signal", "async_wait")
+_ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
 """Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
 
 _PURE = ("rounded", "rounded_cast")

@@ -257,6 +257,8 @@ class GpuCapability:
     has_bulk_copies : bool
         Whether boxes of tensors move at once between global and shared memory, as tensor maps describe
         them, and mbarriers count the bytes (TMA).
+    has_warpgroup_products : bool
+        Whether 128 threads together start products of matrices in shared memory (`wgmma`).
     max_buffers : int or None
         Tensors that a kernel takes, its scalars counted as one; None: as many as there are.
     runs_blocks_at_once : bool
@@ -274,6 +276,7 @@ class GpuCapability:
     stages_conflicts: bool = False
     has_async_copies: bool = False
     has_bulk_copies: bool = False
+    has_warpgroup_products: bool = False
     max_buffers: int | None = None
     runs_blocks_at_once: bool = False
 
@@ -293,6 +296,8 @@ _CUDA_SHARED_KB = {
     "sm_103": 227,
     "sm_120": 99,
 }
+_CUDA_WITH_WARPGROUP_PRODUCTS = ("sm_90a",)
+"""Not `sm_90`, whose code runs on later architectures, which have no `wgmma`."""
 _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
@@ -336,5 +341,6 @@ def gpu(target: Target) -> GpuCapability | None:
         shared_alignment=128,
         has_async_copies=compute_capability(target) >= 80,
         has_bulk_copies=compute_capability(target) >= 90,
+        has_warpgroup_products=arch in _CUDA_WITH_WARPGROUP_PRODUCTS,
         runs_blocks_at_once=True,
     )

@@ -9,8 +9,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, mutated, walk
-from tvmtile.analysis.conflicts.expressions import bits
-from tvmtile.ir.asynchronous import Issue, issued
+from tvmtile.analysis.conflicts.expressions import bits, strides
+from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
@@ -73,11 +73,23 @@ class _Role:
     """A row of 16 bytes; the addresses of all threads of a simdgroup are those of a few matrices."""
     copied: bool = False
     """As many bytes as the third argument says, asynchronously."""
+    tile: tuple[int, int] | None = None
+    """Rows and columns, by a group of threads, asynchronously."""
 
     @property
     def names_elements(self) -> bool:
         """The address is that of a known number of elements."""
-        return self.matrix or self.row or self.copied
+        return self.matrix or self.row or self.copied or self.tile is not None
+
+    @property
+    def is_collective(self) -> bool:
+        """The threads of a simdgroup do it together."""
+        return self.matrix or self.row or self.tile is not None
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """It goes on until a wait."""
+        return self.copied or self.tile is not None
 
 
 _UNKNOWN = (_Role(reads=True, writes=True),)
@@ -134,9 +146,9 @@ class _Collector:
                 self._block(buffer) if is_opaque else (),
                 writes,
                 is_atomic,
-                is_opaque and (self._role.matrix or self._role.row),
+                is_opaque and self._role.is_collective,
                 is_opaque and self._role.row,
-                self._token if is_opaque and self._role.copied else None,
+                self._token if is_opaque and self._role.is_asynchronous else None,
                 None,
                 is_opaque,
                 self._conditions,
@@ -159,8 +171,10 @@ class _Collector:
         if op is not None:
             self._operator(op, call, mutator)
             return call
-        name, copy = op_name(call), issued(call)
-        if copy is not None:
+        name, copy, product = op_name(call), issued(call), product_of(call)
+        if product is not None:
+            self._product(product, mutator)
+        elif copy is not None:
             self._copy(copy, mutator)
         elif is_if_then_else(call):
             self._conditional(call, mutator)
@@ -205,6 +219,18 @@ class _Collector:
         self._function_call(copy.operands, _COPY, mutator)
         self._token = outer
 
+    def _product(self, product: Product, mutator: Any) -> None:
+        self._note(product.sums.source, product.sums.indices, writes=True)
+        mutator.mutate(product.sums)
+        if not takes_address(product.a):
+            mutator.mutate(product.a)
+        outer = self._role, self._token
+        self._token = product.token
+        for address, rows, columns in product.matrices:
+            self._role = _Role(reads=True, tile=(rows, columns))
+            mutator.mutate(address)
+        self._role, self._token = outer
+
     def _function_call(
         self, arguments: Iterable[Any], roles: tuple[_Role, ...], mutator: Any
     ) -> None:
@@ -223,6 +249,10 @@ class _Collector:
         one = tirx.const(1, "int32")
         if self._role.matrix:
             return (_MATRIX_EXTENT, self._arguments[3]), (_MATRIX_EXTENT, one)
+        if self._role.tile is not None:
+            *_, along_column, along_row = strides(buffer)
+            rows, columns = self._role.tile
+            return (rows, along_column), (columns, along_row)
         if not self._role.names_elements:
             return ()
         size = _ROW if self._role.row else int(self._arguments[2])

@@ -1,52 +1,147 @@
-"""`wgmma`: products that the 128 threads of a warpgroup start together, and where their sums lie.
+"""`wgmma`: products that the 128 threads of a warpgroup start together, and where their elements lie.
 
-A warp has 16 of the 64 rows; within it the sums lie as those of `mma.sync` (PTX ISA, "Register
-fragments and shared memory matrix layouts" of `wgmma.mma_async`).
+A warp has 16 of the 64 rows; within it the sums, and A where that is in registers, lie as those of
+`mma.sync` (PTX ISA, "Register fragments and shared memory matrix layouts" of `wgmma.mma_async`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tvmtile.instructions.mma import Axis
+from tvmtile.instructions.mma import ATOMS, PAIRS_OF_BYTES, Axis
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 
-__all__ = ["ROWS", "WARPGROUP", "Wgmma", "sum_map"]
+__all__ = ["FAMILIES", "OPERAND_BYTES", "ROWS", "WARPGROUP", "Family", "Wgmma", "sum_map"]
 
 WARPGROUP = 128
 """Threads that do it together."""
 ROWS = 64
+_MAX_COLUMNS = 256
+OPERAND_BYTES = 32
+"""Bytes along K of an instruction's operands."""
+_PTX = {
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float32": "tf32",
+    "float8_e4m3fn": "e4m3",
+    "float8_e5m2": "e5m2",
+    "int8": "s8",
+    "uint8": "u8",
+}
+_ITEM = {"float16": 2, "bfloat16": 2, "float32": 4}
+_SUMS = {"float32": "f32", "int32": "s32"}
 
 
 @dataclass(frozen=True)
 class Wgmma:
-    """An instruction whose sums are float32.
+    """An instruction.
 
     Attributes
     ----------
     n : int
         Columns: 8 to 256.
-    k : int
-        32 bytes of elements.
     dtypes : (str, str)
-        Of A and B, as PTX names them.
+        Of A and B.
+    sums : str
+        Of the accumulator.
     """
 
     n: int
-    k: int
     dtypes: tuple[str, str]
+    sums: str = "float32"
+
+    @property
+    def k(self) -> int:
+        """Extent along K."""
+        return OPERAND_BYTES // _ITEM.get(self.dtypes[0], 1)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The dtypes of A and B, as PTX names them."""
+        return _PTX[self.dtypes[0]], _PTX[self.dtypes[1]]
 
     @property
     def instruction(self) -> str:
         """The PTX instruction."""
-        return f"wgmma.mma_async.sync.aligned.m64n{self.n}k{self.k}.f32.{'.'.join(self.dtypes)}"
+        types = ".".join((_SUMS[self.sums], *self.names))
+        return f"wgmma.mma_async.sync.aligned.m{ROWS}n{self.n}k{self.k}.{types}"
 
     @property
-    def sums(self) -> tuple[Axis, Axis]:
-        """The digits of rows and of columns: thread of the warpgroup, and register."""
-        rows = (Digit(4, THREAD, 32), Digit(2, REGISTER, 2), Digit(8, THREAD, 4))
+    def registers(self) -> int:
+        """Sums that a thread holds."""
+        return ROWS * self.n // WARPGROUP
+
+    @property
+    def c(self) -> tuple[Axis, Axis]:
+        """The digits of rows and of columns of a sum: thread of the warpgroup, and register."""
         columns = (Digit(self.n // 8, REGISTER, 4), Digit(4, THREAD, 1), Digit(2, REGISTER, 1))
+        rows = (_WARPS, Digit(2, REGISTER, 2), Digit(8, THREAD, 4))
         return rows, columns
+
+    @property
+    def a(self) -> tuple[Axis, Axis]:
+        """The same of an element of A, where that is in registers."""
+        warp = next(atom for atom in ATOMS[self.dtypes] if atom.k == self.k)
+        return (_WARPS, *warp.a[0]), warp.a[1]
+
+
+_WARPS = Digit(4, THREAD, 32)
+
+
+@dataclass(frozen=True)
+class Family:
+    """The instructions for dtypes of A and B, which differ in their extent along N.
+
+    Attributes
+    ----------
+    dtypes, sums
+        As of `Wgmma`.
+    columns : tuple of int
+        Their extents along N.
+    transposes : bool
+        Rows of an operand in shared memory may run along M or N; otherwise they run along K.
+    """
+
+    dtypes: tuple[str, str]
+    sums: str
+    columns: tuple[int, ...]
+    transposes: bool
+
+    @property
+    def k(self) -> int:
+        """Their extent along K."""
+        return Wgmma(_MAX_COLUMNS, self.dtypes, self.sums).k
+
+    def largest(self, n: int) -> Wgmma:
+        """The instruction with most columns of which `n` columns consist.
+
+        Raises
+        ------
+        ValueError
+            If there is none.
+        """
+        return Wgmma(max(c for c in self.columns if n % c == 0), self.dtypes, self.sums)
+
+    def __iter__(self) -> Iterator[Wgmma]:
+        return (Wgmma(columns, self.dtypes, self.sums) for columns in self.columns)
+
+
+_FLOAT_COLUMNS = tuple(range(8, _MAX_COLUMNS + 1, 8))
+_INTEGER_COLUMNS = (8, 16, 24, *range(32, _MAX_COLUMNS + 1, 16))
+
+
+def _families() -> Iterator[Family]:
+    for dtype in ("float16", "bfloat16"):
+        yield Family((dtype, dtype), "float32", _FLOAT_COLUMNS, transposes=True)
+    yield Family(("float32", "float32"), "float32", _FLOAT_COLUMNS, transposes=False)
+    for a, b, sums in PAIRS_OF_BYTES:
+        columns = _INTEGER_COLUMNS if sums == "int32" else _FLOAT_COLUMNS
+        yield Family((a, b), sums, columns, transposes=False)
+
+
+FAMILIES = {family.dtypes: family for family in _families()}
+"""By the dtypes of A and B (PTX ISA, "wgmma.mma_async")."""
 
 
 def sum_map(instruction: Wgmma) -> list[list[tuple[int, int]]]:
@@ -58,14 +153,14 @@ def sum_map(instruction: Wgmma) -> list[list[tuple[int, int]]]:
                 (thread if d.is_thread else register) // d.stride % d.extent * weight
                 for weight, d in with_weights(axis)
             )
-            for axis in instruction.sums
+            for axis in instruction.c
         )
         return row, column
 
-    return [[place(t, r) for r in range(instruction.n // 2)] for t in range(WARPGROUP)]
+    return [[place(t, r) for r in range(instruction.registers)] for t in range(WARPGROUP)]
 
 
 for _n in (8, 256):
-    _held = sorted(p for places in sum_map(Wgmma(_n, 16, ("f16", "f16"))) for p in places)
+    _held = sorted(p for places in sum_map(Wgmma(_n, ("float16", "float16"))) for p in places)
     if _held != [(i, j) for i in range(ROWS) for j in range(_n)]:
         raise ValueError(f"threads do not hold {ROWS} x {_n} sums")

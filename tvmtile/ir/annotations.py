@@ -6,6 +6,7 @@ __all__ = [
     "ARRIVE_COUNT",
     "BARRIER_ID",
     "FAST",
+    "IN_FLIGHT_ANNOTATION",
     "KERNEL_ANNOTATION",
     "MAY_ALIAS",
     "ORDER_ANNOTATION",
@@ -22,6 +23,8 @@ ORDER_ANNOTATION = "tvmtile.order"
 """Annotation of a pipelined loop: the user's order of its statements."""
 STAGE_ANNOTATION = "tvmtile.stage"
 """Annotation of a pipelined loop: the user's stage of each of its statements."""
+IN_FLIGHT_ANNOTATION = "tvmtile.in_flight"
+"""Annotation of a pipelined loop: after how many iterations each of its statements is waited for."""
 UNROLL_FACTOR = "pragma_unroll_factor"
 """Annotation of a loop: how many of its iterations to unroll."""
 BARRIER_ID = "tvmtile.barrier_id"

@@ -19,20 +19,24 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile.ir.calls import op_name
+from tvmtile.ir.calls import op_name, takes_address
 
 __all__ = [
     "CP_ASYNC",
     "INTRINSICS",
     "KINDS",
+    "WGMMA",
     "Issue",
     "Kind",
+    "Product",
     "Wait",
     "asynchronously",
     "issue",
     "issued",
     "kind_of",
+    "multiply",
     "names_token",
+    "product_of",
     "signal",
     "signalled",
     "token_of_region",
@@ -40,7 +44,12 @@ __all__ = [
     "waited",
 ]
 
-_ISSUE, _SIGNAL, _WAIT = INTRINSICS = ("async_issue", "async_signal", "async_wait")
+_ISSUE, _MULTIPLY, _SIGNAL, _WAIT = INTRINSICS = (
+    "async_issue",
+    "async_multiply",
+    "async_signal",
+    "async_wait",
+)
 """Names of the intrinsics, without their prefix."""
 _REGION = "tvmtile.asynchronous"
 
@@ -56,7 +65,9 @@ class Kind:
     issues : tuple of str
         The instructions that issue a copy, with the operands of `issue`.
     signal, wait : str
-        The instructions that end a batch, and that wait.
+        The operators of the instructions that end a batch, and that wait.
+    commit_group, wait_group : str
+        These instructions in PTX.
     max_behind : int
         The largest number of batches that the wait leaves.
 
@@ -70,6 +81,8 @@ class Kind:
     issues: tuple[str, ...]
     signal: str
     wait: str
+    commit_group: str
+    wait_group: str
     max_behind: int
 
 
@@ -83,10 +96,22 @@ CP_ASYNC = Kind(
     ),
     signal="tirx.ptx.cp_async_commit_group",
     wait="tirx.ptx.cp_async_wait_group",
+    commit_group="cp.async.commit_group",
+    wait_group="cp.async.wait_group",
     max_behind=7,  # of TVM's `cp.async.wait_group`
 )
 """PTX ISA, "Data Movement and Conversion Instructions: cp.async"."""
-KINDS = {kind.name: kind for kind in (CP_ASYNC,)}
+WGMMA = Kind(
+    "wgmma",
+    issues=(),
+    signal="tirx.ptx.wgmma_commit_group",
+    wait="tirx.ptx.wgmma_wait_group",
+    commit_group="wgmma.commit_group.sync.aligned",
+    wait_group="wgmma.wait_group.sync.aligned",
+    max_behind=7,  # of `wgmma.wait_group`
+)
+"""PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"."""
+KINDS = {kind.name: kind for kind in (CP_ASYNC, WGMMA)}
 
 
 def kind_of(token: str) -> Kind:
@@ -128,6 +153,70 @@ def issue(token: str, target: ir.Expr, source: ir.Expr, size: int, *read: ir.Exp
     return _statement(_ISSUE, token, target, source, size, *read)
 
 
+@dataclass(frozen=True)
+class Product:
+    """Sums of a group of threads, to which a product of matrices is added.
+
+    Attributes
+    ----------
+    token : str
+        What it is waited for by: until then sums and operands are its own.
+    sums : TensorLoad
+        The first element of the accumulator that a thread holds.
+    a, b : Expr
+        The address of the group's first element of A, or of B, in shared memory; of A in registers, its
+        first element that the thread holds.
+    m, n, k : int
+        Extents.
+    a_transposed, b_transposed : bool
+        The operand is stored as [k, m], as [n, k].
+    clear : bool
+        Sums begin from zero.
+    """
+
+    token: str
+    sums: Any
+    a: Any
+    b: Any
+    m: int
+    n: int
+    k: int
+    a_transposed: bool = False
+    b_transposed: bool = False
+    clear: bool = False
+
+    @property
+    def matrices(self) -> list[tuple[Any, int, int]]:
+        """The operands in shared memory, each with its rows and columns there."""
+        a = (self.k, self.m) if self.a_transposed else (self.m, self.k)
+        b = (self.n, self.k) if self.b_transposed else (self.k, self.n)
+        both = ((self.a, *a), (self.b, *b))
+        return [matrix for matrix in both if takes_address(matrix[0])]
+
+
+def multiply(product: Product) -> tirx.Stmt:
+    """Begin to multiply."""
+    operands = [ir.StringImm(product.token), product.sums, product.a, product.b]
+    values = {name: getattr(product, name) for name in (*_EXTENTS, *_FLAGS)}
+    attrs = {name: value for name, value in values.items() if value}
+    call = ir.Call(f"tvmtile.{_MULTIPLY}", operands, attrs=attrs, ret_ty="void")
+    return tirx.Evaluate(call)
+
+
+_EXTENTS = ("m", "n", "k")
+_FLAGS = ("a_transposed", "b_transposed", "clear")
+
+
+def product_of(call: ir.Call) -> Product | None:
+    """What a call multiplies; None of another call."""
+    if op_name(call) != f"tvmtile.{_MULTIPLY}":
+        return None
+    token, *operands = call.args
+    keys = set(call.attrs.keys())
+    extents = (int(call.attrs[name]) for name in _EXTENTS)
+    return Product(str(token.value), *operands, *extents, *(name in keys for name in _FLAGS))
+
+
 def signal(token: str) -> tirx.Stmt:
     """End a batch: what the thread has issued on the token since the last one, if anything."""
     return _statement(_SIGNAL, token)
@@ -151,7 +240,7 @@ def names_token(call: Any) -> bool:
 
 @dataclass(frozen=True)
 class Issue:
-    """What a call issues: a token, and the operands of `issue`."""
+    """What a call issues: a token, and the operands of `issue`, where it is a copy."""
 
     token: str
     operands: tuple[Any, ...]
@@ -167,6 +256,8 @@ def issued(call: ir.Call) -> Issue | None:
     name = op_name(call)
     if name == f"tvmtile.{_ISSUE}":
         return Issue(str(call.args[0].value), tuple(call.args[1:]))
+    if name == f"tvmtile.{_MULTIPLY}":
+        return Issue(str(call.args[0].value), ())
     kinds = (kind for kind in KINDS.values() if name in kind.issues)
     return next((Issue(kind.name, tuple(call.args)) for kind in kinds), None)
 

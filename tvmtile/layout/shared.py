@@ -25,7 +25,16 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.layout import ComposeLayout, Iter, Layout, S, TileLayout
 from tvm_ffi import structural_equal
 
-__all__ = ["SWIZZLES", "contiguous_run", "has_plain_rows", "layout_of_places", "span", "swizzled"]
+__all__ = [
+    "SWIZZLES",
+    "contiguous_run",
+    "has_plain_rows",
+    "layout_of_places",
+    "panel_of",
+    "period_of",
+    "span",
+    "swizzled",
+]
 
 SWIZZLES = {"full": 128, "half": 64, "quarter": 32}
 """The widths in bytes, by the names that `T.annotate_layout` takes."""
@@ -34,7 +43,9 @@ _LINES = 3
 """Lines of 128 bytes are counted modulo 2**3: eight rows are what a matrix has."""
 
 
-def swizzled(shape: Sequence[int], dtype: str, width: int | None = None) -> ComposeLayout | None:
+def swizzled(
+    shape: Sequence[int], dtype: str, width: int | None = None, *, widest: int = 128
+) -> ComposeLayout | None:
     """The layout in which pieces of 16 bytes of neighbouring rows lie in different banks.
 
     Parameters
@@ -45,6 +56,8 @@ def swizzled(shape: Sequence[int], dtype: str, width: int | None = None) -> Comp
         Of an element.
     width : int, optional
         Bytes of a panel, 32, 64 or 128; by default the widest of which a row consists.
+    widest : int
+        No panel is wider by default.
 
     Returns
     -------
@@ -52,7 +65,7 @@ def swizzled(shape: Sequence[int], dtype: str, width: int | None = None) -> Comp
         None where a row does not consist of such panels, or the tile has one axis.
     """
     bits = int(DataType(dtype).bits)
-    widths = sorted(SWIZZLES.values(), reverse=True) if width is None else [width]
+    widths = [w for w in SWIZZLES.values() if w <= widest] if width is None else [width]
     if len(shape) < 2 or _PIECE_BITS % bits:
         return None
     panel = next((8 * w // bits for w in widths if shape[-1] * bits % (8 * w) == 0), None)
@@ -64,6 +77,17 @@ def swizzled(shape: Sequence[int], dtype: str, width: int | None = None) -> Comp
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(outer))]
     panels = TileLayout(S[tuple(extents) : (*strides, panel, rows * panel, 1)])
     return ComposeLayout(_log2(_PIECE_BITS // bits), _log2(pieces), _LINES, panels)
+
+
+def panel_of(layout: ComposeLayout, dtype: str) -> int:
+    """Bytes of a panel of a swizzled tile: 128, 64 or 32."""
+    return (1 << (layout.per_element + layout.swizzle_len)) * int(DataType(dtype).bits) // 8
+
+
+def period_of(layout: ComposeLayout, dtype: str) -> int:
+    """Bytes after which a swizzle repeats: hardware finds elements if a tile begins at a multiple."""
+    bits = layout.per_element + layout.atom_len + layout.swizzle_len
+    return (1 << bits) * int(DataType(dtype).bits) // 8
 
 
 def _log2(power_of_two: int) -> int:

@@ -12,7 +12,6 @@ import importlib
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -21,14 +20,14 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile.errors import NoLowering, SourceLocation, TileError, VerifyError
+from tvmtile.ir.asynchronous import Kind
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
-from tvmtile.ir.threads import Group
+from tvmtile.ir.threads import WARP_SIZE, Group
 from tvmtile.layout.fragment import FragmentLayout, layout_of
 
 __all__ = [
-    "Completion",
     "Decline",
     "Lowering",
     "LoweringContext",
@@ -75,6 +74,10 @@ class LoweringContext:
         The threads that do the operator; None: all of the block.
     is_statement : bool
         The operator stands by itself: nobody takes its value.
+    token : str or None
+        What asynchronous work of the operator is signalled and waited for by, elsewhere.
+    why_plain : callable
+        `(tile) -> str or None`: why a shared tile can't lie as an implementation wants it.
     """
 
     target: Target
@@ -85,6 +88,8 @@ class LoweringContext:
     launch: Any = None
     group: Group | None = None
     is_statement: bool = False
+    token: str | None = None
+    why_plain: Callable[[ir.Var], str | None] = lambda _: None
 
     @property
     def kind(self) -> str:
@@ -119,26 +124,34 @@ class LoweringContext:
         return replace(self, group=group)
 
 
-class Completion(Enum):
-    """When the work of an implementation is done, and how that is known."""
-
-    IN_ORDER = "when the next statement begins"
-
-
 @dataclass(frozen=True)
 class SharedTile:
     """How an implementation wants a shared tile to lie.
 
     Attributes
     ----------
-    swizzled : bool
-        Pieces of 16 bytes are exchanged within rows, so that those of a column lie in different banks.
+    swizzle : int
+        Bytes of the widest panel of a row, 128, 64 or 32, in which pieces of 16 bytes are exchanged so
+        that those of a column lie in different banks; a narrower panel is as good. 0: none.
+    required : bool
+        The hardware computes where elements lie: the tile has the widest swizzle that its rows and
+        `swizzle` allow, and begins at a multiple of what that repeats after.
     padding : int
         Bytes that rows are longer than their elements, where a block has room for them.
     """
 
-    swizzled: bool = False
+    swizzle: int = 0
+    required: bool = False
     padding: int = 0
+
+    def __and__(self, other: SharedTile) -> SharedTile:
+        """What suits two implementations that use one tile."""
+        widths = [width for width in (self.swizzle, other.swizzle) if width]
+        return SharedTile(
+            min(widths, default=0),
+            self.required or other.required,
+            max(self.padding, other.padding),
+        )
 
 
 _Predicate: TypeAlias = Callable[[Any, LoweringContext], None]
@@ -179,8 +192,9 @@ class Lowering:
         groups of threads read each of its elements.
     stages : bool
         It goes through shared memory of its own where fragments lie in different threads.
-    completion : Completion
-        When its work is done.
+    completion : Kind or None
+        Its work is done when a token of that kind is waited for, where its statement stands under one;
+        otherwise, and for None, when the next statement begins.
     slow : callable or None
         `(op) -> str or None`, what a user should know who expects a matrix unit to be used.
     """
@@ -200,13 +214,16 @@ class Lowering:
     moved: SharedTile | None = None
     direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None
     stages: bool = False
-    completion: Completion = Completion.IN_ORDER
+    completion: Kind | None = None
     slow: Callable[[Any], str | None] | None = None
 
     def check(self, op: TileOp, context: LoweringContext) -> None:
         """Raise `Decline` where it does not fit, as far as that is known before layouts are."""
         if self.unit > 1 and context.threads % self.unit:
-            raise Decline(f"{context.threads} threads are not whole warps of {self.unit}")
+            groups = "warps" if self.unit == WARP_SIZE else "warpgroups"
+            raise Decline(f"{context.threads} threads are not whole {groups} of {self.unit}")
+        if context.group is not None and context.group.first % self.unit:
+            raise Decline(f"{context.group} do not begin with a warpgroup of {self.unit}")
         if self.fits is not None:
             self.fits(op, context)
 

@@ -52,7 +52,7 @@ def wgmma():
         "__device__ void wgmma(float (&d)[32], unsigned long long a, unsigned long long b,\n"
         "                      int adds) {\n"
         '  asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "\n'
-        f'    "{Wgmma(TILE, 16, ("f16", "f16")).instruction} {{{sums}}}, "\n'
+        f'    "{Wgmma(TILE, ("float16", "float16")).instruction} {{{sums}}}, "\n'
         '    "%32, %33, p, 1, 1, 0, 0; }"\n'
         f'    : {outputs} : "l"(a), "l"(b), "r"(adds));\n}}'
     )
@@ -141,5 +141,5 @@ def test_tensor_maps_refuse_what_the_driver_does():
 
 def test_every_sum_is_in_one_register():
     for n in range(8, 257, 8):
-        held = sorted(p for places in sum_map(Wgmma(n, 16, ("f16", "f16"))) for p in places)
+        held = sorted(p for places in sum_map(Wgmma(n, ("float16", "float16"))) for p in places)
         assert held == [(i, j) for i in range(ROWS) for j in range(n)]

@@ -113,6 +113,7 @@ def test_one_that_does_not_fit_is_an_error_with_the_reasons_of_all():
     assert caught.value.message == (
         "gemm: impl='mma' is no implementation for cuda that fits c[0:32, 0:32] float32, "
         "a[0:32, 0:24] float16, b[0:24, 0:32] float16\n"
+        "  wgmma: CUDA sm_80 has no wgmma\n"
         "  mma: K = 24 is not a multiple of 16\n"
         "  elements: fits"
     )
@@ -195,9 +196,13 @@ def test_choices_are_a_table_of_lines_and_reasons():
     kernel = compiled(product(k=24, impl="elements"), SM_80)
     (choice,) = (c for c in kernel.choices if c.operator == "gemm")
     assert choice.location.text.endswith("# multiplied here")
-    assert choice.declined == (("mma", "K = 24 is not a multiple of 16"),)
+    assert choice.declined == (
+        ("wgmma", "CUDA sm_80 has no wgmma"),
+        ("mma", "K = 24 is not a multiple of 16"),
+    )
     assert str(choice) == (
-        f"{choice.location}: gemm of c: elements\n    not mma: K = 24 is not a multiple of 16"
+        f"{choice.location}: gemm of c: elements\n    not wgmma: CUDA sm_80 has no wgmma\n"
+        "    not mma: K = 24 is not a multiple of 16"
     )
     assert str(choice) in str(kernel.choices)
 

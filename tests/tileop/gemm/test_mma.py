@@ -153,7 +153,7 @@ def product(
     return gemm(128, 128, 128, block=block, dtypes=dtypes, transposes=transposes, stages=stages)
 
 
-def source(program, arch="sm_90a"):
+def source(program, arch="sm_89"):
     kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
     return kernel.get_kernel_source()
 

@@ -14,7 +14,7 @@ from functools import cache
 
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES
 from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS, Atom, lane_map, metadata_map
-from tvmtile.instructions.wgmma import Wgmma, sum_map
+from tvmtile.instructions.wgmma import FAMILIES, Family, Wgmma, sum_map
 
 __all__ = ["ROWS", "Instruction", "find"]
 
@@ -227,25 +227,22 @@ def _bulk_copies() -> list[Instruction]:
     ]
 
 
-# Dtypes of A and B with the bytes of an element, and whether operands may be stored along M and N.
-_WARPGROUP_DTYPES = {
-    ("f16", "f16"): (2, True),
-    ("bf16", "bf16"): (2, True),
-    ("tf32", "tf32"): (4, False),
-    **{(a, b): (1, False) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")},
-}
-_OPERAND_BYTES = 32
+def _operands_of(family: Family) -> tuple[int, ...]:
+    """How many: d, a, b, predicate, scales of floats, and of 16 bits which in memory are transposed."""
+    if family.sums == "int32":
+        return (4,)
+    return (7, 8) if family.transposes else (6,)
 
 
 def _of_warpgroups() -> list[Instruction]:
     rows = []
-    for dtypes, (item, transposes) in _WARPGROUP_DTYPES.items():
-        for n in range(8, 257, 8):
-            row = Wgmma(n, _OPERAND_BYTES // item, dtypes)
-            name = f"emulator_wgmma_{n}_{'_'.join(dtypes)}"
-            # d, a, b, predicate, scales, and which operands in shared memory are transposed.
-            for operands in (7, 8) if transposes else (6,):
-                listed = ", ".join(f"{{{i}}}" for i in range(operands))
+    for family in FAMILIES.values():
+        for row in family:
+            name = f"emulator_wgmma_{row.n}_{'_'.join(row.names)}"
+            for operands in _operands_of(family):
+                listed = ", ".join(
+                    ["(std::uint32_t* const*){0}", *(f"{{{i}}}" for i in range(1, operands))]
+                )
                 rows.append(
                     Instruction(
                         row.instruction,
@@ -269,19 +266,14 @@ def _of_warpgroups() -> list[Instruction]:
 def _wgmma_definition(name: str, row: Wgmma) -> str:
     places = itertools.chain.from_iterable(sum_map(row))
     listed = ", ".join(f"{{{i}, {j}}}" for i, j in places)
-    of_a = next(atom for atom in itertools.chain(*ATOMS.values()) if _same_rows(atom, row))
-    types = ", ".join(f"::emulator::Number::{_NUMBERS[t]}" for t in row.dtypes)
+    of_a = next(atom for atom in ATOMS[row.dtypes] if atom.k == row.k)
+    types = ", ".join(f"::emulator::Number::{_NUMBERS[t]}" for t in (*row.names, _SUMS[row.sums]))
     return (
         f"{_places(f'{name}_a', of_a.a)}"
         f"static const ::emulator::Place {name}_sums[] = {{{listed}}};\n"
         f"static const ::emulator::Wgmma {name} = "
         f'{{"{row.instruction}", {row.n}, {row.k}, {types}, {name}_a, {name}_sums}};\n'
     )
-
-
-def _same_rows(atom: Atom, row: Wgmma) -> bool:
-    """Whether a warp's part of A lies in registers as that of `mma.sync`."""
-    return atom.k == row.k and atom.m == 16 and atom.dtypes[0] == row.dtypes[0]
 
 
 def _hopper(name: str, call: str, operands: int) -> Instruction:

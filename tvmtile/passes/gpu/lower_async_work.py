@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import mutated
-from tvmtile.ir.asynchronous import Issue, Wait, issued, kind_of, names_token, signalled, waited
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.uses import uses_in
+from tvmtile.codegen.warpgroup_products import instructions_of
+from tvmtile.ir.asynchronous import (
+    Issue,
+    Product,
+    Wait,
+    issued,
+    kind_of,
+    names_token,
+    product_of,
+    signalled,
+    waited,
+)
 from tvmtile.ir.kernels import flattened, is_loop_exit, statements_of, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import seq
+from tvmtile.ir.rewriting import ScopedRewriter, seq
 
 __all__ = ["LowerAsyncWork"]
 
@@ -86,15 +99,7 @@ def LowerAsyncWork(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 def _lowered(kernel: tirx.For) -> tirx.For:
     paths = _Paths()
     paths.follow(kernel.body, {})
-
-    def sequence(node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
-        return seq([mutator.mutate(child) for child in _merged(flattened(node), paths.left)])
-
-    def evaluate(stmt: tirx.Evaluate, mutator: Any) -> tirx.Stmt:
-        del mutator
-        return _instruction(stmt, paths.left)
-
-    return mutated(kernel, (tirx.SeqStmt, sequence), (tirx.Evaluate, evaluate))
+    return _Instructions(kernel, paths.left).rewrite(kernel)
 
 
 # How many groups a wait leaves -------------------------------------------------------------------
@@ -143,8 +148,12 @@ class _Paths:
 
 
 def _after_commit(token: str, state: _State) -> _State:
-    most = kind_of(token).max_behind
-    older = {t: tuple(min(age + 1, most) for age in ages) for t, ages in state.items()}
+    kind = kind_of(token)
+    most = kind.max_behind
+    older = {
+        other: tuple(min(age + 1, most) for age in ages) if kind_of(other) is kind else ages
+        for other, ages in state.items()
+    }
     return {**older, token: (0, *older.get(token, ()))[: most + 1]}
 
 
@@ -171,26 +180,60 @@ def _left_by(awaited: Wait, state: _State) -> int:
 # Instructions ------------------------------------------------------------------------------------
 
 
+class _Instructions(ScopedRewriter):
+    """Writes instructions in place of tokens."""
+
+    def __init__(self, kernel: tirx.For, left: dict[tirx.Stmt, int]) -> None:
+        super().__init__()
+        self._left = left
+        self._kernel = kernel
+
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [(tirx.SeqStmt, self._sequence)]
+
+    def _sequence(self, node: tirx.SeqStmt) -> tirx.Stmt:
+        return seq([self.mutate(child) for child in _merged(flattened(node), self._left)])
+
+    def visit_evaluate(self, stmt: tirx.Evaluate) -> tirx.Stmt:
+        if not names_token(stmt.value):
+            return stmt
+        token, awaited = signalled(stmt), waited(stmt)
+        if awaited is not None:
+            wait = T.ptx[kind_of(awaited.token).wait_group]
+            return tirx.Evaluate(wait(self._left[stmt]))
+        if token is not None:
+            return tirx.Evaluate(T.ptx[kind_of(token).commit_group]())
+        product = product_of(stmt.value)
+        if product is not None:
+            return instructions_of(product, self.analyzer, fenced=self._fenced(product))
+        work = issued(stmt.value)
+        return stmt if work is None else tirx.Evaluate(_copy(work))
+
+    def _fenced(self, product: Product) -> bool:
+        """Tell whether threads, or copies of theirs, write an operand in shared memory."""
+        root, written = self._written
+        return any(root(address.args[0].source) in written for address, *_ in product.matrices)
+
+    @cached_property
+    def _written(self) -> tuple[Callable[[ir.Var], ir.Var], set[ir.Var]]:
+        root = Aliases(self._kernel.body).root
+        return root, {root(use.buffer) for use in uses_in(self._kernel.body) if use.writes}
+
+
 def _merged(statements: Any, left: dict[tirx.Stmt, int]) -> list[tirx.Stmt]:
-    """Statements with the strictest of adjacent waits only."""
+    """Statements with the strictest of adjacent waits for work of a kind only."""
     result: list[tirx.Stmt] = []
     for stmt in statements:
-        if result and waited(stmt) is not None and waited(result[-1]) is not None:
+        if result and _waits_alike(result[-1], stmt):
             result[-1] = min(result[-1], stmt, key=left.__getitem__)
         else:
             result.append(stmt)
     return result
 
 
-def _instruction(stmt: tirx.Evaluate, left: dict[tirx.Stmt, int]) -> tirx.Stmt:
-    if not names_token(stmt.value):
-        return stmt
-    if stmt in left:
-        return tirx.Evaluate(T.ptx["cp.async.wait_group"](left[stmt]))
-    if signalled(stmt) is not None:
-        return tirx.Evaluate(T.ptx["cp.async.commit_group"]())
-    copy = issued(stmt.value) if isinstance(stmt.value, ir.Call) else None
-    return stmt if copy is None else tirx.Evaluate(_copy(copy))
+def _waits_alike(one: tirx.Stmt, other: tirx.Stmt) -> bool:
+    a, b = waited(one), waited(other)
+    return a is not None and b is not None and kind_of(a.token) is kind_of(b.token)
 
 
 def _copy(copy: Issue) -> ir.Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tvm import ir, tirx
@@ -15,11 +16,11 @@ from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import buffer_of, constant
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Regions
-from tvmtile.tileop.registry import LoweringContext, SharedTile, implementation_of
+from tvmtile.tileop.registry import Lowering, LoweringContext, SharedTile, implementation_of
 
 __all__ = ["SharedTiles"]
 
@@ -32,8 +33,6 @@ class SharedTiles:
     ----------
     all : list of Var
         In the order of the program.
-    wanted : dict of Var to SharedTile
-        How the implementations of operators want tiles to lie that they read.
     moved : set of Var
         Those that operators move to or from fragments.
     wanted_where_moved : SharedTile or None
@@ -48,11 +47,11 @@ class SharedTiles:
 
     context: LoweringContext
     all: list[ir.Var] = field(default_factory=list)
-    wanted: dict[ir.Var, SharedTile] = field(default_factory=dict)
     moved: set[ir.Var] = field(default_factory=set)
     wanted_where_moved: SharedTile | None = None
     viewed: set[ir.Var] = field(default_factory=set)
     user_layouts: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
+    _readers: list[tuple[Lowering, TileOp, LoweringContext]] = field(default_factory=list)
 
     @classmethod
     def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
@@ -69,10 +68,29 @@ class SharedTiles:
         mutated(kernel, (tirx.AttrStmt, regions.visit), (ir.Call, call))
         return tiles
 
+    @cached_property
+    def wanted(self) -> dict[ir.Var, SharedTile]:
+        """How the implementations of operators want tiles to lie that they read."""
+        found: dict[ir.Var, SharedTile] = {}
+        for chosen, op, context in self._readers:
+            forms = chosen.shared(op, context) if chosen.shared is not None else {}
+            for tile, form in forms.items():
+                found[tile] = found.get(tile, SharedTile()) & form
+        return found
+
     def form_of(self, tile: ir.Var) -> SharedTile:
         """How a tile should lie."""
         moved = self.wanted_where_moved if tile in self.moved else None
-        return self.wanted.get(tile) or moved or SharedTile()
+        return self.wanted.get(tile, SharedTile()) & (moved or SharedTile())
+
+    def why_plain(self, tile: ir.Var) -> str | None:
+        """Why a tile does not lie as an implementation wants it; None where it may."""
+        layout, _ = self.user_layouts.get(tile, ("auto", None))
+        if tile in self.viewed:
+            return f"{tile.name} is seen through a view, or its address is taken"
+        if layout != "auto":
+            return f"the layout of {tile.name} is fixed by hand"
+        return None if _has_whole_rows(tile) else f"{tile.name} has no rows of constant extents"
 
     @property
     def with_rows(self) -> list[ir.Var]:
@@ -92,7 +110,7 @@ class SharedTiles:
                 self.user_layouts[tile] = layout, location_of(node)
         chosen = implementation_of(op, context.kind)
         if chosen is not None and chosen.shared is not None:
-            self.wanted.update(chosen.shared(op, context))
+            self._readers.append((chosen, op, context))
         if chosen is not None and chosen.moved is not None:
             self.wanted_where_moved = chosen.moved
         buffers = [buffer_of(operand) for operand in (*op.reads(), *op.writes())]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import DataType, ir, tirx
 from tvm.target import Target
-from tvm.tirx.layout import Layout
+from tvm.tirx.layout import ComposeLayout, Layout
 
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import InvalidOperand
@@ -16,7 +16,7 @@ from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
-from tvmtile.layout.shared import SWIZZLES, layout_of_places, swizzled
+from tvmtile.layout.shared import SWIZZLES, layout_of_places, period_of, swizzled
 from tvmtile.passes.memory.shared_tiles import SharedTiles
 from tvmtile.passes.tile.lower_tile_op import target_of
 
@@ -83,17 +83,31 @@ def _with_layouts(kernel: tirx.For, target: Target) -> tirx.For:
     tiles = SharedTiles.of(kernel, target)
     layouts: dict[ir.Var, Layout | None] = {}
     for tile in tiles.with_rows:
-        if tiles.form_of(tile).swizzled:
-            layouts[tile] = swizzled(_shape(tile), str(tile.ty.dtype))
+        widest = tiles.form_of(tile).swizzle
+        layouts[tile] = swizzled(_shape(tile), str(tile.ty.dtype), widest=widest)
     for tile, (layout, location) in tiles.user_layouts.items():
         try:
-            layouts[tile] = _user_layout(tile, layout, is_viewed=tile in tiles.viewed)
+            widest = tiles.form_of(tile).swizzle or max(SWIZZLES.values())
+            layouts[tile] = _user_layout(tile, layout, widest, is_viewed=tile in tiles.viewed)
         except InvalidOperand as error:
             error.location = location
             raise
     return substitute(
-        kernel, {tile: retyped(tile, layout=layout) for tile, layout in layouts.items() if layout}
+        kernel,
+        {
+            tile: _laid_out(tile, layout, aligned=tiles.form_of(tile).required)
+            for tile, layout in layouts.items()
+            if layout
+        },
     )
+
+
+def _laid_out(tile: ir.Var, layout: Layout, *, aligned: bool) -> ir.Var:
+    """A tile with a layout; one in which the hardware finds elements begins where its swizzle does."""
+    if not aligned or not isinstance(layout, ComposeLayout):
+        return retyped(tile, layout=layout)
+    alignment = max(int(tile.ty.data_alignment), period_of(layout, str(tile.ty.dtype)))
+    return retyped(tile, layout=layout, data_alignment=alignment)
 
 
 def _shape(tile: ir.Var) -> list[int]:
@@ -103,14 +117,14 @@ def _shape(tile: ir.Var) -> list[int]:
 # User layouts ------------------------------------------------------------------------------------
 
 
-def _user_layout(tile: ir.Var, layout: Any, *, is_viewed: bool) -> Layout | None:
+def _user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> Layout | None:
     if layout == "linear" or (is_viewed and layout == "auto"):
         return None
     if is_viewed:
         raise _refused(tile, "it is seen through a view, or its address is taken")
     dtype = str(tile.ty.dtype)
     if layout == "auto":
-        return swizzled(_shape(tile), dtype)
+        return swizzled(_shape(tile), dtype, widest=widest)
     if isinstance(layout, str):
         found = swizzled(_shape(tile), dtype, SWIZZLES[layout])
         if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -12,7 +12,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mapped, mutated, walk
 from tvmtile.errors import VerifyError
-from tvmtile.ir.asynchronous import CP_ASYNC, Kind, asynchronously, signal, wait
+from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -37,6 +37,7 @@ from tvmtile.passes.tile.pipelining import (
     buffer_copies_of,
     plan_of,
     with_stage_axes,
+    work_of,
 )
 from tvmtile.target import gpu
 
@@ -61,6 +62,9 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     touch are issued on a token, one for each stage that has such moves. Each iteration signals it
     behind the stage's statements, and begins with waits that leave in flight what no stage uses yet:
     `s - 2` batches with `num_stages=s`. Behind the loop nothing is in flight.
+
+    What the plan leaves in flight is issued on a token of its own, which is signalled at once; all but
+    its latest batch are waited for.
 
     Allocations and views in the loop move before it.
 
@@ -111,11 +115,12 @@ def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None else None
-    kind = CP_ASYNC if capability is not None and capability.has_async_copies else None
-    return with_kernels(func, lambda kernel: _inject(kernel, kind))
+    async_copies = capability is not None and capability.has_async_copies
+    kind = str(target.kind.name) if target is not None else ""
+    return with_kernels(func, lambda kernel: _inject(kernel, kind, async_copies=async_copies))
 
 
-def _inject(kernel: tirx.For, kind: Kind | None) -> tirx.For:
+def _inject(kernel: tirx.For, kind: str, *, async_copies: bool) -> tirx.For:
     tiles = KernelTiles(kernel)
     copies = {
         loop.loop_var: {
@@ -127,7 +132,7 @@ def _inject(kernel: tirx.For, kind: Kind | None) -> tirx.For:
     if not copies:
         return kernel
     expanded = with_stage_axes(kernel, tiles, copies)
-    return _Stager(KernelTiles(expanded), kind).rewrite(expanded)
+    return _Stager(KernelTiles(expanded), kind, async_copies=async_copies).rewrite(expanded)
 
 
 def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
@@ -179,9 +184,10 @@ def _stage_index(loop: tirx.For, copies: BufferCopies) -> Any:
 class _Stager:
     """Rewrites planned loops, outer ones first."""
 
-    def __init__(self, tiles: KernelTiles, kind: Kind | None) -> None:
+    def __init__(self, tiles: KernelTiles, kind: str, *, async_copies: bool) -> None:
         self._tiles = tiles
         self._kind = kind
+        self._async_copies = async_copies
         self._tokens = 0
 
     def rewrite(self, kernel: tirx.For) -> tirx.For:
@@ -193,13 +199,24 @@ class _Stager:
             return mutator.default_mutate(loop)
         body = _body_of(loop, plan, self._tiles)
         are_async = [False] * len(body.units)
-        if self._kind is not None:
+        if self._async_copies:
             are_async = async_units(body.units, plan, self._tiles)
-        return mutator.mutate(_Stages(loop, plan, body, are_async, self._token).emit())
+        in_flight = {unit: self._token(self._kind_of(body.units[unit])) for unit in plan.in_flight}
+        return mutator.mutate(_Stages(loop, plan, body, are_async, in_flight, self._token).emit())
 
-    def _token(self) -> str:
+    def _kind_of(self, unit: Unit) -> str:
+        """The kind of asynchronous work that a unit issues."""
+        issued = work_of(unit, self._kind)
+        if issued is None:
+            raise VerifyError(
+                f"{unit.describe()} issues no asynchronous work",
+                help="run PlanPipeline before InjectPipeline",
+            )
+        return issued.name
+
+    def _token(self, kind: str = CP_ASYNC.name) -> str:
         self._tokens += 1
-        return f"{self._kind.name if self._kind else ''}/{self._tokens}"
+        return f"{kind}/{self._tokens}"
 
 
 @dataclass(frozen=True)
@@ -211,6 +228,8 @@ class _Group:
     are_async: list[bool]
     token: str | None
     """Of its asynchronous copies, if it has any: each iteration signals it once."""
+    tokens: list[str | None]
+    """Of each unit whose work goes on until the next iteration has issued its own."""
 
     @property
     def copied(self) -> set[ir.Var]:
@@ -230,6 +249,7 @@ class _Stages:
         plan: Plan,
         body: Body,
         are_async: Sequence[bool],
+        in_flight: Mapping[int, str],
         new_token: Callable[[], str],
     ) -> None:
         self._loop = loop
@@ -244,6 +264,7 @@ class _Stages:
                 [body.units[i] for i in members],
                 [are_async[i] for i in members],
                 new_token() if any(are_async[i] for i in members) else None,
+                [in_flight.get(i) for i in members],
             )
             for stage, members in (
                 (stage, list(units)) for stage, units in groupby(issued, plan.stage.__getitem__)
@@ -280,7 +301,8 @@ class _Stages:
             annotations=annotations,
         )
         # What the last iterations leave in flight are empty batches, and copies that nothing has used.
-        drain = [wait(group.token, 0) for group in self._groups if group.token]
+        tokens = [token for group in self._groups for token in (group.token, *group.tokens)]
+        drain = [wait(token, 0) for token in tokens if token]
         return seq([*self._setup, *ahead, loop, *drain])
 
     # Asynchronous copies -----------------------------------------------------------------------
@@ -345,14 +367,17 @@ class _Stages:
         """What a stage does for an iteration, with the names that it needs."""
         bindings = self._body.bindings_for([unit.stmt for unit in group.units])
         statements = [
-            (
-                unit.conditions,
-                asynchronously(group.token, unit.inner) if is_async and group.token else unit.inner,
-            )
-            for unit, is_async in zip(group.units, group.are_async, strict=True)
+            (unit.conditions, self._issued(unit.inner, group.token if is_async else None, own))
+            for unit, is_async, own in zip(group.units, group.are_async, group.tokens, strict=True)
         ]
         whole = seq([*bindings, *_joined(statements)])
         return with_fresh_variables(_folded(substitute(whole, {self._var: iteration})))
+
+    def _issued(self, stmt: tirx.Stmt, of_group: str | None, own: str | None) -> tirx.Stmt:
+        """A statement whose asynchronous work goes on: until a later stage, or the next iteration's."""
+        if own is not None:
+            return seq([asynchronously(own, stmt), signal(own), wait(own, 1)])
+        return stmt if of_group is None else asynchronously(of_group, stmt)
 
     def _number(self, value: int) -> Any:
         return tirx.const(value, self._dtype)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import importing_llvm
+from tvmtile.ir.asynchronous import token_of_region
+from tvmtile.ir.kernels import importing_llvm, is_kernel
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import GroupRewriter
+from tvmtile.passes.memory.shared_tiles import SharedTiles
 from tvmtile.tileop.registry import LoweringContext, emit, implementation_of
 
 __all__ = ["LowerTileOp", "TileOperators", "target_of"]
@@ -34,7 +36,16 @@ class TileOperators(GroupRewriter):
     def __init__(self, target: Target) -> None:
         super().__init__()
         self._target = target
+        self._kernel: tirx.For | None = None
+        self._tiles: SharedTiles | None = None
+        self._token: str | None = None
         self.imports: list[str] = []
+
+    def visit_for(self, loop: tirx.For) -> Any:
+        """Descend into a loop, noting the kernel."""
+        if is_kernel(loop):
+            self._kernel, self._tiles = loop, None
+        return super().visit_for(loop)
 
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         """Rewrite a tile operator."""
@@ -48,8 +59,17 @@ class TileOperators(GroupRewriter):
             self.imports,
             launch=self.launch,
             group=self.group,
+            token=self._token,
+            why_plain=self._why_plain,
         )
         return self.rewritten(op, context, node)
+
+    def _why_plain(self, tile: ir.Var) -> str | None:
+        """Why a shared tile does not lie as an implementation wants it."""
+        if self._kernel is None:
+            return None
+        self._tiles = self._tiles or SharedTiles.of(self._kernel, self._target)
+        return self._tiles.why_plain(tile)
 
     def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
         """The statement in place of an operator."""
@@ -57,6 +77,22 @@ class TileOperators(GroupRewriter):
 
 
 class _Lower(TileOperators):
+    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+        """Statements whose asynchronous work is waited for elsewhere."""
+        token = token_of_region(node)
+        if token is None or not self._issues(node.body):
+            return super().visit_attribute(node)
+        self._token = token
+        issued = self.mutate(node.body)
+        self._token = None
+        return issued
+
+    def _issues(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether the implementation of an operator issues the work itself."""
+        op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+        chosen = implementation_of(op, str(self._target.kind.name)) if op is not None else None
+        return chosen is not None and chosen.completion is not None
+
     def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
         del node
         chosen = implementation_of(op, context.kind)

@@ -10,7 +10,12 @@ from tvm import ir, tirx
 from tvmtile._tvm import mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.errors import InvalidOperand, SourceLocation, warn
-from tvmtile.ir.annotations import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.annotations import (
+    IN_FLIGHT_ANNOTATION,
+    ORDER_ANNOTATION,
+    STAGE_ANNOTATION,
+    STAGES_ANNOTATION,
+)
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
@@ -24,6 +29,7 @@ from tvmtile.passes.tile.pipelining import (
     Producers,
     body_of,
     buffer_copies_of,
+    with_work_in_flight,
 )
 from tvmtile.target import GpuCapability, gpu
 
@@ -45,12 +51,16 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     an entry a statement and none for names whose value can be computed again (with one for each name,
     those are ignored).
 
-    The plan is written as the annotations `tvmtile.stage` and `tvmtile.order`, an entry for each
-    statement but those names, allocations and views. A loop that can't be pipelined loses its
-    annotations, and a warning says why; what it computes never depends on the plan. Where a block
-    has no memory for so many buffer copies there are fewer stages, and a warning too; the attribute
-    `tvmtile.most_stages` of a function is a limit that whoever runs the passes sets. Loops of no or
-    one stage have nothing to plan.
+    With three stages and more, a product that the hardware computes in the background and whose sums
+    nothing else in the loop touches stays in flight: it is waited for when the next iteration has begun
+    its own, and holds a buffer copy for so long, so copies run one iteration less ahead.
+
+    The plan is written as the annotations `tvmtile.stage` and `tvmtile.order`, and `tvmtile.in_flight`
+    where some of the work is, an entry for each statement but those names, allocations and views. A
+    loop that can't be pipelined loses its annotations, and a warning says why; what it computes never
+    depends on the plan. Where a block has no memory for so many buffer copies there are fewer stages,
+    and a warning too; the attribute `tvmtile.most_stages` of a function is a limit that whoever runs
+    the passes sets. Loops of no or one stage have nothing to plan.
 
     Raises
     ------
@@ -94,17 +104,22 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None else None
+    kind = str(target.kind.name) if target is not None else ""
     limit = func.attrs.get(MOST_STAGES) if func.attrs is not None else None
 
     def plan(kernel: tirx.For) -> tirx.For:
-        return _Planner(KernelTiles(kernel), _Memory(kernel, capability), limit).rewrite(kernel)
+        memory = _Memory(kernel, capability)
+        return _Planner(KernelTiles(kernel), memory, limit, kind).rewrite(kernel)
 
     return with_kernels(func, plan)
 
 
 class _Planner:
-    def __init__(self, tiles: KernelTiles, memory: _Memory, limit: int | None) -> None:
+    def __init__(
+        self, tiles: KernelTiles, memory: _Memory, limit: int | None, kind: str = ""
+    ) -> None:
         self._limit = limit
+        self._kind = kind
         self._tiles = tiles
         self._memory = memory
         self._multi_buffered: set[ir.Var] = set()  # by the loops around
@@ -185,6 +200,7 @@ class _Planner:
         producers = Producers(body.units, self._tiles)
         while True:
             plan = producers.plan(num_stages - 1)
+            plan = with_work_in_flight(plan, body.units, self._kind)
             try:
                 self._check(loop, body, plan)
             except Obstacle as obstacle:
@@ -274,6 +290,10 @@ def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:
     annotations = dict(_without_plan(loop).annotations)
     annotations[STAGE_ANNOTATION] = list(plan.stage)
     annotations[ORDER_ANNOTATION] = list(plan.order)
+    if plan.in_flight:
+        annotations[IN_FLIGHT_ANNOTATION] = [
+            int(i in plan.in_flight) for i in range(len(plan.stage))
+        ]
     statements = [*body.declarations, *body.bindings.values(), *(u.stmt for u in body.units)]
     in_place = list(flattened(loop.body))
     units = [stmt for stmt in in_place if any(stmt.same_as(unit.stmt) for unit in body.units)]

@@ -65,8 +65,8 @@ def gemm(
     clear_accum : bool
         Begin from zero: `C = A @ B`.
     impl : str, optional
-        How it is done: `mma` or `elements` on NVIDIA GPUs, `matmul2d`, `simdgroup` or `elements` on
-        Apple's, `microkernel` or `loops` on a CPU. The best that fits where absent.
+        How it is done: `wgmma`, `mma` or `elements` on NVIDIA GPUs, `matmul2d`, `simdgroup` or
+        `elements` on Apple's, `microkernel` or `loops` on a CPU. The best that fits where absent.
     k_pack, wg_wait, mbar, annotations
         Accepted with a warning: the product is complete when the next statement begins.
 

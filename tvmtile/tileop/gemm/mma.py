@@ -40,7 +40,7 @@ from tvmtile.tileop.registry import (
 
 __all__ = ["SWIZZLED", "MatrixProduct", "WarpProduct", "atom_of", "gemm_mma", "layouts_of"]
 
-SWIZZLED = SharedTile(swizzled=True)
+SWIZZLED = SharedTile(swizzle=128)
 """`ldmatrix` takes 16 bytes of each of eight rows, which lie in different banks then."""
 
 

@@ -1,10 +1,10 @@
-"""How groups of 32 threads, warps or simdgroups, share a product, and the layouts that this gives."""
+"""How groups of threads, as warps and warpgroups, share a product, and the layouts that this gives."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tvmtile.errors import InvalidOperand
@@ -23,6 +23,8 @@ __all__ = [
 
 Axis: TypeAlias = tuple[Digit, ...]
 """The digits of an index, most significant first."""
+_MOST_THREADS = 1024
+"""Of a block."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +37,26 @@ class Partition:
         Groups along M and along N.
     row_matrices, column_matrices : int
         The instruction's matrices that a group has along M and along N.
+    unit : int
+        Threads of a group.
     """
 
     rows: int
     columns: int
     row_matrices: int
     column_matrices: int
+    unit: int = WARP_SIZE
 
     def along_m(self) -> Axis:
         """The number of a matrix along M: the group, and which of its matrices."""
-        return Digit(self.rows, THREAD, self.columns * WARP_SIZE), Digit(
+        return Digit(self.rows, THREAD, self.columns * self.unit), Digit(
             self.row_matrices, REGISTER, 1
         )
 
     def along_n(self, per_matrix: int = 1) -> Axis:
         """The number of a matrix along N, or of what a matrix has `per_matrix` of."""
         count = per_matrix * self.column_matrices
-        return Digit(self.columns, THREAD, WARP_SIZE), Digit(count, REGISTER, 1)
+        return Digit(self.columns, THREAD, self.unit), Digit(count, REGISTER, 1)
 
 
 def along_k(matrices: int) -> Axis:
@@ -114,6 +119,7 @@ def partition(
     noun: str,
     *,
     repeats: bool = False,
+    unit: int = WARP_SIZE,
 ) -> Partition:
     """Share an accumulator of [m, n] out over groups of threads.
 
@@ -122,7 +128,7 @@ def partition(
     m, n : int
         Extents of the accumulator.
     groups : int
-        How many groups of 32 threads a block has.
+        How many groups of threads a block has.
     policy : GemmWarpPolicy
         FullRow puts as many groups as can be along M, FullCol along N; Square makes the share of a
         group as square as can be.
@@ -133,6 +139,8 @@ def partition(
     repeats : bool
         Where the groups are too many to share the matrices evenly, the first of them do, as many as
         can, and the others repeat what these do.
+    unit : int
+        Threads of a group.
 
     Raises
     ------
@@ -152,13 +160,15 @@ def partition(
     if repeats and groups > 0:
         ways = next(filter(None, (_ways(rows, columns, n) for n in _divisors(groups))))
     if not ways:
-        threads = [count * WARP_SIZE for count in range(1, 33) if _ways(rows, columns, count)]
+        most = _MOST_THREADS // unit
+        threads = [count * unit for count in range(1, most + 1) if _ways(rows, columns, count)]
         raise InvalidOperand(
-            f"gemm: {groups} {noun} ({groups * WARP_SIZE} threads) can't share an accumulator of "
+            f"gemm: {groups} {noun} ({groups * unit} threads) can't share an accumulator of "
             f"[{m}, {n}], which is {rows} x {columns} matrices of {size}",
             help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
             f"multiples of {height * groups} along M or {width * groups} along N",
         )
+    ways = [replace(way, unit=unit) for way in ways]
     if policy == GemmWarpPolicy.FullRow:
         return max(ways, key=lambda way: way.rows)
     if policy == GemmWarpPolicy.FullCol:

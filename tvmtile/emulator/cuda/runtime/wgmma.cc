@@ -25,7 +25,7 @@ constexpr std::uint32_t kPoison = 0x7fa5a5a5;
 // One thread's part.
 struct Part {
   const Wgmma* row;
-  float* const* d;
+  std::uint32_t* const* d;
   const std::uint32_t* a;  // its registers of A; null where A is in shared memory
   std::uint64_t a_descriptor, b_descriptor;
   bool adds;
@@ -34,8 +34,8 @@ struct Part {
 
 // Accumulators that a product in flight writes: registers of each thread, by the first thread's.
 struct Sums {
-  std::vector<std::vector<float*>> registers;  // by thread
-  std::vector<std::vector<float>> values;
+  std::vector<std::vector<std::uint32_t*>> registers;  // by thread
+  std::vector<std::vector<std::uint32_t>> values;      // their bits
   unsigned in_flight = 0;
 };
 
@@ -50,7 +50,7 @@ struct Product {
 };
 
 struct Warpgroup {
-  std::map<float*, Sums> sums;
+  std::map<std::uint32_t*, Sums> sums;
   std::vector<Product> under_way;
   std::vector<std::uint32_t> groups;
 };
@@ -63,7 +63,7 @@ std::vector<unsigned> waited;
 void check_register(const Thread& thread, std::uintptr_t address, Access, std::uintptr_t instruction) {
   for (auto& [first, sums] : warpgroups[thread.context.index / kThreads].sums) {
     if (sums.in_flight == 0) continue;
-    for (const float* place : sums.registers[thread.context.index % kThreads]) {
+    for (const std::uint32_t* place : sums.registers[thread.context.index % kThreads]) {
       if (reinterpret_cast<std::uintptr_t>(place) == address) {
         machine->fail_at(Failure::kRegister, instruction - 1);
       }
@@ -159,6 +159,15 @@ void note_reads(const Site& site, unsigned warp, const std::vector<std::uint32_t
 
 double value_at(std::uint32_t address, Number type) { return number(from_shared(address), type); }
 
+// A sum, in 32 bits; integers wrap.
+std::uint32_t bits_of(double sum, Number type) {
+  if (type == Number::kS32) return static_cast<std::uint32_t>(static_cast<std::int64_t>(sum));
+  const float rounded = static_cast<float>(sum);
+  std::uint32_t bits;
+  std::memcpy(&bits, &rounded, sizeof bits);
+  return bits;
+}
+
 void compute(Product& product) {
   const Wgmma& row = *product.row;
   std::vector<double> a = product.a_values, b;
@@ -173,8 +182,9 @@ void compute(Product& product) {
       const double* right = &b[place.column * row.k];
       double total = 0;
       for (unsigned k = 0; k < row.k; ++k) total += left[k] * right[k];
-      float& sum = sums.values[thread][r];
-      sum = static_cast<float>((product.adds ? double{sum} : 0.0) + product.scale * total);
+      std::uint32_t& sum = sums.values[thread][r];
+      const double result = (product.adds ? number(&sum, row.sum_type) : 0.0) + product.scale * total;
+      sum = bits_of(result, row.sum_type);
     }
   }
   product.done = true;
@@ -224,11 +234,11 @@ void issue(const Site& site, void* const* parts, unsigned) {
     sums.registers.assign(kThreads, {});
     sums.values.assign(kThreads, {});
     for (unsigned thread = 0; thread < kThreads; ++thread) {
-      float* const* d = static_cast<Part*>(parts[thread])->d;
+      std::uint32_t* const* d = static_cast<Part*>(parts[thread])->d;
       for (unsigned r = 0; r < row.n / 2; ++r) {
         sums.registers[thread].push_back(d[r]);
         sums.values[thread].push_back(*d[r]);
-        std::memcpy(d[r], &kPoison, sizeof kPoison);
+        *d[r] = kPoison;
       }
     }
   }
@@ -247,8 +257,8 @@ void retire(const Site& site, Product& product) {
   if (--sums.in_flight != 0) return;
   for (unsigned thread = 0; thread < kThreads; ++thread) {
     for (std::size_t r = 0; r < sums.registers[thread].size(); ++r) {
-      float* const place = sums.registers[thread][r];
-      if (std::memcmp(place, &kPoison, sizeof kPoison) != 0) {
+      std::uint32_t* const place = sums.registers[thread][r];
+      if (*place != kPoison) {
         Report& report = machine->begin_report(Failure::kRegister, *(&first_thread() + thread));
         report.line = site.line;
         machine->fail();
@@ -288,16 +298,16 @@ void together(const Site& site, void* payload, Collective execute) {
 
 namespace ptx {
 
-void wgmma(int line, const Wgmma& row, float* const* d, std::uint64_t a, std::uint64_t b, bool adds,
-           int scale_a, int scale_b, int trans_a, int trans_b) {
+void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
+           bool adds, int scale_a, int scale_b, int trans_a, int trans_b) {
   const Site site = {kWgmmaProduct, row.name, line};
   if (!fenced[machine->current().context.index]) fail_protocol(line, "wgmma without wgmma.fence");
   Part part = {&row, d, nullptr, a, b, adds, scale_a, scale_b, trans_a, trans_b};
   together(site, &part, issue);
 }
 
-void wgmma(int line, const Wgmma& row, float* const* d, const std::uint32_t* a,
-                     std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b) {
+void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const std::uint32_t* a,
+           std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b) {
   const Site site = {kWgmmaProduct, row.name, line};
   if (!fenced[machine->current().context.index]) fail_protocol(line, "wgmma without wgmma.fence");
   Part part = {&row, d, a, 0, b, adds, scale_a, scale_b, 0, trans_b};

@@ -14,6 +14,7 @@ have been written in the same iteration.
 
 from tvmtile.passes.tile.pipelining.async_units import async_units
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
+from tvmtile.passes.tile.pipelining.in_flight import with_work_in_flight, work_of
 from tvmtile.passes.tile.pipelining.plan import (
     PIPELINE_ANNOTATIONS,
     BufferCopies,
@@ -40,4 +41,6 @@ __all__ = [
     "buffer_copies_of",
     "plan_of",
     "with_stage_axes",
+    "with_work_in_flight",
+    "work_of",
 ]

@@ -9,7 +9,12 @@ import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.ir.annotations import ORDER_ANNOTATION, STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.annotations import (
+    IN_FLIGHT_ANNOTATION,
+    ORDER_ANNOTATION,
+    STAGE_ANNOTATION,
+    STAGES_ANNOTATION,
+)
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import reads_no_memory
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
@@ -24,16 +29,30 @@ __all__ = [
     "plan_of",
 ]
 
-PIPELINE_ANNOTATIONS = (STAGES_ANNOTATION, ORDER_ANNOTATION, STAGE_ANNOTATION)
+PIPELINE_ANNOTATIONS = (
+    STAGES_ANNOTATION,
+    ORDER_ANNOTATION,
+    STAGE_ANNOTATION,
+    IN_FLIGHT_ANNOTATION,
+)
 """The annotations that make a loop a pipelined one."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The stage of each unit of a loop, and its place in the order of an iteration."""
+    """What a pipelined loop does when.
+
+    Attributes
+    ----------
+    stage, order : tuple of int
+        The stage of each unit, and its place in the order of an iteration.
+    in_flight : set of int
+        The units whose work goes on until the next iteration has issued its own.
+    """
 
     stage: tuple[int, ...]
     order: tuple[int, ...]
+    in_flight: frozenset[int] = frozenset()
 
     @property
     def distance(self) -> int:
@@ -47,7 +66,8 @@ class Plan:
     def copies_between(self, first: int, second: int) -> int:
         """After how many iterations `second` may touch again what `first` touches."""
         follows = self.order[first] >= self.order[second]
-        return self.stage[first] - self.stage[second] + int(follows)
+        goes_on = first in self.in_flight and first != second
+        return self.stage[first] - self.stage[second] + int(follows) + int(goes_on)
 
 
 def plan_of(loop: tirx.For) -> Plan | None:
@@ -58,7 +78,8 @@ def plan_of(loop: tirx.For) -> Plan | None:
         tuple(int(entry) for entry in loop.annotations[name])
         for name in (STAGE_ANNOTATION, ORDER_ANNOTATION)
     )
-    return Plan(stages, orders)
+    flying = loop.annotations.get(IN_FLIGHT_ANNOTATION, ())
+    return Plan(stages, orders, frozenset(i for i, count in enumerate(flying) if int(count)))
 
 
 @dataclass(frozen=True)

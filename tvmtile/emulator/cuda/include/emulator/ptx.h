@@ -33,17 +33,17 @@ struct Place {
 struct Wgmma {
   const char* name;
   unsigned n, k;
-  Number a_type, b_type;
+  Number a_type, b_type, sum_type;
   const std::uint8_t (*a)[2];  // of a warp, by lane and element
   const Place* sums;           // by thread and register
 };
 
 namespace ptx {
 
-void wgmma(int line, const Wgmma& row, float* const* d, std::uint64_t a, std::uint64_t b, bool adds,
-           int scale_a, int scale_b, int trans_a = 0, int trans_b = 0);
-void wgmma(int line, const Wgmma& row, float* const* d, const std::uint32_t* a,
-           std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b = 0);
+void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
+           bool adds, int scale_a = 1, int scale_b = 1, int trans_a = 0, int trans_b = 0);
+void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const std::uint32_t* a,
+           std::uint64_t b, bool adds, int scale_a = 1, int scale_b = 1, int trans_b = 0);
 void wgmma_fence();
 void wgmma_commit(int line);
 void wgmma_wait(int line, unsigned groups);

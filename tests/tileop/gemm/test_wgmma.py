@@ -1,0 +1,497 @@
+"""wgmma: what it computes, where it is chosen, what it declines, and what ptxas makes of it."""
+
+import itertools
+import re
+
+import pytest
+import torch
+from tvm import ir, tirx
+from tvm.target import Target
+from tvm_ffi import structural_walk
+
+import tvmtile
+import tvmtile.language as T
+from tests.metal.programs import assert_close, flash_attention, gemm, operands, random
+from tvmtile import layout as layouts
+from tvmtile import pipeline
+from tvmtile.errors import CudaEmulationError, NoLowering
+from tvmtile.instructions.mma import lane_map
+from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, sum_map
+from tvmtile.ir.scopes import is_shared
+from tvmtile.layout.shared import panel_of
+from tvmtile.passes import SwizzleShared
+
+HOPPER = {"kind": "cuda", "arch": "sm_90a"}
+BOTH = list(itertools.product((False, True), repeat=2))
+Square, FullRow, FullCol = (
+    T.GemmWarpPolicy.Square,
+    T.GemmWarpPolicy.FullRow,
+    T.GemmWarpPolicy.FullCol,
+)
+
+
+# The table ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "family", list(FAMILIES.values()), ids=lambda family: "-".join(family.dtypes)
+)
+def test_every_element_is_held_once(family):
+    for row in (family.largest(8), family.largest(256)):
+        held = sorted(place for places in sum_map(row) for place in places)
+        assert held == list(itertools.product(range(ROWS), range(row.n)))
+    warps, *digits = row.a[0]
+    assert warps.extent * WARPGROUP // 4 == WARPGROUP
+    of_a_warp = sorted(p for places in lane_map((tuple(digits), row.a[1])) for p in places)
+    assert of_a_warp == list(itertools.product(range(16), range(row.k)))
+
+
+def test_an_instruction_has_as_many_columns_as_divide_what_there_is():
+    floats, integers = FAMILIES["float16", "float16"], FAMILIES["int8", "int8"]
+    assert [floats.largest(n).n for n in (8, 96, 200, 256, 264, 512)] == [8, 96, 200, 256, 88, 256]
+    assert [integers.largest(n).n for n in (8, 40, 48, 72, 256)] == [8, 8, 48, 24, 256]
+
+
+# What it computes --------------------------------------------------------------------------------
+
+
+def check(program, tensors, expected, precision=""):
+    """Run a program with `wgmma` in the emulator, and compare."""
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    assert "wgmma.mma_async" in kernel.get_kernel_source()
+    assert "mma.sync" not in kernel.get_kernel_source()
+    kernel(*tensors)
+    assert_close(tensors[-1], expected, precision)
+
+
+def check_gemm(M, N, K, **options):
+    dtype, _, out_dtype = options.get("dtypes", ("float16", "float32", "float32"))
+    a, b, expected = operands(M, N, K, dtype, options.get("transposes", (False, False)))
+    result = torch.empty(M, N, dtype=getattr(torch, out_dtype))
+    precision = "float16" if dtype == "float32" else ""  # TF32 has the fraction of float16
+    check(gemm(M, N, K, **options), (a, b, result), expected, precision)
+
+
+@pytest.mark.parametrize(("stages", "transposes"), list(enumerate(BOTH)))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_operands_of_16_bits_may_be_stored_either_way(dtype, transposes, stages):
+    dtypes = (dtype, "float32", dtype)
+    check_gemm(128, 128, 128, dtypes=dtypes, transposes=transposes, stages=stages)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accum"),
+    [
+        ("float32", "float32"),
+        ("float8_e4m3fn", "float32"),
+        ("float8_e5m2", "float32"),
+        ("int8", "int32"),
+        ("uint8", "int32"),
+    ],
+)
+@pytest.mark.parametrize("block_k", [32, 64, 128])
+def test_other_operands_run_along_k(dtype, accum, block_k):
+    dtypes = (dtype, accum, accum)
+    block = (64, 64, block_k)
+    check_gemm(64, 64, 128, dtypes=dtypes, transposes=(False, True), block=block, stages=2)
+
+
+@pytest.mark.parametrize(
+    ("block", "threads", "policy"),
+    [
+        ((128, 128, 32), 128, Square),
+        ((128, 128, 32), 256, Square),
+        ((128, 128, 32), 256, FullRow),
+        ((128, 128, 32), 256, FullCol),
+        ((64, 256, 32), 256, FullRow),
+        ((128, 192, 32), 512, Square),
+        ((256, 64, 64), 512, FullRow),
+    ],
+)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_warpgroups_share_a_tile(block, threads, policy, transposed):
+    check_gemm(
+        *block[:2], 64, block=block, threads=threads, policy=policy, transposes=(transposed,) * 2
+    )
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("columns", [8, 24, 40, 96, 264])
+def test_a_tile_has_any_number_of_columns(columns, transposed):
+    """Rows of B that run along N consist of panels of 32 bytes at least."""
+    columns = columns if transposed else -(-columns // 32) * 32
+    block = (64, columns, 32)
+    check_gemm(64, columns, 32, block=block, transposes=(False, transposed))
+
+
+@pytest.mark.parametrize("stages", range(5))
+def test_edges_are_ragged(stages):
+    check_gemm(100, 72, 88, stages=stages, epilogue=lambda x: x * 2 - x)
+
+
+@pytest.mark.parametrize("along", ["m", "k", "n"])
+@pytest.mark.parametrize("transposes", BOTH)
+def test_operands_are_regions_of_tiles(along, transposes):
+    """Slices begin inside of a panel along K, and at panels and atoms along M and N."""
+    m, n, k = (64, 64, 64)
+    M, N, K = m * (1 + (along == "m")), n * (1 + (along == "n")), k * (1 + (along == "k"))
+    a_shape, b_shape = (K, M) if transposes[0] else (M, K), (N, K) if transposes[1] else (K, N)
+
+    def part(tile, rows, columns, transposed):
+        rows, columns = (columns, rows) if transposed else (rows, columns)
+        return tile[rows[0] : rows[0] + rows[1], columns[0] : columns[0] + columns[1]]
+
+    @T.prim_func
+    def main(
+        A: T.Tensor(a_shape, "float16"),
+        B: T.Tensor(b_shape, "float16"),
+        C: T.Tensor((M, N), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared(a_shape, "float16")
+            b = T.alloc_shared(b_shape, "float16")
+            T.copy(A, a)
+            T.copy(B, b)
+            if along == "k":
+                c = T.alloc_fragment((m, n), "float32")
+                T.clear(c)
+                for step in T.serial(4):
+                    T.gemm(
+                        part(a, (0, m), (step * 32, 32), transposes[0]),
+                        part(b, (step * 32, 32), (0, n), transposes[1]),
+                        c,
+                        *transposes,
+                    )
+                T.copy(c, C)
+            else:
+                for half in T.serial(2):
+                    c = T.alloc_fragment((m, n), "float32")
+                    row, column = (half * m, 0) if along == "m" else (0, half * n)
+                    T.gemm(
+                        part(a, (row, m), (0, k), transposes[0]),
+                        part(b, (0, k), (column, n), transposes[1]),
+                        c,
+                        *transposes,
+                        clear_accum=True,
+                    )
+                    T.copy(c, C[row : row + m, column : column + n])
+
+    a, b, expected = operands(M, N, K, "float16", transposes)
+    check(main, (a, b, torch.empty(M, N)), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "float8_e4m3fn"])
+@pytest.mark.parametrize("threads", [128, 256])
+def test_a_lies_in_registers(dtype, threads):
+    integer = dtype == "int8"
+    accum = "int32" if integer else "float32"
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((128, 64), dtype), B: T.Tensor((64, 64), dtype), C: T.Tensor((128, 64), accum)
+    ):
+        with T.Kernel(1, threads=threads):
+            a = T.alloc_fragment((128, 64), dtype)
+            b = T.alloc_shared((64, 64), dtype)
+            c = T.alloc_fragment((128, 64), accum)
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+            T.copy(c, C)
+
+    a, b, expected = operands(128, 64, 64, dtype, (False, True))
+    result = torch.empty(128, 64, dtype=getattr(torch, accum))
+    check(main, (a, b, result), expected, "float16" if dtype == "float32" else "")
+
+
+@pytest.mark.parametrize(
+    ("causal", "threads", "block_m", "stages", "policy"),
+    [
+        (False, 128, 64, 0, FullRow),
+        (True, 128, 64, 2, FullRow),
+        (True, 256, 128, 3, FullRow),
+        (False, 256, 128, 1, Square),
+    ],
+)
+def test_attention_keeps_weights_in_registers(causal, threads, block_m, stages, policy):
+    shape = (1, 1, 128, 64)
+    program = flash_attention(
+        *shape,
+        causal,
+        block_M=block_m,
+        block_N=64,
+        threads=threads,
+        stages=stages,
+        policy=policy,
+        dtype="float16",
+    )
+    q, k, v = (random(1, 128, 1, 64, dtype="float16") for _ in range(3))
+    wide = (x.double().transpose(1, 2) for x in (q, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
+    check(program, (q, k, v, torch.empty_like(q)), expected.transpose(1, 2))
+
+
+# Where it is chosen ------------------------------------------------------------------------------
+
+
+def product(
+    *,
+    shape=(64, 64, 64),
+    threads=128,
+    annotate=None,
+    view=False,
+    impl=None,
+    sums="float32",
+    **kinds,
+):
+    m, n, k = shape
+    dtype = kinds.get("dtype", "float16")
+    transpose_b = kinds.get("transpose_b", False)
+    b_shape = (n, k) if transpose_b else (k, n)
+
+    @T.prim_func
+    def main(A: T.Tensor((m, k), dtype), B: T.Tensor(b_shape, dtype), C: T.Tensor((m, n), sums)):
+        with T.Kernel(1, threads=threads):
+            a = T.alloc_shared((m, k), dtype)
+            b = T.alloc_shared(b_shape, dtype)
+            c = T.alloc_fragment((m, n), sums)
+            if annotate is not None:
+                T.annotate_layout({a: annotate(a)})
+            T.copy(A, a)
+            T.copy(B, b)
+            if view:
+                flat = T.reshape(a, (m * k,))
+                flat[0] = flat[0]
+            T.gemm(a, b, c, transpose_B=transpose_b, clear_accum=True, impl=impl)
+            T.copy(c, C)
+
+    return main
+
+
+def choice(program, target=HOPPER):
+    """What implements the product, and why nothing better does."""
+    choices = tvmtile.compile(program, target=target).choices
+    (found,) = (each for each in choices if each.operator == "gemm")
+    return found.chosen, dict(found.declined)
+
+
+def test_hopper_takes_wgmma():
+    assert choice(product()) == ("wgmma", {})
+    assert choice(product(annotate=layouts.make_swizzled_layout)) == ("wgmma", {})
+    assert choice(product(impl="mma"))[0] == "mma"
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (product(threads=96), "96 threads are not whole warpgroups of 128"),
+        (product(shape=(32, 64, 64)), "gemm: an accumulator of [32, 64] does not consist of 64x8"),
+        (product(shape=(64, 64, 64), threads=384), "gemm: 3 warpgroups (384 threads) can't share"),
+        (product(sums="float16"), "wgmma has float32 sums, c[0:64, 0:64] float16 does not hold"),
+        (product(dtype="float32"), "rows of b[0:64, 0:64] float32 do not run along K, as wgmma"),
+        (
+            product(dtype="int8", sums="int32", shape=(64, 64, 48), transpose_b=True),
+            "K = 48 is not a multiple of 32",
+        ),
+        (
+            product(shape=(64, 24, 64)),
+            "instructions would not begin at multiples of 32 bytes in rows of b",
+        ),
+        (product(view=True), "a is seen through a view, or its address is taken"),
+        (product(annotate=layouts.make_linear_layout), "the layout of a is fixed by hand"),
+    ],
+)
+def test_what_does_not_fit_is_declined_with_a_reason(program, reason):
+    chosen, declined = choice(program)
+    assert chosen == "mma"
+    assert declined["wgmma"].startswith(reason)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100a"])
+def test_other_architectures_have_no_wgmma(arch):
+    chosen, declined = choice(product(), {"kind": "cuda", "arch": arch})
+    assert (chosen, declined["wgmma"]) == ("mma", f"CUDA {arch} has no wgmma")
+
+
+def test_who_asks_for_it_is_told_why_it_does_not_fit():
+    with pytest.raises(NoLowering, match=r"wgmma: a is seen through a view"):
+        tvmtile.compile(product(view=True, impl="wgmma"), target=HOPPER)
+
+
+def test_a_fragment_that_another_product_holds_otherwise_is_left_to_it():
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.clear(c)
+            T.gemm(a, a, c)
+            T.gemm(a, a, c, impl="mma")
+            T.copy(c, C)
+
+    choices = [c for c in tvmtile.compile(main, target=HOPPER).choices if c.operator == "gemm"]
+    assert [c.chosen for c in choices] == ["mma", "mma"]
+
+
+# How its tiles lie -------------------------------------------------------------------------------
+
+
+def tiles(program):
+    """The shared tiles by name, as SwizzleShared leaves them."""
+    mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
+    found = {}
+    for step in pipeline.lowering_passes(Target(HOPPER)):
+        mod = step(mod)
+        if step.info.name == SwizzleShared.info.name:
+            break
+
+    def note(node):
+        if is_shared(node.buffer):
+            found[node.buffer.name] = node.buffer
+
+    structural_walk(mod["main"].body, (tirx.AllocBuffer, note))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("shape", "transpose_b", "threads", "panels"),
+    [
+        ((64, 64, 64), False, 128, (128, 128)),
+        ((64, 64, 32), False, 128, (64, 128)),
+        ((64, 32, 16), False, 128, (32, 64)),
+        ((64, 48, 48), False, 128, (32, 32)),
+        ((64, 64, 32), True, 128, (64, 64)),
+        ((64, 192, 64), False, 256, (128, 64)),  # 96 columns a warpgroup
+    ],
+)
+def test_tiles_have_the_widest_panels_in_which_instructions_can_start(
+    shape, transpose_b, threads, panels
+):
+    program = product(shape=shape, transpose_b=transpose_b, threads=threads)
+    found = tiles(program)
+    assert tuple(panel_of(found[name].ty.layout, "float16") for name in "ab") == panels
+    assert tuple(int(found[name].ty.data_alignment) for name in "ab") == tuple(
+        8 * panel for panel in panels
+    )
+
+
+# When it is waited for ---------------------------------------------------------------------------
+
+WAIT = re.compile(r"tvm_builtin_ptx_wgmma_wait_group_wait_group_sync_aligned_(\d)\(\);")
+
+
+def waits(program):
+    source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
+    body = source[source.index("main_kernel(") :]
+    return [int(each[1]) for each in WAIT.finditer(body)]
+
+
+@pytest.mark.parametrize(("stages", "expected"), [(0, [0]), (2, [0]), (3, [1, 0]), (4, [1, 0])])
+def test_a_product_stays_in_flight_where_stages_are_left_for_it(stages, expected):
+    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages)
+    assert waits(program) == expected
+
+
+def test_a_product_whose_sums_the_loop_touches_is_waited_for():
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 512), "float16"),
+        B: T.Tensor((512, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(8, num_stages=4):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                for i, j in T.Parallel(64, 64):
+                    c[i, j] *= 0.5
+                T.gemm(a, b, c)
+            T.copy(c, C)
+
+    assert waits(main) == [0]
+
+
+def test_other_buffer_copies_are_left_to_a_product_in_flight():
+    """A copy that begins in an iteration replaces what the product before the last one has read."""
+    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=4)
+    source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
+    assert "((k + 2) & 3)" in source
+    assert source.count("__syncthreads()") == 1
+
+
+def broken(source):
+    """The source with a wait, a barrier or a fence less, each with what the emulator says of it."""
+    body = source.index("main_kernel(")
+    for each in WAIT.finditer(source, body):
+        loosened = (
+            f'asm volatile("wgmma.wait_group.sync.aligned {int(each[1]) + 1};" ::: "memory");'
+        )
+        yield source[: each.start()] + loosened + source[each.end() :], ("race", "register")
+    for call, kind in (
+        ("__syncthreads();", "race"),
+        ("tvm_builtin_ptx_fence_proxy_proxy_async_shared__cta();", "fence"),
+        ("tvm_builtin_ptx_wgmma_fence_fence_sync_aligned();", "protocol"),
+    ):
+        at = source.index(call, body)
+        yield source[:at] + source[at + len(call) :], (kind,)
+
+
+@pytest.mark.parametrize("stages", [0, 2, 4])
+def test_every_wait_and_fence_is_missed(stages):
+    program = gemm(64, 64, 320, block=(64, 64, 64), stages=stages, transposes=(False, True))
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    a, b, expected = operands(64, 64, 320, "float16", (False, True))
+    result = torch.empty(64, 64)
+    kernel(a, b, result)
+    assert_close(result, expected)
+    ((symbol, source),) = kernel.adapter.sources.items()
+    for text, kinds in broken(source):
+        kernel.adapter.sources[symbol] = text
+        with pytest.raises(CudaEmulationError) as caught:
+            kernel(a, b, result)
+        assert caught.value.kind in kinds, str(caught.value)
+
+
+# What becomes of it ------------------------------------------------------------------------------
+
+SERIALIZED = re.compile(r"C75\d\d")
+"""What ptxas says where it waits for a product earlier than the kernel does."""
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        gemm(1024, 1024, 1024, block=(128, 128, 64), threads=256, stages=3),
+        gemm(
+            1024, 1024, 1024, block=(128, 256, 64), threads=256, stages=4, transposes=(False, True)
+        ),
+        gemm(
+            1000, 1000, 1000, block=(128, 128, 64), threads=256, stages=3, epilogue=lambda x: x * 2
+        ),
+        flash_attention(
+            1,
+            4,
+            1024,
+            128,
+            True,
+            block_M=128,
+            block_N=64,
+            threads=256,
+            stages=2,
+            policy=FullRow,
+            dtype="float16",
+        ),
+    ],
+    ids=["nn", "nt", "ragged", "attention"],
+)
+def test_ptxas_overlaps_products_and_spills_nothing(program):
+    kernel = tvmtile.compile(program, target=HOPPER)
+    (used,) = kernel.resources()
+    assert used.spills == 0
+    assert not SERIALIZED.search(kernel.adapter.binary.log)
+    assert "wgmma.mma_async" in kernel.get_kernel_source()

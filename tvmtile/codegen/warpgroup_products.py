@@ -1,0 +1,204 @@
+"""A product of matrices as `wgmma` instructions, with the descriptors of what lies in shared memory.
+
+A descriptor holds an address, the swizzle, and two distances between atoms of 8 rows of a panel (PTX
+ISA, "Matrix Descriptor Format"). Where rows run along K, the atoms of a panel follow each other at
+the *stride*, and an instruction takes 32 bytes of rows. Where they run along M or N, panels lie side by
+side at the *leading* distance, and the atoms of a panel along K at the stride.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
+from tvm.tirx.layout import ComposeLayout
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import VerifyError
+from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, Wgmma
+from tvmtile.ir.asynchronous import Product
+from tvmtile.ir.calls import takes_address
+from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.rewriting import seq
+from tvmtile.layout.shared import panel_of
+
+__all__ = ["instructions_of"]
+
+_ATOM_ROWS = 8
+_UNIT = 16
+"""Bytes that addresses and distances in a descriptor count."""
+_MODES = {128: 3, 64: 2, 32: 1}
+"""How TVM numbers the swizzles, by the bytes of a panel."""
+_WORD_BITS = 32
+
+
+def instructions_of(product: Product, analyzer: Analyzer, *, fenced: bool) -> tirx.Stmt:
+    """The statements that issue a product.
+
+    Parameters
+    ----------
+    product : Product
+        Its fragments are registers already, and its tiles have their layouts.
+    analyzer : Analyzer
+        Knows the ranges of the variables around.
+    fenced : bool
+        Threads wrote an operand, which the matrix unit reads by another way than they do.
+    """
+    return seq(list(_Emitter(product, analyzer).statements(fenced=fenced)))
+
+
+class _Emitter:
+    def __init__(self, product: Product, analyzer: Analyzer) -> None:
+        self._product = product
+        family = FAMILIES[_dtype_of(product.a), _dtype_of(product.b)]
+        self._row: Wgmma = family.largest(product.n)
+        self._has_signs = family.sums == "float32"
+        self._names_orders = family.transposes
+        self._sums = _Registers(product.sums, "sums", as_words=not self._has_signs)
+        self._b = _Tile(product.b, "b", analyzer, along_k=product.b_transposed)
+        self._a: _Tile | _Registers = (
+            _Tile(product.a, "a", analyzer, along_k=not product.a_transposed)
+            if takes_address(product.a)
+            else _Registers(product.a, "a", as_words=True)
+        )
+
+    def statements(self, *, fenced: bool) -> Iterator[tirx.Stmt]:
+        yield from (*self._sums.declarations, *self._a.declarations, *self._b.declarations)
+        if fenced:
+            yield tirx.Evaluate(T.ptx["fence.proxy.async.shared::cta"]())
+        yield tirx.Evaluate(T.ptx["wgmma.fence.sync.aligned"]())
+        for step in range(self._product.k // self._row.k):
+            for m in range(self._product.m // ROWS):
+                for n in range(self._product.n // self._row.n):
+                    yield tirx.Evaluate(self._instruction(m, n, step))
+
+    def _instruction(self, m: int, n: int, step: int) -> Any:
+        product, row = self._product, self._row
+        number = m * (product.n // row.n) + n
+        sums = self._sums.loads(number * row.registers, row.registers)
+        adds = T.ptx.pred(tirx.const(int(step > 0 or not product.clear), "int32"))
+        b = self._b.descriptor(n * row.n, step * row.k)
+        return T.ptx[row.instruction](*sums, *self._a_of(m, step), b, adds, *self._options())
+
+    def _a_of(self, m: int, step: int) -> list[Any]:
+        """The operand A of an instruction."""
+        row = self._row
+        if isinstance(self._a, _Tile):
+            return [self._a.descriptor(m * ROWS, step * row.k)]
+        held = ROWS * row.k // WARPGROUP
+        number = m * (self._product.k // row.k) + step
+        return self._a.loads(number * held, held)
+
+    def _options(self) -> list[int]:
+        """Signs of A and B, and of each tile whether its rows run along M or N."""
+        signs = [1, 1] if self._has_signs else []
+        tiles = [each for each in (self._a, self._b) if isinstance(each, _Tile)]
+        return signs + [int(not tile.along_k) for tile in tiles if self._names_orders]
+
+
+def _dtype_of(operand: Any) -> str:
+    load = operand.args[0] if takes_address(operand) else operand
+    return str(load.source.ty.dtype)
+
+
+class _Registers:
+    """The elements of a fragment that a thread holds, from one on.
+
+    Parameters
+    ----------
+    first : TensorLoad
+        That one.
+    name : str
+        Of what the instructions call them.
+    as_words : bool
+        They are bits to the instructions.
+    """
+
+    def __init__(self, first: ir.TensorLoad, name: str, *, as_words: bool) -> None:
+        self._array = first.source
+        start = constant(first.indices[0])
+        if start is None:
+            raise VerifyError(
+                f"the registers of {describe(first.source)} depend on the thread",
+                help="this is a defect of tvmtile: please report it with the kernel",
+            )
+        self._first = start
+        self._per_word = _WORD_BITS // int(DataType(str(self._array.ty.dtype)).bits)
+        self.declarations: list[tirx.Stmt] = []
+        if as_words:
+            count = -(-int(self._array.ty.shape[0]) // self._per_word)
+            view = tirx.decl_buffer((count,), "uint32", name=f"{name}_words", scope="local")
+            self.declarations.append(tirx.DeclBuffer(view, data=self._array.data))
+            self._array = view
+
+    def loads(self, start: int, count: int) -> list[Any]:
+        """The registers that hold some elements."""
+        first = (self._first + start) // self._per_word
+        return [tirx.BufferLoad(self._array, [first + i]) for i in range(count // self._per_word)]
+
+
+class _Tile:
+    """A matrix in shared memory.
+
+    Parameters
+    ----------
+    address : Call
+        Of its first element.
+    name : str
+        Of what the instructions call it.
+    analyzer : Analyzer
+        Knows the ranges of variables.
+    along_k : bool
+        Its rows run along K; else along M or N.
+    """
+
+    def __init__(self, address: ir.Call, name: str, analyzer: Analyzer, *, along_k: bool) -> None:
+        (load,) = address.args
+        self._buffer, self._origin = load.source, list(load.indices)
+        self._dtype = str(self._buffer.ty.dtype)
+        self._item = int(DataType(self._dtype).bits) // 8
+        self._analyzer = analyzer
+        self.along_k = along_k
+        layout = self._buffer.ty.layout
+        if not isinstance(layout, ComposeLayout) or panel_of(layout, self._dtype) not in _MODES:
+            raise VerifyError(
+                f"{describe(self._buffer)} does not lie as wgmma finds elements",
+                help="this is a defect of tvmtile: please report it with the kernel",
+            )
+        self._layout = layout
+        self._words = tirx.decl_buffer((1,), "uint64", name=f"{name}_descriptor", scope="local")
+        self.declarations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), self._encoded()]
+
+    def descriptor(self, outer: int, k: int) -> Any:
+        """What tells an instruction where its part of the matrix is.
+
+        Parameters
+        ----------
+        outer, k : int
+            Its first row or column along M or N, and along K.
+        """
+        place = self._place(*((outer, k) if self.along_k else (k, outer)))
+        units = tirx.Cast("uint64", self._analyzer.simplify(place * self._item // _UNIT))
+        return tirx.BufferLoad(self._words, [0]) + units
+
+    def _encoded(self) -> tirx.Stmt:
+        """The descriptor of the first element of the memory that the tile has."""
+        panel = panel_of(self._layout, self._dtype)
+        leading = _UNIT if self.along_k else int(self._buffer.ty.shape[-2]) * panel
+        encode = T.cuda.wgmma.encode_matrix_descriptor(
+            T.address_of(tirx.BufferLoad(self._words, [0])),
+            T.address_of(tirx.BufferLoad(self._buffer, [0] * len(self._origin))),
+            leading // _UNIT,
+            _ATOM_ROWS * panel // _UNIT,
+            _MODES[panel],
+        )
+        return tirx.Evaluate(encode)
+
+    def _place(self, rows: int, columns: int) -> Any:
+        """The place of an element of the matrix, without the swizzle, which the hardware adds."""
+        *outer, row, column = self._origin
+        indices = [*outer, row + rows, column + columns]
+        place = self._layout.tile_layout.apply(*indices, shape=self._buffer.ty.shape)["m"]
+        return self._analyzer.simplify(place)

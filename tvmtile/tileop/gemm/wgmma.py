@@ -1,0 +1,278 @@
+"""`T.gemm` on Hopper: `wgmma`, which the 128 threads of a warpgroup start together.
+
+B is read from shared memory, A from there or from registers, as `tvmtile.instructions.wgmma` says. What
+lies in shared memory is swizzled in panels, in which the hardware finds the elements by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.errors import InvalidOperand
+from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family
+from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, with_weights
+from tvmtile.layout.shared import SWIZZLES
+from tvmtile.target import gpu
+from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm.mma import SWIZZLED
+from tvmtile.tileop.gemm.mma_operands import indices_of
+from tvmtile.tileop.gemm.partition import (
+    Axis,
+    Partition,
+    along_k,
+    layout_of_matrices,
+    partition,
+)
+from tvmtile.tileop.registry import Decline, LoweringContext, SharedTile, lowering
+
+__all__ = ["gemm_wgmma"]
+
+_ATOM_ROWS = 8
+"""Rows after which a swizzle repeats in a panel."""
+
+
+# Where it fits -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a product is done.
+
+    Attributes
+    ----------
+    family : Family
+        The instructions for its dtypes.
+    share : Partition
+        How the warpgroups share it, in matrices of 64 rows and as few columns as there can be.
+    panels : dict of Var to int
+        The tiles in shared memory, with bytes of the widest panel.
+    """
+
+    family: Family
+    share: Partition
+    panels: dict[ir.Var, int]
+
+    @property
+    def rows(self) -> int:
+        """Of a warpgroup."""
+        return self.share.row_matrices * ROWS
+
+    @property
+    def columns(self) -> int:
+        """Of a warpgroup."""
+        return self.share.column_matrices * self.family.columns[0]
+
+
+def _plan(op: Gemm, context: LoweringContext) -> _Plan:
+    """How a product is done, if its operands begin where instructions can."""
+    capability = gpu(context.target)
+    if capability is None or not capability.has_warpgroup_products:
+        raise Decline(f"{capability.name if capability else context.kind} has no wgmma")
+    family = _family(op)
+    plan = _Plan(family, _share(op, family, context), {})
+    for operand, follows_k, step in _operands(op, plan):
+        panel = _panel(operand, family, 0 if follows_k else step, follows_k=follows_k)
+        known = plan.panels.get(buffer_of(operand), panel)
+        plan.panels[buffer_of(operand)] = min(known, panel)
+    return plan
+
+
+def _operands(op: Gemm, plan: _Plan) -> Iterator[tuple[ir.TensorRegion, bool, int]]:
+    """Those in shared memory.
+
+    With each, whether its rows run along K, and how many elements instructions begin apart along M or
+    N; 0 where there is one.
+    """
+    columns = plan.family.largest(plan.columns).n
+    if is_shared(buffer_of(op.A)):
+        yield op.A, not op.transpose_A, ROWS
+    yield op.B, op.transpose_B, columns if plan.share.columns * plan.columns > columns else 0
+
+
+def _check(op: Gemm, context: LoweringContext) -> None:
+    """Decline a product also where its operands do not begin where instructions can."""
+
+    def is_multiple(value: Any, of: int) -> bool:
+        return bool(context.analyzer.can_prove_equal(tirx.floormod(value, of), 0))
+
+    plan = _plan(op, context)
+    for operand, follows_k, _ in _operands(op, plan):
+        reason = context.why_plain(buffer_of(operand))
+        if reason is not None:
+            raise Decline(reason)
+        row, column = (axis.min for axis in operand.region[-2:])
+        elements = plan.panels[buffer_of(operand)] // _bytes_of(operand)
+        if not is_multiple(row, _ATOM_ROWS):
+            raise Decline(f"{describe(operand)} does not begin at a multiple of {_ATOM_ROWS} rows")
+        start = plan.family.k if follows_k else elements
+        if not is_multiple(column, start):
+            raise Decline(f"{describe(operand)} does not begin at a multiple of {start} columns")
+
+
+def _family(op: Gemm) -> Family:
+    a, b, c = (dtype_of(operand) for operand in (op.A, op.B, op.C))
+    family = FAMILIES.get((a, b))
+    if family is None:
+        raise Decline(f"no wgmma multiplies {a} and {b}")
+    if c != family.sums:
+        raise Decline(f"wgmma has {family.sums} sums, {describe(op.C)} does not hold them")
+    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
+        if constant(extent) is None:
+            raise Decline(f"{name} = {extent} is not a constant")
+    if (constant(op.k) or 0) % family.k:
+        raise Decline(f"K = {op.k} is not a multiple of {family.k}")
+    if not is_shared(buffer_of(op.B)):
+        raise Decline(f"{describe(op.B)} is not in shared memory")
+    if not is_shared(buffer_of(op.A)) and not is_fragment(buffer_of(op.A)):
+        raise Decline(f"{describe(op.A)} is neither in shared memory nor a fragment")
+    if not is_fragment(buffer_of(op.C)):
+        raise Decline(f"{describe(op.C)} is not a fragment")
+    for operand in (op.A, op.C):
+        if is_fragment(buffer_of(operand)) and not is_whole(operand):
+            raise Decline(f"{describe(operand)} is a part of a fragment")
+    return family
+
+
+def _share(op: Gemm, family: Family, context: LoweringContext) -> Partition:
+    m, n = constant(op.m) or 0, constant(op.n) or 0
+    groups, size = context.threads // WARPGROUP, (ROWS, family.columns[0])
+    try:
+        return partition(m, n, groups, op.policy, size, "warpgroups", unit=WARPGROUP)
+    except InvalidOperand as error:
+        raise Decline(str(error)) from error
+
+
+def _panel(operand: ir.TensorRegion, family: Family, step: int, *, follows_k: bool) -> int:
+    """Bytes of the widest panel in which instructions find an operand.
+
+    Where rows run along M or N, every instruction begins with a panel; there are such instructions for
+    16 bits only.
+
+    Parameters
+    ----------
+    operand : TensorRegion
+        In shared memory.
+    family : Family
+        The instructions.
+    step : int
+        Elements of a row from one instruction to the next that begins with a panel.
+    follows_k : bool
+        Rows run along K.
+    """
+    if not follows_k and not family.transposes:
+        raise Decline(
+            f"rows of {describe(operand)} do not run along K, as wgmma needs it of {dtype_of(operand)}"
+        )
+    rows, length = (constant(extent) for extent in operand.source.ty.shape[-2:])
+    column = None if follows_k else constant(operand.region[-1].min)
+    if rows is None or length is None or rows % _ATOM_ROWS:
+        raise Decline(f"{describe(operand.source)} has no multiple of {_ATOM_ROWS} rows")
+    for panel in SWIZZLES.values():
+        elements = panel // _bytes_of(operand)
+        if all(n % elements == 0 for n in (length, step, column or 0)):
+            return panel
+    raise Decline(
+        f"instructions would not begin at multiples of {OPERAND_BYTES} bytes in rows of "
+        f"{describe(operand)}, of {length} elements"
+    )
+
+
+def _bytes_of(operand: ir.TensorRegion) -> int:
+    return int(DataType(dtype_of(operand)).bits) // 8
+
+
+def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
+    plan = _plan(op, context)
+    row = plan.family.largest(plan.columns)
+    share = plan.share
+    across = (Digit(share.columns, THREAD, WARPGROUP), Digit(plan.columns // row.n, REGISTER, 1))
+    found = {}
+    for operand, columns, matrix, transposed in (
+        (op.C, across, row.c, False),
+        (op.A, along_k((constant(op.k) or 0) // row.k), row.a, op.transpose_A),
+    ):
+        if is_fragment(buffer_of(operand)):
+            found[buffer_of(operand)] = layout_of_matrices(
+                (share.along_m(), columns),
+                matrix,
+                context.threads,
+                transposed=transposed,
+                rank=len(operand.region),
+            )
+    return found
+
+
+def _tiles(op: Gemm, context: LoweringContext) -> dict[ir.Var, SharedTile]:
+    panels = _plan(op, context).panels
+    return {tile: SharedTile(panel, required=True) for tile, panel in panels.items()}
+
+
+# Code --------------------------------------------------------------------------------------------
+
+
+@lowering(
+    Gemm,
+    target="cuda",
+    variant="wgmma",
+    priority=30,
+    fits=_check,
+    unit=WARPGROUP,
+    fragments=_layouts,
+    agrees=True,
+    shared=_tiles,
+    moved=SWIZZLED,
+    completion=WGMMA,
+)
+def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+    """Each warpgroup starts the instructions of its share; without a token it waits for them."""
+    plan = _plan(op, context)
+    share, row = plan.share, plan.family.largest(plan.columns)
+    group = tirx.floordiv(context.thread_index, WARPGROUP)
+    first_row = tirx.floormod(tirx.floordiv(group, share.columns), share.rows) * plan.rows
+    first_column = tirx.floormod(group, share.columns) * plan.columns
+    thread = tirx.floormod(context.thread_index, WARPGROUP)
+
+    def first_held(operand: ir.TensorRegion, matrix: Any, column: Any, transposed: bool) -> Any:
+        """The first element of a fragment that the thread holds."""
+        place = (first_row + _first(matrix[0], thread), column + _first(matrix[1], thread))
+        indices = indices_of(operand, *(reversed(place) if transposed else place))
+        return tirx.BufferLoad(operand.source, indices)
+
+    def address(operand: ir.TensorRegion, row: Any, column: Any, transposed: bool) -> Any:
+        indices = indices_of(operand, *((column, row) if transposed else (row, column)))
+        return T.address_of(tirx.BufferLoad(operand.source, indices))
+
+    product = Product(
+        context.token or WGMMA.name,
+        first_held(op.C, row.c, first_column, False),
+        first_held(op.A, row.a, 0, op.transpose_A)
+        if is_fragment(buffer_of(op.A))
+        else address(op.A, first_row, 0, op.transpose_A),
+        address(op.B, 0, first_column, op.transpose_B),
+        plan.rows,
+        plan.columns,
+        constant(op.k) or 0,
+        op.transpose_A,
+        op.transpose_B,
+        op.clear_accum,
+    )
+    if context.token is not None:
+        return multiply(product)
+    return seq([multiply(product), signal(WGMMA.name), wait(WGMMA.name, 0)])
+
+
+def _first(digits: Axis, thread: Any) -> Any:
+    """The first row, or column, that a thread of the warpgroup holds."""
+    parts = [
+        d.value_in(thread, WARPGROUP) * weight for weight, d in with_weights(digits) if d.is_thread
+    ]
+    return sum(parts, tirx.const(0, "int32"))
