@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -9,13 +10,16 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.kernels import is_loop_exit, is_parallel, statements_of
+from tvmtile.ir.kernels import is_parallel, leaves_loop, statements_of
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import has_effect, variables_of
 from tvmtile.ir.scopes import is_private
 
 __all__ = ["ThreadVariance"]
+
+_EFFECT = 0
+"""Stands for what every thread does for itself among the sources of a value."""
 
 
 class ThreadVariance:
@@ -24,6 +28,9 @@ class ThreadVariance:
     A value diverges if it is computed from a thread's index, from another divergent value, or by an
     operation that every thread does for itself. A private array diverges if a divergent value is stored
     to it, or any value at a divergent index or under a divergent condition.
+
+    The statements are visited once, for a graph of what flows where; divergence spreads along it from
+    the indices of the threads. Its nodes are addresses of variables, and numbers for conditions.
 
     Parameters
     ----------
@@ -40,100 +47,121 @@ class ThreadVariance:
 
     def __init__(self, body: tirx.Stmt, threads: Iterable[ir.Var]) -> None:
         self.root = Aliases(body).root
-        self._variant: set[ir.Var] = set(threads)
-        self._variables: dict[Any, tuple[ir.Var, ...]] = {}
-        self._effects: dict[Any, bool] = {}
-        self._arguments: dict[Any, tuple[ir.Var, ...]] = {}
-        self._in_parallel = False
-        known = 0
-        while known != len(self._variant):
-            known = len(self._variant)
-            self._visit(body, False)
+        self._divergent: set[int] = set()
+        self._flows: defaultdict[int, list[int]] = defaultdict(list)
+        self._names: dict[int, tuple[Any, list[int]]] = {}  # by address; keeps the node alive
+        self._conditions = 0
+        self._visit(body, [], in_parallel=False)
+        self._spread([_EFFECT, *map(hash, threads)])
 
     def depends(self, node: Any) -> bool:
         """Tell whether a statement or an expression uses a divergent value."""
-        if node not in self._variables:
-            self._variables[node] = tuple(dict.fromkeys(map(self.root, variables_of(node))))
-        return any(var in self._variant for var in self._variables[node])
+        return not self._divergent.isdisjoint(self._names_in(node))
 
     def may_diverge(self, expression: Any) -> bool:
         """Tell whether an expression may have another value in another thread."""
-        # The iterations of T.Parallel are shared out: what one does is done once.
-        return self.depends(expression) or (not self._in_parallel and self._does(expression))
+        return self.depends(expression) or self.acts(expression)
 
-    def _does(self, expression: Any) -> bool:
-        if expression not in self._effects:
-            self._effects[expression] = has_effect(expression)
-        return self._effects[expression]
+    def acts(self, expression: Any) -> bool:
+        """Tell whether threads may get different values of an expression of uniform operands."""
+        return has_effect(expression)
 
     def is_divergent(self, loop: tirx.For | tirx.While) -> bool:
         """Tell whether threads may go through a loop a different number of times."""
-        if isinstance(loop, tirx.While):
-            bounds = self.may_diverge(loop.condition)
-        else:
-            bounds = self.may_diverge(loop.min) or self.may_diverge(loop.extent)
-        return bounds or self._leaves_divergently(loop.body, False)
+        return any(map(self.may_diverge, _decisions(loop)))
 
     def ends_divergently(self, loop: tirx.For | tirx.While) -> bool:
         """Tell whether it is by their bounds alone that threads leave a loop at different times."""
-        return isinstance(loop, tirx.For) and not self._leaves_divergently(loop.body, False)
+        exits = _conditions_of_exits(loop.body)
+        return isinstance(loop, tirx.For) and not any(map(self.may_diverge, exits))
 
     def add(self, *variables: ir.Var) -> None:
         """Mark variables as divergent."""
-        self._variant.update(variables)
+        self._spread(map(hash, variables))
 
-    def _leaves_divergently(self, stmt: tirx.Stmt, divergent: bool) -> bool:
-        if is_loop_exit(stmt):
-            return divergent
-        if isinstance(stmt, tirx.For | tirx.While):
-            return False
-        if isinstance(stmt, tirx.IfThenElse):
-            divergent = divergent or self.may_diverge(stmt.condition)
-        return any(self._leaves_divergently(child, divergent) for child in statements_of(stmt))
+    def _names_in(self, node: Any) -> list[int]:
+        known = self._names.get(hash(node))
+        if known is None:
+            known = node, [hash(self.root(var)) for var in variables_of(node)]
+            self._names[hash(node)] = known
+        return known[1]
 
-    # The fixed point ---------------------------------------------------------------------------
+    # The graph ---------------------------------------------------------------------------------
 
-    def _visit(self, stmt: tirx.Stmt, divergent: bool) -> None:
-        if isinstance(stmt, tirx.Bind):
-            self._mark(stmt.var, self.may_diverge(stmt.value))
-        elif isinstance(stmt, tirx.BufferStore):
-            diverges = any(self.may_diverge(e) for e in (stmt.value, *stmt.indices))
-            self._mark_private(stmt.buffer, divergent or diverges)
-        elif isinstance(stmt, tirx.Evaluate):
-            self._visit_call(stmt.value, divergent)
-        elif isinstance(stmt, tirx.IfThenElse):
-            divergent = divergent or self.may_diverge(stmt.condition)
-        elif isinstance(stmt, tirx.For | tirx.While):
-            divergent = divergent or self.is_divergent(stmt)
-            if isinstance(stmt, tirx.For):
-                self._mark(
-                    stmt.loop_var, self.may_diverge(stmt.min) or self.may_diverge(stmt.extent)
-                )
-        outer, self._in_parallel = self._in_parallel, self._in_parallel or is_parallel(stmt)
+    def _spread(self, nodes: Iterable[int]) -> None:
+        pending = list(nodes)
+        while pending:
+            node = pending.pop()
+            if node not in self._divergent:
+                self._divergent.add(node)
+                pending += self._flows.get(node, ())
+
+    def _flow(self, sources: Iterable[int], target: int) -> None:
+        for source in sources:
+            self._flows[source].append(target)
+
+    def _sources(self, expressions: Iterable[Any], *, in_parallel: bool) -> list[int]:
+        """The nodes that expressions diverge with."""
+        sources = [node for each in expressions for node in self._names_in(each)]
+        # The iterations of T.Parallel are distributed: what one does is done once.
+        return (
+            sources if in_parallel or not any(map(self.acts, expressions)) else [*sources, _EFFECT]
+        )
+
+    def _visit(self, stmt: tirx.Stmt, guards: list[int], *, in_parallel: bool) -> None:
+        def sources(*expressions: Any) -> list[int]:
+            return self._sources(expressions, in_parallel=in_parallel)
+
+        kind = type(stmt)
+        if kind is tirx.Bind:
+            self._flow(sources(stmt.value), hash(stmt.var))
+        elif kind is tirx.BufferStore:
+            self._flow_into(stmt.buffer, [*guards, *sources(stmt.value, *stmt.indices)])
+        elif kind is tirx.Evaluate:
+            self._visit_call(stmt.value, guards, in_parallel=in_parallel)
+        elif kind is tirx.IfThenElse:
+            guards = self._guarded(guards, sources(stmt.condition))
+        elif kind is tirx.For or kind is tirx.While:
+            guards = self._guarded(guards, sources(*_decisions(stmt)))
+            if kind is tirx.For:
+                self._flow(sources(stmt.min, stmt.extent), hash(stmt.loop_var))
+        in_parallel = in_parallel or is_parallel(stmt)
         for child in statements_of(stmt):
-            self._visit(child, divergent)
-        self._in_parallel = outer
+            self._visit(child, guards, in_parallel=in_parallel)
 
-    def _visit_call(self, call: Any, divergent: bool) -> None:
+    def _guarded(self, guards: list[int], sources: list[int]) -> list[int]:
+        """A node that diverges where a statement under a further condition does."""
+        self._conditions -= 1
+        self._flow([*guards, *sources], self._conditions)
+        return [self._conditions]
+
+    def _visit_call(self, call: Any, guards: list[int], *, in_parallel: bool) -> None:
         op = operator_of(call)
         if op is not None and op.is_tile:
-            diverges = divergent or self.depends(call)
             for operand in op.writes():
-                self._mark_private(buffer_of(operand), diverges)
-        elif not self._in_parallel and self._does(call):
+                self._flow_into(buffer_of(operand), [*guards, *self._names_in(call)])
+        elif not in_parallel and has_effect(call):
             # Every thread makes the call, and may write what it is given.
-            if call not in self._arguments:
-                self._arguments[call] = tuple(dict.fromkeys(_given(call)))
-            for given in self._arguments[call]:
-                self._mark_private(given, True)
+            for given in _given(call):
+                self._flow_into(given, [_EFFECT])
 
-    def _mark(self, var: ir.Var, diverges: bool) -> None:
-        if diverges:
-            self._variant.add(var)
+    def _flow_into(self, buffer: ir.Var, sources: list[int]) -> None:
+        if sources and is_buffer_var(buffer) and is_private(buffer):
+            self._flow(sources, hash(self.root(buffer)))
 
-    def _mark_private(self, buffer: ir.Var, diverges: bool) -> None:
-        if is_buffer_var(buffer) and is_private(buffer):
-            self._mark(self.root(buffer), diverges)
+
+def _decisions(loop: tirx.For | tirx.While) -> list[Any]:
+    """The expressions that decide how often a loop runs."""
+    bounds = [loop.min, loop.extent] if isinstance(loop, tirx.For) else [loop.condition]
+    return [*bounds, *(_conditions_of_exits(loop.body) if leaves_loop(loop.body) else ())]
+
+
+def _conditions_of_exits(stmt: tirx.Stmt) -> list[Any]:
+    """The conditions under which a statement leaves the loop around it."""
+    if isinstance(stmt, tirx.For | tirx.While) or not leaves_loop(stmt):
+        return []
+    own = [stmt.condition] if isinstance(stmt, tirx.IfThenElse) else []
+    return own + [c for child in statements_of(stmt) for c in _conditions_of_exits(child)]
 
 
 def _given(argument: Any) -> Iterator[ir.Var]:

@@ -146,15 +146,20 @@ def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
     return body
 
 
+# By the type itself: `isinstance` of TVM's classes, which are abstract ones, takes long.
+_CHILDREN: dict[type, Callable[[Any], list[tirx.Stmt]]] = {
+    tirx.SeqStmt: lambda stmt: list(stmt.seq),
+    tirx.IfThenElse: lambda stmt: [c for c in (stmt.then_case, stmt.else_case) if c is not None],
+    tirx.For: lambda stmt: [stmt.body],
+    tirx.While: lambda stmt: [stmt.body],
+    tirx.AttrStmt: lambda stmt: [stmt.body],
+}
+
+
 def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     """The statements directly inside a statement."""
-    if isinstance(stmt, tirx.SeqStmt):
-        return list(stmt.seq)
-    if isinstance(stmt, tirx.IfThenElse):
-        return [case for case in (stmt.then_case, stmt.else_case) if case is not None]
-    if isinstance(stmt, tirx.For | tirx.While | tirx.AttrStmt):
-        return [stmt.body]
-    return []
+    children = _CHILDREN.get(type(stmt))
+    return [] if children is None else children(stmt)
 
 
 def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
@@ -225,4 +230,4 @@ def is_thread_return(stmt: tirx.Stmt) -> bool:
 
 
 def _calls(stmt: tirx.Stmt, names: tuple[str, ...]) -> bool:
-    return isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) in names
+    return type(stmt) is tirx.Evaluate and op_name(stmt.value) in names

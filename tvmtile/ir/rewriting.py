@@ -43,21 +43,23 @@ class ScopedRewriter:
 
     def rewrite(self, node: Any) -> Any:
         """Rewrite a statement or an expression."""
+        visits = [(types, visit) for types, visit in self._visits() if _does_more(visit)]
         return mutated(
-            node,
-            *[
-                (tirx.For, self._entry(self.visit_for)),
-                (tirx.IfThenElse, self._entry(self.visit_if)),
-                (tirx.AttrStmt, self._entry(self.visit_attribute)),
-                (tirx.Bind, self._entry(self.visit_bind)),
-                (tirx.Evaluate, self._entry(self.visit_evaluate)),
-                (tirx.BufferStore, self._entry(self.visit_store)),
-                (tirx.AllocBuffer, self._entry(self.visit_alloc)),
-                (ir.TensorLoad, self._entry(self.visit_load)),
-                (ir.Call, self._entry(self.visit_call)),
-                *((types, self._entry(visit)) for types, visit in self.others()),
-            ],
+            node, *((types, self._entry(visit)) for types, visit in (*visits, *self.others()))
         )
+
+    def _visits(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [
+            (tirx.For, self.visit_for),
+            (tirx.IfThenElse, self.visit_if),
+            (tirx.AttrStmt, self.visit_attribute),
+            (tirx.Bind, self.visit_bind),
+            (tirx.Evaluate, self.visit_evaluate),
+            (tirx.BufferStore, self.visit_store),
+            (tirx.AllocBuffer, self.visit_alloc),
+            (ir.TensorLoad, self.visit_load),
+            (ir.Call, self.visit_call),
+        ]
 
     def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
         """Further types of nodes, and what visits them."""
@@ -110,9 +112,6 @@ class ScopedRewriter:
         with self.analyzer.constraint_scope(condition):
             yield
 
-    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
-        return self.descend(node)
-
     def visit_bind(self, bind: tirx.Bind) -> Any:
         result = self.descend(bind)
         is_integer = ir.is_prim_expr(result.value) and "int" in str(result.value.ty.dtype)
@@ -130,6 +129,9 @@ class ScopedRewriter:
         lowest = bounds.min_value if is_negative else max(0, bounds.min_value)
         self.analyzer.update(bind.var, ConstIntBound(lowest, bounds.max_value), override=True)
 
+    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+        return self.descend(node)
+
     def visit_evaluate(self, node: tirx.Evaluate) -> Any:
         return self.descend(node)
 
@@ -144,6 +146,21 @@ class ScopedRewriter:
 
     def visit_call(self, node: ir.Call) -> Any:
         return self.descend(node)
+
+
+_DESCENDS = {
+    ScopedRewriter.visit_attribute,
+    ScopedRewriter.visit_evaluate,
+    ScopedRewriter.visit_store,
+    ScopedRewriter.visit_alloc,
+    ScopedRewriter.visit_load,
+    ScopedRewriter.visit_call,
+}
+
+
+def _does_more(visit: Any) -> bool:
+    """Tell whether a subclass visits such nodes: others are left to the C++ traversal."""
+    return getattr(visit, "__func__", visit) not in _DESCENDS
 
 
 def reads_no_memory(value: Any) -> bool:
@@ -180,7 +197,7 @@ def variables_of(node: Any) -> list[ir.Var]:
     """The variables in a statement or an expression, once each, in their order."""
     found: list[ir.Var] = []
     walk(node, (ir.Var, found.append))
-    return list(dict.fromkeys(found))
+    return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
 
 
 def substitute(node: Any, values: dict[ir.Var, Any]) -> Any:

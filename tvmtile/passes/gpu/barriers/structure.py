@@ -55,9 +55,9 @@ class _Uniformity(ThreadVariance):
         self._written = written
         super().__init__(launch.body, [loop.loop_var for loop in launch.threads])
 
-    def may_diverge(self, expression: Any) -> bool:
+    def acts(self, expression: Any) -> bool:
         return (
-            super().may_diverge(expression)
+            super().acts(expression)
             or contains(expression, ir.TensorLoad, lambda load: load.source in self._written)
             or contains(expression, ir.Call, is_extern_call)
         )
