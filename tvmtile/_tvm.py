@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import _ffi_api as _ir_ffi
 from tvm.ir import register_op_attr
@@ -18,7 +19,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.parser._core import dispatch
 from tvm.tirx import CallEffectKind
 from tvm.tirx import _ffi_api as _tirx_ffi
-from tvm.tirx.buffer import is_buffer_var
+from tvm.tirx.buffer import BufferType
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm.tirx.script.builder.ir import register_script_namespace
 from tvm_ffi import WalkOrder, get_global_func, structural
@@ -50,6 +51,14 @@ __all__ = [
     "type_info_of_key",
     "walk",
 ]
+
+
+def is_buffer_var(value: Any) -> bool:
+    """Tell whether a value is a variable of `BufferType`, as TVM's function of that name does.
+
+    By the types themselves: `isinstance` of TVM's classes, which have an abstract base, takes long.
+    """
+    return type(value) is ir.Var and type(value.ty) is BufferType
 
 
 def buffer_var(name: str, ty: Any) -> ir.Var:
@@ -87,26 +96,31 @@ def _type_indices(types: Any) -> tuple[int, ...]:
     return tuple(structural._callback_type_to_type_index(t, api_name="tvmtile") for t in each)
 
 
+_structural_walk = _structural_ffi.StructuralWalk
+_structural_map = _structural_ffi.StructuralMap
+_structural_mutate = _structural_ffi.StructuralMutate
+_ORDERS = {"pre": int(WalkOrder.PREORDER), "post": int(WalkOrder.POSTORDER)}
+_NO_HOOKS = tvm_ffi.convert([])
+
+
 def _entries(callbacks: Callbacks) -> list[tuple[int, Callable[..., Any]]]:
     return [(index, visit) for types, visit in callbacks for index in _type_indices(types)]
 
 
 def walk(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]], order: str = "post") -> Any:
     """Visit the nodes of some types, as `tvm_ffi.structural_walk` does."""
-    order_index = int(WalkOrder.PREORDER if order == "pre" else WalkOrder.POSTORDER)
-    return _structural_ffi.StructuralWalk(root, _entries(callbacks), [], order_index)
+    return _structural_walk(root, _entries(callbacks), _NO_HOOKS, _ORDERS[order])
 
 
 def mapped(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]]) -> Any:
     """Replace nodes of some types from the inside out, as `tvm_ffi.structural_map` does."""
-    order_index = int(WalkOrder.POSTORDER)
-    return _structural_ffi.StructuralMap(root, _entries(callbacks), [], order_index)
+    return _structural_map(root, _entries(callbacks), _NO_HOOKS, _ORDERS["post"])
 
 
 def mutated(root: Any, *callbacks: tuple[Any, Callable[[Any, Any], Any]]) -> Any:
     """Rewrite nodes of some types from the outside in, as `tvm_ffi.structural_mutate` does."""
     entries = [(index, visit, False) for index, visit in _entries(callbacks)]
-    return _structural_ffi.StructuralMutate(root, entries)
+    return _structural_mutate(root, entries)
 
 
 # Compiled modules as bytes.

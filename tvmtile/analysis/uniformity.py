@@ -167,7 +167,7 @@ def _conditions_of_exits(stmt: tirx.Stmt) -> list[Any]:
 def _given(argument: Any) -> Iterator[ir.Var]:
     """The buffers whose elements or addresses a call gets; what only an index reads is none of them."""
     if isinstance(argument, ir.Call):
-        for each in argument.args:
+        for each in argument.args[:]:
             yield from _given(each)
     elif isinstance(argument, ir.TensorLoad):
         yield argument.source

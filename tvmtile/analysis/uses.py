@@ -157,13 +157,14 @@ class _Collector:
 
     def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
         mutator.mutate(store.value)
-        for index in store.indices:
+        indices = store.indices[:]
+        for index in indices:
             mutator.mutate(index)
-        self._note(store.buffer, store.indices, writes=True)
+        self._note(store.buffer, indices, writes=True)
         return store
 
     def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
-        self._note(load.source, load.indices, writes=False)
+        self._note(load.source, load.indices[:], writes=False)
         return mutator.default_mutate(load)
 
     def _call(self, call: ir.Call, mutator: Any) -> Any:
@@ -185,7 +186,7 @@ class _Collector:
         elif name == "tirx.tvm_access_ptr":
             self._pointer(call)
         else:
-            self._function_call(call.args, _FUNCTIONS.get(name, _UNKNOWN), mutator)
+            self._function_call(call.args[:], _FUNCTIONS.get(name, _UNKNOWN), mutator)
         return call
 
     def _operator(self, op: TileOp, call: ir.Call, mutator: Any) -> None:

@@ -289,4 +289,4 @@ def waited(stmt: tirx.Stmt) -> Wait | None:
 
 def _call(stmt: tirx.Stmt) -> tuple[str, Any]:
     """The operator that a statement calls by itself, and the call."""
-    return (op_name(stmt.value), stmt.value) if isinstance(stmt, tirx.Evaluate) else ("", None)
+    return (op_name(stmt.value), stmt.value) if type(stmt) is tirx.Evaluate else ("", None)

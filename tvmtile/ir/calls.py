@@ -15,8 +15,8 @@ _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 def op_name(node: Any) -> str:
     """The name of the operator that a node calls; empty where it calls none."""
-    is_call = isinstance(node, ir.Call) and isinstance(node.op, ir.Op)
-    return str(node.op.name) if is_call else ""
+    op = node.op if type(node) is ir.Call else None
+    return str(op.name) if type(op) is ir.Op else ""
 
 
 def effect_of(call: ir.Call) -> int:

@@ -146,9 +146,8 @@ def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
     return body
 
 
-# By the type itself: `isinstance` of TVM's classes, which are abstract ones, takes long.
 _CHILDREN: dict[type, Callable[[Any], list[tirx.Stmt]]] = {
-    tirx.SeqStmt: lambda stmt: list(stmt.seq),
+    tirx.SeqStmt: lambda stmt: stmt.seq[:],
     tirx.IfThenElse: lambda stmt: [c for c in (stmt.then_case, stmt.else_case) if c is not None],
     tirx.For: lambda stmt: [stmt.body],
     tirx.While: lambda stmt: [stmt.body],
@@ -164,10 +163,10 @@ def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
 
 def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
     """The statements of a sequence, those of the sequences in it included."""
-    if not isinstance(stmt, tirx.SeqStmt):
+    if type(stmt) is not tirx.SeqStmt:
         yield stmt
         return
-    for child in stmt.seq:
+    for child in stmt.seq[:]:
         yield from flattened(child)
 
 

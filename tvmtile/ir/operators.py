@@ -245,9 +245,7 @@ def tile_operator(cls: Op) -> Op:
 
 def operator_of(call: Any) -> TileOp | None:
     """The tile operator that a node calls, or None for anything else."""
-    if not isinstance(call, ir.Call) or not isinstance(call.op, ir.Op):
-        return None
-    prefix, _, name = call.op.name.partition(".")
+    prefix, _, name = op_name(call).partition(".")
     if prefix != "tvmtile" or name not in _OPERATORS:
         return None
     return _OPERATORS[name].from_call(call)

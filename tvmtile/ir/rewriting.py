@@ -250,7 +250,7 @@ def seq(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     """One statement for several; nothing is an empty evaluation."""
     flat: list[tirx.Stmt] = []
     for statement in statements:
-        flat.extend(statement.seq if isinstance(statement, tirx.SeqStmt) else [statement])
+        flat.extend(statement.seq[:] if type(statement) is tirx.SeqStmt else [statement])
     if not flat:
         return tirx.Evaluate(tirx.const(0, "int32"))
     return flat[0] if len(flat) == 1 else tirx.SeqStmt(flat)
