@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,9 +15,10 @@ from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.uses import Use, uses_in
 from tvmtile.errors import SourceLocation
+from tvmtile.ir.kernels import statements_of
 from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import contains, reads_no_memory, substitute
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.rewriting import contains, reads_no_memory, substitute, variables_of
+from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.spans import location_of
 
 __all__ = ["Access", "Effects", "Loop"]
@@ -93,6 +95,14 @@ class Access(Use):
                 used += [loop.low, loop.extent]
         return used
 
+    @cached_property
+    def _names(self) -> frozenset[int]:
+        return frozenset(map(hash, variables_of(self.places)))
+
+    def depends_on(self, var: ir.Var) -> bool:
+        """Tell whether a variable says which elements are touched."""
+        return hash(var) in self._names
+
 
 class Effects:
     """Finds the accesses of expressions and of single statements.
@@ -108,7 +118,7 @@ class Effects:
     Attributes
     ----------
     written : set of Var
-        The buffers of any scope that are written, as the program names them.
+        The buffers that are written, as the program names them, but for the arrays of a thread.
     device_memory : frozenset of Var
         The device memory that is used in two ways, of reads, writes and atomic updates, or written
         in two places.
@@ -121,7 +131,10 @@ class Effects:
         self._values: dict[ir.Var, Any] = {}
         self._alike: dict[Any, Access] = {}
         walk(body, (tirx.Bind, self._note_value), order="pre")
-        uses = uses_in(body)
+        self._uses: dict[int, tuple[Any, list[Use]]] = {}
+        self._resolutions: dict[int, tuple[Any, Any]] = {}
+        self._ordered: dict[int, bool] = {}
+        uses = [use for part in _parts(body) for use in self._uses_in(part)]
         self.written = {use.buffer for use in uses if use.writes}
         self.device_memory = self._device_memory(uses)
 
@@ -129,7 +142,7 @@ class Effects:
         if bind.var in self._bound:  # in two places, with values that may differ
             self._values.pop(bind.var, None)
         elif ir.is_prim_expr(bind.value) and reads_no_memory(bind.value):
-            self._values[bind.var] = self.resolved(bind.value)
+            self._values[bind.var] = substitute(bind.value, self._values)
         self._bound[bind.var] += 1
 
     def is_bound_once(self, name: ir.Var) -> bool:
@@ -165,19 +178,24 @@ class Effects:
 
     def of(self, node: Any, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> list[Access]:
         """The accesses of an expression, or of a statement that holds no others, in their order."""
-        if not contains(node, ir.Var, self._is_ordered):
-            return []
         return [
             self._access(use, loops, conditions, location_of(node))
-            for use in uses_in(node)
+            for use in self._uses_in(node)
             if self._is_ordered(use.buffer)
         ]
 
-    def _is_ordered(self, var: ir.Var) -> bool:
-        if not is_buffer_var(var):
-            return False
-        root = self.root(var)
-        return is_shared(root) or root in self.device_memory
+    def _uses_in(self, node: Any) -> list[Use]:
+        """The uses in a part of the body, which is looked at once, but for the arrays of a thread."""
+        if hash(node) not in self._uses:
+            uses = uses_in(node) if contains(node, ir.Var, _is_seen_by_others) else []
+            self._uses[hash(node)] = node, [use for use in uses if not is_private(use.buffer)]
+        return self._uses[hash(node)][1]
+
+    def _is_ordered(self, buffer: ir.Var) -> bool:
+        if hash(buffer) not in self._ordered:
+            root = self.root(buffer)
+            self._ordered[hash(buffer)] = is_shared(root) or root in self.device_memory
+        return self._ordered[hash(buffer)]
 
     def _access(
         self,
@@ -227,4 +245,28 @@ class Effects:
 
     def resolved(self, expression: Any) -> Any:
         """An expression with bound names replaced by their values, where these never change."""
-        return substitute(expression, self._values)
+        if not self._values:
+            return expression
+        if hash(expression) not in self._resolutions:
+            resolution = expression, substitute(expression, self._values)
+            self._resolutions[hash(expression)] = resolution
+        return self._resolutions[hash(expression)][1]
+
+
+def _is_seen_by_others(var: ir.Var) -> bool:
+    """Tell whether a variable is a buffer that other threads access too."""
+    return is_buffer_var(var) and not is_private(var)
+
+
+def _parts(stmt: tirx.Stmt) -> Iterator[Any]:
+    """The expressions of loops and branches, and the statements that hold no others."""
+    children = statements_of(stmt)
+    for child in children:
+        yield from _parts(child)
+    if not children:
+        yield stmt
+    else:
+        expressions = (
+            getattr(stmt, name, None) for name in ("min", "extent", "condition", "value")
+        )
+        yield from (each for each in expressions if each is not None)

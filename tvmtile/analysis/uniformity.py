@@ -100,31 +100,30 @@ class ThreadVariance:
         for source in sources:
             self._flows[source].append(target)
 
-    def _sources(self, expressions: Iterable[Any], *, in_parallel: bool) -> list[int]:
-        """The nodes that expressions diverge with."""
-        sources = [node for each in expressions for node in self._names_in(each)]
+    def _sources(self, expressions: Any, *, in_parallel: bool) -> list[int]:
+        """The nodes that an expression, or some of them, diverge with."""
+        sources = [hash(self.root(var)) for var in variables_of(expressions)]
         # The iterations of T.Parallel are distributed: what one does is done once.
-        return (
-            sources if in_parallel or not any(map(self.acts, expressions)) else [*sources, _EFFECT]
-        )
+        return sources if in_parallel or not self.acts(expressions) else [*sources, _EFFECT]
 
     def _visit(self, stmt: tirx.Stmt, guards: list[int], *, in_parallel: bool) -> None:
-        def sources(*expressions: Any) -> list[int]:
+        def sources(expressions: Any) -> list[int]:
             return self._sources(expressions, in_parallel=in_parallel)
 
         kind = type(stmt)
         if kind is tirx.Bind:
             self._flow(sources(stmt.value), hash(stmt.var))
         elif kind is tirx.BufferStore:
-            self._flow_into(stmt.buffer, [*guards, *sources(stmt.value, *stmt.indices)])
+            if is_private(stmt.buffer):
+                self._flow_into(stmt.buffer, [*guards, *sources([stmt.value, *stmt.indices[:]])])
         elif kind is tirx.Evaluate:
             self._visit_call(stmt.value, guards, in_parallel=in_parallel)
         elif kind is tirx.IfThenElse:
             guards = self._guarded(guards, sources(stmt.condition))
         elif kind is tirx.For or kind is tirx.While:
-            guards = self._guarded(guards, sources(*_decisions(stmt)))
+            guards = self._guarded(guards, sources(_decisions(stmt)))
             if kind is tirx.For:
-                self._flow(sources(stmt.min, stmt.extent), hash(stmt.loop_var))
+                self._flow(sources([stmt.min, stmt.extent]), hash(stmt.loop_var))
         in_parallel = in_parallel or is_parallel(stmt)
         for child in statements_of(stmt):
             self._visit(child, guards, in_parallel=in_parallel)

@@ -15,7 +15,7 @@ _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 def op_name(node: Any) -> str:
     """The name of the operator that a node calls; empty where it calls none."""
-    op = node.op if type(node) is ir.Call else None
+    op: Any = node.op if type(node) is ir.Call else None
     return str(op.name) if type(op) is ir.Op else ""
 
 

@@ -102,7 +102,7 @@ def as_region(operand: Any, extents: Sequence[Any] | None = None) -> ir.TensorRe
 
 def literal(value: Any) -> int | None:
     """The value of an integer as it stands, None for anything else; `constant` simplifies first."""
-    return int(value.value) if isinstance(value, tirx.IntImm) else None
+    return int(value.value) if type(value) is tirx.IntImm else None
 
 
 def constant(value: Any) -> int | None:

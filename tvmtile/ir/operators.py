@@ -14,6 +14,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._plugin import OPERATORS, register
+from tvmtile.ir.calls import op_name
 
 __all__ = [
     "TileOp",

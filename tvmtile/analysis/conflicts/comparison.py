@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.domain import Domain
-from tvmtile.analysis.conflicts.expressions import bits, conjuncts, strides
+from tvmtile.analysis.conflicts.enumeration import Enumeration
+from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
-from tvmtile.analysis.conflicts.points import Owners, Points, conflict_scope, have_common, points_of
-from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
+from tvmtile.analysis.conflicts.points import Owners, conflict_scope, have_common
 from tvmtile.analysis.effects import Access, Loop
-from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["Comparison"]
@@ -98,25 +97,18 @@ class Comparison:
 
         By thread, what different threads touch is different elements.
         """
-        self._knows_conditions = True
-        if self._by_axis and self._are_in_different_rows(cases):
+        sides = [self._side(number, cases) for number in range(2)]
+        if self._by_axis and self._are_in_different_rows(*sides):
             return None, True
-        sides: list[tuple[Points, list[Callable[[], Value]]]] = []
-        for side, access in enumerate(self._accesses):
-            values, free = self._iterations.values(side, cases)
-            points = points_of(access, free, self._parts[side], self._domain)
-            conditions = [substitute(condition, values) for condition in access.conditions]
-            points = self._restricted(points, [*(each.inside for each in free), *conditions])
-            if not len(points):
-                return None, True
-            sides.append((points, self._coordinates(side, values, points)))
-        (points_a, axes_a), (points_b, axes_b) = sides
+        if not all(len(side.points) for side in sides):
+            return None, True
+        self._knows_conditions = all(side.knows_conditions for side in sides)
+        points_a, points_b = (side.points for side in sides)
         keys = [np.zeros(len(points_a), np.int64), np.zeros(len(points_b), np.int64)]
         is_exact = True
-        for axis_a, axis_b in zip(axes_a, axes_b, strict=True):
-            try:
-                a, b = axis_a(), axis_b()
-            except NotSeparable:
+        for number in range(sides[0].num_coordinates):
+            a, b = (side.coordinate(number) for side in sides)
+            if a is None or b is None:
                 is_exact = False
                 continue
             numbers_a, numbers_b = np.asarray(a.numbers), np.asarray(b.numbers)
@@ -144,21 +136,24 @@ class Comparison:
             ]
         return (Owners.of(keys[0], points_a), Owners.of(keys[1], points_b)), is_exact
 
-    def _are_in_different_rows(self, cases: Mapping[Loop, Case]) -> bool:
+    def _side(self, number: int, cases: Mapping[Loop, Case]) -> Enumeration:
+        """One of the accesses, which others are compared with too, in the same iterations."""
+        access, parts = self._accesses[number], self._parts[number]
+
+        def enumeration() -> Enumeration:
+            values, free = self._iterations.values(number, cases)
+            return Enumeration(access, values, free, parts, self._domain, by_axis=self._by_axis)
+
+        key = (self._iterations.key(number, cases), parts, self._by_axis)
+        return self._domain.once(key, enumeration)
+
+    def _are_in_different_rows(self, earlier: Enumeration, later: Enumeration) -> bool:
         """Tell whether indices that are uniform, such as those of buffer copies, differ.
 
         That needs no enumeration of the threads.
         """
-        indices: list[list[Any]] = []
-        for side, access in enumerate(self._accesses):
-            assert access.indices is not None
-            values, _ = self._iterations.values(side, cases)
-            outer = access.indices[: len(access.indices) - len(access.block)]
-            indices.append([substitute(index, values) for index in outer])
-        for earlier, later in zip(*indices, strict=False):
-            try:
-                a, b = (self._uniform(index) for index in (earlier, later))
-            except NotSeparable:
+        for a, b in zip(earlier.rows, later.rows, strict=False):
+            if a is None or b is None:
                 continue
             difference = self._difference(a.term, b.term)
             wanted = a.numbers - b.numbers
@@ -170,72 +165,12 @@ class Comparison:
                 return True
         return False
 
-    def _uniform(self, index: Any) -> Value:
-        return evaluate(self._simplified(index), {}, self._domain.is_uniform, 0)
-
-    def _restricted(self, points: Points, conditions: list[Any]) -> Points:
-        for condition in conditions:
-            for part in conjuncts(condition):
-                try:
-                    value = self._evaluated(part, points)
-                except NotSeparable:
-                    self._knows_conditions = False
-                    continue
-                if value.term is not None:
-                    self._knows_conditions = False
-                    continue
-                mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
-                points = points.where(mask)
-        return points
-
-    def _evaluated(self, expression: Any, points: Points) -> Value:
-        simple = self._simplified(expression)
-        return evaluate(simple, points.values, self._domain.is_uniform, points.lanes)
-
-    def _simplified(self, expression: Any) -> Any:
-        return expression if may_wrap(expression) else self._domain.simplified(expression)
-
     def _difference(self, a: Any, b: Any) -> Any:
         """The later term minus the earlier one; a number where it is constant."""
         if a is None and b is None:
             return 0
         difference = self._domain.simplified((0 if b is None else b) - (0 if a is None else a))
         return int(difference.value) if isinstance(difference, tirx.IntImm) else difference
-
-    def _coordinates(
-        self, side: int, values: dict[ir.Var, Any], points: Points
-    ) -> list[Callable[[], Value]]:
-        """What tells elements apart: an index an axis, or their place in memory."""
-        access = self._accesses[side]
-        assert access.indices is not None
-        indices = [substitute(index, values) for index in access.indices]
-
-        def axis(number: int) -> Callable[[], Value]:
-            offset = Value(_offset_of_axis(points, number - len(indices)))
-            return lambda: self._evaluated(indices[number], points) + offset
-
-        if self._by_axis:
-            return [axis(number) for number in range(len(indices))]
-        steps = [(extent, substitute(stride, values)) for extent, stride in access.block]
-        return [lambda: self._place(side, indices, steps, points)]
-
-    def _place(
-        self, side: int, indices: list[Any], steps: list[tuple[int, Any]], points: Points
-    ) -> Value:
-        """The place of a part of an element in the memory of the allocated buffer."""
-        buffer = self._accesses[side].buffer
-        distances = strides(buffer)
-        if len(indices) != len(distances):
-            distances = [tirx.const(1, "int32")]
-        place = self._evaluated(buffer.ty.elem_offset, points)
-        for index, distance in zip(indices, distances, strict=True):
-            place = place + self._evaluated(index * distance, points)
-        for offset, (_, stride) in zip(points.offsets, steps, strict=True):
-            step = self._evaluated(stride, points)
-            if step.term is not None:
-                raise NotSeparable
-            place = place + Value(offset * step.numbers)
-        return place.scaled(self._parts[side]) + Value(points.parts)
 
 
 def _fits_axes(access: Access) -> bool:
@@ -248,8 +183,3 @@ def _fits_axes(access: Access) -> bool:
         tvm_ffi.structural_equal(stride, wanted)
         for (_, stride), wanted in zip(access.block, last, strict=True)
     )
-
-
-def _offset_of_axis(points: Points, axis: int) -> Any:
-    """The places in a block along an axis, counted from the last one, which is -1."""
-    return points.offsets[axis] if -axis <= len(points.offsets) else 0

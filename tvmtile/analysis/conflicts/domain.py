@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import numpy as np
 from tvm import ir, tirx
@@ -25,6 +25,7 @@ __all__ = ["UNBOUNDED", "Domain"]
 UNBOUNDED = 1 << 28
 """More than the values of a variable with no bounds."""
 _MAX_CASES = 64
+Result = TypeVar("Result")
 
 
 class Domain:
@@ -54,6 +55,7 @@ class Domain:
         self._varying = {loop.loop_var for loop in launch.threads} | _defined_in(launch.body)
         self._varying -= uniform
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
+        self._known: dict[Hashable, Any] = {}
 
     @property
     def worst(self) -> ConflictScope:
@@ -71,6 +73,13 @@ class Domain:
             self._analyzer.bind(var, ir.Range.from_min_extent(*bounds))
             self._symbols[key] = var
         return self._symbols[key]
+
+    def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """What is computed from a key, the first time that it is asked for."""
+        if key not in self._known:
+            self._known[key] = compute()
+        result: Result = self._known[key]
+        return result
 
     def is_uniform(self, var: ir.Var) -> bool:
         """Tell whether a variable has one value for all threads, in all iterations."""

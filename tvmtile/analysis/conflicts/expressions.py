@@ -17,14 +17,14 @@ __all__ = ["bits", "conjuncts", "lanes", "period", "repetition", "strides"]
 
 def conjuncts(condition: Any) -> list[Any]:
     """The conditions that hold where one holds."""
-    if isinstance(condition, tirx.And):
+    if type(condition) is tirx.And:
         return [*conjuncts(condition.a), *conjuncts(condition.b)]
     return [condition]
 
 
 def lanes(index: Any) -> int:
     """How many elements an index names."""
-    return int(index.lanes) if isinstance(index, tirx.Ramp | tirx.Broadcast) else 1
+    return int(index.lanes) if type(index) in (tirx.Ramp, tirx.Broadcast) else 1
 
 
 def period(expressions: Iterable[Any], var: ir.Var) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from tvmtile.analysis.conflicts.points import Free
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import mentions, substitute, variables_of
+from tvmtile.ir.rewriting import substitute, variables_of
 
 __all__ = ["Case", "Iterations"]
 
@@ -76,7 +76,7 @@ class Iterations:
             loop
             for loop in self._related
             if loop.var is not None
-            and any(mentions(access.places, loop.var) for access in self._accesses)
+            and any(access.depends_on(loop.var) for access in self._accesses)
         ]
 
     @property
@@ -84,6 +84,27 @@ class Iterations:
         """Looking at all iterations at once is less work than going through their cases."""
         ways = (self.cases_of(loop) for loop in self.decisive)
         return any(len(way[0]) > _MANY_CASES for way in ways if way)
+
+    def key(self, side: int, cases: Mapping[Loop, Case]) -> Hashable:
+        """Tells apart the iterations of one of the accesses that `values` speaks of."""
+        access = self._accesses[side]
+        return (
+            access,
+            side,
+            *(
+                hash(self._case(loop, cases)[side])
+                if loop in self._related
+                else (self._distances.get(loop), self._has_order(loop))
+                for loop in access.loops
+                if loop.var is not None and (loop in self._related or access.depends_on(loop.var))
+            ),
+        )
+
+    def _case(self, loop: Loop, cases: Mapping[Loop, Case]) -> Case:
+        if loop in cases:
+            return cases[loop]
+        key = ("case", loop, self._distances[loop])
+        return self._domain.once(key, lambda: self._any_case(loop))
 
     def values(self, side: int, cases: Mapping[Loop, Case]) -> tuple[dict[ir.Var, Any], list[Free]]:
         """The values of the loops' variables in one of the accesses, and what to enumerate."""
@@ -94,9 +115,8 @@ class Iterations:
             if loop.var is None:
                 continue
             if loop in self._related:
-                case = cases[loop] if loop in cases else self._any_case(loop)
-                values[loop.var] = case[side]
-            elif mentions(access.places, loop.var):
+                values[loop.var] = self._case(loop, cases)[side]
+            elif access.depends_on(loop.var):
                 values[loop.var] = self._alone(loop, side, values, free)
         return values, free
 
@@ -121,9 +141,19 @@ class Iterations:
         """
         if loop.var is None:
             return []
-        distance = self._distances[loop]
-        ways = [self._remainders(loop, distance), self._each(loop, distance)]
+        distance, once = self._distances[loop], self._domain.once
+        number = math.lcm(*(self._period(access, loop) for access in self._accesses))
+        ways = [
+            once((loop, distance, number), lambda: self._remainders(loop, distance, number)),
+            once((loop, distance), lambda: self._each(loop, distance)),
+        ]
         return sorted(filter(None, ways), key=len)
+
+    def _period(self, access: Access, loop: Loop) -> int:
+        var = loop.var
+        if var is None or not access.depends_on(var):
+            return 1
+        return self._domain.once((access, loop), lambda: period(access.indices or (), var))
 
     def _each(self, loop: Loop, distance: Distance) -> list[Case]:
         """A case for each iteration, or pair of them."""
@@ -139,11 +169,10 @@ class Iterations:
             (tirx.const(low + step * a, dtype), tirx.const(low + step * b, dtype)) for a, b in pairs
         ]
 
-    def _remainders(self, loop: Loop, distance: Distance) -> list[Case]:
+    def _remainders(self, loop: Loop, distance: Distance, number: int) -> list[Case]:
         """The cases by the remainders of the two iterations' numbers."""
         if literal(loop.step) != 1:
             return []
-        number = math.lcm(*(period(access.indices or (), loop.var) for access in self._accesses))
         if number == 1 or number * number > _MAX_CASES:
             return []
         whole = self._symbol(loop, "whole", -UNBOUNDED, 2 * UNBOUNDED)

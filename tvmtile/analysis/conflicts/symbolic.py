@@ -103,26 +103,27 @@ def evaluate(
     """
 
     def visit(node: Any) -> Value:
-        if isinstance(node, tirx.IntImm):
+        kind = type(node)
+        if kind is tirx.IntImm:
             return Value(int(node.value))
-        if isinstance(node, ir.Var):
+        if kind is ir.Var:
             return _variable(node, points, is_uniform)
-        if isinstance(node, tirx.Add | tirx.Sub):
-            sign = 1 if isinstance(node, tirx.Add) else -1
+        if kind is tirx.Add or kind is tirx.Sub:
+            sign = 1 if kind is tirx.Add else -1
             return _held(node, _sum(visit(node.a), visit(node.b), sign))
-        if isinstance(node, tirx.Mul):
+        if kind is tirx.Mul:
             return _held(node, _product(node, visit(node.a), visit(node.b)))
-        if type(node) in _OPERATIONS:
+        if kind in _OPERATIONS:
             return _held(node, _operation(node, visit(node.a), visit(node.b)))
-        if isinstance(node, tirx.Cast):
+        if kind is tirx.Cast:
             return _cast(node, visit(node.value))
-        if isinstance(node, tirx.Broadcast):
+        if kind is tirx.Broadcast:
             return visit(node.value)
-        if isinstance(node, tirx.Not):
+        if kind is tirx.Not:
             return Value(np.logical_not(_number(visit(node.a))))
-        if isinstance(node, tirx.Ramp):
+        if kind is tirx.Ramp:
             return _sum(visit(node.base), Value(_number(visit(node.stride)) * lanes), 1)
-        if isinstance(node, tirx.Select):
+        if kind is tirx.Select:
             return _choice(*map(visit, (node.condition, node.true_value, node.false_value)))
         if op_name(node) in _TRANSPARENT:
             return visit(node.args[0])

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import OPAQUE, is_buffer_var
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
 from tvmtile.analysis.conflicts.expressions import conjuncts
@@ -19,7 +19,7 @@ from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.asynchronous import signalled, waited
-from tvmtile.ir.calls import is_extern_call, op_name
+from tvmtile.ir.calls import effect_of, is_extern_call, op_name
 from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import operator_of
@@ -56,11 +56,12 @@ class _Uniformity(ThreadVariance):
         super().__init__(launch.body, [loop.loop_var for loop in launch.threads])
 
     def acts(self, expression: Any) -> bool:
-        return (
-            super().acts(expression)
-            or contains(expression, ir.TensorLoad, lambda load: load.source in self._written)
-            or contains(expression, ir.Call, is_extern_call)
-        )
+        return contains(expression, (ir.TensorLoad, ir.Call), self._may_differ)
+
+    def _may_differ(self, node: Any) -> bool:
+        if isinstance(node, ir.TensorLoad):
+            return node.source in self._written
+        return effect_of(node) == OPAQUE or is_extern_call(node)
 
 
 def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:

@@ -1,0 +1,142 @@
+"""One access at its threads and iterations: which elements it touches there."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from tvm import ir, tirx
+
+from tvmtile.analysis.conflicts.domain import Domain
+from tvmtile.analysis.conflicts.expressions import conjuncts, strides
+from tvmtile.analysis.conflicts.points import Free, Points, points_of
+from tvmtile.analysis.conflicts.symbolic import NotSeparable, Value, evaluate, may_wrap
+from tvmtile.analysis.effects import Access
+from tvmtile.ir.rewriting import substitute
+
+__all__ = ["Enumeration"]
+
+
+class Enumeration:
+    """The elements of an access, each by a coordinate an axis, or by its place in memory.
+
+    Parameters
+    ----------
+    access : Access
+        With indices.
+    values : dict of Var to Expr
+        The values of the variables of the loops around it.
+    free : list of Free
+        The iterations to enumerate.
+    parts : int
+        Into how many units an element is cut, where places are counted in these.
+    domain : Domain
+        The threads and variables of the kernel.
+    by_axis : bool
+        Coordinates are indices along the axes.
+
+    Attributes
+    ----------
+    knows_conditions : bool
+        Whether the conditions are decided at all points. It is known when `points` are.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        values: dict[ir.Var, Any],
+        free: list[Free],
+        parts: int,
+        domain: Domain,
+        *,
+        by_axis: bool,
+    ) -> None:
+        assert access.indices is not None
+        self._access = access
+        self._values = values
+        self._free = free
+        self._parts = parts
+        self._domain = domain
+        self._by_axis = by_axis
+        self._indices = [substitute(index, values) for index in access.indices]
+        self._coordinates: dict[int, Value | None] = {}
+        self.num_coordinates = len(self._indices) if by_axis else 1
+        self.knows_conditions = True
+
+    @cached_property
+    def rows(self) -> list[Value | None]:
+        """The indices outside of the access's block that are uniform; None for others."""
+        outer = self._indices[: len(self._indices) - len(self._access.block)]
+        return [self._tried(lambda index=index: self._uniform(index)) for index in outer]
+
+    @cached_property
+    def points(self) -> Points:
+        """The threads and iterations at which the conditions may hold.
+
+        Raises
+        ------
+        TooMany
+            If they are too many to be enumerated.
+        """
+        points = points_of(self._access, self._free, self._parts, self._domain)
+        conditions = [substitute(each, self._values) for each in self._access.conditions]
+        for condition in [*(each.inside for each in self._free), *conditions]:
+            for part in conjuncts(condition):
+                value = self._tried(lambda part=part, at=points: self._evaluated(part, at))
+                if value is None or value.term is not None:
+                    self.knows_conditions = False
+                    continue
+                mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
+                points = points.where(mask)
+        return points
+
+    def coordinate(self, number: int) -> Value | None:
+        """A coordinate of the element at each point; None where it can't be evaluated."""
+        if number not in self._coordinates:
+            compute = (lambda: self._index(number)) if self._by_axis else self._place
+            self._coordinates[number] = self._tried(compute)
+        return self._coordinates[number]
+
+    @staticmethod
+    def _tried(compute: Any) -> Value | None:
+        try:
+            found: Value = compute()
+        except NotSeparable:
+            return None
+        return found
+
+    def _uniform(self, index: Any) -> Value:
+        return evaluate(self._simplified(index), {}, self._domain.is_uniform, 0)
+
+    def _evaluated(self, expression: Any, points: Points) -> Value:
+        simple = self._simplified(expression)
+        return evaluate(simple, points.values, self._domain.is_uniform, points.lanes)
+
+    def _simplified(self, expression: Any) -> Any:
+        return expression if may_wrap(expression) else self._domain.simplified(expression)
+
+    def _index(self, number: int) -> Value:
+        offset = _offset_of_axis(self.points, number - len(self._indices))
+        return self._evaluated(self._indices[number], self.points) + Value(offset)
+
+    def _place(self) -> Value:
+        """The place of a part of an element in the memory of the allocated buffer."""
+        buffer, points = self._access.buffer, self.points
+        distances = strides(buffer)
+        if len(self._indices) != len(distances):
+            distances = [tirx.const(1, "int32")]
+        place = self._evaluated(buffer.ty.elem_offset, points)
+        for index, distance in zip(self._indices, distances, strict=True):
+            place = place + self._evaluated(index * distance, points)
+        for offset, (_, stride) in zip(points.offsets, self._access.block, strict=True):
+            step = self._evaluated(substitute(stride, self._values), points)
+            if step.term is not None:
+                raise NotSeparable
+            place = place + Value(offset * step.numbers)
+        return place.scaled(self._parts) + Value(points.parts)
+
+
+def _offset_of_axis(points: Points, axis: int) -> Any:
+    """The places in a block along an axis, counted from the last one, which is -1."""
+    return points.offsets[axis] if -axis <= len(points.offsets) else 0
