@@ -12,7 +12,7 @@ from tvmtile.errors import VerifyError
 from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, substitute
+from tvmtile.ir.rewriting import ScopedRewriter, mentions, substitute
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout, layout_of
@@ -126,6 +126,8 @@ class _Place(ScopedRewriter):
             raise VerifyError(f"{describe(fragment)} is used outside of a kernel")
         register = self.analyzer.simplify(layout.register_of(indices))
         first = {t.loop_var: tirx.const(0, "int32") for t in self._launch.threads}
+        if not any(mentions(register, thread) for thread in first):
+            return register
         in_first = self.analyzer.simplify(substitute(register, first))
         # A thread may look for what all of them hold in a register that depends on the thread.
         return in_first if self.analyzer.can_prove_equal(register, in_first) else register

@@ -63,32 +63,32 @@ def FlattenShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 class _Flattener(ScopedRewriter):
     def __init__(self) -> None:
         super().__init__()
-        self._flat: dict[ir.Var, ir.Var] = {}
+        self._flat: dict[int, tuple[ir.Var, ir.Var]] = {}  # by address
 
     def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
         return [(ir.Var, self._array)]
 
     def _array(self, var: ir.Var) -> ir.Var:
         """The array that a tile becomes; anything else stays what it is."""
-        if not is_buffer_var(var) or not is_shared(var) or has_plain_rows(var):
-            return var
-        if var not in self._flat:
-            self._flat[var] = retyped(var, shape=(span(var),))
-        return self._flat[var]
+        if hash(var) not in self._flat:
+            stays = not is_buffer_var(var) or not is_shared(var) or has_plain_rows(var)
+            self._flat[hash(var)] = var, var if stays else retyped(var, shape=(span(var),))
+        return self._flat[hash(var)][1]
 
     def visit_store(self, store: tirx.BufferStore) -> Any:
+        array = self._array(store.buffer)
+        if array.same_as(store.buffer):
+            return self.descend(store)
         indices = [self.mutate(index) for index in store.indices]
-        value, array = self.mutate(store.value), self._array(store.buffer)
-        if not array.same_as(store.buffer):
-            indices = [self._place(store.buffer, indices)]
-        return tirx.BufferStore(array, value, indices, span=store.span)
+        place = self._place(store.buffer, indices)
+        return tirx.BufferStore(array, self.mutate(store.value), [place], span=store.span)
 
     def visit_load(self, load: ir.TensorLoad) -> Any:
-        indices = [self.mutate(index) for index in load.indices]
         array = self._array(load.source)
-        if not array.same_as(load.source):
-            indices = [self._place(load.source, indices)]
-        return tirx.BufferLoad(array, indices, load.span)
+        if array.same_as(load.source):
+            return self.descend(load)
+        indices = [self.mutate(index) for index in load.indices]
+        return tirx.BufferLoad(array, [self._place(load.source, indices)], load.span)
 
     def _place(self, tile: ir.Var, indices: Sequence[Any]) -> Any:
         """The place of an element, or of the contiguous elements of a vector."""

@@ -47,7 +47,7 @@ def WidenIndices(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 class _Widen(ScopedRewriter):
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[ir.Var, bool] = {}
+        self._known: dict[int, bool] = {}  # by address
 
     def visit_load(self, node: ir.TensorLoad) -> Any:
         load = self.descend(node)
@@ -63,6 +63,6 @@ class _Widen(ScopedRewriter):
         return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
 
     def _is_large(self, buffer: ir.Var) -> bool:
-        if buffer not in self._known:
-            self._known[buffer] = buffer.ty.storage_scope == "global" and is_large(buffer)
-        return self._known[buffer]
+        if hash(buffer) not in self._known:
+            self._known[hash(buffer)] = buffer.ty.storage_scope == "global" and is_large(buffer)
+        return self._known[hash(buffer)]

@@ -60,17 +60,21 @@ class _Keeper(ScopedRewriter):
 
     def visit_load(self, node: ir.TensorLoad) -> Any:
         load = self.descend(node)
-        return tirx.BufferLoad(load.source, self._kept(load.indices), load.span)
+        kept = self._kept(load.indices)
+        return load if kept is None else tirx.BufferLoad(load.source, kept, load.span)
 
     def visit_store(self, node: tirx.BufferStore) -> Any:
         store = self.descend(node)
-        indices = self._kept(store.indices)
-        return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
+        kept = self._kept(store.indices)
+        if kept is None:
+            return store
+        return tirx.BufferStore(store.buffer, store.value, kept, span=store.span)
 
-    def _kept(self, indices: Sequence[Any]) -> list[Any]:
-        divisions = [node for index in indices for node in _divisions(index)]
-        if not self._differ(divisions):
-            return list(indices)
+    def _kept(self, indices: Sequence[Any]) -> list[Any] | None:
+        """The indices with one of them hidden; None where nothing is to be hidden."""
+        divisions = _divisions(indices)
+        if len(divisions) < 2 or not self._differ(divisions):
+            return None
         first = next(n for n, index in enumerate(indices) if _divisions(index))
         return [_hidden(index) if n == first else index for n, index in enumerate(indices)]
 
@@ -92,9 +96,9 @@ class _Keeper(ScopedRewriter):
         )
 
 
-def _divisions(index: Any) -> list[Any]:
+def _divisions(node: Any) -> list[Any]:
     found: list[Any] = []
-    walk(index, (_DIVISIONS, found.append))
+    walk(node, (_DIVISIONS, found.append))
     return found
 
 
