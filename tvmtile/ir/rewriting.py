@@ -178,7 +178,7 @@ def has_effect(node: Any) -> bool:
 
 
 def contains(
-    node: Any, types: type | tuple[type, ...], test: Callable[[Any], bool] = lambda _: True
+    node: Any, types: type | tuple[type, ...], test: Callable[[Any], Any] = lambda _: True
 ) -> bool:
     """Tell whether some node of the given types passes a test."""
     found = walk(node, (types, lambda n: _FOUND if test(n) else None), order="pre")

@@ -159,10 +159,9 @@ _OF_A_BYTE = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
 
 
 def _lowered(func: tirx.PrimFunc, lowering: _Lowering) -> tirx.PrimFunc:
-    buffers = [param for param in func.params if is_buffer_var(param)]
-    if not any(map(lowering.concerns, buffers)) and not lowering.concerns_any(func.body):
+    narrow = [p for p in func.params if is_buffer_var(p) and lowering.narrow(p.ty.dtype)]
+    if not narrow and not lowering.has_work(func.body):
         return func
-    narrow = [buffer for buffer in buffers if lowering.narrow(buffer.ty.dtype)]
     views = [tirx.DeclBuffer(lowering.storage(p, f"{p.name}_bits"), data=p.data) for p in narrow]
     body = lowering.lower(func.body)
     return func.with_body(seq([*views, body]) if views else body)
@@ -202,21 +201,13 @@ class _Lowering:
         """The narrow float that an expression has, if it has one."""
         return self.narrow(node.ty.dtype) if ir.is_prim_expr(node) else None
 
-    def concerns(self, value: Any) -> bool:
-        """Tell whether a buffer, or a value, is of a dtype that the pass lowers or refuses."""
-        dtype = str(value.ty.dtype)
-        return dtype.startswith(_PACKED) or self.narrow(dtype) is not None
-
-    def concerns_any(self, body: tirx.Stmt) -> bool:
-        """Tell whether a body declares such buffers or makes such values."""
-
-        def makes(node: Any) -> bool:
-            return ir.is_prim_expr(node) and self.concerns(node)
-
-        declarations = (tirx.AllocBuffer, tirx.DeclBuffer)
-        return contains(body, declarations, lambda node: self.concerns(node.buffer)) or contains(
-            body, (tirx.Cast, tirx.FloatImm, ir.Call), makes
-        )
+    def has_work(self, body: tirx.Stmt) -> bool:
+        """Tell whether a body declares buffers of narrow floats, or makes such values."""
+        return contains(
+            body,
+            (tirx.AllocBuffer, tirx.DeclBuffer),
+            lambda node: self.narrow(node.buffer.ty.dtype),
+        ) or contains(body, (tirx.Cast, tirx.FloatImm, ir.Call), self._narrow_type)
 
     def lower(self, body: tirx.Stmt) -> tirx.Stmt:
         return mutated(
