@@ -83,6 +83,11 @@ def cases() -> Iterator[Case]:
     yield row_case("softmax")
     yield row_case("rms_norm")
     yield int4_case(16, 8192, 8192)
+    yield fp8_case(4096, 4096, 4096, FP8)
+    yield fp8_case(64, 7168, 4096, FP8_FEW_ROWS)
+    yield mxfp4_case(16, 8192, 8192)
+    yield moe_case(4096, 4096, 4096, experts=8, top=2)
+    yield compaction_case(1 << 18, 1 << 17, 512)
     yield copy_case(1 << 28)
 
 
@@ -278,6 +283,190 @@ def int4_case(M: int, N: int, K: int) -> Case:
         unit="TFLOP/s",
         rivals={"cuBLAS float16": cublas},
         goal=("cuBLAS float16", 2.0),
+    )
+
+
+FP8 = _configurations(
+    "block_M block_N block_K stages threads panel",
+    (128, 128, 128, 3, 256, 8),
+    (128, 128, 64, 4, 256, 8),
+    (128, 128, 128, 2, 256, 8),
+    (64, 128, 128, 3, 128, 8),
+    (128, 64, 64, 4, 128, 8),
+)
+FP8_FEW_ROWS = _configurations(
+    "block_M block_N block_K stages threads panel",
+    (64, 64, 128, 4, 128, 1),
+    (64, 64, 256, 3, 128, 1),
+    (64, 32, 256, 3, 128, 1),
+    (32, 64, 256, 3, 128, 1),
+)
+
+
+def fp8_case(M: int, N: int, K: int, configurations: list[dict[str, Any]]) -> Case:
+    def inputs() -> Tensors:
+        a, b = (_matrix(rows, K, dtype="float8_e4m3fn") for rows in (M, N))
+        return a, torch.rand(M, device="cuda"), b, torch.rand(N, device="cuda")
+
+    def rival(
+        a: torch.Tensor, sa: torch.Tensor, b: torch.Tensor, sb: torch.Tensor, c: torch.Tensor
+    ) -> object:
+        scaled = torch._scaled_mm
+        return scaled(a, b.T, sa[:, None], sb[None, :], out_dtype=torch.bfloat16, out=c)
+
+    return Case(
+        name=f"fp8 gemm, scales of rows, {M} x {N} x {K}",
+        program="fp8_gemm",
+        arguments={"M": M, "N": N, "K": K},
+        configurations=configurations,
+        inputs=inputs,
+        out=lambda a, sa, b, sb: torch.empty(M, N, dtype=torch.bfloat16, device="cuda"),
+        reference=lambda a, sa, b, sb: (
+            (a.double() * sa.double()[:, None]) @ (b.double() * sb.double()[:, None]).T
+        ),
+        tolerance=1e-2,
+        work=2.0 * M * N * K,
+        unit="TFLOP/s",
+        rivals={"torch._scaled_mm": rival},
+        goal=("torch._scaled_mm", 0.55),
+    )
+
+
+MXFP4 = _configurations(
+    "block_N block_K stages threads",
+    (32, 512, 2, 128),
+    (32, 512, 3, 128),
+    (32, 1024, 2, 128),
+    (64, 256, 4, 128),
+    (64, 512, 3, 128),
+    (64, 1024, 2, 256),
+)
+E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+
+
+def mxfp4_case(M: int, N: int, K: int) -> Case:
+    def inputs() -> Tensors:
+        words = torch.randint(1 << 32, (N, K // 8), dtype=torch.int64, device="cuda")
+        codes = torch.randint(118, 128, (N, K // 32), dtype=torch.uint8, device="cuda")
+        return _matrix(M, K, dtype="bfloat16"), words.to(torch.uint32), codes
+
+    def decoded(words: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        pairs = words.view(torch.uint8)
+        nibbles = torch.stack([pairs & 0xF, pairs >> 4], dim=-1).flatten(1)
+        values = torch.tensor([*E2M1, *(-x for x in E2M1)], device=words.device)
+        scales = torch.exp2(codes.float() - 127)
+        return (values[nibbles.int()] * scales.repeat_interleave(32, dim=1)).bfloat16()
+
+    weights = {}  # in bfloat16, for cuBLAS, which reads four times as much
+
+    def cublas(
+        a: torch.Tensor, words: torch.Tensor, codes: torch.Tensor, c: torch.Tensor
+    ) -> object:
+        if "w" not in weights:
+            weights["w"] = decoded(words, codes)
+        return torch.mm(a, weights["w"].T, out=c)
+
+    return Case(
+        name=f"mxfp4 gemm {M} x {N} x {K}",
+        program="mxfp4_gemm",
+        arguments={"M": M, "N": N, "K": K},
+        configurations=MXFP4,
+        inputs=inputs,
+        out=lambda a, words, codes: a.new_empty(M, N),
+        reference=lambda a, words, codes: a.double() @ decoded(words, codes).double().T,
+        tolerance=1e-2,
+        work=2.0 * M * N * K,
+        unit="TFLOP/s",
+        rivals={"cuBLAS bfloat16": cublas},
+        goal=("cuBLAS bfloat16", 2.0),
+    )
+
+
+MOE_TILE = 128
+MOE = _configurations(
+    "block_M block_N block_K stages threads panel",
+    (MOE_TILE, 128, 32, 4, 128, 8),
+    (MOE_TILE, 128, 64, 3, 128, 8),
+    (MOE_TILE, 256, 32, 3, 256, 8),
+    (MOE_TILE, 256, 64, 3, 256, 8),
+)
+
+
+def moe_case(M: int, N: int, K: int, experts: int, top: int) -> Case:
+    """Each of M tokens goes to `top` experts; the rows of an expert are padded to whole tiles."""
+    generator = torch.Generator().manual_seed(0)
+    chosen = torch.rand(M, experts, generator=generator).topk(top, dim=1).indices
+    tokens, expert_of = [], []
+    for expert in range(experts):
+        own = (chosen == expert).any(dim=1).nonzero().flatten().int()
+        count = -(-len(own) // MOE_TILE)
+        tokens += [own, torch.full((count * MOE_TILE - len(own),), -1, dtype=torch.int32)]
+        expert_of += [expert] * count
+    rows = torch.cat(tokens)
+    spans = [expert_of.count(expert) * MOE_TILE for expert in range(experts)]
+
+    def by_torch(
+        a: torch.Tensor, b: torch.Tensor, tokens: torch.Tensor, of: torch.Tensor, c: torch.Tensor
+    ) -> torch.Tensor:
+        parts = a.index_select(0, tokens.clamp_min(0)).split(spans)
+        for part, matrix, out in zip(parts, b, c.split(spans), strict=True):
+            torch.mm(part, matrix.T, out=out)
+        return c
+
+    def expected(
+        a: torch.Tensor, b: torch.Tensor, tokens: torch.Tensor, of: torch.Tensor
+    ) -> torch.Tensor:
+        out = torch.empty(len(rows), N, dtype=torch.float64, device=a.device)
+        return by_torch(a.double(), b.double(), tokens, of, out) * (tokens >= 0)[:, None]
+
+    return Case(
+        name=f"moe gather + gemm {M} x {N} x {K}, {experts} experts, top {top}",
+        program="moe_gemm",
+        arguments={"M": M, "N": N, "K": K, "experts": experts, "row_tiles": len(expert_of)},
+        configurations=MOE,
+        inputs=lambda: (
+            _matrix(M, K, dtype="bfloat16"),
+            _matrix(experts, N, K, dtype="bfloat16"),
+            rows.cuda(),
+            torch.tensor(expert_of, dtype=torch.int32, device="cuda"),
+        ),
+        out=lambda a, *rest: a.new_empty(len(rows), N),
+        reference=expected,
+        tolerance=1e-2,
+        work=2.0 * M * top * N * K,
+        unit="TFLOP/s",
+        rivals={"index_select + matmul": by_torch},
+        goal=("index_select + matmul", 0.7),
+    )
+
+
+def compaction_case(rows: int, kept: int, width: int) -> Case:
+    def inputs() -> Tensors:
+        places = torch.randperm(rows)[:kept].sort().values.int().cuda()
+        return _matrix(rows, width, dtype="bfloat16"), places
+
+    def copied(x: torch.Tensor, places: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """A contiguous copy of as many bytes."""
+        return y.copy_(x[:kept])
+
+    return Case(
+        name=f"compaction of {kept >> 10} Ki rows of {2 * width} bytes",
+        program="compact",
+        arguments={"rows": rows, "kept": kept, "width": width},
+        configurations=_configurations(
+            "block threads", (4, 128), (8, 128), (8, 256), (16, 256), (16, 512), (32, 512)
+        ),
+        inputs=inputs,
+        out=lambda x, places: x.new_empty(kept, width),
+        reference=lambda x, places: x[places.long()].double(),
+        tolerance=0.0,
+        work=4.0 * kept * width,
+        unit="GB/s",
+        rivals={
+            "contiguous copy": copied,
+            "index_select": lambda x, places, y: torch.index_select(x, 0, places, out=y),
+        },
+        goal=("contiguous copy", 0.9),
     )
 
 

@@ -252,11 +252,161 @@ def copy(size: int, block: int, threads: int) -> Any:
     return main
 
 
+def fp8_gemm(
+    M: int, N: int, K: int,
+    block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
+) -> Any:  # fmt: skip
+    """C = (A * rows' scales) @ (B * rows' scales).T for float8_e4m3fn A and B, in bfloat16."""
+    dtype = "float8_e4m3fn"
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), dtype),
+        A_scale: T.Tensor((M,), "float32"),
+        B: T.Tensor((N, K), dtype),
+        B_scale: T.Tensor((N,), "float32"),
+        C: T.Tensor((M, N), "bfloat16"),
+    ):
+        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            A_shared = T.alloc_shared((block_M, block_K), dtype)
+            B_shared = T.alloc_shared((block_N, block_K), dtype)
+            C_local = T.alloc_fragment((block_M, block_N), "float32")
+            T.use_swizzle(panel)
+            T.clear(C_local)
+            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=stages):
+                T.copy(A[by * block_M, k * block_K], A_shared)
+                T.copy(B[bx * block_N, k * block_K], B_shared)
+                T.fp8_scaled_matmul(
+                    A_shared, A_scale[by * block_M : (by + 1) * block_M],
+                    B_shared, B_scale[bx * block_N : (bx + 1) * block_N],
+                    C_local, transpose_B=True,
+                )  # fmt: skip
+            T.copy(C_local, C[by * block_M, bx * block_N])
+
+    return main
+
+
+# The two floats of 4 bits of a byte as bfloat16: their bits in place are 2^-126 of them, subnormal ones
+# too, which multiplications take as they are.
+DECODED = """\
+__device__ __forceinline__ unsigned int decoded(unsigned int byte, __nv_bfloat162 scale) {
+  unsigned int spread = (byte & 0xffu) * 0x1001u;
+  unsigned int bits = ((spread << 6) & 0x01c001c0u) | ((spread << 12) & 0x80008000u);
+  unsigned int most = 0x7e807e80u;  // 2^126
+  __nv_bfloat162 pair = __hmul2(*(__nv_bfloat162*)&bits, *(__nv_bfloat162*)&most);
+  pair = __hmul2(pair, scale);
+  return *(unsigned int*)&pair;
+}
+__device__ __forceinline__ unsigned int decoded(unsigned int byte, unsigned int code) {
+  unsigned int bits = (code == 0u ? 0x40u : code == 0xffu ? 0x7fc0u : code << 7) * 0x10001u;
+  return decoded(byte, *(__nv_bfloat162*)&bits);
+}
+"""
+
+
+def mxfp4_gemm(
+    M: int, N: int, K: int, block_N: int, block_K: int, stages: int, threads: int
+) -> Any:
+    """C = A @ W.T for bfloat16 A and MXFP4 weights, which become bfloat16 in registers.
+
+    A word of W holds eight neighbours along K; 32 of them share a power of two, of which W_scale has
+    the codes.
+    """
+    block_M = 16
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), "bfloat16"),
+        W: T.Tensor((N, K // 8), "uint32"),
+        W_scale: T.Tensor((N, K // 32), "uint8"),
+        C: T.Tensor((M, N), "bfloat16"),
+    ):
+        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            T.import_source(DECODED)
+            A_shared = T.alloc_shared((block_M, block_K), "bfloat16")
+            W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
+            scales = T.alloc_shared((block_N, block_K // 32), "uint8")
+            W_local = T.alloc_fragment((block_N, block_K), "bfloat16")
+            C_local = T.alloc_fragment((block_M, block_N), "float32")
+            T.annotate_layout({W_shared: make_swizzled_layout(W_shared)})
+            T.clear(C_local)
+            for k in T.Pipelined(K // block_K, num_stages=stages):
+                T.copy(A[by * block_M, k * block_K], A_shared)
+                T.copy(W[bx * block_N, k * block_K // 8], W_shared)
+                T.copy(W_scale[bx * block_N, k * block_K // 32], scales)
+                for i, j in T.Parallel(block_N, block_K):
+                    byte = W_shared[i, j // 8] >> T.cast(j % 8 // 2 * 8, "uint32")
+                    code = T.cast(scales[i, j // 32], "uint32")
+                    pair = T.call_pure_extern("uint32", "decoded", byte, code)
+                    bits = T.cast(pair >> T.cast(j % 2 * 16, "uint32"), "uint16")
+                    W_local[i, j] = T.reinterpret(bits, "bfloat16")
+                T.gemm(
+                    A_shared, W_local, C_local, transpose_B=True,
+                    policy=T.GemmWarpPolicy.FullCol,
+                )  # fmt: skip
+            T.copy(C_local, C[by * block_M, bx * block_N])
+
+    return main
+
+
+def moe_gemm(
+    M: int, N: int, K: int, experts: int, row_tiles: int,
+    block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
+) -> Any:  # fmt: skip
+    """The rows of A that `tokens` names, -1 for none, times the transposed matrix of an expert."""
+    dtype = "bfloat16"
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), dtype),
+        B: T.Tensor((experts, N, K), dtype),
+        tokens: T.Tensor((row_tiles * block_M,), "int32"),
+        expert_of: T.Tensor((row_tiles,), "int32"),
+        C: T.Tensor((row_tiles * block_M, N), dtype),
+    ):
+        with T.Kernel(T.ceildiv(N, block_N), row_tiles, threads=threads) as (bx, by):
+            rows = T.alloc_shared((block_M,), "int32")
+            A_shared = T.alloc_shared((block_M, block_K), dtype)
+            B_shared = T.alloc_shared((block_N, block_K), dtype)
+            C_local = T.alloc_fragment((block_M, block_N), "float32")
+            T.use_swizzle(panel)
+            T.copy(tokens[by * block_M], rows)
+            T.clear(C_local)
+            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=stages):
+                T.gather_rows(A, A_shared, rows, k * block_K)
+                T.copy(B[expert_of[by], bx * block_N, k * block_K], B_shared)
+                T.gemm(A_shared, B_shared, C_local, transpose_B=True)
+            T.copy(C_local, C[by * block_M, bx * block_N])
+
+    return main
+
+
+def compact(rows: int, kept: int, width: int, block: int, threads: int) -> Any:
+    """The rows of X that `places` names, one after the other."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((rows, width), "bfloat16"),
+        places: T.Tensor((kept,), "int32"),
+        Y: T.Tensor((kept, width), "bfloat16"),
+    ):
+        with T.Kernel(T.ceildiv(kept, block), threads=threads) as bx:
+            tile = T.alloc_fragment((block, width), "bfloat16")
+            T.gather_rows(X, tile, places[bx * block : (bx + 1) * block])
+            T.copy(tile, Y[bx * block, 0])
+
+    return main
+
+
 PROGRAMS = {
     "gemm": gemm,
     "attention": attention,
     "softmax": softmax,
     "rms_norm": rms_norm,
     "int4_gemm": int4_gemm,
+    "fp8_gemm": fp8_gemm,
+    "mxfp4_gemm": mxfp4_gemm,
+    "moe_gemm": moe_gemm,
+    "compact": compact,
     "copy": copy,
 }
