@@ -30,7 +30,9 @@ FORMS = {
 }
 
 
-def scaled(M, N, K, form, a=E4M3, b=E4M3, transpose_B=True, block=(32, 32, 64), clear=False):
+def scaled(
+    M, N, K, form, a=E4M3, b=E4M3, transpose_B=True, block=(32, 32, 64), clear=False, threads=64
+):
     """C += (A * A_scale) @ (B * B_scale) in blocks; `clear` begins each block of K anew."""
     layout, (BM, BN, BK) = FORMS[form], block
     dtype = "float32" if layout is None else layout.scale_dtype
@@ -45,7 +47,7 @@ def scaled(M, N, K, form, a=E4M3, b=E4M3, transpose_B=True, block=(32, 32, 64), 
         B_scale: T.Tensor(b_shape, dtype),
         C: T.Tensor((M, N), "float32"),
     ):
-        with T.Kernel(T.ceildiv(N, BN), T.ceildiv(M, BM), threads=64) as (bx, by):
+        with T.Kernel(T.ceildiv(N, BN), T.ceildiv(M, BM), threads=threads) as (bx, by):
             left = T.alloc_shared((BM, BK), a)
             right = T.alloc_shared((BN, BK) if transpose_B else (BK, BN), b)
             sums = T.alloc_fragment((BM, BN), "float32")
@@ -123,6 +125,17 @@ def check(compiled, M, N, K, form, transpose_B=True, a=E4M3, b=E4M3, **options):
 def test_forms_of_scales(compiled, form, transpose_B):
     block = (32, 32, 128) if form == "squares" else (32, 32, 64)
     check(compiled, 40, 33, 256, form, transpose_B, block=block)
+
+
+@pytest.mark.parametrize("form", ["tensor", "row", "mx", "squares"])
+def test_hopper_multiplies_by_wgmma(form):
+    def compiled(program):
+        target = {"kind": "cuda", "arch": "sm_90a"}
+        kernel = tvmtile.compile(program, target=target, execution_backend="emulator")
+        assert "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3" in kernel.get_kernel_source()
+        return kernel
+
+    check(compiled, 40, 33, 256, form, block=(64, 64, 128), threads=128)
 
 
 @pytest.mark.parametrize(("a", "b"), list(itertools.product(FLOAT8, FLOAT8)))

@@ -2,6 +2,7 @@
 
 import pytest
 from tvm import ir, tirx
+from tvm.ir import assert_structural_equal
 from tvm.script import tirx as T
 from tvm_ffi import structural_walk
 
@@ -98,3 +99,89 @@ def nothing_signalled(A: T.Buffer((8,), "float32")):
 )
 def test_a_wait_leaves_what_was_committed_after_its_batch(program, left):
     assert left_by_waits(program) == left
+
+
+# Products ----------------------------------------------------------------------------------------
+
+PANELS = T.ComposeLayout(3, 2, 3, T.TileLayout(T.S[(2, 64, 1, 32) : (2048, 32, 2048, 1)]))
+COLUMNS = T.ComposeLayout(3, 2, 3, T.TileLayout(T.S[(8, 1, 32) : (32, 256, 1)]))
+SIGNS_AND_ORDERS = (1, 1, 0, 0)
+MULTIPLY = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
+
+
+@T.prim_func
+def a_product(A: T.Buffer((64, 32), "float16"), C: T.Buffer((128,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(128, thread="threadIdx.x"):
+            a = T.alloc_buffer((2, 64, 32), "float16", scope="shared", layout=PANELS)
+            b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
+            c = T.alloc_buffer((4,), "float32", scope="local")
+            a[0, tx % 64, 0] = A[tx % 64, 0]
+            for k in range(2):
+                T.tile.async_multiply(
+                    "wgmma/1",
+                    c[0],
+                    T.address_of(a[k, 0, 0]),
+                    T.address_of(b[0, 0]),
+                    m=64,
+                    n=8,
+                    k=32,
+                    b_transposed=True,
+                    clear=True,
+                )
+                T.tile.async_signal("wgmma/1")
+                T.tile.async_wait("wgmma/1", 1)
+            T.tile.async_wait("wgmma/1", 0)
+            C[tx] = c[0]
+
+
+@T.prim_func
+def its_instructions(A: T.Buffer((64, 32), "float16"), C: T.Buffer((128,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(128, thread="threadIdx.x"):
+            a = T.alloc_buffer((2, 64, 32), "float16", scope="shared", layout=PANELS)
+            b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
+            c = T.alloc_buffer((4,), "float32", scope="local")
+            a[0, tx % 64, 0] = A[tx % 64, 0]
+            for k in range(2):
+                a_at = T.alloc_buffer((1,), "uint64", scope="local")
+                T.cuda.wgmma.encode_matrix_descriptor(
+                    T.address_of(a_at[0]), T.address_of(a[0, 0, 0]), 1, 32, 2
+                )
+                b_at = T.alloc_buffer((1,), "uint64", scope="local")
+                T.cuda.wgmma.encode_matrix_descriptor(
+                    T.address_of(b_at[0]), T.address_of(b[0, 0]), 1, 32, 2
+                )
+                T.ptx["fence.proxy.async.shared::cta"]()  # a thread has written a
+                T.ptx["wgmma.fence.sync.aligned"]()
+                T.ptx[MULTIPLY](
+                    c[0],
+                    c[1],
+                    c[2],
+                    c[3],
+                    a_at[0] + T.Cast("uint64", k * 256),
+                    b_at[0] + T.Cast("uint64", 0),
+                    T.ptx.pred(T.int32(0)),
+                    *SIGNS_AND_ORDERS,
+                )
+                T.ptx[MULTIPLY](
+                    c[0],
+                    c[1],
+                    c[2],
+                    c[3],
+                    a_at[0] + T.Cast("uint64", k * 256 + 2),
+                    b_at[0] + T.Cast("uint64", 2),
+                    T.ptx.pred(T.int32(1)),
+                    *SIGNS_AND_ORDERS,
+                )
+                T.ptx["wgmma.commit_group.sync.aligned"]()
+                T.ptx["wgmma.wait_group.sync.aligned"](1)
+            T.ptx["wgmma.wait_group.sync.aligned"](0)
+            C[tx] = c[0]
+
+
+def test_a_product_becomes_instructions_and_descriptors():
+    lowered = LowerAsyncWork(ir.IRModule({"main": a_product}))
+    assert_structural_equal(
+        lowered["main"], its_instructions.with_attr("global_symbol", "a_product")
+    )

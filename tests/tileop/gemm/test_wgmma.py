@@ -19,7 +19,7 @@ from tvmtile.instructions.mma import lane_map
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, sum_map
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import panel_of
-from tvmtile.passes import SwizzleShared
+from tvmtile.passes import InjectPipeline, PlanPipeline, SwizzleShared
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 BOTH = list(itertools.product((False, True), repeat=2))
@@ -337,20 +337,26 @@ def test_a_fragment_that_another_product_holds_otherwise_is_left_to_it():
 # How its tiles lie -------------------------------------------------------------------------------
 
 
-def tiles(program):
-    """The shared tiles by name, as SwizzleShared leaves them."""
+def found_in(program, last, types, note):
+    """Visit the nodes of some types of a program, as a pass leaves it."""
     mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
-    found = {}
     for step in pipeline.lowering_passes(Target(HOPPER)):
         mod = step(mod)
-        if step.info.name == SwizzleShared.info.name:
-            break
+        if step.info.name == last.info.name:
+            structural_walk(mod["main"].body, (types, note))
+            return
+    raise AssertionError(f"{last.info.name} is no pass of the pipeline")
+
+
+def tiles(program):
+    """The shared tiles by name, as SwizzleShared leaves them."""
+    found = {}
 
     def note(node):
         if is_shared(node.buffer):
             found[node.buffer.name] = node.buffer
 
-    structural_walk(mod["main"].body, (tirx.AllocBuffer, note))
+    found_in(program, SwizzleShared, tirx.AllocBuffer, note)
     return found
 
 
@@ -385,6 +391,20 @@ def waits(program):
     source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
     body = source[source.index("main_kernel(") :]
     return [int(each[1]) for each in WAIT.finditer(body)]
+
+
+@pytest.mark.parametrize(("stages", "ahead"), [(2, 1), (3, 1), (4, 2)])
+def test_copies_run_less_far_ahead_of_a_product_in_flight(stages, ahead):
+    """It holds what it reads for an iteration more, of as many buffer copies."""
+    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages)
+    plans, copies = [], []
+    found_in(program, PlanPipeline, tirx.For, lambda loop: plans.append(loop.annotations))
+    (plan,) = (each for each in plans if "tvmtile.stage" in each)
+    assert [int(stage) for stage in plan["tvmtile.stage"]] == [0, 0, ahead]
+    flying = [int(count) for count in plan.get("tvmtile.in_flight", ())]
+    assert flying == ([] if stages == 2 else [0, 0, 1])
+    found_in(program, InjectPipeline, tirx.AllocBuffer, lambda node: copies.append(node.buffer))
+    assert [int(tile.ty.shape[0]) for tile in copies if is_shared(tile)] == [stages] * 2
 
 
 @pytest.mark.parametrize(("stages", "expected"), [(0, [0]), (2, [0]), (3, [1, 0]), (4, [1, 0])])
