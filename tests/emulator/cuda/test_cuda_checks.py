@@ -94,6 +94,8 @@ def test_nothing_orders_two_blocks():
     error = error_of("blocks_share_an_element", floats(), grid=2, block=1)
     assert error.kind == "race"
     assert "thread (0, 0, 0) of block (0, 0, 0) wrote" in str(error)
+    assert "update the element atomically, or wait for the whole grid, T.sync_grid()" in str(error)
+    assert "__syncthreads" not in str(error)
     module().kernel("blocks_share_an_element")(floats(), grid=2, block=1, check_global_races=False)
 
 

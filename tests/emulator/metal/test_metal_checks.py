@@ -111,6 +111,8 @@ def test_race_in_device_memory_can_be_allowed():
 def test_race_of_two_threadgroups():
     error = error_of("threadgroups_race", np.zeros(8, np.int32), grid=(1, 3), threads=32)
     check(error, "race", "race: two threadgroups", buffer="data", index=7, threads=(5, 5))
+    assert "update the element atomically" in str(error)
+    assert "put a threadgroup_barrier" not in str(error)
     assert error.threadgroup == (0, 1, 0)
     assert "thread (5, 0, 0) of threadgroup (0, 0, 0) wrote" in str(error)
 

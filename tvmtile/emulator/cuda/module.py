@@ -15,7 +15,8 @@ from tvmtile.emulator.cuda.translate import PRELUDE, SOURCE_NAME, translate
 from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
 from tvmtile.emulator.machine.compiler import compiler_identity
-from tvmtile.emulator.machine.launching import SECONDS, Image, SharedArgument, extent
+from tvmtile.emulator.machine.kernels import Kernel, Module
+from tvmtile.emulator.machine.launching import SECONDS, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.errors import (
     ArgumentError,
@@ -115,49 +116,8 @@ class LaunchStatistics:
     shared_memory: int
 
 
-class CudaModule:
-    """The kernels of a CUDA source, compiled for the host. Made by `compile_cuda`."""
-
-    def __init__(self, source: str, signatures: Sequence[KernelSignature], library: Path) -> None:
-        self.source = source
-        self._signatures = {signature.name: signature for signature in signatures}
-        self._image = Image(_front_end(), library)
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        """The kernels' names, in the order of the source."""
-        return tuple(self._signatures)
-
-    @hide_internal_frames
-    def kernel(self, name: str) -> CudaKernel:
-        """Get a kernel.
-
-        Parameters
-        ----------
-        name : str
-            The kernel's name.
-
-        Raises
-        ------
-        ArgumentError
-            If the source has no kernel of that name.
-        """
-        if name not in self._signatures:
-            raise ArgumentError(
-                f"no kernel {name!r} in the CUDA source, "
-                f"which has {', '.join(self._signatures) or 'none'}",
-                help="a kernel that a macro or a template makes is not seen",
-            )
-        return CudaKernel(self, self._signatures[name], self._image)
-
-
-class CudaKernel:
-    """A kernel that runs on the host."""
-
-    def __init__(self, module: CudaModule, signature: KernelSignature, image: Image) -> None:
-        self.module = module
-        self.signature = signature
-        self._image = image
+class CudaKernel(Kernel[KernelSignature]):
+    """A CUDA kernel that runs on the host."""
 
     @hide_internal_frames
     def __call__(
@@ -216,34 +176,13 @@ class CudaKernel:
             seconds=seconds,
             seed=seed,
         )
-        return _statistics(statistics)
+        return LaunchStatistics(*statistics.operations[:9], *statistics.traffic)
 
 
-def _statistics(counted: abi.Statistics) -> LaunchStatistics:
-    barriers, warp_barriers, loads, stores, multiplies, functions, *copies, _ = counted.operations[
-        :10
-    ]
-    async_copies, bulk_copies, products = copies
-    return LaunchStatistics(
-        barriers,
-        warp_barriers,
-        loads,
-        stores,
-        multiplies,
-        functions,
-        async_copies,
-        bulk_copies,
-        products,
-        counted.global_bytes_read,
-        counted.global_bytes_written,
-        counted.shared_bytes_read,
-        counted.shared_bytes_written,
-        counted.global_reads,
-        counted.global_writes,
-        counted.shared_reads,
-        counted.shared_writes,
-        counted.shared_memory,
-    )
+class CudaModule(Module[CudaKernel]):
+    """The kernels of a CUDA source, compiled for the host. Made by `compile_cuda`."""
+
+    _kernel = CudaKernel
 
 
 @hide_internal_frames
@@ -301,7 +240,7 @@ def _build(source: str, arch: str, *, cache: bool) -> CudaModule:
     kernels = find_kernels(tokens)
     unit = translate(tokens, kernels, int(number[1]))
     library = toolchain.build_module(_front_end(), unit, source, _language_flags(), cache)
-    return CudaModule(source, kernels, library)
+    return CudaModule(source, kernels, _front_end(), library)
 
 
 def _language_flags() -> tuple[str, ...]:

@@ -140,3 +140,8 @@ class Statistics(ctypes.Structure):
         ("shared_writes", ctypes.c_uint64),
         ("shared_memory", ctypes.c_uint64),
     )
+
+    @property
+    def traffic(self) -> tuple[int, ...]:
+        """The numbers behind those of operations, in their order."""
+        return tuple(getattr(self, name) for name, _ in self._fields_[1:])

@@ -21,6 +21,10 @@ _HELP = {
     Failure.DIVISION: "guard the division; its result is undefined",
     Failure.ENDLESS: "if the kernel is right and only long, give it more time: `seconds`",
 }
+_HELP_BETWEEN_BLOCKS = (
+    "a barrier orders the threads of one block only: update the element atomically, or wait for the "
+    "whole grid, T.sync_grid(), where the target can"
+)
 
 Position = tuple[int, int, int]
 
@@ -131,6 +135,12 @@ class _Words:
             declared = rf"\s(\w+)(?:\[[^\]]*\])*{re.escape(extent[0])}"
             names &= set(re.findall(declared, self.context.source))
         return names.pop() if len(names) == 1 else None
+
+    def remedy(self) -> str | None:
+        """What to do, in the language's terms where it has some."""
+        if self.failure is Failure.RACE and self.other_block != self.block:
+            return _HELP_BETWEEN_BLOCKS
+        return self.names.help.get(self.failure) or _HELP.get(self.failure)
 
     # --- one sentence a failure
 
@@ -273,7 +283,7 @@ def error_of(report: Report, line: int, context: Context) -> EmulationError:
     return names.error(
         f"kernel {context.kernel!r}: {sentence}\n  in {names.block} {words.block}"
         f"{words.source_line(line)}{words.source_line(other_line)}",
-        help=names.help.get(failure) or _HELP.get(failure),
+        help=words.remedy(),
         kind=names.kinds.get(failure, failure.name.lower()),
         kernel=context.kernel,
         buffer=words.buffer,

@@ -11,7 +11,8 @@ from typing import Any
 from tvmtile.emulator.lexer import tokenize
 from tvmtile.emulator.machine import abi, toolchain
 from tvmtile.emulator.machine.compiler import compiler_identity
-from tvmtile.emulator.machine.launching import SECONDS, Argument, Image, SharedArgument, extent
+from tvmtile.emulator.machine.kernels import Kernel, Module
+from tvmtile.emulator.machine.launching import SECONDS, Argument, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
 from tvmtile.emulator.metal.address_spaces import check_address_spaces
 from tvmtile.emulator.metal.arguments import bind, element_bytes_of
@@ -98,55 +99,8 @@ class LaunchStatistics:
     threadgroup_memory: int
 
 
-class MetalModule:
-    """The kernels of a Metal source, compiled for the host. Made by `compile_msl`."""
-
-    def __init__(self, source: str, signatures: Sequence[KernelSignature], library: Path) -> None:
-        self.source = source
-        self.library = library
-        self._signatures = {signature.name: signature for signature in signatures}
-        self._image = Image(_FRONT_END, library)
-
-    @property
-    def kernel_names(self) -> tuple[str, ...]:
-        """The kernels' names, in the order of the source."""
-        return tuple(self._signatures)
-
-    @hide_internal_frames
-    def kernel(self, name: str) -> MetalKernel:
-        """Get a kernel.
-
-        Parameters
-        ----------
-        name : str
-            The kernel's name.
-
-        Returns
-        -------
-        MetalKernel
-            To be called.
-
-        Raises
-        ------
-        ArgumentError
-            If the source has no kernel of that name.
-        """
-        if name not in self._signatures:
-            raise ArgumentError(
-                f"no kernel {name!r} in the Metal source, "
-                f"which has {', '.join(self._signatures) or 'none'}",
-                help="a kernel that a macro or a template instantiation makes is not seen",
-            )
-        return MetalKernel(self, self._signatures[name], self._image)
-
-
-class MetalKernel:
-    """A kernel that runs on the host."""
-
-    def __init__(self, module: MetalModule, signature: KernelSignature, image: Image) -> None:
-        self.module = module
-        self.signature = signature
-        self._image = image
+class MetalKernel(Kernel[KernelSignature]):
+    """A Metal kernel that runs on the host."""
 
     @hide_internal_frames
     def __call__(
@@ -204,7 +158,7 @@ class MetalKernel:
             check_global_races=check_device_races,
             seconds=seconds,
         )
-        return _statistics(statistics)
+        return LaunchStatistics(*statistics.operations[:7], *statistics.traffic)
 
     def _threadgroup_arguments(self, sizes: Mapping[int, int]) -> list[SharedArgument]:
         parameters = self.signature.threadgroup_buffers
@@ -224,28 +178,10 @@ class MetalKernel:
         ]
 
 
-def _statistics(counted: abi.Statistics) -> LaunchStatistics:
-    barriers, simdgroup_barriers, loads, stores, multiplies, functions, tensors, *_ = (
-        counted.operations
-    )
-    return LaunchStatistics(
-        barriers,
-        simdgroup_barriers,
-        loads,
-        stores,
-        multiplies,
-        functions,
-        tensors,
-        counted.global_bytes_read,
-        counted.global_bytes_written,
-        counted.shared_bytes_read,
-        counted.shared_bytes_written,
-        counted.global_reads,
-        counted.global_writes,
-        counted.shared_reads,
-        counted.shared_writes,
-        counted.shared_memory,
-    )
+class MetalModule(Module[MetalKernel]):
+    """The kernels of a Metal source, compiled for the host. Made by `compile_msl`."""
+
+    _kernel = MetalKernel
 
 
 @hide_internal_frames
@@ -304,7 +240,7 @@ def _build(source: str, *, cache: bool) -> MetalModule:
     check_restrictions(tokens, kernels)
     flags = (_standard_of(source), *_language_flags())
     library = toolchain.build_module(_FRONT_END, translate(tokens, kernels), source, flags, cache)
-    return MetalModule(source, kernels, library)
+    return MetalModule(source, kernels, _FRONT_END, library)
 
 
 def _standard_of(source: str) -> str:
