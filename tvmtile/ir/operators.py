@@ -53,8 +53,8 @@ class TileOp:
     the same for all; otherwise each thread does it."""
 
     role: ClassVar[str] = ""
-    """What passes that write operators take it for (see `operator_for`): `reduction`, or `begin`,
-    `contribute` or `end` of a reducer, which is its operand."""
+    """What passes that write operators take it for (see `operator_for`): `reduction`; `begin`,
+    `contribute` or `end` of a reducer, which is its operand; `arithmetic` or `cast` with a rounding."""
 
     is_product: ClassVar[bool] = False
     """True for a product of matrices: instructions fix which thread holds which element of it."""
@@ -67,6 +67,9 @@ class TileOp:
 
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
+
+    clearing: ClassVar[str] = ""
+    """The option by which an operator that adds to a tile sets it instead."""
 
     impl: str | None = field(default=None, kw_only=True)
 
@@ -259,7 +262,9 @@ def operator_for(role: str) -> Callable[..., TileOp]:
     ----------
     role : str
         `reduction`, made from `(src, dst, kind, dim, clear)`; `begin` and `contribute`, from
-        `(dst, value, kind)`; or `end`, from `(src, dst, kind)`. `kind` is the name of a combiner.
+        `(dst, value, kind)`; `end`, from `(src, dst, kind)`; `arithmetic` with a rounding, from
+        `(operands, operation, rounding)`; or such a `cast`, from `((value,), dtype, rounding)`. `kind`
+        is the name of a combiner.
     """
     return next(each for each in _OPERATORS.values() if each.role == role)
 

@@ -23,6 +23,7 @@ class MatrixProduct(TileOp):
     """
 
     is_product = True
+    clearing = "clear_accum"
 
     C: Any
 

@@ -57,6 +57,7 @@ class Rounded(_Pure):
     """A function of one to three float32 or float64 scalars."""
 
     name = "rounded"
+    role = "arithmetic"
     options = ("operation", "rounding")
 
     operands: tuple[Any, ...]
@@ -86,6 +87,7 @@ class RoundedCast(_Pure):
     """A float32 scalar as a narrower float; random bits follow it for a stochastic rounding."""
 
     name = "rounded_cast"
+    role = "cast"
     options = ("dtype", "rounding", "saturate")
 
     operands: tuple[Any, ...]

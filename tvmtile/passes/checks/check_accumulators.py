@@ -50,9 +50,8 @@ def _accumulates(access: Access) -> bool:
 def _warn(access: Access) -> None:
     assert access.operator is not None
     remedy = f"T.clear({access.buffer.name}) before it"
-    for option in ("clear_accum", "clear"):
-        if option in access.operator.options:
-            remedy += f", or {option}=True"
+    if access.operator.clearing:
+        remedy += f", or {access.operator.clearing}=True"
     warn(
         f"{access.operator.name} updates {describe(access.buffer)}, which holds no value yet: "
         f"write {remedy}",

@@ -11,12 +11,12 @@ from tvm import ir, tirx
 from tvmtile._tvm import mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
+from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.target.call_imported_functions import imported_sources
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import runs_here
-from tvmtile.tileop.rounded import ROUNDINGS, Rounded, RoundedCast
 
 __all__ = ["LowerCudaFunctions"]
 
@@ -99,15 +99,15 @@ def _missing(name: str, location: SourceLocation | None) -> NoLowering:
 
 # What they mean ------------------------------------------------------------------------------------
 
-_CAST_ROUNDINGS = {"rn": "rn", "rz": "rz", "ru": "rp", "rd": "rm"}
+_ROUNDINGS = {"rn": "rn", "rz": "rz", "ru": "rp", "rd": "rm"}
 
 
 def _cast_to(dtype: str, rounding: str) -> Callable[[Any], ir.Expr]:
-    return lambda x: RoundedCast((x,), dtype, rounding, saturate=False).to_call()
+    return lambda x: operator_for("cast")((x,), dtype, rounding, saturate=False).to_call()
 
 
 def _rounded(operation: str, rounding: str) -> Callable[..., ir.Expr]:
-    return lambda *operands: Rounded(operands, operation, rounding).to_call()
+    return lambda *operands: operator_for("arithmetic")(operands, operation, rounding).to_call()
 
 
 def _casts() -> dict[str, Callable[..., ir.Expr]]:
@@ -115,7 +115,7 @@ def _casts() -> dict[str, Callable[..., ir.Expr]]:
     return {
         f"__float2{kind}_{mode}": _cast_to(dtype, rounding)
         for kind, dtype in kinds.items()
-        for mode, rounding in _CAST_ROUNDINGS.items()
+        for mode, rounding in _ROUNDINGS.items()
     }
 
 
@@ -127,7 +127,7 @@ def _arithmetic() -> dict[str, Callable[..., ir.Expr]]:
     return {
         f"{name}_{mode}": _rounded(operation, mode)
         for name, operation in functions.items()
-        for mode in ROUNDINGS
+        for mode in _ROUNDINGS
     }
 
 

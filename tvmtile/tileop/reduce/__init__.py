@@ -219,6 +219,7 @@ class Reduce(TileOp):
     name = "reduce"
     role = "reduction"
     options = ("kind", "dim", "clear", "nan_propagate")
+    clearing = "clear"
 
     src: Any
     dst: Any
