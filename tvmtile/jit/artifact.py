@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.target import Target
 
 from tvmtile._tvm import load_device_module, load_host_module, packed_imports
+from tvmtile.cache import Entry
 from tvmtile.errors import Caught, SourceLocation
 from tvmtile.jit.launches import KernelInterface
 
 if TYPE_CHECKING:
-    from tvmtile.cache import Entry
     from tvmtile.jit.cuda import Binary
 
 __all__ = ["Artifact", "name_of"]
@@ -119,3 +121,22 @@ class Artifact:
         )
         artifact.__dict__["host_source"] = entry.files[_HOST].decode()  # TVM would renumber it
         return artifact
+
+    @classmethod
+    def restored(
+        cls, facts: Mapping[str, Any], files: Mapping[str, bytes], target: Target
+    ) -> Artifact:
+        """Make it from what `saved` gave in another process.
+
+        Parameters
+        ----------
+        facts, files : mapping
+            What it gave.
+        target : Target
+            What it was compiled for.
+        """
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            for file, data in files.items():
+                (directory / file).write_bytes(data)
+            return cls.loaded(Entry(directory, facts, files), target)

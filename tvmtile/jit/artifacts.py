@@ -20,7 +20,7 @@ from tvmtile.jit.key import Key, key_of
 from tvmtile.jit.toolchain import is_unchanged
 from tvmtile.transform import with_effect
 
-__all__ = ["artifact_of"]
+__all__ = ["adopt", "artifact_of", "name_in_cache"]
 
 _KIND = "kernels"
 _made: WeakValueDictionary[str, Artifact] = WeakValueDictionary()
@@ -93,11 +93,40 @@ def _found(store: Store, key: Key, target: Target) -> Artifact | None:
 
 
 def _keep(store: Store, key: Key, artifact: Artifact) -> None:
+    name = name_in_cache(artifact, key)
+    if name is not None:
+        _made[name] = artifact
+        store.put(_KIND, name, *artifact.saved())
+
+
+def name_in_cache(artifact: Artifact, key: Key) -> str | None:
+    """Which of its two names a program that was compiled here is kept under; None where it is not.
+
+    Parameters
+    ----------
+    artifact : Artifact
+        What was compiled.
+    key : Key
+        Of the compilation.
+    """
     if not is_unchanged() or _reads_files(artifact):
-        return
-    name = key.with_lines if _names_lines(artifact, key) else key.code
-    _made[name] = artifact
-    store.put(_KIND, name, *artifact.saved())
+        return None
+    return key.with_lines if _names_lines(artifact, key) else key.code
+
+
+def adopt(name: str, facts: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+    """Keep what another process compiled.
+
+    Parameters
+    ----------
+    name : str
+        What it is found under here.
+    facts, files : mapping
+        What `Artifact.saved` gave there.
+    """
+    store = current_store()
+    if store is not None:
+        store.put(_KIND, name, facts, files)
 
 
 def _reads_files(artifact: Artifact) -> bool:

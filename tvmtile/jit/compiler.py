@@ -12,18 +12,14 @@ from tvm import tirx
 
 from tvmtile.errors import (
     InvalidOperand,
-    InvalidValue,
     TileError,
     hide_internal_frames,
     warn,
     warn_ignored,
 )
-from tvmtile.frontend.entry import OUT_IDX_ATTR
-from tvmtile.jit.artifacts import artifact_of
-from tvmtile.jit.backends import adapter_for, backend_for
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
 from tvmtile.jit.kernel import Kernel
-from tvmtile.target import resolve
+from tvmtile.jit.request import Request, result_positions
 from tvmtile.transform import PassConfigKey, warn_without_effect
 
 __all__ = [
@@ -154,7 +150,7 @@ def refuse_unknown(name: str, unknown: Iterable[str], *functions: Callable[..., 
 
 
 def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
-    results = _result_positions(func, options["out_idx"])
+    results = result_positions(func, options["out_idx"])
     warn_without_effect(options["pass_configs"])
     target = options["target"]
     if target is None or target == "auto":
@@ -163,12 +159,8 @@ def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
             return FollowingKernel(
                 func, results, lambda kind: compile(func, **{**options, "target": kind})
             )
-    resolved = resolve(target)
-    backend = backend_for(options["execution_backend"] or "auto", resolved)
-    config = options["pass_configs"]
-    artifact = artifact_of(func, resolved, backend, config)
-    adapter = adapter_for(artifact, backend, func.params)
-    return Kernel(func, artifact, results, config, adapter)
+    request = Request.of(func, **{**options, "target": target})
+    return request.kernel(request.artifact())
 
 
 @hide_internal_frames
@@ -216,25 +208,3 @@ def par_compile(
 
     with ThreadPoolExecutor(num_workers) as workers:
         return list(workers.map(compiled, funcs))
-
-
-def _result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
-    declared = func.attrs.get(OUT_IDX_ATTR) if func.attrs is not None else None
-    if declared is not None:
-        if out_idx is not None:
-            raise InvalidValue(
-                f"out_idx={out_idx} for a kernel that makes its results with T.empty",
-                help="leave out_idx out: what the kernel returns are its results",
-            )
-        return tuple(int(i) for i in declared)
-    if out_idx is None:
-        return ()
-    indices = [out_idx] if isinstance(out_idx, int) else list(out_idx)
-    count = len(func.params)
-    for index in indices:
-        if not -count <= index < count:
-            raise InvalidOperand(
-                f"out_idx={index} is outside the {count} parameters of the kernel",
-                help="count the parameters from 0, or from the end with negative numbers",
-            )
-    return tuple(index % count for index in indices)

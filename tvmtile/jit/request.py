@@ -1,0 +1,132 @@
+"""What is to be compiled, with everything decided: plain data, which another process can be given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.target import Target
+
+from tvmtile.errors import InvalidOperand, InvalidValue
+from tvmtile.frontend.entry import OUT_IDX_ATTR
+from tvmtile.jit.artifact import Artifact
+from tvmtile.jit.artifacts import artifact_of
+from tvmtile.jit.backends import adapter_for, backend_for
+from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.key import Key, key_of
+from tvmtile.target import resolve
+from tvmtile.transform import with_effect
+
+__all__ = ["Request", "result_positions"]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A program, where it is to run, and how it is compiled.
+
+    Attributes
+    ----------
+    func : tvm.tirx.PrimFunc
+        The tile program.
+    results : tuple of int
+        Which parameters are results.
+    target : Target
+        What for.
+    backend : str
+        Who runs it.
+    config : mapping
+        Options of passes.
+    """
+
+    func: tirx.PrimFunc
+    results: tuple[int, ...]
+    target: Target
+    backend: str
+    config: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        func: tirx.PrimFunc,
+        out_idx: Any = None,
+        target: Any = None,
+        execution_backend: str | None = "auto",
+        pass_configs: Mapping[str, Any] | None = None,
+    ) -> Request:
+        """Decide what `tvmtile.compile` leaves open.
+
+        Raises
+        ------
+        TileError
+            If the target, the backend or the results are none.
+        """
+        resolved = resolve(target)
+        return cls(
+            func,
+            result_positions(func, out_idx),
+            resolved,
+            backend_for(execution_backend or "auto", resolved),
+            dict(pass_configs or {}),
+        )
+
+    def key(self) -> Key | None:
+        """The names of the code in the cache; None where it depends on what has no name."""
+        return key_of(self.func, self.target, self.backend, with_effect(self.config))
+
+    def artifact(self) -> Artifact:
+        """Compile the program, or find it compiled."""
+        return artifact_of(self.func, self.target, self.backend, self.config)
+
+    def kernel(self, artifact: Artifact) -> Kernel:
+        """Make the compiled program callable."""
+        adapter = adapter_for(artifact, self.backend, self.func.params)
+        return Kernel(self.func, artifact, self.results, self.config, adapter)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        target = json.loads(str(self.target))
+        return _again, (self.func, self.results, target, self.backend, dict(self.config))
+
+
+def _again(func: Any, results: tuple[int, ...], target: Any, backend: str, config: Any) -> Request:
+    return Request(func, results, Target(target), backend, config)
+
+
+def result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
+    """Which parameters of a program are results.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The program, which may declare them.
+    out_idx : int, sequence of int or None
+        What was asked for; negative ones count from the end.
+
+    Raises
+    ------
+    InvalidValue
+        If it declares them and is asked for others.
+    InvalidOperand
+        If there is no such parameter.
+    """
+    declared = func.attrs.get(OUT_IDX_ATTR) if func.attrs is not None else None
+    if declared is not None:
+        if out_idx is not None:
+            raise InvalidValue(
+                f"out_idx={out_idx} for a kernel that makes its results with T.empty",
+                help="leave out_idx out: what the kernel returns are its results",
+            )
+        return tuple(int(i) for i in declared)
+    if out_idx is None:
+        return ()
+    indices = [out_idx] if isinstance(out_idx, int) else list(out_idx)
+    count = len(func.params)
+    for index in indices:
+        if not -count <= index < count:
+            raise InvalidOperand(
+                f"out_idx={index} is outside the {count} parameters of the kernel",
+                help="count the parameters from 0, or from the end with negative numbers",
+            )
+    return tuple(index % count for index in indices)
