@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import operator
 import random
 import sys
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tvmtile.errors import import_optional
+from tvmtile.testing.performance import PerfResult, process_func, regression
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "PerfResult",
     "main",
+    "process_func",
+    "regression",
     "requires_cuda",
     "requires_cuda_compute_version",
     "requires_cuda_compute_version_eq",
@@ -27,6 +32,7 @@ __all__ = [
     "requires_cuda_compute_version_lt",
     "requires_llvm",
     "requires_metal",
+    "requires_package",
     "set_random_seed",
     "torch_assert_close",
 ]
@@ -161,6 +167,22 @@ def requires_llvm(test: Any) -> Any:
 
     present = bool(tvm.runtime.enabled("llvm"))
     return pytest.mark.skipif(not present, reason="TVM was built without LLVM")(test)
+
+
+def requires_package(*packages: str) -> Callable[[Any], Any]:
+    """Mark a test that needs packages; it is skipped where one is not installed.
+
+    Parameters
+    ----------
+    *packages : str
+        What the test imports.
+    """
+    import pytest
+
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    reason = f"needs {', '.join(missing)}"
+    mark: Callable[[Any], Any] = pytest.mark.skipif(bool(missing), reason=reason)
+    return mark
 
 
 def main() -> None:
