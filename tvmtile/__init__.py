@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import tvm
     from tvm import DataType
 
+    from tvmtile.autotuner import autotune
     from tvmtile.cache import clear_cache, disable_cache, enable_cache, is_cache_enabled
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
     from tvmtile.math import cdiv, next_power_of_2
@@ -30,6 +31,7 @@ __all__ = [
     "Profiler",
     "TensorSupplyType",
     "__version__",
+    "autotune",
     "cdiv",
     "clear_cache",
     "compile",
@@ -54,6 +56,7 @@ _LAZY = {
     "PassConfigKey": "transform",
     "Profiler": "profiler",
     "TensorSupplyType": "profiler",
+    "autotune": "autotuner",
     "cdiv": "math",
     "compile": "jit",
     "clear_cache": "cache",
@@ -65,7 +68,9 @@ _LAZY = {
     "par_compile": "jit",
 }
 _SUBMODULES = (
+    "autotuner",
     "cache",
+    "carver",
     "errors",
     "jit",
     "language",

@@ -1,0 +1,51 @@
+"""Proposals from a model: how to cut a computation into blocks for a device, without measuring.
+
+```
+hints = carver.MatmulTemplate(M=4096, N=4096, K=4096).with_arch(carver.CUDA()).recommend_hints(20)
+```
+
+`@tvmtile.autotune(configs="auto")` asks for them itself.
+"""
+
+from tvmtile.carver import arch, roller, template
+from tvmtile.carver.arch import (
+    CDNA,
+    CPU,
+    CUDA,
+    METAL,
+    TileDevice,
+    auto_infer_current_arch,
+    get_arch,
+)
+from tvmtile.carver.proposals import proposals, tunable
+from tvmtile.carver.roller import Hint
+from tvmtile.carver.template import (
+    BaseTemplate,
+    ElementwiseTemplate,
+    FlashAttentionTemplate,
+    GEMVTemplate,
+    GeneralReductionTemplate,
+    MatmulTemplate,
+)
+
+__all__ = [
+    "CDNA",
+    "CPU",
+    "CUDA",
+    "METAL",
+    "BaseTemplate",
+    "ElementwiseTemplate",
+    "FlashAttentionTemplate",
+    "GEMVTemplate",
+    "GeneralReductionTemplate",
+    "Hint",
+    "MatmulTemplate",
+    "TileDevice",
+    "arch",
+    "auto_infer_current_arch",
+    "get_arch",
+    "proposals",
+    "roller",
+    "template",
+    "tunable",
+]

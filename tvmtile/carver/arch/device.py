@@ -1,0 +1,185 @@
+"""Devices: how many cores, what one of them holds, and what it does in a cycle."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tvm.target import Target
+
+from tvmtile.carver.arch import driver
+from tvmtile.cuda_runtime import has_gpu
+from tvmtile.errors import UnknownTarget
+from tvmtile.target import compute_capability, cpu, gpu, resolve
+
+__all__ = ["CDNA", "CPU", "CUDA", "METAL", "TileDevice"]
+
+
+@dataclass(frozen=True)
+class TileDevice:
+    """What a device has.
+
+    Attributes
+    ----------
+    target : Target
+        What programs are compiled for.
+    name, platform : str
+        Its name; "CUDA", "METAL" or "CPU".
+    compute_max_core : int
+        Multiprocessors of a GPU, processors of a CPU.
+    clock : float
+        GHz.
+    memory : float
+        GB that its memory moves in a second.
+    matrix : float
+        Floating-point operations that a core's matrix units do in a cycle, with 16-bit operands; of a
+        CPU, its vector units with 32-bit ones.
+    warp_size, reg_cap : int
+        Threads of a warp, 32-bit registers of a core.
+    smem_cap, max_smem_usage : int
+        Bytes of shared memory that a block may have, and a core has; the first two caches of a CPU.
+    l2_cache_size_bytes : int
+        Bytes of the cache that all cores share.
+    """
+
+    target: Target
+    name: str
+    platform: str
+    compute_max_core: int
+    clock: float
+    memory: float
+    matrix: float
+    warp_size: int
+    reg_cap: int
+    smem_cap: int
+    max_smem_usage: int
+    l2_cache_size_bytes: int = 0
+    transaction_size: tuple[int, int] = field(default=(32, 128))
+
+    @property
+    def memory_per_core(self) -> float:
+        """Bytes of the device's memory that are a core's share in a cycle."""
+        return self.memory / (self.compute_max_core * self.clock)
+
+
+@dataclass(frozen=True)
+class _Chip:
+    name: str
+    cores: int
+    clock: float
+    memory: float
+    matrix: float
+    shared_kb: int
+    l2_mb: int
+
+
+# NVIDIA's white papers of each architecture: the chip that is most of them in use.
+_CHIPS = {
+    70: _Chip("V100", 80, 1.53, 900, 1024, 96, 6),
+    75: _Chip("T4", 40, 1.59, 320, 512, 64, 4),
+    80: _Chip("A100", 108, 1.41, 1555, 2048, 164, 40),
+    86: _Chip("RTX 3090", 82, 1.70, 936, 512, 100, 6),
+    87: _Chip("Orin", 16, 1.30, 205, 512, 164, 4),
+    89: _Chip("RTX 4090", 128, 2.52, 1008, 512, 100, 72),
+    90: _Chip("H200", 132, 1.83, 4800, 4096, 228, 50),
+    100: _Chip("B200", 148, 1.85, 8000, 8192, 228, 126),
+    103: _Chip("B300", 148, 1.85, 8000, 8192, 228, 126),
+    120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 100, 96),
+}
+_REGISTERS = 65536
+_APPLE = _Chip("M3 Max", 40, 1.4, 400, 256, 32, 48)
+_CPU_CLOCK, _CPU_MEMORY = 2.5, 20.0
+"""GHz, and GB/s of a core: a guess for servers, the same for all configurations."""
+
+
+def CUDA(target: Any = "cuda") -> TileDevice:
+    """An NVIDIA GPU: this machine's, or the best known of a target's architecture.
+
+    Parameters
+    ----------
+    target : str, dict or Target
+        As of `tvmtile.compile`.
+    """
+    resolved = resolve(target)
+    limits = gpu(resolved)
+    assert limits is not None
+    chip = _CHIPS[compute_capability(resolved)]
+    if has_gpu() and driver.get_compute_capability() == compute_capability(resolved):
+        chip = replace(chip, name=driver.get_device_name(), cores=driver.get_num_sms())
+    return TileDevice(
+        resolved, chip.name, "CUDA", chip.cores, chip.clock, chip.memory, chip.matrix,
+        limits.group_size, _REGISTERS, limits.shared_memory, chip.shared_kb << 10, chip.l2_mb << 20,
+    )  # fmt: skip
+
+
+def METAL(target: Any = "metal") -> TileDevice:
+    """An Apple GPU, as a large one of the third generation.
+
+    Parameters
+    ----------
+    target : str, dict or Target
+        As of `tvmtile.compile`.
+    """
+    resolved = resolve(target)
+    limits = gpu(resolved)
+    assert limits is not None
+    return TileDevice(
+        resolved, _APPLE.name, "METAL", _APPLE.cores, _APPLE.clock, _APPLE.memory, _APPLE.matrix,
+        limits.group_size, _REGISTERS, limits.shared_memory, 2 * limits.shared_memory,
+        _APPLE.l2_mb << 20,
+    )  # fmt: skip
+
+
+def CPU(target: Any = "llvm") -> TileDevice:
+    """A CPU: its vectors are the target's, its caches and processors this machine's.
+
+    Parameters
+    ----------
+    target : str, dict or Target
+        As of `tvmtile.compile`.
+    """
+    resolved = resolve(target)
+    cores = int(os.environ.get("TVM_NUM_THREADS") or 0) or _processors()
+    lanes = cpu(resolved).lanes(32)
+    first, second, last = (_cache(level) for level in (1, 2, 3))
+    return TileDevice(
+        resolved, str(resolved.attrs.get("mcpu", "CPU")), "CPU", cores, _CPU_CLOCK,
+        _CPU_MEMORY * cores, 4.0 * lanes, lanes, cpu(resolved).vector_registers, first, second, last,
+    )  # fmt: skip
+
+
+def CDNA(target: Any = "hip") -> NoReturn:
+    """AMD's GPUs have no tile programs: this says so.
+
+    Raises
+    ------
+    UnknownTarget
+        In any case.
+    """
+    raise UnknownTarget(
+        f"tile programs can't be lowered for {target!r}", help="carver.arch has CUDA, METAL and CPU"
+    )
+
+
+_CACHES = {1: 32 << 10, 2: 1 << 20, 3: 16 << 20}
+
+
+def _cache(level: int) -> int:
+    """Bytes of a cache for data, where Linux says it."""
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            kind, found = ((index / name).read_text().strip() for name in ("type", "level"))
+            if kind != "Instruction" and int(found) == level:
+                return int((index / "size").read_text().strip().removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return _CACHES[level]
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on a Mac
+        return os.cpu_count() or 1

@@ -1,0 +1,147 @@
+"""How long a device takes for a grid of blocks: a model that ranks configurations, not a measurement.
+
+A block does the same thing `steps` times. On a core of a GPU run as many blocks as its threads,
+registers and shared memory allow. A step takes as long as the busiest unit (matrix instructions, other
+instructions, shared memory, the cache that all cores share), or as a block alone takes that waits for
+its own copies, if that is longer. Stages of a pipeline, and other blocks, hide the waiting. The grid
+runs in waves; the last one may be shorter. A CPU runs blocks one after the other on each processor, and
+waits for nothing but its caches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvmtile.carver.arch.device import TileDevice
+
+__all__ = ["Work", "blocks_per_core", "seconds"]
+
+_LATENCY = 700.0
+"""Cycles from a load of the memory of a GPU to its value."""
+_STEP = 40.0
+"""Cycles of a step's barriers and branches."""
+_SHARED_RATE, _CACHE_RATE, _LANES = 128.0, 32.0, 128.0
+"""Bytes that a core's shared memory moves in a cycle, and its share of the cache; its instructions."""
+_THREADS, _BLOCKS, _RESERVED = 2048, 32, 1024
+"""Threads and blocks that a core holds, and bytes that each block needs besides."""
+_MOST_REGISTERS = 255
+_LAUNCH = 2e-6
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a block does.
+
+    Attributes
+    ----------
+    blocks, threads : int
+        Blocks of the grid, threads of a block.
+    registers : int
+        Of a thread.
+    shared : int
+        Bytes of shared memory of a block, with the stages.
+    steps, stages : int
+        Steps, and how many of them are in flight.
+    matrix : float
+        Floating-point operations of matrix instructions in a step, as if operands had 16 bits.
+    scalar : float
+        Other instructions for one element, in a step.
+    moved : float
+        Bytes that a step reads from shared memory and writes there.
+    loaded : float
+        Bytes that a step loads, through the cache that all share.
+    stored : float
+        Bytes that a block stores at its end, and loads at its start.
+    unique : float
+        Bytes that the whole grid moves from and to the memory at least.
+    tail : float
+        Cycles at a block's end in which it waits for its own threads.
+    """
+
+    blocks: int
+    threads: int
+    registers: int
+    shared: int = 0
+    steps: int = 1
+    stages: int = 1
+    matrix: float = 0.0
+    scalar: float = 0.0
+    moved: float = 0.0
+    loaded: float = 0.0
+    stored: float = 0.0
+    unique: float = 0.0
+    tail: float = 0.0
+
+
+def seconds(work: Work, device: TileDevice) -> float:
+    """How long a grid takes; infinity where no block fits on a core.
+
+    Parameters
+    ----------
+    work : Work
+        What a block does.
+    device : TileDevice
+        On what.
+    """
+    return _on_cpu(work, device) if device.platform == "CPU" else _on_gpu(work, device)
+
+
+def blocks_per_core(work: Work, device: TileDevice) -> int:
+    """How many blocks share a core of a GPU; 0 where none fits."""
+    if work.registers > _MOST_REGISTERS or work.shared > device.smem_cap:
+        return 0
+    return min(
+        device.max_smem_usage // (work.shared + _RESERVED),
+        device.reg_cap // (work.threads * work.registers),
+        _THREADS // work.threads,
+        _BLOCKS,
+    )
+
+
+def _on_gpu(work: Work, device: TileDevice) -> float:
+    resident = blocks_per_core(work, device)
+    if resident == 0:
+        return math.inf
+    waves, rest = divmod(work.blocks, device.compute_max_core * resident)
+    cycles = waves * _wave(work, device, resident)
+    if rest:
+        cycles += _wave(work, device, -(-rest // device.compute_max_core))
+    at_least = work.unique / (device.memory * 1e9)
+    return max(cycles / (device.clock * 1e9), at_least) + _LAUNCH
+
+
+def _wave(work: Work, device: TileDevice, resident: int) -> float:
+    """Cycles until the blocks that share a core are done."""
+    feeding = min(1.0, resident * work.threads / (4 * device.warp_size))  # four units a core
+    computing = max(work.matrix / (device.matrix * feeding), work.scalar / _LANES)
+    shared, loading = work.moved / _SHARED_RATE, work.loaded / _CACHE_RATE
+    if work.stages > 1:
+        alone = max(computing, shared, loading, (_LATENCY + loading) / (work.stages - 1))
+    else:
+        alone = _LATENCY + loading + computing + shared
+    step = max(resident * max(computing, shared, loading), alone + _STEP)
+    ends = _LATENCY + work.tail + resident * work.stored / min(_CACHE_RATE, device.memory_per_core)
+    return work.steps * step + ends
+
+
+_BLOCK_CYCLES, _STEP_CYCLES = 2000.0, 200.0
+"""Cycles that a block and a step of it cost a CPU besides."""
+_NEAR, _FAR = 32.0, 12.0
+"""Bytes that a processor moves in a cycle from its first cache and from its second."""
+
+
+def _on_cpu(work: Work, device: TileDevice) -> float:
+    """`matrix` and `scalar` count operations with 32-bit operands; `registers` is a tile's bytes."""
+    fits = work.shared <= device.max_smem_usage
+    rate = _NEAR if work.shared <= device.smem_cap else _FAR if fits else device.memory_per_core
+    step = (
+        work.matrix / device.matrix
+        + work.scalar / device.warp_size
+        + work.moved / rate
+        + work.loaded / _FAR
+        + _STEP_CYCLES
+    )
+    block = work.steps * step + work.stored / _FAR + _BLOCK_CYCLES
+    waves = -(-work.blocks // device.compute_max_core)
+    return max(waves * block / (device.clock * 1e9), work.unique / (device.memory * 1e9))

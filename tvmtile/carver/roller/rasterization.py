@@ -1,0 +1,32 @@
+"""The order in which the blocks of a grid run, as a hint says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["NoRasterization", "Rasterization", "Rasterization2DColumn", "Rasterization2DRow"]
+
+
+@dataclass(frozen=True)
+class Rasterization:
+    """An order of blocks.
+
+    Attributes
+    ----------
+    panel_width : int
+        Rows or columns of blocks that run together.
+    """
+
+    panel_width: int = 1
+
+
+class NoRasterization(Rasterization):
+    """Row by row."""
+
+
+class Rasterization2DRow(Rasterization):
+    """Panels of rows, which `T.use_swizzle(panel_width)` asks for."""
+
+
+class Rasterization2DColumn(Rasterization):
+    """Panels of columns."""
