@@ -175,7 +175,7 @@ def test_version_is_the_installed_one():
 
 def test_requirements_parse_and_need_no_torch():
     required = {Requirement(r).name for r in PROJECT["dependencies"]}
-    assert required == {"apache-tvm", "apache-tvm-ffi", "numpy", "platformdirs"}
+    assert required == {"apache-tvm", "apache-tvm-ffi", "numpy", "platformdirs", "tqdm"}
     assert set(PROJECT["optional-dependencies"]) == {"torch", "cuda", "test", "dev"}
     for extra in PROJECT["optional-dependencies"].values():
         assert all(Requirement(r).name for r in extra)

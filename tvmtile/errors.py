@@ -56,6 +56,7 @@ __all__ = [
     "SyntaxNotSupported",
     "TileError",
     "TileWarning",
+    "TuningFailed",
     "UndefinedName",
     "UnknownTarget",
     "UnsupportedDtype",
@@ -250,6 +251,10 @@ class OutOfSharedMemory(TileError):
 
 class ArgumentError(TileError, ValueError):
     """A call of a compiled kernel with arguments that do not fit its parameters."""
+
+
+class TuningFailed(TileError, RuntimeError):
+    """No configuration of a kernel can be compiled, gives the right result and ends in time."""
 
 
 class MissingDependency(TileError, ImportError):

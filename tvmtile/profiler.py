@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tvmtile.jit.kernel import Kernel
 
-__all__ = ["Profiler", "TensorSupplyType", "do_bench"]
+__all__ = ["Profiler", "TensorSupplyType", "as_list", "compare", "do_bench", "make_inputs"]
 
 
 class TensorSupplyType(Enum):
@@ -52,6 +52,7 @@ def do_bench(
     fast_flush: bool = True,
     backend: str = "event",
     return_mode: str = "mean",
+    early_stop_baseline: float | None = None,
     **_tilelang_options: Any,
 ) -> Any:
     """Measure how long a function takes, in milliseconds.
@@ -73,6 +74,8 @@ def do_bench(
         Accepted for TileLang's callers.
     return_mode : {"mean", "median", "min", "max"}
         What to return where no quantiles are asked for.
+    early_stop_baseline : float, optional
+        Milliseconds. Where a first call takes longer, and two more do, the least of them is the answer.
 
     Returns
     -------
@@ -88,6 +91,10 @@ def do_bench(
         )
     milliseconds = _timer()
     estimate = max(milliseconds(fn), 1e-3)
+    if early_stop_baseline is not None and estimate > early_stop_baseline:
+        estimate = min(estimate, milliseconds(fn), milliseconds(fn))
+        if estimate > early_stop_baseline:
+            return [estimate] * len(quantiles) if quantiles is not None else estimate
     for _ in range(_n_warmup or int(warmup / estimate)):
         fn()
     times = [milliseconds(fn) for _ in range(_n_repeat or max(1, int(rep / estimate)))]
@@ -171,31 +178,17 @@ class Profiler:
         ArgumentError
             If a dynamic extent has no value, or a parameter is no tensor.
         """
-        sizes = dict(dynamic_symbolic_constraints or {})
-        return [
-            self._tensor(param, sizes)
+        params = [
+            param
             for index, param in enumerate(self.func.prim_func.params)
             if index not in self.func.out_idx
         ]
+        sizes = dynamic_symbolic_constraints or {}
+        return make_inputs(params, self._supply, self.func.adapter.device, sizes)
 
     def _get_inputs(self, **options: Any) -> list[torch.Tensor]:
         """TileLang's name of `inputs`."""
         return self.inputs(**options)
-
-    def _tensor(self, param: ir.Var, sizes: Mapping[str, int]) -> torch.Tensor:
-        torch = import_optional("torch", "torch", "tvmtile.profiler")
-
-        if not is_buffer_var(param):
-            raise ArgumentError(
-                f"the profiler makes tensors; {param.name} is a scalar",
-                help="give the arguments by input_tensors=[...]",
-            )
-        shape = [_extent(param.name, extent, sizes) for extent in param.ty.shape]
-        if has_float4(param):
-            tensor = _filled_pairs([*shape[:-1], shape[-1] // 2], self._supply)
-        else:
-            tensor = _filled(shape, getattr(torch, str(param.ty.dtype)), self._supply)
-        return tensor.to(self.func.adapter.device)
 
     def assert_allclose(
         self,
@@ -222,18 +215,8 @@ class Profiler:
             If results differ, or there are not as many.
         """
         args = list(input_tensors) if input_tensors is not None else self.inputs()
-        expected = _as_list(reference_program(*args))
-        actual = _as_list(self.func(*args))
-        assert len(actual) == len(expected), (
-            f"the kernel returns {len(actual)} tensors, the reference {len(expected)}"
-        )
-        for ours, theirs in zip(actual, expected, strict=True):
-            if ours is None or theirs is None:
-                continue
-            torch_assert_close(
-                ours, theirs, rtol, atol, max_mismatched_ratio,
-                base_name="the kernel", ref_name="the reference",
-            )  # fmt: skip
+        expected = as_list(reference_program(*args))
+        compare(as_list(self.func(*args)), expected, rtol, atol, max_mismatched_ratio)
 
     def manual_assert_close(
         self,
@@ -246,17 +229,17 @@ class Profiler:
             self.assert_allclose(reference_program, input_tensors)
             return
         args = list(input_tensors) if input_tensors is not None else self.inputs()
-        expected = _as_list(reference_program(*args))
-        manual_check_prog(_as_list(self.func(*args)), expected)
+        expected = as_list(reference_program(*args))
+        manual_check_prog(as_list(self.func(*args)), expected)
 
     def assert_consistent(self, repeat: int = 10) -> None:
         """Run the kernel several times and check that its results stay the same, bit for bit."""
         torch = import_optional("torch", "torch", "tvmtile.profiler")
 
         args = self.inputs()
-        first = [result.clone() for result in _as_list(self.func(*args))]
+        first = [result.clone() for result in as_list(self.func(*args))]
         for _ in range(repeat):
-            for old, new in zip(first, _as_list(self.func(*args)), strict=True):
+            for old, new in zip(first, as_list(self.func(*args)), strict=True):
                 assert torch.equal(old, new), "the kernel's results differ from run to run"
 
     def run_once(self, func: Callable[..., Any] | None = None) -> Any:
@@ -299,6 +282,81 @@ class Profiler:
         )  # fmt: skip
 
 
+def make_inputs(
+    params: Sequence[ir.Var],
+    supply: TensorSupplyType,
+    device: str,
+    sizes: Mapping[str, int] | None = None,
+) -> list[torch.Tensor]:
+    """Tensors for parameters of a program.
+
+    Parameters
+    ----------
+    params : sequence of Var
+        The parameters.
+    supply : TensorSupplyType
+        What the tensors hold.
+    device : str
+        Where they are.
+    sizes : mapping of str to int, optional
+        The values of dynamic extents, by name.
+
+    Raises
+    ------
+    ArgumentError
+        If a dynamic extent has no value, or a parameter is no tensor.
+    """
+    torch = import_optional("torch", "torch", "tvmtile.profiler")
+
+    tensors = []
+    for param in params:
+        if not is_buffer_var(param):
+            raise ArgumentError(
+                f"the profiler makes tensors; {param.name} is a scalar",
+                help="give the arguments by input_tensors=[...]",
+            )
+        shape = [_extent(param.name, extent, sizes or {}) for extent in param.ty.shape]
+        if has_float4(param):
+            tensor = _filled_pairs([*shape[:-1], shape[-1] // 2], supply)
+        else:
+            tensor = _filled(shape, getattr(torch, str(param.ty.dtype)), supply)
+        tensors.append(tensor.to(device))
+    return tensors
+
+
+def compare(
+    actual: Sequence[Any],
+    expected: Sequence[Any],
+    rtol: float = 1e-2,
+    atol: float = 1e-2,
+    max_mismatched_ratio: float = 0.01,
+) -> None:
+    """Compare a kernel's results with a reference's; None is not compared.
+
+    Parameters
+    ----------
+    actual, expected : sequence
+        Tensors.
+    rtol, atol, max_mismatched_ratio : float
+        As of `tvmtile.testing.torch_assert_close`.
+
+    Raises
+    ------
+    AssertionError
+        If they differ, or there are not as many.
+    """
+    assert len(actual) == len(expected), (
+        f"the kernel returns {len(actual)} tensors, the reference {len(expected)}"
+    )
+    for ours, theirs in zip(actual, expected, strict=True):
+        if ours is None or theirs is None:
+            continue
+        torch_assert_close(
+            ours, theirs, rtol, atol, max_mismatched_ratio,
+            base_name="the kernel", ref_name="the reference",
+        )  # fmt: skip
+
+
 def _extent(name: str, extent: Any, sizes: Mapping[str, int]) -> int:
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
@@ -338,7 +396,8 @@ def _filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> t
     return (torch.randn(shape) + mean).to(dtype)
 
 
-def _as_list(results: Any) -> list[Any]:
+def as_list(results: Any) -> list[Any]:
+    """What a kernel or a reference returned, as a list."""
     if results is None:
         return []
     return list(results) if isinstance(results, tuple | list) else [results]

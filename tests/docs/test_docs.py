@@ -124,7 +124,13 @@ def test_a_docstring_becomes_markdown():
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "docs/cuda.md", "docs/language.md", "docs/gemm_through_the_passes.md"],
+    [
+        "README.md",
+        "docs/cuda.md",
+        "docs/tuning.md",
+        "docs/language.md",
+        "docs/gemm_through_the_passes.md",
+    ],
 )
 def test_links_lead_somewhere(page):
     text = re.sub(r"^```.*?^```", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -27,7 +27,7 @@ from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 
-__all__ = ["JitFunction", "jit"]
+__all__ = ["JitFunction", "hashable", "is_tensor", "jit"]
 
 _EAGER, _LAZY = "eager", "lazy"
 
@@ -107,6 +107,8 @@ class JitFunction:
     ----------
     func : callable
         The decorated function.
+    signature : inspect.Signature
+        Its parameters.
     """
 
     def __init__(
@@ -122,12 +124,17 @@ class JitFunction:
         self._out_idx = out_idx
         self._options = dict(options)
         self._kernels: dict[Any, Kernel] = {}
-        self._signature = inspect.signature(func)
+        self.signature = inspect.signature(func)
         self._scope = scope
         self._descriptions: dict[Any, Any] = {}
         self._returned: Any = None
         if self._style == _EAGER:
             self._refuse_out_idx()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What kernels are compiled with, as `tvmtile.compile` takes it."""
+        return {**self._options, "out_idx": self._out_idx}
 
     @property
     def mode(self) -> str:
@@ -164,6 +171,10 @@ class JitFunction:
                 help=f"{self.func.__name__} is a kernel in the eager style: make its results with "
                 "T.empty and return them",
             )
+
+    def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
+        """What a kernel in the eager style is run on for these arguments; None in the lazy style."""
+        return self._eager_call(args, kwargs)[2] if self._is_eager(args, kwargs) else None
 
     @hide_internal_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -203,8 +214,9 @@ class JitFunction:
             self.get_tir(**config) if isinstance(config, Mapping) else self.get_tir(*config)
             for config in configs
         ]
-        options = {**self._options, "out_idx": self._out_idx}
-        return par_compile(programs, num_workers=num_workers, ignore_error=ignore_error, **options)
+        return par_compile(
+            programs, num_workers=num_workers, ignore_error=ignore_error, **self.options
+        )
 
     @hide_internal_frames
     def get_tir(self, *args: Any, **kwargs: Any) -> tirx.PrimFunc:
@@ -225,7 +237,7 @@ class JitFunction:
 
     @property
     def _needs_arguments(self) -> bool:
-        parameters = self._signature.parameters.values()
+        parameters = self.signature.parameters.values()
         return any(
             p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
             for p in parameters
@@ -248,7 +260,7 @@ class JitFunction:
         return name
 
     def _program(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tirx.PrimFunc:
-        self._bind(self._signature.bind, args, kwargs)
+        self._bind(self.signature.bind, args, kwargs)
         program, self._returned = self._returned, None
         if program is None:
             program = self.func(*args, **kwargs)
@@ -267,11 +279,11 @@ class JitFunction:
             return bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentError(
-                f"{self.func.__name__}: {error}", help=f"its parameters are {self._signature}"
+                f"{self.func.__name__}: {error}", help=f"its parameters are {self.signature}"
             ) from None
 
     def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
-        key = _key((args, tuple(sorted(kwargs.items()))))
+        key = hashable((args, tuple(sorted(kwargs.items()))))
         kernel = self._kernels.get(key)
         if kernel is None:
             program = self._program(args, kwargs)
@@ -295,23 +307,23 @@ class JitFunction:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Callable[[], tirx.PrimFunc], list[Any]]:
         """The key of a call's specialisation, how to trace its program, and its run-time arguments."""
-        own = {k: v for k, v in kwargs.items() if k in self._signature.parameters}
+        own = {k: v for k, v in kwargs.items() if k in self.signature.parameters}
         extra = {k: v for k, v in kwargs.items() if k not in own}
-        bound = self._bind(self._signature.bind_partial, args, own)
+        bound = self._bind(self.signature.bind_partial, args, own)
         bound.apply_defaults()
         runtime = self._eager.runtime_parameters
-        tensors = {n: v for n, v in bound.arguments.items() if _is_tensor(v) or n in runtime}
+        tensors = {n: v for n, v in bound.arguments.items() if is_tensor(v) or n in runtime}
         constants = {n: v for n, v in bound.arguments.items() if n not in tensors}
-        absent = [n for n in self._signature.parameters if n not in bound.arguments]
+        absent = [n for n in self.signature.parameters if n not in bound.arguments]
         names = {*tensors, *absent}
-        key = _key((tuple(sorted(constants.items())), tuple(sorted(names))))
+        key = hashable((tuple(sorted(constants.items())), tuple(sorted(names))))
         description = self._descriptions.get(key)
         if description is None:
             description = self._descriptions[key] = self._eager.describe(constants, names)
         for name in extra.keys() - set(description.constants):
             raise ArgumentError(
                 f"{self.func.__name__} has neither a parameter nor a constant {name!r}",
-                help=f"its parameters are {self._signature}, its constants "
+                help=f"its parameters are {self.signature}, its constants "
                 f"{', '.join(description.constants) or 'none'}",
             )
         values = description.values(tensors, extra)
@@ -322,16 +334,17 @@ class JitFunction:
         )
 
 
-def _is_tensor(value: Any) -> bool:
+def is_tensor(value: Any) -> bool:
+    """Tell a tensor of any library from other arguments."""
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def _key(values: Any) -> Any:
+def hashable(values: Any) -> Any:
     """Values as a dictionary key: lists become tuples; what has no hash is an error."""
     if isinstance(values, list | tuple):
-        return tuple(_key(value) for value in values)
+        return tuple(hashable(value) for value in values)
     if isinstance(values, dict):
-        return tuple((name, _key(value)) for name, value in sorted(values.items()))
+        return tuple((name, hashable(value)) for name, value in sorted(values.items()))
     try:
         hash(values)
     except TypeError:

@@ -72,12 +72,19 @@ class Kernel:
         What runs it; that of the emulator has `statistics` of the last call.
     options : mapping
         What `tvmtile.compile` was given besides the program.
+    latency, ref_latency : float or None
+        Milliseconds a call of a kernel that was tuned, and of its reference.
+    config : dict or None
+        The configuration that the autotuner chose.
 
     A copy of a kernel is the kernel itself. Pickled, it is its program and its options, and is compiled
     again where it is loaded.
     """
 
     options: Mapping[str, Any] = MappingProxyType({})
+    latency: float | None = None
+    ref_latency: float | None = None
+    config: dict[str, Any] | None = None
 
     def __init__(
         self,

@@ -1,0 +1,69 @@
+"""Children that wait for the next task, since one takes seconds to start."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tvmtile.autotuner.child import IDLE_SECONDS, Child, Outcome
+
+__all__ = ["borrow", "close_children", "give_back", "in_child"]
+
+_idle: list[Child] = []
+
+
+def borrow(has_torch: bool = True) -> Child:
+    """A child that has nothing to do, and the environment variables of this process.
+
+    Parameters
+    ----------
+    has_torch : bool
+        As of `Child`.
+    """
+    for child in list(_idle):
+        try:
+            _idle.remove(child)
+        except ValueError:  # another thread has it
+            continue
+        if not child.is_alive or time.monotonic() - child.used > IDLE_SECONDS / 2:
+            child.close()  # it is about to end itself
+        elif child.has_torch == has_torch and child.environment == dict(os.environ):
+            return child
+        else:
+            _idle.append(child)
+    return Child(has_torch)
+
+
+def give_back(child: Child) -> None:
+    """Keep a child for the next one to borrow, if it is alive."""
+    if child.is_alive:
+        _idle.append(child)
+    else:
+        child.close()
+
+
+def in_child(function: Callable[..., Any], *args: Any, timeout: float) -> Outcome:
+    """Call a function in a child of this process, without torch.
+
+    Parameters
+    ----------
+    function, *args, timeout
+        As of `Child.run`.
+    """
+    child = borrow(has_torch=False)
+    try:
+        return child.run(function, *args, timeout=timeout)
+    finally:
+        give_back(child)
+
+
+def close_children() -> None:
+    """End those that have nothing to do."""
+    while _idle:
+        _idle.pop().close()
+
+
+atexit.register(close_children)

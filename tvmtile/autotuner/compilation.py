@@ -1,0 +1,139 @@
+"""Compiling configurations in other processes, on this machine or another one.
+
+A program goes there as plain data, and what was compiled comes back as the cache keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from tvmtile.autotuner.child import Outcome
+from tvmtile.autotuner.children import in_child
+from tvmtile.cache import disable_cache, enable_cache, is_cache_enabled
+from tvmtile.cuda_runtime import has_gpu
+from tvmtile.jit.artifacts import adopt, name_in_cache
+from tvmtile.jit.request import Request
+from tvmtile.jit.toolchain import toolchain
+
+__all__ = [
+    "Compiled",
+    "PassOptions",
+    "adopt_compiled",
+    "compile_here",
+    "compile_in_child",
+    "refuse_foreign",
+]
+
+_VERSIONS = 4
+"""The parts of `toolchain` that are the same on machines that compile alike."""
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """The pass context in force and the switch of the cache, which are a process's own."""
+
+    opt_level: int
+    config: Mapping[str, Any]
+    required: tuple[str, ...]
+    disabled: tuple[str, ...]
+    keeps: bool
+
+    @classmethod
+    def current(cls) -> PassOptions:
+        """Those of this process."""
+        context = tvm.transform.PassContext.current()
+        return cls(
+            int(context.opt_level),
+            {str(name): value for name, value in context.config.items()},
+            tuple(map(str, context.required_pass)),
+            tuple(map(str, context.disabled_pass)),
+            is_cache_enabled(),
+        )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled program as plain data.
+
+    Attributes
+    ----------
+    facts, files : mapping
+        As of `Artifact.saved`.
+    names_lines : bool or None
+        Which of its key's names it is kept under; None where it must not be kept.
+    machine : tuple
+        The compilers that made it, and whether they had a GPU.
+    """
+
+    facts: Mapping[str, Any]
+    files: Mapping[str, bytes]
+    names_lines: bool | None
+    machine: tuple[Any, ...]
+
+
+def compile_in_child(request: Request, options: PassOptions, timeout: float) -> Outcome:
+    """Compile a program in a child of this process: what an executor is given.
+
+    Parameters
+    ----------
+    request : Request
+        The program.
+    options : PassOptions
+        Those of the process that asks.
+    timeout : float
+        Seconds that it may take.
+    """
+    return in_child(_compile, request, options, timeout=timeout)
+
+
+def _compile(request: Request, options: PassOptions) -> Compiled:
+    (enable_cache if options.keeps else disable_cache)()
+    context = tvm.transform.PassContext(
+        opt_level=options.opt_level,
+        config=dict(options.config),
+        required_pass=list(options.required),
+        disabled_pass=list(options.disabled),
+    )
+    with context:
+        return compile_here(request)
+
+
+def compile_here(request: Request) -> Compiled:
+    """Compile a program in this process."""
+    artifact, key = request.artifact(), request.key()
+    name = None if key is None else name_in_cache(artifact, key)
+    names_lines = None if key is None or name is None else name == key.with_lines
+    return Compiled(*artifact.saved(), names_lines, _machine(request))
+
+
+def adopt_compiled(request: Request, compiled: Compiled) -> None:
+    """Keep what another process compiled in the cache of this one.
+
+    Parameters
+    ----------
+    request : Request
+        What was asked for.
+    compiled : Compiled
+        What came.
+    """
+    key = request.key()
+    if key is not None and compiled.names_lines is not None:
+        name = key.with_lines if compiled.names_lines else key.code
+        adopt(name, compiled.facts, compiled.files)
+
+
+def refuse_foreign(request: Request, compiled: Compiled) -> str | None:
+    """Why a program can't be used that other compilers than this machine's have made, or None."""
+    here = _machine(request)
+    if compiled.machine == here:
+        return None
+    return f"it was compiled by {compiled.machine}, and this machine has {here}"
+
+
+def _machine(request: Request) -> tuple[Any, ...]:
+    needs_gpu = request.target.kind.name == "cuda" and request.backend == "tvm_ffi"
+    return (*toolchain()[:_VERSIONS], needs_gpu and has_gpu())

@@ -1,0 +1,86 @@
+"""What a user may write for the configurations of a kernel, as a list."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tvmtile.errors import InvalidOperand, InvalidValue
+
+__all__ = ["AUTO", "PASS_CONFIGS", "Configuration", "Configurations", "expanded"]
+
+Configuration = dict[str, Any]
+Configurations = Mapping[str, Iterable[Any]] | Iterable[Mapping[str, Any]] | Callable[..., Any]
+
+AUTO = "auto"
+"""The configurations that a model proposes."""
+
+PASS_CONFIGS = "pass_configs"
+"""The key of a configuration that holds options of passes, not a parameter of the kernel."""
+
+
+def expanded(
+    configs: Any, parameters: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[Configuration]:
+    """A list of configurations, each checked against the kernel's parameters.
+
+    Parameters
+    ----------
+    configs : iterable of mapping, mapping of iterables, or callable
+        A mapping stands for all combinations of its values. A callable is called with the arguments of
+        the kernel, of those by name with what it takes, and returns one of the others.
+    parameters : iterable of str
+        The names of the kernel's parameters.
+    args, kwargs
+        What the kernel is called with.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is none of these.
+    InvalidValue
+        If there is none, or one has a key that is no parameter.
+    """
+    if callable(configs):
+        configs = configs(*args, **_accepted(configs, kwargs))
+    if isinstance(configs, Mapping):
+        configs = _combinations(configs)
+    try:
+        found = [dict(config) for config in configs]
+    except (TypeError, ValueError):
+        raise InvalidOperand(
+            f"configs is a {type(configs).__name__}",
+            help="give a list of dicts, a dict of lists, a function that returns one, or 'auto'",
+        ) from None
+    if not found:
+        raise InvalidValue("there are no configurations to tune", help="configs must not be empty")
+    _check(found, list(parameters))
+    return found
+
+
+def _accepted(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments by name that a function takes: it need not know what is tuned."""
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return kwargs
+    return {name: value for name, value in kwargs.items() if name in parameters}
+
+
+def _combinations(choices: Mapping[str, Iterable[Any]]) -> Iterable[Configuration]:
+    for values in itertools.product(*choices.values()):
+        yield dict(zip(choices, values, strict=True))
+
+
+def _check(configs: list[Configuration], parameters: list[str]) -> None:
+    for name in {name: None for config in configs for name in config}:
+        if name == PASS_CONFIGS or name in parameters:
+            continue
+        near = difflib.get_close_matches(name, parameters, n=1)
+        raise InvalidValue(
+            f"a configuration has {name!r}, which is no parameter of the kernel",
+            help=(f"did you mean {near[0]!r}? " if near else "")
+            + f"Its parameters are {', '.join(parameters)}",
+        )
