@@ -264,6 +264,8 @@ class GpuCapability:
     runs_blocks_at_once : bool
         Whether a launch can have all blocks of a grid run at the same time, so that they may wait for
         each other.
+    named_barriers : int
+        Barriers of a block that any of its warps may wait at, that of the whole block among them.
     """
 
     name: str
@@ -279,6 +281,7 @@ class GpuCapability:
     has_warpgroup_products: bool = False
     max_buffers: int | None = None
     runs_blocks_at_once: bool = False
+    named_barriers: int = 0
 
 
 # KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -305,6 +308,10 @@ _METAL = GpuCapability(
     "Metal", 32, 1024, 32 * 1024, lacks=("float64",), stages_conflicts=True, max_buffers=31
 )
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
+
+
+CUDA_NAMED_BARRIERS = 16
+"""PTX ISA, "Parallel Synchronization and Communication Instructions: bar, barrier"."""
 
 
 def compute_capability(target: Target) -> int:
@@ -343,4 +350,5 @@ def gpu(target: Target) -> GpuCapability | None:
         has_bulk_copies=compute_capability(target) >= 90,
         has_warpgroup_products=arch in _CUDA_WITH_WARPGROUP_PRODUCTS,
         runs_blocks_at_once=True,
+        named_barriers=CUDA_NAMED_BARRIERS,
     )

@@ -9,7 +9,13 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidValue, LayoutConflict, NestingError
+from tvmtile.errors import (
+    CudaEmulationError,
+    DataRace,
+    InvalidValue,
+    LayoutConflict,
+    NestingError,
+)
 
 TARGETS = {
     "llvm": {"target": "llvm"},
@@ -111,6 +117,293 @@ def test_sums_within_a_warp(compiled):
     torch.testing.assert_close(c, torch.stack([a.sum(1), a.amax(1)]), rtol=0, atol=0)
 
 
+# Work with barriers --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["llvm", "cuda"])
+def with_barriers(request):
+    """Compile a program for a target where any group has barriers of its own."""
+    return lambda program: tvmtile.compile(program, **TARGETS[request.param])
+
+
+def test_a_product_beside_sums(with_barriers):
+    """mma.sync by 4 warps of 8, from shared tiles; the others transpose and reduce."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 64), "float16"),
+        B: T.Tensor((64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+        D: T.Tensor((64,), "float32"),
+    ):
+        with T.Kernel(1, threads=256):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            other = T.alloc_shared((64, 64), "float16")
+            acc = T.alloc_fragment((64, 64), "float32")
+            turned = T.alloc_fragment((64, 64), "float32")
+            total = T.alloc_fragment((64,), "float32")
+            with T.ws(1):
+                T.copy(A, a)
+                T.copy(B, b)
+                T.gemm(a, b, acc, clear_accum=True)
+                T.copy(acc, C)
+            with T.ws(0):
+                T.copy(A, other)
+                for i, j in T.Parallel(64, 64):
+                    turned[i, j] = other[j, i]
+                T.reduce_sum(turned, total, dim=0)
+                T.copy(total, D)
+
+    a, b = (torch.randint(-3, 4, (64, 64)).half() for _ in range(2))
+    c, d = torch.zeros(64, 64), torch.zeros(64)
+    with_barriers(program)(a, b, c, d)
+    torch.testing.assert_close(c, a.float() @ b.float(), rtol=0, atol=0)
+    torch.testing.assert_close(d, a.float().sum(1), rtol=0, atol=0)
+
+
+def test_pipelined_products_of_two_groups(with_barriers):
+    """Each group pipelines copies of its own, asynchronously on CUDA."""
+
+    @T.macro
+    def half(A, B, C, row):
+        a = T.alloc_shared((32, 32), "float16")
+        b = T.alloc_shared((32, 64), "float16")
+        acc = T.alloc_fragment((32, 64), "float32")
+        T.clear(acc)
+        for k in T.Pipelined(4, num_stages=2):
+            T.copy(A[row, k * 32], a)
+            T.copy(B[k * 32, 0], b)
+            T.gemm(a, b, acc)
+        T.copy(acc, C[row, 0])
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 128), "float16"),
+        B: T.Tensor((128, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=192):
+            if T.get_thread_binding() < 64:
+                half(A, B, C, 0)
+            else:
+                half(A, B, C, 32)
+
+    a, b = torch.randint(-3, 4, (64, 128)).half(), torch.randint(-3, 4, (128, 64)).half()
+    c = torch.zeros(64, 64)
+    with_barriers(program)(a, b, c)
+    torch.testing.assert_close(c, a.float() @ b.float(), rtol=0, atol=0)
+
+
+def test_scans_and_sums_of_several_warps(with_barriers):
+    @T.prim_func
+    def program(A: T.Tensor((8, 256), "int32"), C: T.Tensor((2, 8, 256), "int32")):
+        with T.Kernel(1, threads=288):
+            tile = T.alloc_shared((8, 256), "int32")
+            held = T.alloc_fragment((8, 256), "int32")
+            most = T.alloc_fragment((256,), "int32")
+            if T.get_warp_idx() == 0:
+                T.fill(C[1, 7, :], -1)
+            if T.And(T.get_warp_idx() >= 1, T.get_warp_idx() < 5):
+                T.copy(A, tile)
+                T.cumsum(tile, dim=1)
+                T.copy(tile, C[0, :, :])
+            if T.get_warp_idx() >= 5:
+                T.copy(A, held)
+                T.reduce_max(held, most, dim=0)
+                T.copy(most, C[1, 0, :])
+
+    a, c = (
+        torch.randint(-9, 9, (8, 256), dtype=torch.int32),
+        torch.zeros(2, 8, 256, dtype=torch.int32),
+    )
+    with_barriers(program)(a, c)
+    assert torch.equal(c[0], a.cumsum(1, dtype=torch.int32))
+    assert torch.equal(c[1, 0], a.amax(0))
+    assert torch.equal(c[1, 7], torch.full((256,), -1, dtype=torch.int32))
+
+
+def test_groups_hand_over_between_regions(with_barriers):
+    """What one region writes another one reads, in a loop: barriers of the block between them."""
+
+    @T.prim_func
+    def program(A: T.Tensor((4, 128), "float32"), C: T.Tensor((4, 128), "float32")):
+        with T.Kernel(1, threads=256):
+            tile = T.alloc_shared((128,), "float32")
+            for k in T.serial(4):
+                with T.ws(0):
+                    for i in T.Parallel(128):
+                        tile[i] = A[k, 127 - i]
+                with T.ws(1):
+                    for i in T.Parallel(128):
+                        C[k, i] = tile[i] + k
+
+    a, c = torch.randn(4, 128), torch.zeros(4, 128)
+    with_barriers(program)(a, c)
+    torch.testing.assert_close(c, a.flip(1) + torch.arange(4.0)[:, None], rtol=0, atol=0)
+
+
+def test_a_group_meets_itself_in_several_regions(with_barriers):
+    @T.prim_func
+    def program(A: T.Tensor((4, 256), "float32"), C: T.Tensor((4, 256), "float32")):
+        with T.Kernel(1, threads=384):
+            mine = T.alloc_shared((256,), "float32")
+            for k in T.serial(4):
+                with T.ws(1, 2):
+                    for i in T.Parallel(256):
+                        mine[i] = A[k, i]
+                with T.ws(0):
+                    T.atomic_add(C[k, 0], 1.0)
+                with T.ws(2, 1):
+                    for i in T.Parallel(256):
+                        C[k, i] = mine[255 - i]
+
+    # the first warpgroup adds before or after the other two write
+    a, c = torch.randn(4, 256), torch.zeros(4, 256)
+    with_barriers(program)(a, c)
+    torch.testing.assert_close(c[:, 1:], a.flip(1)[:, 1:], rtol=0, atol=0)
+
+
+def test_a_region_in_a_region(with_barriers):
+    @T.prim_func
+    def program(A: T.Tensor((256,), "float32"), C: T.Tensor((256,), "float32")):
+        with T.Kernel(1, threads=384):
+            tile = T.alloc_shared((256,), "float32")
+            with T.ws(0, 1):
+                T.copy(A, tile)
+                with T.ws(1):
+                    for i in T.Parallel(128):
+                        tile[i] = tile[255 - i]
+                for i in T.Parallel(256):
+                    C[i] = tile[255 - i]
+
+    a, c = torch.randn(256), torch.zeros(256)
+    with_barriers(program)(a, c)
+    expected = a.clone()
+    expected[:128] = a.flip(0)[:128]
+    torch.testing.assert_close(c, expected.flip(0), rtol=0, atol=0)
+
+
+def test_threads_of_a_group_exchange_elements(with_barriers):
+    """Code written by thread index gets barriers in a region too, or names them."""
+
+    @T.prim_func
+    def program(A: T.Tensor((64,), "int32"), C: T.Tensor((3, 64), "int32")):
+        with T.Kernel(1, threads=128):
+            tx = T.get_thread_binding()
+            shared = T.alloc_shared((64,), "int32")
+            if tx < 64:
+                shared[tx] = A[tx]
+                C[0, tx] = shared[63 - tx]
+                T.sync_threads()
+                shared[tx] = A[tx] * 2
+                T.sync_threads(5)
+                C[1, tx] = shared[63 - tx]
+                T.sync_threads(6, 64)
+                shared[tx] = A[tx] * 3
+                C[2, tx] = shared[63 - tx]
+
+    a, c = torch.arange(64, dtype=torch.int32), torch.zeros(3, 64, dtype=torch.int32)
+    with_barriers(program)(a, c)
+    assert torch.equal(c, torch.stack([a.flip(0), a.flip(0) * 2, a.flip(0) * 3]))
+
+
+def test_one_simdgroup_waits_for_itself(compiled):
+    @T.prim_func
+    def program(A: T.Tensor((8, 32), "float32"), C: T.Tensor((32,), "float32")):
+        with T.Kernel(1, threads=96):
+            tile = T.alloc_shared((8, 32), "float32")
+            row = T.alloc_fragment((32,), "float32")
+            total = T.alloc_fragment((32,), "float32")
+            if T.get_warp_idx() == 1:
+                T.copy(A, tile)
+                for i in T.serial(8):
+                    for j in T.Parallel(32):
+                        row[j] = tile[7 - i, 31 - j]
+                    for j in T.Parallel(32):
+                        tile[i, j] += row[j]
+                T.sync_threads()
+                T.reduce_sum(tile, total, dim=0)
+                T.copy(total, C)
+
+    a, c = torch.randint(-9, 9, (8, 32)).float(), torch.zeros(32)
+    expected = a.clone()
+    for i in range(8):
+        expected[i] = expected[7 - i].flip(0) + expected[i]
+    compiled(program)(a, c)
+    torch.testing.assert_close(c, expected.sum(0), rtol=0, atol=0)
+
+
+# Groups that run at the same time --------------------------------------------------------------------
+
+
+def on_cuda(program, arch="sm_80"):
+    target = {"kind": "cuda", "arch": arch}
+    return tvmtile.compile(program, target=target, execution_backend="emulator")
+
+
+STEPS, TILE = 6, 32
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_warp_produces_what_others_consume(asynchronous):
+    """Two buffers, each with a barrier for full and one for empty, by hand."""
+    copy = T.async_copy if asynchronous else T.copy
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((STEPS * TILE, TILE), "float16"),
+        B: T.Tensor((STEPS * TILE, TILE), "float16"),
+        C: T.Tensor((TILE, TILE), "float32"),
+    ):
+        with T.Kernel(1, threads=160):
+            a = T.alloc_shared((2, TILE, TILE), "float16")
+            b = T.alloc_shared((2, TILE, TILE), "float16")
+            acc = T.alloc_fragment((TILE, TILE), "float32")
+            if T.get_warp_idx() == 4:
+                for k in T.serial(STEPS):
+                    if k >= 2:
+                        T.sync_threads(3 + k % 2, 160)
+                    copy(A[k * TILE, 0], a[k % 2, :, :])
+                    copy(B[k * TILE, 0], b[k % 2, :, :])
+                    if asynchronous:
+                        T.ptx_wait_group(0)
+                    T.named_barrier_arrive(1 + k % 2, 160)
+            else:
+                T.clear(acc)
+                for k in T.serial(STEPS):
+                    T.sync_threads(1 + k % 2, 160)
+                    T.gemm(a[k % 2, :, :], b[k % 2, :, :], acc, transpose_A=True)
+                    if k < STEPS - 2:
+                        T.named_barrier_arrive(3 + k % 2, 160)
+                T.copy(acc, C)
+
+    a, b = (torch.randint(-3, 4, (STEPS * TILE, TILE)).half() for _ in range(2))
+    c = torch.zeros(TILE, TILE)
+    kernel = on_cuda(program)
+    kernel(a, b, c)
+    torch.testing.assert_close(c, a.float().T @ b.float(), rtol=0, atol=0)
+    assert "__syncthreads" not in kernel.get_kernel_source()
+
+
+def test_a_barrier_that_is_missing_between_groups_is_found():
+    """The compiler leaves the order to the user's barriers; the emulator checks it."""
+
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_shared((64,), "float32")
+            if T.get_warp_idx() == 0:
+                T.named_barrier_arrive(1, 64)
+                T.copy(A, tile)
+            else:
+                T.sync_threads(1, 64)
+                T.copy(tile, C)
+
+    with pytest.raises(CudaEmulationError, match="race"):
+        on_cuda(program)(torch.randn(64), torch.zeros(64))
+
+
 # Errors --------------------------------------------------------------------------------------------
 
 
@@ -152,3 +445,61 @@ def test_warpgroups_outside_of_a_kernel():
         def program(A: T.Tensor((64,), "float32")):
             with T.ws(0):
                 A[0] = 1
+
+
+def test_several_simdgroups_of_metal_wait_for_each_other():
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=128):
+            tile = T.alloc_shared((64,), "float32")
+            if T.get_thread_binding() < 64:
+                T.copy(A, tile)
+                for i in T.Parallel(64):
+                    C[i] = tile[63 - i]  # here
+
+    with pytest.raises(NestingError, match="threads 0 to 63 of the block have to wait") as error:
+        tvmtile.compile(program, **TARGETS["metal"])
+    assert is_here(error)
+    assert "the target has no barrier for some of a block's threads" in str(error.value)
+    assert "let 32 threads do this" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["llvm", "metal"])
+def test_groups_wait_for_each_other_where_they_can_not(kind):
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_shared((64,), "float32")
+            if T.get_warp_idx() == 0:
+                T.copy(A, tile)
+                T.named_barrier_arrive(1, 64)  # here
+            else:
+                T.sync_threads(1, 64)
+                T.copy(tile, C)
+
+    reason = {
+        "llvm": r"T\.named_barrier_arrive stands where some threads of the block come and is for 64: "
+        "a CPU runs groups of threads one after the other",
+        "metal": "the target has no barrier for some of a block's threads",
+    }[kind]
+    with pytest.raises(NestingError, match=reason) as error:
+        tvmtile.compile(program, **TARGETS[kind])
+    assert is_here(error)
+
+
+def test_what_one_case_writes_and_the_other_reads():
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_shared((64,), "float32")
+            if T.get_warp_idx() == 0:
+                T.copy(A, tile)
+            else:
+                T.copy(tile, C)  # here
+
+    with pytest.raises(DataRace, match="are read by threads 32 to 63 of the block and") as error:
+        on_cuda(program)
+    assert is_here(error)
+    assert "written by threads 0 to 31" in str(error.value)
+    assert "which run at the same time" in str(error.value)
+    assert "give each a branch of its own" in str(error.value)

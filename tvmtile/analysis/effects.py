@@ -20,6 +20,7 @@ from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import contains, reads_no_memory, substitute, variables_of
 from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.spans import location_of
+from tvmtile.ir.threads import Group
 
 __all__ = ["Access", "Effects", "Loop"]
 
@@ -75,11 +76,17 @@ class Access(Use):
         The loops around it, outermost first.
     location : SourceLocation or None
         The user's line.
+    groups : tuple of Group
+        The groups of threads whose regions are around it, outermost first.
+    hands_over : bool
+        In the outermost of these regions threads come to barriers by number that others come to too.
     """
 
     root: ir.Var
     loops: tuple[Loop, ...]
     location: SourceLocation | None
+    groups: tuple[Group, ...] = ()
+    hands_over: bool = False
 
     @cached_property
     def is_of_device(self) -> bool:
@@ -176,10 +183,19 @@ class Effects:
             return Loop(node, is_uniform)
         return Loop(node, is_uniform, self.resolved(node.min), self.resolved(node.extent))
 
-    def of(self, node: Any, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> list[Access]:
-        """The accesses of an expression, or of a statement that holds no others, in their order."""
+    def of(
+        self,
+        node: Any,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Any, ...],
+        **region: Any,
+    ) -> list[Access]:
+        """The accesses of an expression, or of a statement that holds no others, in their order.
+
+        The last ones are attributes of them all.
+        """
         return [
-            self._access(use, loops, conditions, location_of(node))
+            self._access(use, loops, conditions, location_of(node), region)
             for use in self._uses_in(node)
             if self._is_ordered(use.buffer)
         ]
@@ -203,6 +219,7 @@ class Effects:
         loops: tuple[Loop, ...],
         conditions: tuple[Any, ...],
         location: SourceLocation | None,
+        region: dict[str, Any],
     ) -> Access:
         indices = None if self._aliases.is_shifted(use.buffer) else use.indices
         access = Access(
@@ -220,6 +237,7 @@ class Effects:
             root=self.root(use.buffer),
             loops=loops,
             location=location,
+            **region,
         )
         return self._first_like(access) if access.is_of_device else access
 
@@ -237,7 +255,7 @@ class Effects:
         expressions = (access.indices or (), access.conditions, [s for _, s in access.block])
         kind = (access.is_atomic, access.is_collective, access.is_gathered, access.is_opaque)
         key = (
-            (access.buffer, access.loops, access.writes, access.token, kind),
+            (access.buffer, access.loops, access.groups, access.writes, access.token, kind),
             (access.indices is None, tuple(extent for extent, _ in access.block)),
             tvm_ffi.StructuralKey(expressions),
         )

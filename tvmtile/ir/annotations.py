@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "ARRIVES_ONLY",
     "ARRIVE_COUNT",
     "BARRIER_ID",
     "FAST",
@@ -31,6 +32,8 @@ BARRIER_ID = "tvmtile.barrier_id"
 """Attribute of a barrier: which of a GPU's barriers it is."""
 ARRIVE_COUNT = "tvmtile.arrive_count"
 """Attribute of a barrier: how many threads come to it, where not all do."""
+ARRIVES_ONLY = "tvmtile.arrives_only"
+"""Attribute of a barrier: threads do not wait at it, others wait for them."""
 MAY_ALIAS = "tvmtile.may_alias"
 """Attribute of a function: tensors of its may share memory."""
 FAST = "tvmtile.fast"

@@ -59,6 +59,10 @@ class Group:
         """Tell whether all threads of another group are of this one."""
         return self.first <= other.first and other.first + other.count <= self.first + self.count
 
+    def overlaps(self, other: Group) -> bool:
+        """Tell whether some thread is of both groups."""
+        return self.first < other.first + other.count and other.first < self.first + self.count
+
     def __str__(self) -> str:
         return f"threads {self.first} to {self.first + self.count - 1}"
 

@@ -1,4 +1,4 @@
-"""`T.device_assert`, `T.sync_threads`, `T.sync_grid` and `T.thread_return`."""
+"""`T.device_assert`, barriers by hand, and `T.thread_return`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import NestingError
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tracer import as_condition, write_assertion
-from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
 from tvmtile.ir.spans import current_span
 
 __all__ = [
     "device_assert",
+    "named_barrier_arrive",
     "sync_grid",
     "sync_threads",
     "thread_return",
@@ -48,13 +49,15 @@ def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
     barrier_id : int or Expr, optional
         Which of a GPU's barriers to use, for barriers that are waited for at the same time.
     arrive_count : int or Expr, optional
-        How many threads come, where not all do: such a barrier may stand in a branch that lets in
-        just as many, by the index of the thread.
+        How many threads come, whole warps of them, where not all do. Those of a branch that lets in a
+        range of warps wait for each other where it is absent; groups of threads that run at the same
+        time come to one barrier by its number and the count of them all.
 
     Notes
     -----
     Tile operators and `T.Parallel` need no barrier of the user's: the compiler puts in those that
-    are needed. This is for code written by thread index.
+    are needed. This is for code written by thread index, and for groups of threads that run at the
+    same time. A CPU, which runs these one after the other, can't let one wait for another.
 
     Raises
     ------
@@ -64,6 +67,26 @@ def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
     given = {BARRIER_ID: barrier_id, ARRIVE_COUNT: arrive_count}
     attrs = {key: value for key, value in given.items() if value is not None}
     _barrier("sync_threads", "shared", attrs)
+
+
+def named_barrier_arrive(barrier_id: Any, thread_count: Any) -> None:
+    """Arrive at a barrier without waiting: `T.sync_threads(barrier_id, thread_count)` waits for it.
+
+    Parameters
+    ----------
+    barrier_id : int or Expr
+        Which of an NVIDIA GPU's barriers.
+    thread_count : int or Expr
+        How many threads come, those that wait and those that only arrive.
+
+    Raises
+    ------
+    NestingError
+        If it stands outside `T.Kernel` or in `T.Parallel`; when the kernel is compiled, on other
+        targets.
+    """
+    attrs = {BARRIER_ID: barrier_id, ARRIVE_COUNT: thread_count, ARRIVES_ONLY: True}
+    _barrier("named_barrier_arrive", "shared", attrs)
 
 
 def sync_grid() -> None:

@@ -10,10 +10,13 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.codegen.metal_barriers import device_barrier
+from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import CP_ASYNC, signal, wait
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body, with_statements
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.threads import WARP_SIZE, Group, without_groups
+from tvmtile.passes.gpu.barriers.groups import NamedBarriers, groups_in, with_own_barriers
 from tvmtile.passes.gpu.barriers.placement import place
 from tvmtile.passes.gpu.barriers.program import (
     Barrier,
@@ -24,7 +27,8 @@ from tvmtile.passes.gpu.barriers.program import (
     Sequence,
     Wait,
 )
-from tvmtile.passes.gpu.barriers.structure import Builder
+from tvmtile.passes.gpu.barriers.structure import Builder, accesses_of
+from tvmtile.target import CUDA_NAMED_BARRIERS, gpu
 
 __all__ = ["InsertBarriers"]
 
@@ -45,6 +49,11 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     What may touch elements of an asynchronous copy in flight, where indices or conditions do not tell,
     waits for the copy: in front of its barrier all copies of the thread arrive.
+
+    In the region of a group of threads it is a barrier of the group, by a number of its own; a barrier
+    of the block never stands there. What groups exchange gets a barrier of the block between their
+    regions, unless an mbarrier orders it. Two groups that come to barriers which the user has numbered,
+    together with others, order what they exchange themselves.
 
     That holds for threadgroup memory, and for a tensor that the kernel uses in two ways, of reads,
     writes and atomic updates, or writes in two places. Between accesses of a tensor a barrier is left
@@ -86,23 +95,42 @@ def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     Raises
     ------
     DataRace
-        If threadgroup memory needs a barrier where not all threads of the block come.
+        If threadgroup memory needs a barrier where not all threads of the block, or group, come.
+    NestingError
+        If a group needs a barrier, and the target has none for some of a block's threads.
     """
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
     is_for_metal = target is not None and target.kind.name == "metal"
-    return with_kernels(func, lambda kernel: _with_barriers(kernel, is_for_metal=is_for_metal))
+    capability = gpu(target) if target is not None else None
+    count = CUDA_NAMED_BARRIERS if capability is None else capability.named_barriers
+
+    def order(kernel: tirx.For) -> tirx.For:
+        launch = Launch(kernel)
+        groups = groups_in(launch.body)
+        named = NamedBarriers(launch.body, count)
+        if groups or not count:
+            kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
+        for group in (None, *groups):
+            kernel = _with_barriers(kernel, group, named, is_for_metal=is_for_metal)
+        return with_launch_body(kernel, without_groups(Launch(kernel).body)) if groups else kernel
+
+    return with_kernels(func, order)
 
 
-def _with_barriers(kernel: tirx.For, *, is_for_metal: bool) -> tirx.For:
+def _with_barriers(
+    kernel: tirx.For, group: Group | None, named: NamedBarriers, *, is_for_metal: bool
+) -> tirx.For:
+    """A kernel with the barriers that a group of threads needs in its regions, or the block."""
     launch = Launch(kernel)
-    builder = Builder(launch)
+    builder = Builder(launch, group)
     program = builder.sequence(launch.body)
     barriers = place(program, builder.checker, of_device=builder.exchanges_through_device)
     fenced = is_for_metal and builder.exchanges_through_device
     if not barriers and not fenced:
         return kernel
-    return with_launch_body(kernel, _Emitter(barriers, fenced=fenced).sequence(program))
+    emitter = _Emitter(barriers, group, named, fenced=fenced)
+    return with_launch_body(kernel, emitter.sequence(program))
 
 
 _SCOPES = {ConflictScope.BLOCK: "shared", ConflictScope.WARP: "warp"}
@@ -116,39 +144,59 @@ class _Emitter:
     ----------
     barriers : dict of Slot to Barrier
         Those to insert.
+    group : Group or None
+        The threads that wait there; None: those of the block.
+    named : NamedBarriers
+        Those of groups.
     fenced : bool
         A barrier has to say that it orders device memory; those of the user, who may rely on it, do.
     """
 
-    def __init__(self, barriers: Barriers, *, fenced: bool) -> None:
+    def __init__(
+        self,
+        barriers: Barriers,
+        group: Group | None,
+        named: NamedBarriers,
+        *,
+        fenced: bool,
+    ) -> None:
         self._barriers = barriers
+        self._group = group
+        self._named = named
         self._fenced = fenced
 
     def sequence(self, sequence: Sequence) -> tirx.Stmt:
         statements: list[tirx.Stmt] = []
         for slot, item in itertools.zip_longest(sequence.slots, sequence.items):
             if slot in self._barriers:
-                statements += self._awaited(self._barriers[slot])
+                statements += self._awaited(self._barriers[slot], item)
             if item is not None:
                 statements.append(self._statement(item))
         return seq(statements)
 
-    def _awaited(self, barrier: Barrier) -> list[tirx.Stmt]:
+    def _awaited(self, barrier: Barrier, item: Item | None) -> list[tirx.Stmt]:
+        accesses = [] if item is None else accesses_of(item)
+        location = next((access.location for access in accesses if access.location), None)
         if not barrier.waits_for_copies:
-            return [self._barrier(barrier)]
-        return [signal(CP_ASYNC.name), wait(CP_ASYNC.name, 0), self._barrier(barrier)]
+            return [self._barrier(barrier, location)]
+        return [signal(CP_ASYNC.name), wait(CP_ASYNC.name, 0), self._barrier(barrier, location)]
 
-    def _barrier(self, barrier: Barrier) -> tirx.Stmt:
+    def _barrier(self, barrier: Barrier, location: SourceLocation | None = None) -> tirx.Stmt:
+        scope = barrier.scope
+        if self._group is not None and self._group.count <= WARP_SIZE:
+            scope = ConflictScope.WARP
         if self._fenced and barrier.orders_device:
-            return device_barrier(_GROUPS[barrier.scope])
-        return tirx.Evaluate(T.tvm_storage_sync(_SCOPES[barrier.scope]))
+            return device_barrier(_GROUPS[scope])
+        if self._group is not None and scope == ConflictScope.BLOCK:
+            return self._named.wait(self._group, location)
+        return tirx.Evaluate(T.tvm_storage_sync(_SCOPES[scope]))
 
     def _statement(self, item: Item) -> tirx.Stmt:
         if isinstance(item, Wait):
             return self._barrier(item.barrier) if self._fenced else item.statement
         if isinstance(item, Iteration):
             return with_statements(item.statement, [self.sequence(item.body)])
-        if isinstance(item, Branch) and not item.diverges:
+        if isinstance(item, Branch):
             cases = item.cases
             if getattr(item.statement, "else_case", True) is None:
                 cases = cases[:1]

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
 from tvmtile.ir.kernels import is_barrier, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 
@@ -76,7 +76,8 @@ def _lowered(node: tirx.Evaluate) -> tirx.Evaluate:
     operands = [attrs.get(BARRIER_ID, _OF_SOME)]
     if ARRIVE_COUNT in attrs:
         operands.append(attrs[ARRIVE_COUNT])
-    return tirx.Evaluate(T.ptx["bar.sync"](*(tirx.Cast("uint32", _expr(o)) for o in operands)))
+    name = "bar.arrive" if ARRIVES_ONLY in attrs else "bar.sync"
+    return tirx.Evaluate(T.ptx[name](*(tirx.Cast("uint32", _expr(o)) for o in operands)))
 
 
 def _expr(value: Any) -> ir.Expr:

@@ -15,7 +15,8 @@ from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import NestingError
-from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.annotations import ARRIVE_COUNT
+from tvmtile.ir.kernels import Launch, is_barrier, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
@@ -35,7 +36,8 @@ def FindGroups(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Make regions of groups of threads of the branches on the index of a thread.
 
     A case of a branch that lets in whole warps which follow each other, and not all of those that come
-    to the branch, belongs to these threads: tile operators and `T.Parallel` in it are their work. The
+    to the branch, belongs to these threads: tile operators and `T.Parallel` in it are their work, and
+    `T.sync_threads()` is a barrier of theirs. The
     condition is evaluated for every thread, so it may have any form; what it says besides, the same for
     all threads, becomes a branch inside.
 
@@ -181,10 +183,23 @@ class _Finder:
 
     def _evaluate(self, node: tirx.Evaluate, mutator: Any) -> tirx.Stmt:
         del mutator
+        if is_barrier(node):
+            return self._barrier(node)
         op = operator_of(node.value)
         if op is None or not op.is_tile or self._variance.depends(node.value):
             return node
         return self._shared_work(node, f"T.{op.name}")
+
+    def _barrier(self, node: tirx.Evaluate) -> tirx.Stmt:
+        """A barrier for all threads that come, of a group: it says how many these are."""
+        group = None if self._coming is None or self._coming.all() else _group_of(self._coming)
+        attrs = {} if node.value.attrs is None else dict(node.value.attrs.items())
+        if group is None or ARRIVE_COUNT in attrs or str(node.value.args[0].value) != "shared":
+            return node
+        call: ir.Call = node.value
+        attrs[ARRIVE_COUNT] = group.count
+        counted = ir.Call(call.op, call.args, attrs, span=call.span, ret_ty=call.ty)
+        return tirx.Evaluate(counted, node.span)
 
     def _shared_work(self, stmt: tirx.Stmt, name: str) -> tirx.Stmt:
         if self._coming is None:

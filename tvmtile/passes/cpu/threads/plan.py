@@ -14,7 +14,7 @@ from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import NestingError
-from tvmtile.ir.annotations import ARRIVE_COUNT
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY
 from tvmtile.ir.kernels import (
     Launch,
     flattened,
@@ -233,6 +233,9 @@ class _Planner:
     def _waits_for_comers(self, barrier: tirx.Evaluate, guards: _Guards) -> bool:
         """Tell whether a barrier under guards is one for the threads that pass them."""
         expected = _arrive_count(barrier)
+        attrs = barrier.value.attrs
+        if attrs is not None and ARRIVES_ONLY in attrs:
+            return False
         return _is_warp_barrier(barrier) or (
             expected is not None and expected == self._comers(guards)
         )
@@ -466,6 +469,14 @@ def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
 
 
 def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
+    if is_barrier(stmt) and _arrive_count(stmt) is not None:
+        return NestingError(
+            f"{name} stands where some threads of the block come and is for {_arrive_count(stmt)}: a "
+            "CPU runs groups of threads one after the other, and none can wait for another",
+            help="let what a group needs be done before it begins, in a branch of its own, where the "
+            "compiler lets the threads wait",
+            location=first_location(stmt),
+        )
     return NestingError(
         f"{name} stands where some threads of the block come and others don't",
         help="all threads must come to a barrier or a tile operator: move it out of the branch or loop "
@@ -476,6 +487,9 @@ def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
 
 def _name_of(stmt: tirx.Stmt) -> str:
     if is_barrier(stmt):
+        attrs = stmt.value.attrs
+        if attrs is not None and ARRIVES_ONLY in attrs:
+            return "T.named_barrier_arrive"
         return "T.sync_grid" if is_grid_barrier(stmt) else "T.sync_threads"
     op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
     return "T.Parallel" if op is None else f"T.{op.name}"

@@ -25,6 +25,7 @@ from tvmtile.errors import VerifyError
 from tvmtile.ir import asynchronous
 from tvmtile.ir.asynchronous import KINDS, kind_of
 from tvmtile.ir.operands import describe
+from tvmtile.ir.threads import Group
 
 __all__ = [
     "Barrier",
@@ -120,10 +121,11 @@ class Handover:
 
 @dataclass(eq=False)
 class Signal:
-    """The end of a batch of asynchronous work on a token."""
+    """The end of a batch of asynchronous work on a token; of the threads of some groups."""
 
     statement: tirx.Stmt
     token: str
+    groups: tuple[Group, ...] | None = ()
 
 
 @dataclass(eq=False)
@@ -132,6 +134,7 @@ class TokenWait:
 
     statement: tirx.Stmt
     awaited: asynchronous.Wait
+    groups: tuple[Group, ...] | None = ()
 
 
 @dataclass(eq=False)
@@ -162,6 +165,17 @@ class Branch:
     head: tuple[Access, ...]
     cases: list[Sequence]
     diverges: bool = False
+    is_region: bool = False
+    """It is the region of the threads whose barriers are looked for: they can stand in it alone."""
+
+    @property
+    def paths(self) -> list[Sequence]:
+        """The ways through it."""
+        if not self.diverges:
+            return self.cases
+        items = [item for case in self.cases for item in case.items]
+        slots = [slot for case in self.cases for slot in case.slots[:-1]]
+        return [Sequence(items, [*slots, None])]
 
 
 @dataclass(eq=False)
@@ -378,16 +392,19 @@ class Checker:
         if isinstance(item, Handover):
             return self._handed_over(self._accesses(item.accesses, state, loops), item)
         if isinstance(item, Signal):
-            return _moved(state, lambda opened: _signalled(opened, item.token))
+            return _moved(
+                state,
+                lambda opened: _signalled(opened, item.token) if _is_of(opened, item) else opened,
+            )
         if isinstance(item, TokenWait):
-            return self._after_wait(state, item.awaited)
+            return self._after_wait(state, item)
         if isinstance(item, Exit):
             _add_all(self._exits[-1][0 if item.is_break else 1], state)
             return {}
         state = self._accesses(item.head, state, loops)
         if isinstance(item, Branch):
             joined: _State = {}
-            for case in item.cases:
+            for case in item.paths:
                 _add_all(joined, self._sequence(case, state, loops))
             return joined
         return self._iteration(item, state, loops)
@@ -412,10 +429,13 @@ class Checker:
 
         return released
 
-    def _after_wait(self, state: _State, awaited: asynchronous.Wait) -> _State:
+    def _after_wait(self, state: _State, wait: TokenWait) -> _State:
+        def after(opened: _Open) -> _Open:
+            return _arrived(opened, wait.awaited) if _is_of(opened, wait) else opened
+
         if not self._is_looking:
-            return {o: paths for o, paths in state.items() if o == _arrived(o, awaited)}
-        return _moved(state, lambda opened: _arrived(opened, awaited))
+            return {opened: paths for opened, paths in state.items() if opened == after(opened)}
+        return _moved(state, after)
 
     def _iteration(self, item: Iteration, before: _State, loops: tuple[Loop, ...]) -> _State:
         loop = item.loop
@@ -555,6 +575,10 @@ def _moved(state: _State, change: Callable[[_Open], _Open]) -> _State:
 def _may_race(a: Access, b: Access) -> bool:
     if a.root is not b.root or not (a.writes or b.writes):
         return False
+    if a.groups and not set(a.groups).isdisjoint(b.groups):
+        return False  # threads of one group, whose own barriers order them
+    if a.hands_over and b.hands_over:
+        return False  # the groups run at the same time, and barriers by number order them
     return not (a.is_atomic and b.is_atomic)
 
 
@@ -585,6 +609,12 @@ def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
         location=later.location or copy.location,
         help="this is a defect of tvmtile: please report it with the kernel",
     )
+
+
+def _is_of(opened: _Open, item: Signal | TokenWait) -> bool:
+    """Tell whether the threads that do an access come to an item."""
+    groups = item.groups
+    return groups is not None and opened.access.groups[: len(groups)] == groups
 
 
 def _signalled(opened: _Open, token: str) -> _Open:

@@ -17,14 +17,15 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace, VerifyError
-from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
-from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit
+from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit, statements_of
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_private, is_shared
+from tvmtile.ir.threads import Group, group_of_region
+from tvmtile.passes.gpu.barriers.groups import arrivals, case_of, hands_over, seen_by
 from tvmtile.passes.gpu.barriers.program import (
     Barrier,
     Branch,
@@ -43,7 +44,7 @@ from tvmtile.passes.gpu.barriers.program import (
     refused_before_arrival,
 )
 
-__all__ = ["Builder", "refuse"]
+__all__ = ["Builder", "accesses_of", "refuse"]
 
 _BRANCH_WEIGHT = 0.6  # so that a barrier beside a branch is better than one in each of its cases
 
@@ -51,9 +52,10 @@ _BRANCH_WEIGHT = 0.6  # so that a barrier beside a branch is better than one in 
 class _Uniformity(ThreadVariance):
     """Divergence on a GPU: also of what other threads may be writing just now."""
 
-    def __init__(self, launch: Launch, written: set[ir.Var]) -> None:
+    def __init__(self, launch: Launch, group: Group | None, written: set[ir.Var]) -> None:
         self._written = written
-        super().__init__(launch.body, [loop.loop_var for loop in launch.threads])
+        threads = [loop.loop_var for loop in launch.threads]
+        super().__init__(seen_by(launch.body, group), threads)
 
     def acts(self, expression: Any) -> bool:
         return contains(expression, (ir.TensorLoad, ir.Call), self._may_differ)
@@ -83,11 +85,19 @@ class Builder:
     ----------
     launch : Launch
         The kernel.
+    group : Group or None
+        The threads that barriers are looked for; None: those of the block. Their barriers stand in
+        their regions, and order what the kernel does there, but for what some of them do as a group.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, group: Group | None = None) -> None:
+        self._group = group
+        self._around: list[Group] = []  # the regions around a statement
+        self._hands_over = False  # whether the outermost one, of some of the threads, does
         self._effects = Effects(launch.body)
-        self._variance = _Uniformity(launch, _written_tensors(launch.body, self._effects.written))
+        written = _written_tensors(launch.body, self._effects.written)
+        self._variance = _Uniformity(launch, group, written)
+        self._num_threads = launch.num_threads
         self._analyzer = Analyzer()
         for loop in launch.blocks:
             self._bind(loop)
@@ -142,7 +152,8 @@ class Builder:
             If a barrier is needed where none can stand.
         """
         items = [self._item(child, loops, conditions, weight) for child in flattened(stmt)]
-        slots = [Slot(weight) if weight and _accesses_of(item) else None for item in items]
+        weight = weight if self._is_own_region else None
+        slots = [Slot(weight) if weight and accesses_of(item) else None for item in items]
         at_end = Slot(weight) if weight and is_body and any(slots) else None
         return Sequence(items, [*slots, at_end])
 
@@ -154,13 +165,13 @@ class Builder:
         weight: float | None,
     ) -> Item:
         if is_barrier(stmt):
-            scope = _scope_of(stmt)
+            scope = self._scope_of(stmt)
             return Wait(stmt, Barrier(scope)) if weight and scope else Leaf(stmt, ())
         token, awaited = signalled(stmt), waited(stmt)
         if token is not None:
-            return Signal(stmt, token)
+            return Signal(stmt, token, self._groups)
         if awaited is not None:
-            return TokenWait(stmt, awaited)
+            return TokenWait(stmt, awaited, self._groups)
         handover = self._handover(stmt, loops, conditions)
         if handover is not None:
             return handover
@@ -172,8 +183,7 @@ class Builder:
         if isinstance(stmt, tirx.IfThenElse):
             return self._branch(stmt, loops, conditions, weight)
         if isinstance(stmt, tirx.AttrStmt):
-            body = self.sequence(stmt.body, loops, conditions, weight)
-            return self._closed(Branch(stmt, (), [body]), loops, weight)
+            return self._attribute(stmt, loops, conditions, weight)
         return self._leaf(stmt, loops, conditions)
 
     def _handover(
@@ -193,14 +203,58 @@ class Builder:
         )
         return Handover(
             stmt,
-            tuple(self._effects.of(stmt, loops, conditions)),
+            self._read([stmt], loops, conditions),
             self._effects.mbarrier(mbarrier),
             self._footprints.threads_where(on_threads),
             waits,
         )
 
+    def _attribute(
+        self,
+        stmt: tirx.AttrStmt,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Any, ...],
+        weight: float | None,
+    ) -> Item:
+        group, outer = group_of_region(stmt), self._hands_over
+        if group is not None:
+            is_outermost = self._groups == ()
+            self._hands_over = hands_over(stmt.body, group) if is_outermost else outer
+            self._around.append(group)
+        body = self.sequence(stmt.body, loops, conditions, weight)
+        region = Branch(stmt, (), [body], is_region=group is not None and group == self._group)
+        if group is not None:
+            self._around.pop()
+            self._hands_over = outer
+        return self._closed(region, loops, weight)
+
+    @property
+    def _is_own_region(self) -> bool:
+        """Tell whether the threads that barriers are looked for, and no others, come to a statement."""
+        return (self._around[-1] if self._around else None) == self._group
+
+    @property
+    def _groups(self) -> tuple[Group, ...] | None:
+        """The groups, of some of the threads, that do a statement; None: it is not of their regions."""
+        if self._group is None:
+            return tuple(self._around)
+        if self._group not in self._around:
+            return None
+        return tuple(self._around[self._around.index(self._group) + 1 :])
+
+    def _scope_of(self, stmt: Any) -> ConflictScope:
+        """The threads that a barrier which is there already separates, of those that are looked at."""
+        if str(stmt.value.args[0].value) == "warp":
+            return ConflictScope.WARP
+        comers = self._around[-1] if self._around else None
+        if comers is not None and (self._group is None or self._group not in comers):
+            return ConflictScope.NONE
+        awaited, least = arrivals(stmt), self._num_threads if comers is None else comers.count
+        waits_for_all = awaited is not None and (not awaited or awaited >= least)
+        return ConflictScope.BLOCK if waits_for_all else ConflictScope.NONE
+
     def _leaf(self, stmt: tirx.Stmt, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> Leaf:
-        accesses = tuple(self._effects.of(stmt, loops, conditions))
+        accesses = self._read([stmt], loops, conditions)
         for earlier in accesses:
             for later in accesses:
                 if earlier.writes or not later.writes or earlier.is_opaque or later.is_opaque:
@@ -247,6 +301,9 @@ class Builder:
         weight: float | None,
     ) -> Item:
         head = self._read([stmt.condition], loops, conditions)
+        taken = case_of(stmt, self._group)
+        if taken is not None:
+            return self._taken(stmt, taken, loops, conditions, weight)
         is_uniform = weight is not None and not self._variance.may_diverge(stmt.condition)
         inner = weight * _BRANCH_WEIGHT if weight and is_uniform else None
         cases = [self.sequence(stmt.then_case, loops, (*conditions, stmt.condition), inner)]
@@ -255,18 +312,38 @@ class Builder:
             cases.append(self.sequence(stmt.else_case, loops, negated, inner))
         elif is_uniform:
             cases.append(Sequence([], [None]))
-        if not is_uniform:
-            items = [item for case in cases for item in case.items]
-            cases = [Sequence(items, [None] * (len(items) + 1))]
         branch = Branch(stmt, head, cases, diverges=not is_uniform)
         return self._closed(branch, loops, inner)
+
+    def _taken(
+        self,
+        stmt: tirx.IfThenElse,
+        number: int,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Any, ...],
+        weight: float | None,
+    ) -> Item:
+        """A branch of which all threads take one case, if it is there, and others the other one."""
+        negated = tirx.Not(stmt.condition)
+        cases = [
+            self.sequence(case, loops, (*conditions, holds), weight if n == number else None)
+            for n, (case, holds) in enumerate(
+                zip(statements_of(stmt), (stmt.condition, negated), strict=False)
+            )
+        ]
+        return self._closed(Branch(stmt, (), cases, diverges=True), loops, weight)
 
     def _read(
         self, expressions: Statements[Any], loops: tuple[Loop, ...], conditions: tuple[Any, ...]
     ) -> tuple[Access, ...]:
+        groups = self._groups
+        if groups is None:
+            return ()
         found: list[Access] = []
         for expression in expressions:
-            found += self._effects.of(expression, loops, conditions)
+            found += self._effects.of(
+                expression, loops, conditions, groups=groups, hands_over=self._hands_over
+            )
         return tuple(found)
 
     def _closed(
@@ -277,7 +354,7 @@ class Builder:
             return item
         race = self.checker.race(item, loops, {}, of_device=weight is not None)
         if race is None:
-            return Leaf(item.statement, tuple(_accesses_of(item)))
+            return Leaf(item.statement, tuple(accesses_of(item)))
         if weight is None:
             raise refuse(race)
         return item
@@ -291,6 +368,15 @@ def refuse(race: Race) -> DataRace | VerifyError:
     what = "written" if later.writes else "read"
     before = "written" if earlier.writes else "read"
     where = "" if earlier.location is None else f", at {earlier.location}"
+    if earlier.groups != later.groups:
+        first, second = (each.groups[-1:] or ("all threads",) for each in (earlier, later))
+        return DataRace(
+            f"elements of {describe(later.root)} are {what} by {second[0]} of the block and {before} "
+            f"by {first[0]}{where}, which run at the same time: no barrier can stand between",
+            location=later.location or earlier.location,
+            help="let both groups come to a barrier, T.sync_threads(number, threads) or one of "
+            "T.alloc_barrier, or give each a branch of its own, one after the other",
+        )
     return DataRace(
         f"elements of {describe(later.root)} are {what} by other threads than those that have "
         f"{before} them before{where}, and no barrier can stand between: not all threads of the "
@@ -298,14 +384,6 @@ def refuse(race: Race) -> DataRace | VerifyError:
         location=later.location or earlier.location,
         help="end the branch, or the loop, that depends on the thread between the two",
     )
-
-
-def _scope_of(stmt: Any) -> ConflictScope:
-    """The threads that a barrier of the user's separates."""
-    call = stmt.value
-    if call.attrs is not None and ARRIVE_COUNT in call.attrs.keys():  # noqa: SIM118
-        return ConflictScope.NONE
-    return ConflictScope.WARP if call.args[0].value == "warp" else ConflictScope.BLOCK
 
 
 def _children(item: Item) -> Iterator[Item]:
@@ -316,17 +394,20 @@ def _children(item: Item) -> Iterator[Item]:
         yield from item.body.items
 
 
-def _accesses_of(item: Item) -> list[Access]:
+def accesses_of(item: Item) -> list[Access]:
+    """All accesses in an item, in their order."""
     if isinstance(item, Leaf | Handover):
         return list(item.accesses)
     found = list(item.head) if isinstance(item, Branch | Iteration) else []
     for child in _children(item):
-        found += _accesses_of(child)
+        found += accesses_of(child)
     return found
 
 
 def _has_own_flow(item: Item, *, inside_loop: bool) -> bool:
-    """Tell whether an item holds a barrier or a wait, or leaves a loop that is not in it."""
+    """Tell whether an item holds a barrier, a wait or a region, or leaves a loop that is not in it."""
+    if isinstance(item, Branch) and item.is_region:
+        return True
     if isinstance(item, Wait | Handover | Signal | TokenWait):
         return True
     if isinstance(item, Exit):

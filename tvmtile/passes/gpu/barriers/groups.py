@@ -1,0 +1,204 @@
+"""The groups of threads of a kernel, and what a group sees of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import mutated, walk
+from tvmtile.errors import NestingError, SourceLocation
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
+from tvmtile.ir.kernels import is_barrier, statements_of
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import contains, seq
+from tvmtile.ir.spans import first_location
+from tvmtile.ir.threads import WARP_SIZE, Group, Regions, group_of_region
+
+__all__ = [
+    "NamedBarriers",
+    "arrivals",
+    "case_of",
+    "groups_in",
+    "hands_over",
+    "seen_by",
+    "with_own_barriers",
+]
+
+_UNNAMED = 15
+"""The barrier that LowerWaitsOnCuda takes for some threads where the user names none."""
+
+
+def groups_in(body: tirx.Stmt) -> list[Group]:
+    """The groups that regions belong to, the largest first."""
+    found: list[Group] = []
+
+    def note(node: tirx.AttrStmt) -> None:
+        group = group_of_region(node)
+        if group is not None:
+            found.append(group)
+
+    walk(body, (tirx.AttrStmt, note))
+    return sorted(dict.fromkeys(found), key=lambda group: (-group.count, group.first))
+
+
+def case_of(branch: tirx.IfThenElse, group: Group | None) -> int | None:
+    """Which case all threads of a group take, 0 or 1, as far as regions tell; None where they part.
+
+    The block, None, parts at every branch that has a region.
+    """
+    cases = statements_of(branch)
+    for number, case in enumerate(cases):
+        owner = group_of_region(case)
+        if owner is None or group is None:
+            continue
+        if group in owner:
+            return number
+        if not owner.overlaps(group):
+            return 1 - number
+    return None
+
+
+def seen_by(body: tirx.Stmt, group: Group | None) -> tirx.Stmt:
+    """What a group does of a body: of branches whose cases are regions, the case that it takes."""
+    if group is None:
+        return body
+
+    def visit(branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
+        taken = case_of(branch, group)
+        if taken is None:
+            return mutator.default_mutate(branch)
+        cases = statements_of(branch)
+        return mutator.mutate(cases[taken]) if taken < len(cases) else seq([])
+
+    return mutated(body, (tirx.IfThenElse, visit))
+
+
+def arrivals(barrier: tirx.Evaluate) -> int | None:
+    """How many threads a barrier waits for; 0 for all of the block, None where that is not known."""
+    attrs = _attributes(barrier)
+    return None if ARRIVES_ONLY in attrs else constant(attrs.get(ARRIVE_COUNT, 0))
+
+
+def hands_over(body: tirx.Stmt, group: Group) -> bool:
+    """Tell whether threads of a group come to barriers, in a region, that others come to as well."""
+
+    def is_of_others(node: tirx.Evaluate) -> bool:
+        awaited = arrivals(node) if is_barrier(node) else 0
+        return awaited is None or awaited > group.count
+
+    return contains(body, tirx.Evaluate, is_of_others)
+
+
+class NamedBarriers:
+    """Hands out the barriers of a block that some of its threads wait at.
+
+    Parameters
+    ----------
+    body : Stmt
+        What the block does: barriers that the user names are taken.
+    count : int
+        How many there are; the first is that of the whole block.
+    """
+
+    def __init__(self, body: tirx.Stmt, count: int) -> None:
+        self._count = count
+        self._numbers: dict[Group, int] = {}
+        taken = _taken(body, count)
+        self._free = [number for number in range(1, count) if number not in taken]
+
+    def wait(self, group: Group, location: SourceLocation | None = None) -> tirx.Stmt:
+        """A statement at which all threads of a group wait for each other.
+
+        Parameters
+        ----------
+        group : Group
+            They all come.
+        location : SourceLocation, optional
+            The line of an error.
+
+        Raises
+        ------
+        NestingError
+            If there is no barrier left, or the target has none for some threads.
+        """
+        if group.count <= WARP_SIZE:
+            return tirx.Evaluate(T.tvm_storage_sync("warp"))
+        if not self._count:
+            raise self._refused(group, location)
+        attrs = {BARRIER_ID: self._number_of(group, location), ARRIVE_COUNT: group.count}
+        sync = T.tvm_storage_sync("shared")
+        return tirx.Evaluate(ir.Call(sync.op, sync.args, attrs, ret_ty=sync.ty))
+
+    def _number_of(self, group: Group, location: SourceLocation | None) -> int:
+        if group not in self._numbers:
+            if not self._free:
+                raise self._refused(group, location)
+            self._numbers[group] = self._free.pop(0)
+        return self._numbers[group]
+
+    def instead_of(self, barrier: tirx.Evaluate, group: Group | None) -> tirx.Stmt:
+        """A barrier of the user's, in a region of a group or of the block, as the target has it."""
+        attrs = _attributes(barrier)
+        if ARRIVES_ONLY in attrs and not self._count:
+            raise self._refused(group, first_location(barrier))
+        if group is None or ARRIVE_COUNT not in attrs or (self._count and BARRIER_ID in attrs):
+            return barrier
+        if arrivals(barrier) == group.count and ARRIVES_ONLY not in attrs:
+            return self.wait(group, first_location(barrier))
+        if not self._count:
+            raise self._refused(group, first_location(barrier))
+        return barrier
+
+    def _refused(self, group: Group | None, location: SourceLocation | None) -> NestingError:
+        message = f"{group or 'threads'} of the block have to wait for each other here"
+        if self._count:
+            message += f", and all {self._count} barriers of a block are taken"
+            help = "let fewer groups exchange elements, or give fewer barriers numbers by hand"
+        else:
+            message += ", and the target has no barrier for some of a block's threads"
+            help = (
+                f"let {WARP_SIZE} threads do this, which wait as one simdgroup, or all of the block"
+            )
+        return NestingError(message, help=help, location=location)
+
+
+def with_own_barriers(body: tirx.Stmt, named: NamedBarriers) -> tirx.Stmt:
+    """A body in which barriers of the user's are for the threads of the region that they stand in.
+
+    Raises
+    ------
+    NestingError
+        If the target has no barrier for these threads.
+    """
+    regions = Regions()
+
+    def visit(node: tirx.Evaluate, mutator: Any) -> tirx.Stmt:
+        del mutator
+        if not is_barrier(node) or str(node.value.args[0].value) != "shared":
+            return node
+        return named.instead_of(node, regions.group)
+
+    return mutated(body, (tirx.AttrStmt, regions.visit), (tirx.Evaluate, visit))
+
+
+def _taken(body: tirx.Stmt, count: int) -> set[int]:
+    """The barriers that the user names; all of them, if that is not known before the kernel runs."""
+    taken: set[int] = set()
+
+    def note(node: tirx.Evaluate) -> None:
+        attrs = _attributes(node) if is_barrier(node) else {}
+        if BARRIER_ID in attrs:
+            number = constant(attrs[BARRIER_ID])
+            taken.update(range(count) if number is None else [number])
+        elif ARRIVE_COUNT in attrs:
+            taken.add(_UNNAMED)
+
+    walk(body, (tirx.Evaluate, note))
+    return taken
+
+
+def _attributes(barrier: tirx.Evaluate) -> dict[str, Any]:
+    attrs = barrier.value.attrs
+    return {} if attrs is None else dict(attrs.items())
