@@ -10,7 +10,7 @@ from tvm import ir
 from tvmtile._tvm import walk
 from tvmtile.errors import SourceLocation, user_location
 
-__all__ = ["current_span", "first_location", "location_of"]
+__all__ = ["current_span", "first_location", "location_of", "span_within"]
 
 
 def current_span() -> ir.Span | None:
@@ -29,16 +29,22 @@ def location_of(node: Any) -> SourceLocation | None:
     return None
 
 
-def first_location(stmt: Any) -> SourceLocation | None:
-    """The user's line of the first node in a statement that carries one."""
-    found: list[SourceLocation] = []
+def span_within(stmt: Any) -> ir.Span | None:
+    """The span of the first node in a statement that has one."""
+    found: list[ir.Span] = []
 
     def look(node: Any) -> Any:
-        location = location_of(node)
-        if location is None:
+        span = getattr(node, "span", None)
+        if not isinstance(span, ir.Span):
             return None
-        found.append(location)
+        found.append(span)
         return tvm_ffi.VisitInterrupt(True)
 
     walk(stmt, (Any, look), order="pre")
     return found[0] if found else None
+
+
+def first_location(stmt: Any) -> SourceLocation | None:
+    """The user's line of the first node in a statement that carries one."""
+    span = span_within(stmt)
+    return None if span is None else SourceLocation(str(span.source_name.name), int(span.line))

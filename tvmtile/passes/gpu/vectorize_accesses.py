@@ -30,6 +30,7 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_fragment, is_private, is_shared
+from tvmtile.ir.spans import span_within
 from tvmtile.layout.shared import contiguous_run, has_plain_rows
 
 __all__ = ["LARGEST", "bytes_of", "contiguous_base", "vectorized", "without_invariant"]
@@ -65,7 +66,7 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
         return tirx.IfThenElse(
             choice.condition, then_case, with_fresh_variables(else_case), choice.span
         )
-    moves = _Moves(variable, extent, analyzer)
+    moves = _Moves(variable, extent, analyzer, span_within(body))
     together = moves.of_operator(body)
     if together is not None:
         return together
@@ -220,10 +221,13 @@ class _Loaded:
 class _Moves:
     """The vector moves before and after a loop over contiguous elements."""
 
-    def __init__(self, variable: ir.Var, extent: int, analyzer: Analyzer) -> None:
+    def __init__(
+        self, variable: ir.Var, extent: int, analyzer: Analyzer, span: ir.Span | None
+    ) -> None:
         self._variable = variable
         self._extent = extent
         self._analyzer = analyzer
+        self._span = span
         self.loaded: list[_Loaded] = []
         self.before: list[tirx.Stmt] = []
         self.after: list[tirx.Stmt] = []
@@ -308,7 +312,7 @@ class _Moves:
         array = self._array(store.buffer, self._extent)
         self.before.append(tirx.AllocBuffer(array))
         self.after.append(self._move(store.buffer, first, array, _START, self._extent))
-        return tirx.BufferStore(array, store.value, [self._variable])
+        return tirx.BufferStore(array, store.value, [self._variable], span=store.span)
 
     def _first(self, buffer: ir.Var, indices: Any) -> list[Any] | None:
         """The indices of the first element, in the buffer or in the buffer as one row."""
@@ -324,7 +328,7 @@ class _Moves:
             [
                 tirx.DeclBuffer(target_view, data=target.data),
                 tirx.DeclBuffer(source_view, data=source.data),
-                tirx.BufferStore(target_view, load, target_indices),
+                tirx.BufferStore(target_view, load, target_indices, span=self._span),
             ]
         )
 

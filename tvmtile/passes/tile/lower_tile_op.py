@@ -7,6 +7,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
+from tvmtile._tvm import mapped
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
 from tvmtile.ir.kernels import importing_llvm, is_kernel
@@ -94,7 +95,6 @@ class _Lower(TileOperators):
         return chosen is not None and chosen.completion is not None
 
     def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
-        del node
         chosen = implementation_of(op, context.kind)
         if chosen is None:
             raise VerifyError(
@@ -102,7 +102,20 @@ class _Lower(TileOperators):
                 help="run SelectImplementation before this pass",
                 location=context.location,
             )
-        return emit(chosen, op, context)
+        return _at_line_of(node.value, emit(chosen, op, context))
+
+
+def _at_line_of(call: ir.Call, stmt: tirx.Stmt) -> tirx.Stmt:
+    """What implements an operator, with the user's line where later passes may need to name it."""
+    if call.span is None:
+        return stmt
+
+    def store(node: tirx.BufferStore) -> tirx.BufferStore:
+        if node.span is not None:
+            return node
+        return tirx.BufferStore(node.buffer, node.value, node.indices, span=call.span)
+
+    return mapped(stmt, (tirx.BufferStore, store))
 
 
 @prim_func_pass(
