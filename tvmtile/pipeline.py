@@ -60,6 +60,7 @@ from tvmtile.passes import (
     KeepRemainders,
     LaunchBlocksOnCpu,
     Legalize,
+    LocateAssertionsOnCpu,
     LowerAssertionsOnCuda,
     LowerAsyncWork,
     LowerCudaFunctions,
@@ -135,6 +136,7 @@ _TILES: tuple[Any, ...] = (
 
 _CPU: tuple[Any, ...] = (
     *_TILES,
+    LocateAssertionsOnCpu,  # what an assertion says names its line
     InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
     SerializeThreads,  # code that uses the thread index runs for one thread after the other
     LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is

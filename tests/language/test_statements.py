@@ -7,6 +7,7 @@ it is compiled for one.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import HAS_GPU, by_way_of_gpu, on_gpu
 from tests.metal.programs import emulated
-from tvmtile.errors import NestingError
+from tvmtile.errors import CudaEmulationError, NestingError
 from tvmtile.pipeline import check
 
 TARGETS = ("llvm", "metal", {"kind": "cuda", "arch": "sm_80"})
@@ -39,6 +40,27 @@ def everywhere(program, *arguments):
 
 def signs(n=64):
     return torch.where(torch.arange(n) % 2 == 0, 1.0, -1.0)
+
+
+@T.prim_func
+def asserting(A: T.Tensor((64,), "float32")):
+    with T.Kernel(2, threads=32) as bx:
+        for i in T.Parallel(32):
+            T.device_assert(A[bx * 32 + i] > 0, "positive")  # here
+
+
+@pytest.mark.parametrize(
+    "target", ["llvm", {"kind": "cuda", "arch": "sm_80"}], ids=["llvm", "cuda"]
+)
+def test_an_assertion_that_does_not_hold_names_its_line(target):
+    backend = "auto" if target == "llvm" else "emulator"
+    kernel = tvmtile.compile(asserting, target=target, execution_backend=backend)
+    kernel(torch.ones(64))
+    lines = Path(__file__).read_text().splitlines()
+    line = next(i for i, text in enumerate(lines, 1) if text.endswith("# here"))
+    with pytest.raises((RuntimeError, CudaEmulationError), match="positive") as caught:
+        kernel(torch.zeros(64))
+    assert f"{Path(__file__).name}:{line}" in str(caught.value)
 
 
 # Leaving loops -----------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
 from tvmtile.passes.target.inline_single_trip_loops import InlineSingleTripLoops
 from tvmtile.passes.target.keep_comparisons import KeepComparisons
 from tvmtile.passes.target.keep_remainders import KeepRemainders
-from tvmtile.passes.target.lower_assertions import LowerAssertionsOnCuda
+from tvmtile.passes.target.lower_assertions import LocateAssertionsOnCpu, LowerAssertionsOnCuda
 from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.target.lower_element_op import LowerElementOp
 from tvmtile.passes.target.lower_integer_casts import LowerIntegerCastsOnCuda
@@ -109,6 +109,7 @@ __all__ = [
     "KeepRemainders",
     "LaunchBlocksOnCpu",
     "Legalize",
+    "LocateAssertionsOnCpu",
     "LowerAssertionsOnCuda",
     "LowerAsyncWork",
     "LowerCudaFunctions",

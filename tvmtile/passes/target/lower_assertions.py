@@ -1,4 +1,4 @@
-"""LowerAssertionsOnCuda: a kernel stops with an error where an assertion does not hold."""
+"""A kernel stops with an error that names the line, where an assertion does not hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,45 @@ from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 
-__all__ = ["LowerAssertionsOnCuda"]
+__all__ = ["LocateAssertionsOnCpu", "LowerAssertionsOnCuda"]
+
+
+@prim_func_pass("LocateAssertionsOnCpu")
+def LocateAssertionsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    r"""Say at which line of the kernel an assertion stands, in the message that TVM raises.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            assert A[bx] > 0, "A is positive"
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "int32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            assert A[bx] > 0, "A is positive\n  --> <str>:3"
+    ```
+    """
+    del context
+    return with_kernels(func, lambda kernel: mapped(kernel, (tirx.AssertStmt, _located)))
+
+
+def _located(node: tirx.AssertStmt) -> tirx.AssertStmt:
+    location = location_of(node)
+    if location is None:
+        return node
+    message = f"{_message(node)}\n  --> {location.file}:{location.line}"
+    return tirx.AssertStmt(node.condition, node.error_kind, [ir.StringImm(message)], node.span)
+
+
+def _message(node: tirx.AssertStmt) -> str:
+    return "".join(part.value for part in node.message_parts)
 
 
 @prim_func_pass("LowerAssertionsOnCuda")
@@ -56,10 +94,9 @@ def LowerAssertionsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 def _stopped(node: tirx.AssertStmt) -> tirx.Stmt:
-    message = "".join(part.value for part in node.message_parts)
     location = location_of(node)
     path, line = ("kernel", 0) if location is None else (location.file, location.line)
-    arguments = [ir.StringImm(_escaped(message)), ir.StringImm(_escaped(path))]
+    arguments = [ir.StringImm(_escaped(_message(node))), ir.StringImm(_escaped(path))]
     stop = function_call("void", ASSERT_FAIL, *arguments, tirx.const(line, "int32"))
     return tirx.IfThenElse(tirx.Not(node.condition), tirx.Evaluate(stop), None)
 

@@ -64,9 +64,18 @@ inline std::size_t __cvta_generic_to_global(const void* address) {
 #undef assert
 #define assert(condition) \
   ((condition) ? void(0) : ::emulator::fail_trap(__LINE__, "assert(" #condition ")"))
-inline void __assertfail(const char* message, const char*, unsigned, const char*, std::size_t,
-                         int line = __builtin_LINE()) {
-  emulator::fail_trap(line, message);
+namespace emulator {
+[[noreturn]] inline void fail_assertion(int line, const char* message, const char* file,
+                                        unsigned file_line) {
+  static char text[1024];  // the report is written after the kernel's stack is gone
+  std::snprintf(text, sizeof text, "%s (%s:%u)", message, file, file_line);
+  fail_trap(line, text);
+}
+}  // namespace emulator
+inline void __assertfail(const char* message, const char* file, unsigned file_line, const char*,
+                         std::size_t, int line = __builtin_LINE()) {
+  emulator::fail_assertion(line, message, file, file_line);
 }
 // glibc declares __assert_fail, which ends the process.
-#define __assert_fail(message, file, line, function) ::emulator::fail_trap(__LINE__, message)
+#define __assert_fail(message, file, line, function) \
+  ::emulator::fail_assertion(__LINE__, message, file, line)
