@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import tvmtile
 import tvmtile.language as T
@@ -297,3 +298,28 @@ def test_places_of_bits():
         wanted = [[place(x, *question) for question in questions] for x in masks]
         assert a[:, : len(questions)].tolist() == wanted
     assert tvmtile.compile(places, target={"kind": "cuda", "arch": "sm_90a"}).cubin
+
+
+@pytest.mark.parametrize(
+    "target", ["llvm", {"kind": "cuda", "arch": "sm_80"}], ids=["llvm", "cuda"]
+)
+def test_shuffles_of_some_lanes(target):
+    half = 0xFFFF
+
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            if tx % 32 < 16:
+                crossed = T.shfl_xor(A[tx], 5, mask=half)
+                following = T.shfl_down(A[tx], 1, width=8, mask=half)
+                C[tx] = crossed + 4 * following + 16 * T.shfl_sync(A[tx], 3, mask=half)
+
+    backend = "auto" if target == "llvm" else "emulator"
+    given = torch.randint(-8, 8, (64,)).float()
+    result = torch.zeros(64)
+    tvmtile.compile(main, target=target, execution_backend=backend)(given, result)
+    tx = torch.arange(64)
+    following = torch.where(tx % 8 < 7, tx + 1, tx)
+    expected = given[tx ^ 5] + 4 * given[following % 64] + 16 * given[tx // 32 * 32 + 3]
+    assert torch.equal(result, torch.where(tx % 32 < 16, expected, 0))

@@ -121,7 +121,7 @@ def sync_warp(mask: Any = None) -> None:
 # Shuffles ----------------------------------------------------------------------------------------
 
 
-def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE) -> Any:
+def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
     """The value of another thread of the same group, by its place in the group.
 
     Parameters
@@ -132,33 +132,42 @@ def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE) -> Any:
         Place of the thread whose value is taken, modulo `width`.
     width : int
         Threads of a group, a power of two up to 32.
+    mask : int or Expr
+        The lanes that come, where a branch lets in some of a warp. It is what CUDA is told; Metal's
+        shuffles want all lanes to come.
     """
     _check_width(width)
     lane = tirx.floormod(as_expr(srcLane), width)
-    return _shuffled(T.tvm_warp_shuffle, value, lane, width, lambda _: lane)
+    return _shuffled(T.tvm_warp_shuffle, value, lane, width, mask, lambda _: lane)
 
 
-def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
+def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
     """The value of the thread `delta` places before; the first ones of a group keep their own."""
     return _shuffled(
-        T.tvm_warp_shuffle_up, value, delta, width, lambda place: _kept(place - delta, place, width)
+        T.tvm_warp_shuffle_up,
+        value,
+        delta,
+        width,
+        mask,
+        lambda place: _kept(place - delta, place, width),
     )
 
 
-def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
+def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
     """The value of the thread `delta` places behind; the last ones of a group keep their own."""
     return _shuffled(
         T.tvm_warp_shuffle_down,
         value,
         delta,
         width,
+        mask,
         lambda place: _kept(place + delta, place, width),
     )
 
 
-def shfl_xor(value: Any, delta: Any, width: int = WARP_SIZE) -> Any:
+def shfl_xor(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
     """The value of the thread whose place differs in the bits of `delta`."""
-    return _shuffled(T.tvm_warp_shuffle_xor, value, delta, width, lambda place: place ^ delta)
+    return _shuffled(T.tvm_warp_shuffle_xor, value, delta, width, mask, lambda place: place ^ delta)
 
 
 def _check_width(width: int) -> None:
@@ -178,18 +187,19 @@ def _shuffled(
     value: Any,
     operand: Any,
     width: int,
+    mask: Any,
     source: Callable[[Any], Any],
 ) -> Any:
     """A shuffle over a whole warp; `source` makes the place of the source from that of a thread."""
     _check_width(width)
-    mask = tirx.const(_ALL_LANES, "uint32")
+    lanes = _lanes(mask)
     if width == WARP_SIZE:
-        return _located(shuffle(mask, as_expr(value), operand, width, WARP_SIZE))
+        return _located(shuffle(lanes, as_expr(value), operand, width, WARP_SIZE))
     # Metal shuffles whole warps only: the place in the warp is computed from that in the group.
     lane = get_lane_idx()
     place = tirx.floormod(lane, width)
     other = lane - place + tirx.bitwise_and(source(place), width - 1)  # width is a power of two
-    return _located(T.tvm_warp_shuffle(mask, as_expr(value), other, WARP_SIZE, WARP_SIZE))
+    return _located(T.tvm_warp_shuffle(lanes, as_expr(value), other, WARP_SIZE, WARP_SIZE))
 
 
 def _located(call: ir.Call) -> ir.Call:
