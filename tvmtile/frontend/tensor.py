@@ -154,12 +154,12 @@ FragmentBuffer = _TensorAnnotation("local.fragment")
 LocalBuffer = _TensorAnnotation("local")
 
 
-def dynamic(names: str, dtype: Any = "int32") -> Any:
+def dynamic(name: str, dtype: Any = "int32") -> Any:
     """Name extents that are known only when the kernel is called.
 
     Parameters
     ----------
-    names : str
+    name : str
         One name, or several separated by commas or spaces.
     dtype : dtype
         Integer dtype of the extents.
@@ -173,8 +173,8 @@ def dynamic(names: str, dtype: Any = "int32") -> Any:
     --------
     >>> M, N = dynamic("M, N")
     """
-    parts = [name for name in re.split(r"[,\s]+", names.strip()) if name]
-    variables = tuple(tirx.Var(name, str(as_dtype(dtype))) for name in parts)
+    parts = [part for part in re.split(r"[,\s]+", name.strip()) if part]
+    variables = tuple(tirx.Var(part, str(as_dtype(dtype))) for part in parts)
     return variables[0] if len(variables) == 1 else variables
 
 
