@@ -19,9 +19,13 @@ OPERATORS = (
     "atomic",
     "atomic_load",
     "atomic_tile",
+    "await_phase",
+    "bulk_load",
+    "bulk_store",
     "copy",
     "dependent_launch",
     "dp4a",
+    "end_phase",
     "fence_proxy",
     "fill",
     "finalize_reducer",
@@ -43,6 +47,7 @@ OPERATORS = (
     "rounded",
     "rounded_cast",
     "scan",
+    "tma_copy",
     "transpose",
     "use_swizzle",
 )
@@ -51,7 +56,10 @@ OPERATORS = (
 _ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
 """Statements of a thread about asynchronous work (`tvmtile.ir.asynchronous`)."""
 
-_PURE = ("rounded", "rounded_cast")
+_VALUES = ("tensor_map",)
+"""What is a value to a kernel: the address of a tensor map (`tvmtile.ir.tensor_maps`)."""
+
+_PURE = ("rounded", "rounded_cast", *_VALUES)
 """Those that only compute a value."""
 
 
@@ -59,7 +67,7 @@ class ScriptNamespace:
     """`T.tile` of TVMScript: `T.tile.copy(...)` is a call of the intrinsic `tvmtile.copy`."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in (*OPERATORS, *_ASYNCHRONOUS):
+        if name not in (*OPERATORS, *_ASYNCHRONOUS, *_VALUES):
             raise AttributeError(f"there is no tile operator {name!r}")
         return partial(_call, name)
 
@@ -71,7 +79,8 @@ def _call(name: str, *args: Any, **options: Any) -> Any:
     import tvmtile.tileop  # noqa: F401 - defines the operators
     from tvmtile.ir.operators import operator_of
 
-    call = Call(f"tvmtile.{name}", list(args), attrs=options or None, ret_ty="void")
+    ret_ty = "handle" if name in _VALUES else "void"
+    call = Call(f"tvmtile.{name}", list(args), attrs=options or None, ret_ty=ret_ty)
     op = operator_of(call)
     return call if op is None else op.to_call()
 
@@ -90,7 +99,7 @@ def register() -> None:
 
     from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr, register_script_namespace
 
-    for name in (*OPERATORS, *_ASYNCHRONOUS):
+    for name in (*OPERATORS, *_ASYNCHRONOUS, *_VALUES):
         register_op(f"tvmtile.{name}", f"Tile operator {name}.")
         effect = PURE if name in _PURE else OPAQUE
         register_op_attr(f"tvmtile.{name}", "TCallEffectKind", effect)

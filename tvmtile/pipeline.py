@@ -44,6 +44,7 @@ from tvmtile.passes import (
     DoScalarsOnce,
     DropIdleTokens,
     ElideSharedStaging,
+    EncodeTensorMaps,
     FindGroups,
     FlattenShared,
     FragmentToSimdgroup,
@@ -183,6 +184,7 @@ _GPU: tuple[Any, ...] = (
     InferLayout,  # every element of a fragment gets its thread and register
     SelectImplementation,  # now also where the choice depends on fragment layouts
     LowerTileOp,  # tile operators become loops over elements and matrix instructions
+    _Only("cuda", EncodeTensorMaps),  # the host describes tensors to copies of boxes
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
     GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
     DistributeParallel,  # elementwise loops are distributed over the threads, as cp.async where it fits

@@ -244,7 +244,7 @@ def test_no_barrier_in_the_list():
 
 
 def test_what_is_no_mbarrier():
-    with pytest.raises(InvalidOperand, match=r"T.mbarrier_arrive: tile\[0\] uint64 is no mbarrier"):
+    with pytest.raises(InvalidOperand, match=r"T.mbarrier_arrive: tile\[1\] uint64 is no mbarrier"):
 
         @T.prim_func
         def main(C: T.Tensor((1,), "int32")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,18 +138,25 @@ class _Collector:
         writes: bool,
         is_atomic: bool = False,
         is_opaque: bool = False,
+        operator: TileOp | None = None,
     ) -> None:
+        token = self._token if is_opaque and self._role.is_asynchronous else None
+        block = self._block(buffer) if is_opaque else ()
+        completes_on = None
+        if operator is not None:
+            token, completes_on = operator.token(), operator.completes_on()
+            block = _box(buffer, operator.touched())
         self._found.append(
             Use(
                 buffer,
                 None if indices is None else tuple(indices),
-                self._block(buffer) if is_opaque else (),
+                block,
                 writes,
                 is_atomic,
                 is_opaque and self._role.is_collective,
                 is_opaque and self._role.row,
-                self._token if is_opaque and self._role.is_asynchronous else None,
-                None,
+                token,
+                completes_on,
                 is_opaque,
                 self._conditions,
             )
@@ -191,9 +198,13 @@ class _Collector:
 
     def _operator(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
         read, written = op.reads(), op.writes()
+        mbarrier = op.completes_on()
+        operands = [*read, *written, *([] if mbarrier is None else [mbarrier])]
         for argument in call.args:  # an operand names a place and is not a load
-            if not any(argument.same_as(place) for place in (*read, *written)):
+            if not any(argument.same_as(place) for place in operands):
                 mutator.mutate(argument)
+        if mbarrier is not None:
+            self._note(mbarrier.source, mbarrier.indices, writes=False, is_atomic=True)
         for operands, writes in ((read, False), (written, True)):
             for operand in operands:
                 whole = op.is_tile or not isinstance(operand, ir.TensorLoad)
@@ -202,6 +213,7 @@ class _Collector:
                     None if whole else origin_of(operand),
                     writes=writes,
                     is_atomic=op.is_atomic,
+                    operator=op,
                 )
 
     def _conditional(self, call: ir.Call, mutator: Any) -> None:
@@ -281,3 +293,11 @@ class _Collector:
             self._note(buffer, indices, writes=False, is_opaque=True)
         if self._role.writes:
             self._note(buffer, indices, writes=True, is_opaque=True)
+
+
+def _box(buffer: ir.Var, extents: Sequence[int]) -> tuple[tuple[int, Any], ...]:
+    """The extents and strides of a box along the last axes of a buffer, without leading units."""
+    steps = strides(buffer)[len(buffer.ty.shape) - len(extents) :]
+    axes = list(zip(extents, steps, strict=True))
+    first = next((axis for axis, extent in enumerate(extents) if extent > 1), len(axes))
+    return tuple(axes[first:])

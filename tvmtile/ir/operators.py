@@ -92,6 +92,22 @@ class TileOp:
         """The mbarrier, an element, at which a thread waits; None of other operators."""
         return None
 
+    def begun_on(self, mbarrier: Any) -> TileOp:
+        """The same copy, begun by one thread, so that an mbarrier counts the bytes that have come."""
+        raise NotImplementedError
+
+    def completes_on(self) -> Any:
+        """The mbarrier, an element, on which what it writes arrives; None where it has no such."""
+        return None
+
+    def token(self) -> str | None:
+        """The token of an element operator that goes on until a wait (`tvmtile.ir.asynchronous`)."""
+        return None
+
+    def touched(self) -> Sequence[int]:
+        """The extents, along the last axes, of the box that an element operator's element begins."""
+        return ()
+
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         """The buffers whose layout the operator gives, with what the user wrote."""
         return {}
@@ -264,7 +280,8 @@ def operator_for(role: str) -> Callable[..., TileOp]:
         `reduction`, made from `(src, dst, kind, dim, clear)`; `begin` and `contribute`, from
         `(dst, value, kind)`; `end`, from `(src, dst, kind)`; `arithmetic` with a rounding, from
         `(operands, operation, rounding)`; or such a `cast`, from `((value,), dtype, rounding)`. `kind`
-        is the name of a combiner.
+        is the name of a combiner. Of mbarriers: `mbarriers`, from `(buffer, counts)`;
+        `end of phase`, from an element of it; `wait for phase`, from `(element, parity)`.
     """
     return next(each for each in _OPERATORS.values() if each.role == role)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +21,17 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import call_packed_returning, mapped
+from tvmtile.ir.tensor_maps import ENCODER
 from tvmtile.jit.placeholders import address_of, argument_at
 
-__all__ = ["KernelInterface", "Launch", "Recording", "record", "record_launches"]
+__all__ = ["KernelInterface", "Launch", "MapOf", "Recording", "record", "record_launches"]
 
 _RECORD = "tvmtile.record_launch"
 _ALLOCATE = "tvmtile.record_workspace"
+_MAP = "tvmtile.record_tensor_map"
 # Scratch tensors are numbered from here on, behind every argument.
 _FIRST_WORKSPACE = 1 << 16
+_FIRST_MAP = 1 << 17  # and tensor maps behind those
 _ACTIVE = threading.local()
 _SHARED_BYTES = "tirx.use_dyn_shared_memory"
 _TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -44,6 +48,44 @@ def _record_workspace(dtype: str, elements: int) -> int:
     index = _FIRST_WORKSPACE + len(_ACTIVE.workspaces)
     _ACTIVE.workspaces[index] = (str(dtype), int(elements))
     return address_of(index)
+
+
+@tvm_ffi.register_global_func(_MAP, override=True)
+def _record_map(memory: Any, dtype: str, rank: int, data: Any, *numbers: int) -> int:
+    """The arguments are those of the driver's function (see `tvmtile.ir.tensor_maps`)."""
+    index = _FIRST_MAP + len(_ACTIVE.maps)
+    starts = (0, rank, 2 * rank - 1, 3 * rank - 1, 4 * rank - 1)
+    extents, strides, box, _ = (numbers[a:b] for a, b in itertools.pairwise(starts))
+    swizzle = numbers[4 * rank]
+    tensor = argument_at(_address(data))
+    _ACTIVE.maps[index] = MapOf(*tensor, str(dtype), extents, strides, box, swizzle)
+    _ACTIVE.map_at[_address(memory)] = index
+    return 0
+
+
+@dataclass(frozen=True)
+class MapOf:
+    """A tensor map of the launch's memory; axes are listed with the innermost first.
+
+    Attributes
+    ----------
+    buffer, offset : int
+        The memory, as in `Launch.buffers`, and the bytes from its start to the tensor.
+    dtype : str
+        Of an element.
+    extents, strides, box : tuple of int
+        Elements of the tensor, bytes from one index to the next, elements of a copy.
+    swizzle : int
+        As `cuTensorMapEncodeTiled` numbers it.
+    """
+
+    buffer: int
+    offset: int
+    dtype: str
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
 
 
 @dataclass(frozen=True)
@@ -81,7 +123,7 @@ class Launch:
         Its name.
     buffers : tuple of int
         What the kernel's buffers are: positions of the program's arguments, or keys of
-        `Recording.workspaces`.
+        `Recording.workspaces` and `Recording.maps`.
     scalars : tuple of int or float
         Values of its other parameters.
     grid, threads : tuple of int
@@ -108,10 +150,13 @@ class Recording:
         In order, without those whose grid is empty.
     workspaces : dict of int to (str, int)
         Dtypes and numbers of elements of the scratch tensors of global memory.
+    maps : dict of int to MapOf
+        The tensor maps that kernels get by value.
     """
 
     launches: list[Launch]
     workspaces: dict[int, tuple[str, int]]
+    maps: dict[int, MapOf]
 
 
 def record_launches(host: ir.IRModule) -> ir.IRModule:
@@ -132,8 +177,11 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
         name = getattr(call.op, "name", "")
         if name == "tirx.call_ffi_kernel":
             return tirx.call_packed(_RECORD, *call.args)
-        if name == "tirx.tvm_call_packed" and str(call.args[0].value) == "__tvm_set_device":
+        called = str(call.args[0].value) if name == "tirx.tvm_call_packed" else ""
+        if called == "__tvm_set_device":
             return tirx.const(0, "int32")
+        if called == ENCODER:
+            return tirx.call_packed(_MAP, *call.args[1:])
         return call
 
     def workspace(alloc: tirx.AllocBuffer) -> tirx.Stmt:
@@ -170,10 +218,12 @@ def record(
     """
     recorded: list[tuple[str, tuple[Any, ...]]] = []
     workspaces: dict[int, tuple[str, int]] = {}
+    maps: dict[int, MapOf] = {}
     _ACTIVE.launches, _ACTIVE.workspaces = recorded, workspaces
+    _ACTIVE.maps, _ACTIVE.map_at = maps, {}
     host(*args)
     launches = (_launch(name, values, kernels[name]) for name, values in recorded)
-    return Recording([launch for launch in launches if 0 not in launch.grid], workspaces)
+    return Recording([launch for launch in launches if 0 not in launch.grid], workspaces, maps)
 
 
 def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Launch:
@@ -183,7 +233,8 @@ def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Laun
     x, y, z, i, j, k = (int(extents.get(tag, 1)) for tag in _TAGS)
     return Launch(
         name,
-        tuple(_position(value) for value in values[:buffers]),
+        # A launch of no blocks gets no tensor maps: there are none of empty tensors.
+        tuple(_position(value) for value in values[:buffers]) if x * y * z else (),
         tuple(values[buffers:count]),
         (x, y, z),
         (i, j, k),
@@ -191,8 +242,14 @@ def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Laun
     )
 
 
+def _address(value: Any) -> int:
+    return (value.value if isinstance(value, ctypes.c_void_p) else value) or 0
+
+
 def _position(value: Any) -> int:
-    address = value.value if isinstance(value, ctypes.c_void_p) else value
-    index, offset = argument_at(address or 0)
+    address = _address(value)
+    if address in _ACTIVE.map_at:
+        return int(_ACTIVE.map_at[address])
+    index, offset = argument_at(address)
     assert offset == 0, "a kernel's buffer starts where its argument does"
     return index

@@ -26,6 +26,7 @@ from tvmtile.passes.cpu.wrap_unsigned import WrapUnsignedOnCpu
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
 from tvmtile.passes.gpu.elide_shared_staging import ElideSharedStaging
+from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
@@ -93,6 +94,7 @@ __all__ = [
     "DoScalarsOnce",
     "DropIdleTokens",
     "ElideSharedStaging",
+    "EncodeTensorMaps",
     "FindGroups",
     "FlattenShared",
     "FragmentToSimdgroup",

@@ -23,6 +23,7 @@ from tvmtile.tileop import (
     reducer,
     rounded,
     scan,
+    tma,
     transpose,
 )
 
@@ -45,5 +46,6 @@ __all__ = [
     "reducer",
     "rounded",
     "scan",
+    "tma",
     "transpose",
 ]

@@ -47,10 +47,10 @@ def copy(
         The dtype of `dst` may differ: each element is converted. Two elements are one of each, also
         inside `T.Parallel`.
     disable_tma : bool
-        Do not use the tensor memory accelerator, which no copy does.
+        Do not use the tensor memory accelerator, which no copy does that is not told to.
     impl : str, optional
-        How it is done, of what the target has: `elements`, `staged`, `ldmatrix`, `stmatrix` or
-        `matrices`. The best that fits where absent.
+        How it is done, of what the target has: `elements`, `staged`, `ldmatrix`, `stmatrix`, `tma` or
+        `matrices`. The best that fits where absent; never `tma`.
     coalesced_width, eviction_policy, prefer_instruction, loop_layout
         Accepted with a warning: the compiler chooses the instructions.
     annotations : dict, optional
@@ -170,6 +170,11 @@ class Copy(TileOp):
 
     def between(self, source: Any, target: Any) -> Copy:
         return Copy(source, target)
+
+    def begun_on(self, mbarrier: Any) -> TileOp:
+        from tvmtile.tileop.tma import TmaCopy
+
+        return TmaCopy(self.src, self.dst, (mbarrier,))
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:

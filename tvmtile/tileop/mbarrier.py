@@ -28,6 +28,8 @@ from tvmtile.target import gpu
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [
+    "AwaitPhase",
+    "EndPhase",
     "InitMbarriers",
     "Mbarrier",
     "ProxyFence",
@@ -173,9 +175,10 @@ def as_mbarrier(operator: str, value: Any) -> ir.TensorLoad:
     InvalidOperand
         If it is something else.
     """
-    element = tirx.BufferLoad(value, [0]) if is_buffer_var(value) else value
+    is_whole = is_buffer_var(value) and is_mbarrier(value)
+    element = tirx.BufferLoad(value, [0]) if is_whole else value
     if not isinstance(element, ir.TensorLoad) or not is_mbarrier(element.source):
-        named = isinstance(element, ir.TensorLoad | ir.TensorRegion)
+        named = isinstance(element, ir.TensorLoad | ir.TensorRegion) or is_buffer_var(element)
         what = describe(element) if named else repr(value)
         raise InvalidOperand(
             f"T.{operator}: {what} is no mbarrier",
@@ -190,6 +193,7 @@ class InitMbarriers(ValueOp):
     """Make mbarriers ready, once a block."""
 
     name = "init_mbarriers"
+    role = "mbarriers"
     options = ("counts",)
     once = True
 
@@ -221,11 +225,54 @@ class Mbarrier(ValueOp):
     def writes(self) -> list[Any]:
         return [self.barrier]
 
+    def completes_on(self) -> Any:
+        return self.barrier if self.action.endswith("expect_tx") else None
+
     def releases(self) -> Any:
         return self.barrier if self.action.startswith("arrive") else None
 
     def acquires(self) -> Any:
         return self.barrier if self.action == "wait" else None
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class EndPhase(ValueOp):
+    """Arrive at an mbarrier, one thread for the block: copies that were begun end its phase.
+
+    It writes what AwaitPhase reads: no thread is two phases behind, as no wait would tell them apart.
+    """
+
+    name = "end_phase"
+    role = "end of phase"
+    once = True
+
+    barrier: Any
+
+    def writes(self) -> list[Any]:
+        return [self.barrier]
+
+    def completes_on(self) -> Any:
+        return self.barrier
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class AwaitPhase(ValueOp):
+    """Wait until a phase of an mbarrier is over that EndPhase ends."""
+
+    name = "await_phase"
+    role = "wait for phase"
+    by_thread = True
+
+    barrier: Any
+    parity: Any
+
+    def reads(self) -> list[Any]:
+        return [self.barrier]
+
+    def acquires(self) -> Any:
+        return self.barrier
 
 
 @tile_operator
@@ -270,6 +317,20 @@ _INSTRUCTIONS = {
     "arrive_expect_tx": "mbarrier.arrive.expect_tx.shared.b64",
     "arrive_when_copied": "cp.async.mbarrier.arrive.noinc.shared.b64",
 }
+
+
+@lowering(EndPhase, target="cuda", variant="mbarrier", fits=_has_mbarriers)
+def _(op: EndPhase, context: LoweringContext) -> tirx.Stmt:
+    """One instruction."""
+    del context
+    return tirx.Evaluate(T.ptx["mbarrier.arrive.shared.b64"](T.address_of(op.barrier)))
+
+
+@lowering(AwaitPhase, target="cuda", variant="mbarrier", fits=_has_mbarriers)
+def _(op: AwaitPhase, context: LoweringContext) -> tirx.Stmt:
+    """A loop that tries."""
+    del context
+    return tirx.Evaluate(T.cuda.mbarrier_wait(T.address_of(op.barrier), op.parity))
 
 
 @lowering(Mbarrier, target="cuda", variant="mbarrier", fits=_has_mbarriers)

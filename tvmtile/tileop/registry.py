@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from tvm import ir
+from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
@@ -68,6 +68,10 @@ class LoweringContext:
         links it into the module, each text once.
     attributes : dict of str to Expr
         What a lowering says of the whole kernel, by TVM's name of the attribute.
+    alignments : dict of Var to int
+        What a lowering asks of shared tiles: bytes that they begin at a multiple of.
+    setup : list of Stmt
+        What a lowering has each block do first.
     launch : Launch
         The loops of the kernel over blocks and threads.
     group : Group or None
@@ -85,6 +89,8 @@ class LoweringContext:
     location: SourceLocation | None = None
     imports: list[str] = field(default_factory=list)
     attributes: dict[str, Any] = field(default_factory=dict)
+    alignments: dict[ir.Var, int] = field(default_factory=dict)
+    setup: list[tirx.Stmt] = field(default_factory=list)
     launch: Any = None
     group: Group | None = None
     is_statement: bool = False
@@ -114,6 +120,10 @@ class LoweringContext:
             is_only = len(self.launch.threads) == 1
             bounds = (group.first, group.count) if is_only else (0, loop.extent)
             analyzer.bind(loop.loop_var, ir.Range.from_min_extent(*bounds))
+
+    def align(self, tile: ir.Var, alignment: int) -> None:
+        """Let a shared tile begin at a multiple of some bytes."""
+        self.alignments[tile] = max(alignment, self.alignments.get(tile, 1))
 
     def at(self, location: SourceLocation | None) -> LoweringContext:
         """The same for an operator of another line."""
@@ -195,6 +205,9 @@ class Lowering:
     completion : Kind or None
         Its work is done when a token of that kind is waited for, where its statement stands under one;
         otherwise, and for None, when the next statement begins.
+    on_mbarrier : bool
+        In a pipelined loop one thread may begin it ahead, so that an mbarrier completes it
+        (`TileOp.begun_on`).
     slow : callable or None
         `(op) -> str or None`, what a user should know who expects a matrix unit to be used.
     """
@@ -215,6 +228,7 @@ class Lowering:
     direct: Callable[[Any, LoweringContext], dict[str, int]] | None = None
     stages: bool = False
     completion: Kind | None = None
+    on_mbarrier: bool = False
     slow: Callable[[Any], str | None] | None = None
 
     def check(self, op: TileOp, context: LoweringContext) -> None:

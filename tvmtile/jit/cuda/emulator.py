@@ -10,8 +10,9 @@ from tvm.target import Target
 
 from tvmtile._tvm import codegen_build
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.launches import Launch
+from tvmtile.jit.launches import Launch, MapOf
 from tvmtile.jit.metal import EmulatorAdapter
+from tvmtile.jit.metal.emulator import memory_of
 
 __all__ = ["CudaEmulatorAdapter", "kernel_source"]
 
@@ -36,6 +37,14 @@ class CudaEmulatorAdapter(EmulatorAdapter):
         super().__init__(artifact, params)
         self.seed = 0
         self._arch = str(artifact.target.attrs["arch"])
+
+    def mapped(self, made_of: MapOf, tensor: Any) -> Any:
+        """A tensor map of an array, as the emulator has it."""
+        from tvmtile.emulator.cuda import tensor_map
+
+        return tensor_map(
+            memory_of(tensor), made_of.extents, made_of.strides, made_of.box, made_of.swizzle
+        )
 
     def _launched(self, launch: Launch, arrays: Sequence[Any]) -> Any:
         from tvmtile.emulator.cuda import compile_cuda

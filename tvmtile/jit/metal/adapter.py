@@ -16,7 +16,7 @@ from tvmtile.errors import ArgumentError
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import is_pointer
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.launches import Launch, record
+from tvmtile.jit.launches import Launch, MapOf, record
 from tvmtile.jit.placeholders import address_of, placeholder
 
 __all__ = ["MetalAdapter", "is_torch", "strides_of"]
@@ -61,6 +61,8 @@ class MetalAdapter(Adapter):
         memory = dict(enumerate(args))
         for index, (dtype, elements) in recording.workspaces.items():
             memory[index] = self.allocate(dtype, elements)
+        for index, made_of in recording.maps.items():
+            memory[index] = self.mapped(made_of, memory[made_of.buffer])
         self.run(recording.launches, memory)
 
     @abstractmethod
@@ -74,6 +76,10 @@ class MetalAdapter(Adapter):
     @abstractmethod
     def allocate(self, dtype: str, elements: int) -> Any:
         """A tensor of one dimension, for the time of a call."""
+
+    def mapped(self, made_of: MapOf, tensor: Any) -> Any:
+        """A tensor map, on machines that have them."""
+        raise NotImplementedError
 
     @abstractmethod
     def run(self, launches: Sequence[Launch], memory: Mapping[int, Any]) -> None:

@@ -14,7 +14,7 @@ from tvmtile.jit.launches import Launch
 from tvmtile.jit.metal.adapter import MetalAdapter, is_torch, strides_of
 from tvmtile.jit.metal.scalars import packed_scalars
 
-__all__ = ["EmulatorAdapter"]
+__all__ = ["EmulatorAdapter", "memory_of"]
 
 
 class EmulatorAdapter(MetalAdapter):
@@ -68,7 +68,7 @@ class EmulatorAdapter(MetalAdapter):
         """
         self.launch_statistics = []
         for launch in launches:
-            arrays = [_memory(memory[index]) for index in launch.buffers]
+            arrays = [memory_of(memory[index]) for index in launch.buffers]
             self.launch_statistics.append((launch.kernel, self._launched(launch, arrays)))
 
     def _launched(self, launch: Launch, arrays: Sequence[Any]) -> Any:
@@ -96,14 +96,19 @@ def _total(launches: Sequence[Any]) -> Any:
     return type(launches[0])(**sums)
 
 
-def _memory(tensor: Any) -> Any:
-    """The memory that a tensor spans as a numpy or torch array without gaps; nothing is copied."""
+def memory_of(tensor: Any) -> Any:
+    """The memory that a tensor spans as a numpy or torch array without gaps; nothing is copied.
+
+    What is no tensor, such as the map of one, is left as it is.
+    """
     import numpy as np
 
     if is_torch(tensor):
         return _flat_torch(tensor)
     if isinstance(tensor, np.ndarray):
         return _flat_numpy(tensor)
+    if not hasattr(tensor, "__dlpack__"):
+        return tensor
     return _from_tvm(tensor)
 
 

@@ -217,7 +217,9 @@ class _Instructions(ScopedRewriter):
     @cached_property
     def _written(self) -> tuple[Callable[[ir.Var], ir.Var], set[ir.Var]]:
         root = Aliases(self._kernel.body).root
-        return root, {root(use.buffer) for use in uses_in(self._kernel.body) if use.writes}
+        uses = uses_in(self._kernel.body)
+        by_threads = (use for use in uses if use.writes and use.completes_on is None)
+        return root, {root(use.buffer) for use in by_threads}
 
 
 def _merged(statements: Any, left: dict[tirx.Stmt, int]) -> list[tirx.Stmt]:

@@ -13,8 +13,9 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import mapped, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
-from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.kernels import Launch, flattened, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
     reads_no_memory,
@@ -29,6 +30,7 @@ from tvmtile.passes.tile.pipelining import (
     BufferCopies,
     KernelTiles,
     Obstacle,
+    Phases,
     Plan,
     StageAxis,
     Unit,
@@ -40,6 +42,7 @@ from tvmtile.passes.tile.pipelining import (
     work_of,
 )
 from tvmtile.target import gpu
+from tvmtile.tileop.registry import implementation_of
 
 __all__ = ["InjectPipeline"]
 
@@ -132,7 +135,11 @@ def _inject(kernel: tirx.For, kind: str, *, async_copies: bool) -> tirx.For:
     if not copies:
         return kernel
     expanded = with_stage_axes(kernel, tiles, copies)
-    return _Stager(KernelTiles(expanded), kind, async_copies=async_copies).rewrite(expanded)
+    stager = _Stager(expanded, kind, async_copies=async_copies)
+    staged = stager.rewrite(expanded)
+    if not stager.setup:
+        return staged
+    return with_launch_body(staged, seq([*stager.setup, Launch(staged).body]))
 
 
 def _planned_loops(kernel: tirx.For) -> list[tuple[tirx.For, Plan]]:
@@ -182,11 +189,19 @@ def _stage_index(loop: tirx.For, copies: BufferCopies) -> Any:
 
 
 class _Stager:
-    """Rewrites planned loops, outer ones first."""
+    """Rewrites planned loops, outer ones first.
 
-    def __init__(self, tiles: KernelTiles, kind: str, *, async_copies: bool) -> None:
-        self._tiles = tiles
+    Attributes
+    ----------
+    setup : list of Stmt
+        What a block does first.
+    """
+
+    def __init__(self, kernel: tirx.For, kind: str, *, async_copies: bool) -> None:
+        self._tiles = KernelTiles(kernel)
         self._kind = kind
+        self._once = [loop for loop in flattened(Launch(kernel).body) if isinstance(loop, tirx.For)]
+        self.setup: list[tirx.Stmt] = []
         self._async_copies = async_copies
         self._tokens = 0
 
@@ -202,7 +217,26 @@ class _Stager:
         if self._async_copies:
             are_async = async_units(body.units, plan, self._tiles)
         in_flight = {unit: self._token(self._kind_of(body.units[unit])) for unit in plan.in_flight}
-        return mutator.mutate(_Stages(loop, plan, body, are_async, in_flight, self._token).emit())
+        on_mbarriers = [
+            is_async and self._completes_on_mbarrier(unit)
+            for unit, is_async in zip(body.units, are_async, strict=True)
+        ]
+        is_repeated = not any(loop.same_as(other) for other in self._once)
+
+        def new_phases(count: int) -> Phases:
+            phases = Phases(count, is_repeated=is_repeated)
+            self.setup += phases.setup
+            return phases
+
+        stages = _Stages(
+            loop, plan, body, are_async, on_mbarriers, in_flight, self._token, new_phases
+        )
+        return mutator.mutate(stages.emit())
+
+    def _completes_on_mbarrier(self, unit: Unit) -> bool:
+        op = operator_of(unit.inner.value) if isinstance(unit.inner, tirx.Evaluate) else None
+        chosen = None if op is None else implementation_of(op, self._kind)
+        return chosen is not None and chosen.on_mbarrier
 
     def _kind_of(self, unit: Unit) -> str:
         """The kind of asynchronous work that a unit issues."""
@@ -230,6 +264,9 @@ class _Group:
     """Of its asynchronous copies, if it has any: each iteration signals it once."""
     tokens: list[str | None]
     """Of each unit whose work goes on until the next iteration has issued its own."""
+    on_mbarriers: list[bool]
+    phases: Phases | None
+    """Of its copies that complete on mbarriers, if it has any."""
 
     @property
     def copied(self) -> set[ir.Var]:
@@ -249,8 +286,10 @@ class _Stages:
         plan: Plan,
         body: Body,
         are_async: Sequence[bool],
+        on_mbarriers: Sequence[bool],
         in_flight: Mapping[int, str],
         new_token: Callable[[], str],
+        new_phases: Callable[[int], Phases],
     ) -> None:
         self._loop = loop
         self._plan = plan
@@ -263,8 +302,12 @@ class _Stages:
                 stage,
                 [body.units[i] for i in members],
                 [are_async[i] for i in members],
-                new_token() if any(are_async[i] for i in members) else None,
+                new_token() if any(are_async[i] and not on_mbarriers[i] for i in members) else None,
                 [in_flight.get(i) for i in members],
+                [on_mbarriers[i] for i in members],
+                new_phases(plan.distance - stage + 1)
+                if any(on_mbarriers[i] for i in members)
+                else None,
             )
             for stage, members in (
                 (stage, list(units)) for stage, units in groupby(issued, plan.stage.__getitem__)
@@ -303,6 +346,8 @@ class _Stages:
         # What the last iterations leave in flight are empty batches, and copies that nothing has used.
         tokens = [token for group in self._groups for token in (group.token, *group.tokens)]
         drain = [wait(token, 0) for token in tokens if token]
+        for group in self._groups:
+            drain += group.phases.after(self._count) if group.phases else []
         return seq([*self._setup, *ahead, loop, *drain])
 
     # Asynchronous copies -----------------------------------------------------------------------
@@ -322,16 +367,30 @@ class _Stages:
         They stand before the copies of the iteration, so that one barrier after them lets other threads
         see what has arrived and keeps the copies from elements that others still read.
         """
-        found = []
+        found: list[tirx.Stmt] = []
         for group in self._groups:
-            behind = [
-                user.stage - group.stage - 1
+            users = [
+                user.stage
                 for user in self._groups
                 if group.stage < user.stage <= number and user.uses(group.copied)
             ]
-            if group.token and behind:
-                found.append(wait(group.token, min(behind)))
+            if group.token and users:
+                found.append(wait(group.token, min(users) - group.stage - 1))
+            if group.phases and users:
+                found += self._await_phase(group.phases, number, min(users))
         return found
+
+    def _await_phase(self, phases: Phases, number: int, stage: int) -> list[tirx.Stmt]:
+        """Wait for what a stage needs of its iteration, if it has one to do."""
+        ahead, count = number - stage, constant(self._count)
+        if number < self._plan.distance:  # before the loop
+            if count is not None and ahead >= count:
+                return []
+            iteration, is_there = self._number(ahead), count is not None
+        else:
+            iteration, is_there = self._var - self._first + self._number(ahead), ahead == 0
+        waits = phases.awaited(_folded(iteration))
+        return [waits if is_there else tirx.IfThenElse(iteration < self._count, waits, None)]
 
     # Iterations --------------------------------------------------------------------------------
 
@@ -367,17 +426,21 @@ class _Stages:
         """What a stage does for an iteration, with the names that it needs."""
         bindings = self._body.bindings_for([unit.stmt for unit in group.units])
         statements = [
-            (unit.conditions, self._issued(unit.inner, group.token if is_async else None, own))
-            for unit, is_async, own in zip(group.units, group.are_async, group.tokens, strict=True)
+            (group.units[i].conditions, self._issued(group, i)) for i in range(len(group.units))
         ]
-        whole = seq([*bindings, *_joined(statements)])
+        end = [group.phases.ended(self._var - self._first)] if group.phases else []
+        whole = seq([*bindings, *_joined(statements), *end])
         return with_fresh_variables(_folded(substitute(whole, {self._var: iteration})))
 
-    def _issued(self, stmt: tirx.Stmt, of_group: str | None, own: str | None) -> tirx.Stmt:
-        """A statement whose asynchronous work goes on: until a later stage, or the next iteration's."""
+    def _issued(self, group: _Group, number: int) -> tirx.Stmt:
+        """A unit whose asynchronous work goes on: until a later stage, or the next iteration's."""
+        stmt, own = group.units[number].inner, group.tokens[number]
         if own is not None:
             return seq([asynchronously(own, stmt), signal(own), wait(own, 1)])
-        return stmt if of_group is None else asynchronously(of_group, stmt)
+        if group.phases is not None and group.on_mbarriers[number]:
+            return group.phases.begun(stmt, self._var - self._first)
+        is_async = group.are_async[number] and group.token is not None
+        return asynchronously(str(group.token), stmt) if is_async else stmt
 
     def _number(self, value: int) -> Any:
         return tirx.const(value, self._dtype)

@@ -10,9 +10,10 @@ from tvm.target import Target
 from tvmtile._tvm import mapped
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
-from tvmtile.ir.kernels import importing_llvm, is_kernel
+from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, with_launch_body
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import retyped, seq, substitute
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import GroupRewriter
 from tvmtile.passes.memory.shared_tiles import SharedTiles
@@ -41,6 +42,8 @@ class TileOperators(GroupRewriter):
         self._tiles: SharedTiles | None = None
         self._token: str | None = None
         self.imports: list[str] = []
+        self.alignments: dict[ir.Var, int] = {}
+        self.setup: list[tirx.Stmt] = []
 
     def visit_for(self, loop: tirx.For) -> Any:
         """Descend into a loop, noting the kernel."""
@@ -58,6 +61,8 @@ class TileOperators(GroupRewriter):
             self.analyzer,
             location_of(node.value),
             self.imports,
+            alignments=self.alignments,
+            setup=self.setup,
             launch=self.launch,
             group=self.group,
             token=self._token,
@@ -78,6 +83,21 @@ class TileOperators(GroupRewriter):
 
 
 class _Lower(TileOperators):
+    def visit_for(self, loop: tirx.For) -> Any:
+        if not is_kernel(loop):
+            return super().visit_for(loop)
+        self.alignments, self.setup = {}, []
+        kernel = super().visit_for(loop)
+        if self.setup:
+            kernel = with_launch_body(kernel, seq([*self.setup, Launch(kernel).body]))
+        return substitute(
+            kernel,
+            {
+                tile: retyped(tile, data_alignment=max(alignment, int(tile.ty.data_alignment)))
+                for tile, alignment in self.alignments.items()
+            },
+        )
+
     def visit_attribute(self, node: tirx.AttrStmt) -> Any:
         """Statements whose asynchronous work is waited for elsewhere."""
         token = token_of_region(node)

@@ -15,6 +15,7 @@ have been written in the same iteration.
 from tvmtile.passes.tile.pipelining.async_units import async_units
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
 from tvmtile.passes.tile.pipelining.in_flight import with_work_in_flight, work_of
+from tvmtile.passes.tile.pipelining.phases import Phases
 from tvmtile.passes.tile.pipelining.plan import (
     PIPELINE_ANNOTATIONS,
     BufferCopies,
@@ -32,6 +33,7 @@ __all__ = [
     "BufferCopies",
     "KernelTiles",
     "Obstacle",
+    "Phases",
     "Plan",
     "Producers",
     "StageAxis",

@@ -1,0 +1,89 @@
+"""Copies of a stage that complete on mbarriers: one of them for each iteration that is under way.
+
+The copies of iteration `k` make the phase `k // n` of the mbarrier `k % n` last until they have
+come; the thread that begins them ends it. So who needs them knows by `k` alone what to wait for. Where
+the loop is itself repeated, `k` counts on from one time to the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.scopes import MBARRIER_SCOPE
+
+__all__ = ["Phases"]
+
+
+class Phases:
+    """The mbarriers of a stage's copies.
+
+    Parameters
+    ----------
+    count : int
+        How many iterations may be under way at once.
+    is_repeated : bool
+        The loop may be run several times.
+
+    Attributes
+    ----------
+    setup : list of Stmt
+        What a block does first.
+    """
+
+    def __init__(self, count: int, *, is_repeated: bool) -> None:
+        self._count = count
+        self._barriers: Any = tirx.decl_buffer(
+            (count,), "uint64", name="arrived", scope=MBARRIER_SCOPE
+        )
+        self._former: Any = None
+        init = operator_for("mbarriers")(self._barriers, [1] * count)
+        self.setup: list[tirx.Stmt] = [
+            tirx.AllocBuffer(self._barriers),
+            tirx.Evaluate(init.to_call()),
+        ]
+        if is_repeated:
+            self._former = tirx.decl_buffer((1,), "uint32", name="iterations", scope="local")
+            zero = tirx.const(0, "uint32")
+            self.setup += [
+                tirx.AllocBuffer(self._former),
+                tirx.BufferStore(self._former, zero, [0]),
+            ]
+
+    def begun(self, copy: tirx.Evaluate, iteration: Any) -> tirx.Stmt:
+        """A copy of an iteration, begun by one thread."""
+        op = operator_of(copy.value)
+        assert op is not None, "only operators complete on mbarriers"
+        begun = op.begun_on(self._barrier(iteration))
+        return tirx.Evaluate(begun.to_call(copy.value.span), copy.span)
+
+    def ended(self, iteration: Any) -> tirx.Stmt:
+        """Behind the copies of an iteration, if there are any: nothing else is waited for."""
+        end = operator_for("end of phase")(self._barrier(iteration))
+        return tirx.Evaluate(end.to_call())
+
+    def awaited(self, iteration: Any) -> tirx.Stmt:
+        """Wait for the copies of an iteration."""
+        position = self._position(iteration)
+        phase = tirx.floordiv(position, tirx.const(self._count, str(position.ty.dtype)))
+        parity = tirx.Cast("int32", tirx.floormod(phase, tirx.const(2, str(phase.ty.dtype))))
+        wait = operator_for("wait for phase")(self._barrier(iteration), parity)
+        return tirx.Evaluate(wait.to_call())
+
+    def after(self, iterations: Any) -> list[tirx.Stmt]:
+        """Behind the loop: what is done of another one's iterations."""
+        if self._former is None:
+            return []
+        return [tirx.BufferStore(self._former, self._position(iterations), [0])]
+
+    def _position(self, iteration: Any) -> Any:
+        if self._former is None:
+            return iteration
+        return tirx.BufferLoad(self._former, [0]) + tirx.Cast("uint32", iteration)
+
+    def _barrier(self, iteration: Any) -> ir.TensorLoad:
+        position = self._position(iteration)
+        number = tirx.floormod(position, tirx.const(self._count, str(position.ty.dtype)))
+        return tirx.BufferLoad(self._barriers, [tirx.Cast("int32", number)])

@@ -1,0 +1,88 @@
+"""T.copy by the tensor memory accelerator of NVIDIA's GPUs: one thread begins it, all wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import walk
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import MBARRIER_SCOPE, is_shared
+from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.elementwise import moving_axes
+from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.tma import by_leader, check_fits, fence, load
+
+__all__: list[str] = []
+
+
+def _fits(op: Copy, context: LoweringContext) -> None:
+    src, dst = buffer_of(op.src), buffer_of(op.dst)
+    if src.ty.storage_scope != "global" or not is_shared(dst):
+        raise Decline("it copies from global to shared memory")
+    if dtype_of(op.src) != dtype_of(op.dst):
+        raise Decline(f"elements of {describe(op.src)} are converted")
+    body = context.launch.body
+    if any(access.writes and access.buffer.same_as(src) for access in accesses_of(body)):
+        raise Decline(f"the kernel writes {describe(src)}")
+    if src in _values_outside(body):
+        raise Decline(f"outside of {describe(src)} there are other values than zero")
+    _check_rows(op.dst)
+    check_fits(op, context)
+
+
+def _check_rows(tile: ir.TensorRegion) -> None:
+    """Whatever layout the tile gets, its rows move whole."""
+    last = len(tile.region) - 1
+    row = constant(tile.source.ty.shape[last])
+    if moving_axes(tile)[-1:] != [last] or constant(tile.region[last].extent) != row:
+        raise Decline(f"{describe(tile)} has no whole rows of the tile")
+
+
+def _values_outside(body: tirx.Stmt) -> set[ir.Var]:
+    found: set[ir.Var] = set()
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if op is not None:
+            found.update(op.values_outside())
+
+    walk(body, (ir.Call, note))
+    return found
+
+
+@lowering(
+    Copy,
+    target="cuda",
+    variant="tma",
+    priority=-10,
+    fits=_fits,
+    on_mbarrier=True,
+)
+def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """An mbarrier of the copy's own, which all threads wait at; its phase changes each time.
+
+    It is taken where a call asks for it: one copy at a time is no faster than by the threads.
+    """
+    barriers: Any = tirx.decl_buffer((1,), "uint64", name="arrived", scope=MBARRIER_SCOPE)
+    parity: Any = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
+    context.setup += [
+        tirx.AllocBuffer(barriers),
+        tirx.Evaluate(InitMbarriers(barriers, [1]).to_call()),
+        tirx.AllocBuffer(parity),
+        tirx.BufferStore(parity, tirx.const(0, "int32"), [0]),
+    ]
+    barrier, phase = tirx.BufferLoad(barriers, [0]), tirx.BufferLoad(parity, [0])
+    return seq(
+        [
+            *fence(op.dst.source, context),
+            by_leader(load(op, barrier, context, arrives=True), context),
+            tirx.Evaluate(Mbarrier(barrier, phase, "wait").to_call()),
+            tirx.BufferStore(parity, 1 - phase, [0]),
+        ]
+    )

@@ -1,0 +1,325 @@
+"""`T.tma_copy`: copy a tile by the tensor memory accelerator, waited for by its user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import walk
+from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.asynchronous import signal
+from tvmtile.ir.operands import (
+    as_region,
+    buffer_of,
+    check_bounds,
+    describe,
+    dtype_of,
+    match_extents,
+)
+from tvmtile.ir.operators import TileOp, operator_of, tile_operator
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.tensor_maps import TensorMap, tensor_map
+from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
+from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of, lowering
+from tvmtile.tileop.tma.boxes import Boxes, boxes_of, check_tensor, strides_of
+from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
+
+__all__ = ["TmaCopy", "by_leader", "check_fits", "fence", "load", "store", "tma_copy"]
+
+
+def tma_copy(
+    src: Any,
+    dst: Any,
+    *,
+    barrier: Any = None,
+    leader_scope_threads: int | None = None,
+    eviction_policy: str | None = None,
+    cluster_mask: int | None = None,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Begin to copy a tile between global and shared memory by the tensor memory accelerator.
+
+    One thread of the block begins the copy; the user waits for it. A load makes the phase of an
+    mbarrier last until its bytes have come, and arrives nowhere: do that with `T.mbarrier_arrive`, and
+    wait with `T.mbarrier_wait_parity`. A store ends a group, which `T.tma_store_wait` waits for.
+
+    Parameters
+    ----------
+    src, dst : buffer, region or element
+        As of `T.copy`; one is in global memory, the other one in shared memory, of one dtype. Elements
+        outside of the tensor read as zero and are not written.
+    barrier : buffer or element
+        Of a load: what `T.alloc_barrier` gave.
+    leader_scope_threads : int, optional
+        One thread of so many begins a copy, each its own, where the tiles depend on the thread's index;
+        a multiple of 32. By default one of the block.
+    eviction_policy, cluster_mask, annotations
+        Accepted with a warning: a hint, and a copy to several blocks, which there is not yet.
+
+    Raises
+    ------
+    InvalidOperand
+        If not just one side is in shared memory, a load has no barrier, or a store has one.
+    ShapeMismatch
+        If the tiles differ in their extents.
+    NoLowering
+        When the kernel is compiled, if no tensor map describes the tile or the tensor: the message says
+        why.
+    """
+    warn_ignored(
+        "T.tma_copy", "it has no effect", eviction_policy=eviction_policy, **(annotations or {})
+    )
+    if cluster_mask is not None:
+        raise InvalidOperand(
+            "T.tma_copy: cluster_mask copies to several blocks of a cluster, which is not implemented",
+            help="leave it out: each block copies its own tile",
+        )
+    src, dst = check_operand("tma_copy", "src", src), check_operand("tma_copy", "dst", dst)
+    mbarriers = () if barrier is None else (as_mbarrier("tma_copy", barrier),)
+    emit(TmaCopy(src, dst, mbarriers, leaders=_leaders(leader_scope_threads)))
+
+
+def _leaders(threads: Any) -> int:
+    if threads is None:
+        return 0
+    if not isinstance(threads, int) or threads < 1 or threads % WARP_SIZE:
+        raise InvalidOperand(
+            f"T.tma_copy: leader_scope_threads={threads!r}", help="give a multiple of 32 threads"
+        )
+    return threads
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class TmaCopy(TileOp):
+    """Begin to copy a tile; `barrier` holds the mbarrier of a load."""
+
+    name = "tma_copy"
+    options = ("leaders",)
+    by_thread = True
+
+    src: Any
+    dst: Any
+    barrier: tuple[Any, ...] = ()
+    leaders: int = 0
+
+    @classmethod
+    def from_call(cls, call: ir.Call) -> TileOp:
+        src, dst, *barrier = call.args
+        attrs = {} if call.attrs is None else {k: call.attrs[k] for k in call.attrs.keys()}  # noqa: SIM118
+        leaders = int(attrs.get("leaders", 0))
+        impl = attrs.get("impl")
+        return cls(src, dst, tuple(barrier), leaders, impl=None if impl is None else str(impl))
+
+    def to_call(self, span: Any = None) -> ir.Call:
+        attrs = {"leaders": self.leaders, "impl": self.impl}
+        given = {name: value for name, value in attrs.items() if value}
+        args = [self.src, self.dst, *self.barrier]
+        return ir.Call(f"tvmtile.{self.name}", args, attrs=given or None, span=span, ret_ty="void")
+
+    @property
+    def is_load(self) -> bool:
+        """The tile is in shared memory."""
+        return is_shared(buffer_of(self.dst))
+
+    def reads(self) -> list[Any]:
+        return [self.src]
+
+    def writes(self) -> list[Any]:
+        return [self.dst]
+
+    def completes_on(self) -> Any:
+        return self.barrier[0] if self.barrier else None
+
+    def check(self) -> None:
+        self._check_scopes()
+        if dtype_of(self.src) != dtype_of(self.dst):
+            raise InvalidOperand(
+                f"tma_copy: {describe(self.src)} and {describe(self.dst)} differ in their dtypes",
+                help="give both sides one dtype, or use T.copy, which converts",
+            )
+        if match_extents(self.src, self.dst) is None:
+            raise ShapeMismatch(
+                f"tma_copy: {describe(self.src)} and {describe(self.dst)} are tiles of "
+                "different shapes",
+                help="give both sides the same extents (axes of extent 1 don't count)",
+            )
+        for operand in (self.src, self.dst):
+            check_bounds(self.name, operand)
+
+    def _check_scopes(self) -> None:
+        src, dst = buffer_of(self.src), buffer_of(self.dst)
+        scopes = [buffer.ty.storage_scope for buffer in (src, dst)]
+        if is_shared(src) == is_shared(dst) or "global" not in scopes:
+            raise InvalidOperand(
+                f"tma_copy: {describe(src)} is in {scopes[0]} memory and {describe(dst)} in "
+                f"{scopes[1]}",
+                help="one side is a tensor in global memory, the other one a tile of T.alloc_shared; "
+                "use T.copy between others",
+            )
+        if self.is_load and not self.barrier:
+            raise InvalidOperand(
+                f"tma_copy: nobody can wait for the copy to {describe(dst)}",
+                help="give `barrier=`, what T.alloc_barrier returns, or use T.copy",
+            )
+        if self.barrier and not self.is_load:
+            raise InvalidOperand(
+                f"tma_copy: the copy to {describe(dst)} has a barrier, which only loads complete on",
+                help="leave it out, and wait with T.tma_store_wait()",
+            )
+
+    def normalized(self) -> TmaCopy:
+        matched = match_extents(self.src, self.dst)
+        assert matched is not None, "checked when it was written"
+        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
+        return replace(self, src=src, dst=dst)
+
+
+# Code ----------------------------------------------------------------------------------------------
+
+
+def check_fits(op: Any, context: LoweringContext) -> None:
+    """Raise `Decline` where a copy between global and shared memory can't go by tensor maps."""
+    has_bulk_copies(op, context)
+    tile, tensor = _sides(op)
+    check_tensor(tensor.source, context.analyzer)
+    if _is_declared_in(tensor.source, context.launch.body):
+        raise Decline(f"the address of {describe(tensor.source)} is computed by the kernel")
+    boxes_of(tile, tensor, context.analyzer)
+
+
+def _sides(op: Any) -> tuple[ir.TensorRegion, ir.TensorRegion]:
+    """The tile and the tensor."""
+    return (op.dst, op.src) if is_shared(buffer_of(op.dst)) else (op.src, op.dst)
+
+
+def _is_declared_in(tensor: ir.Var, body: tirx.Stmt) -> bool:
+    found: list[ir.Var] = []
+    walk(body, ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: found.append(node.buffer)))
+    return any(tensor.same_as(other) for other in found)
+
+
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
+_L2_PROMOTION = 2
+"""To 128 bytes."""
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+_NO_INTERLEAVE, _ZEROS = 0, 0
+
+
+def _map_of(tensor: ir.Var, boxes: Boxes) -> Any:
+    dtype, bits = str(tensor.ty.dtype), int(DataType(str(tensor.ty.dtype)).bits)
+    steps = [stride * (bits // 8) for stride in strides_of(tensor)[:-1]]
+    return tensor_map(
+        TensorMap(
+            tensor.data,
+            dtype if dtype in _DTYPES else f"uint{bits}",
+            list(reversed(tensor.ty.shape)),
+            list(reversed(steps)),
+            list(reversed(boxes.in_tensor)),
+            [1] * len(boxes.in_tensor),
+            [_NO_INTERLEAVE, _SWIZZLES[boxes.swizzle], _L2_PROMOTION, _ZEROS],
+        )
+    )
+
+
+def load(
+    op: Any, barrier: Any, context: LoweringContext, *, arrives: bool = False
+) -> list[tirx.Stmt]:
+    """What the thread that begins a load does: more bytes are expected, and the copies begin.
+
+    Parameters
+    ----------
+    op : TileOp
+        The copy.
+    barrier : TensorLoad
+        The mbarrier that counts the bytes.
+    context : LoweringContext
+        Where it stands.
+    arrives : bool
+        The thread arrives there too.
+    """
+    tile, tensor = _sides(op)
+    boxes = boxes_of(tile, tensor, context.analyzer)
+    context.align(tile.source, boxes.alignment)
+    address = _map_of(tensor.source, boxes)
+    action = "arrive_expect_tx" if arrives else "expect_tx"
+    expected = Mbarrier(barrier, tirx.const(boxes.bytes, "int32"), action)
+    copies = [
+        BulkLoad(
+            address,
+            tirx.BufferLoad(tile.source, box.tile),
+            barrier,
+            tuple(box.tensor),
+            list(boxes.in_tile),
+        )
+        for box in boxes.boxes
+    ]
+    return [tirx.Evaluate(each.to_call()) for each in (expected, *copies)]
+
+
+def store(op: Any, context: LoweringContext, reduction: str = "") -> list[tirx.Stmt]:
+    """What the thread that begins a store does; the group is ended."""
+    tile, tensor = _sides(op)
+    boxes = boxes_of(tile, tensor, context.analyzer)
+    context.align(tile.source, boxes.alignment)
+    address = _map_of(tensor.source, boxes)
+    copies = [
+        BulkStore(
+            address,
+            tirx.BufferLoad(tile.source, box.tile),
+            tuple(box.tensor),
+            list(boxes.in_tile),
+            reduction,
+        )
+        for box in boxes.boxes
+    ]
+    return [*(tirx.Evaluate(each.to_call()) for each in copies), signal("bulk")]
+
+
+def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: int = 0) -> tirx.Stmt:
+    """Statements of one thread of the block, or one of so many threads."""
+    index = context.thread_index
+    is_leader = (tirx.floormod(index, leaders) if leaders else index) == 0
+    return tirx.IfThenElse(is_leader, seq(statements), None)
+
+
+def fence(tile: ir.Var, context: LoweringContext) -> list[tirx.Stmt]:
+    """What orders writes of threads to a tile, if there are any, before asynchronous copies."""
+    is_written = _is_written_by_threads(tile, context)
+    return [tirx.Evaluate(ProxyFence().to_call())] if is_written else []
+
+
+def _is_written_by_threads(tile: ir.Var, context: LoweringContext) -> bool:
+    written: list[ir.Var] = []
+
+    def call(node: ir.Call) -> None:
+        op = operator_of(node)
+        if op is None or op.completes_on() is not None:
+            return
+        chosen = implementation_of(op, context.kind) if op.is_tile else None
+        if chosen is None or chosen.variant != "tma":
+            written.extend(map(buffer_of, op.writes()))
+
+    walk(
+        context.launch.body,
+        (ir.Call, call),
+        (tirx.BufferStore, lambda node: written.append(node.buffer)),
+    )
+    return any(tile.same_as(other) for other in written)
+
+
+@lowering(TmaCopy, target="cuda", variant="tma", fits=check_fits)
+def _(op: TmaCopy, context: LoweringContext) -> tirx.Stmt:
+    """One thread begins the copies of all boxes."""
+    tile, _ = _sides(op)
+    if op.is_load:
+        statements = load(op, op.barrier[0], context)
+    else:
+        statements = store(op, context)
+    return seq([*fence(tile.source, context), by_leader(statements, context, op.leaders)])

@@ -1,0 +1,224 @@
+"""How a tile moves as boxes of a tensor, which an instruction copies at once.
+
+A box lies in shared memory as one run of bytes, the last axis of the tensor fastest, in which pieces of
+16 bytes may be exchanged as a swizzle does. So a tile of plain rows is one box, or one for each of the
+runs that it consists of; of a swizzled tile each panel is a box.
+
+PTX ISA, "Asynchronous Data Movement: tensor copies"; CUDA Driver API, "cuTensorMapEncodeTiled".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
+from tvm.tirx.layout import ComposeLayout
+from tvm_ffi import structural_equal
+
+from tvmtile.ir.operands import constant, describe, dtype_of
+from tvmtile.layout.shared import SWIZZLES, has_plain_rows, swizzled
+from tvmtile.tileop.elementwise import moving_axes
+from tvmtile.tileop.registry import Decline
+
+__all__ = ["Box", "Boxes", "boxes_of", "check_tensor", "strides_of"]
+
+_MOST_AXES = 5
+_MOST_ELEMENTS = 256
+"""Of a box along an axis."""
+_PIECE = 16
+"""Bytes: what strides of a tensor, and rows of a box, are multiples of."""
+_LINE = 128
+"""Bytes: where boxes begin in shared memory."""
+_SWIZZLED_LINES = 8
+"""Lines as wide as a panel after which a swizzle repeats."""
+_BITS = (8, 16, 32, 64)
+_MOST_BOXES = 64
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where a box begins.
+
+    Attributes
+    ----------
+    tile, tensor : list of Expr
+        The indices of its first element.
+    """
+
+    tile: list[Any]
+    tensor: list[Any]
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """The boxes that a tile consists of, all of one shape.
+
+    Attributes
+    ----------
+    boxes : list of Box
+        In any order.
+    in_tensor, in_tile : tuple of int
+        The extents of a box along the axes of the tensor, and of the tile.
+    swizzle : int
+        Bytes of the panels in which pieces are exchanged; 0: none.
+    bytes : int
+        That all of them are.
+    """
+
+    boxes: list[Box]
+    in_tensor: tuple[int, ...]
+    in_tile: tuple[int, ...]
+    swizzle: int
+    bytes: int
+
+    @property
+    def alignment(self) -> int:
+        """Bytes: a tile begins at a multiple of it in shared memory."""
+        return max(_LINE, self.swizzle * _SWIZZLED_LINES)
+
+
+def strides_of(tensor: ir.Var) -> list[Any]:
+    """The elements from one index to the next, along each axis of a tensor."""
+    if tensor.ty.strides:
+        return list(tensor.ty.strides)
+    shape = list(tensor.ty.shape)
+    return [
+        math.prod(shape[axis + 1 :], start=tirx.const(1, "int64")) for axis in range(len(shape))
+    ]
+
+
+def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
+    """Raise `Decline` where no tensor map describes a tensor."""
+    bits, axes = int(DataType(str(tensor.ty.dtype)).bits), len(tensor.ty.shape)
+    if bits not in _BITS:
+        raise Decline(f"elements of {tensor.ty.dtype} are no whole bytes")
+    if not 1 <= axes <= _MOST_AXES:
+        raise Decline(f"{describe(tensor)} has {axes} axes; a tensor map has 1 to {_MOST_AXES}")
+    *outer, last = strides_of(tensor)
+    if not analyzer.can_prove_equal(last, 1):
+        raise Decline(f"the last axis of {describe(tensor)} has gaps")
+    for stride in outer:
+        if not analyzer.can_prove_equal(tirx.floormod(stride * (bits // 8), _PIECE), 0):
+            raise Decline(
+                f"rows of {describe(tensor)} may not begin at multiples of {_PIECE} bytes"
+            )
+    if constant(tensor.ty.elem_offset or 0) != 0:
+        raise Decline(f"{describe(tensor)} begins inside of another tensor")
+
+
+def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer) -> Boxes:
+    """The boxes that a region of a shared tile consists of.
+
+    Parameters
+    ----------
+    tile, tensor : TensorRegion
+        In shared and in global memory, of the same extents but for those of 1.
+    analyzer : Analyzer
+        Knows the ranges of variables.
+
+    Raises
+    ------
+    Decline
+        If it does not consist of boxes.
+    """
+    item = int(DataType(dtype_of(tile)).bits) // 8
+    panel, swizzle = _panel_of(tile.source)
+    in_tile = _dense(tile, panel)
+    pairs = dict(zip(moving_axes(tile), moving_axes(tensor), strict=True))
+    in_tensor = [1] * len(tensor.region)
+    for axis, extent in enumerate(in_tile):
+        if extent > 1:
+            in_tensor[pairs[axis]] = extent
+    if in_tensor[-1] * item % _PIECE:
+        raise Decline(
+            f"rows of {describe(tile)} are {in_tensor[-1] * item} bytes; those of a box are multiples "
+            f"of {_PIECE}"
+        )
+    steps = [
+        range(0, constant(r.extent) or 1, extent)
+        for r, extent in zip(tile.region, in_tile, strict=True)
+    ]
+    if math.prod(map(len, steps)) > _MOST_BOXES:
+        raise Decline(f"{describe(tile)} would be {math.prod(map(len, steps))} boxes")
+    boxes = [_box(tile, tensor, pairs, offsets) for offsets in itertools.product(*steps)]
+    for box in boxes:
+        place = _place(tile.source, box.tile, panel) * item
+        if not analyzer.can_prove_equal(
+            tirx.floormod(place, max(_LINE, swizzle * _SWIZZLED_LINES)), 0
+        ):
+            raise Decline(f"{describe(tile)} may not begin where its swizzle does")
+    return Boxes(
+        boxes, tuple(in_tensor), tuple(in_tile), swizzle, len(boxes) * math.prod(in_tile) * item
+    )
+
+
+def _panel_of(tile: ir.Var) -> tuple[int | None, int]:
+    """The elements of a panel, None where rows are plain, and the bytes of its swizzle."""
+    if has_plain_rows(tile):
+        return None, 0
+    layout, dtype = tile.ty.layout, str(tile.ty.dtype)
+    shape = [constant(extent) or 0 for extent in tile.ty.shape]
+    for width in SWIZZLES.values():
+        if isinstance(layout, ComposeLayout) and structural_equal(
+            layout, swizzled(shape, dtype, width)
+        ):
+            return width * 8 // int(DataType(dtype).bits), width
+    raise Decline(f"the layout of {describe(tile)} is none that a tensor map describes")
+
+
+def _dense(tile: ir.TensorRegion, panel: int | None) -> list[int]:
+    """The extents of the largest box, along the axes of a tile, that is one run of memory."""
+    shape = [constant(extent) for extent in tile.source.ty.shape]
+    extents = [constant(r.extent) for r in tile.region]
+    if None in extents or None in shape:
+        raise Decline(f"{describe(tile)} has extents that are not constant")
+    known, whole = [e or 0 for e in extents], [e or 0 for e in shape]
+    if panel is not None:
+        if known[-1] % panel:
+            raise Decline(f"{describe(tile)} has no whole panels of {panel} elements")
+        rows = _chunk(known[-2]) if len(known) > 1 else 1
+        return [*[1] * (len(known) - 2), rows, panel]
+    box = [1] * len(known)
+    for axis in reversed(range(len(known))):
+        box[axis] = _chunk(known[axis])
+        if box[axis] != whole[axis]:
+            break
+    return box
+
+
+def _chunk(extent: int) -> int:
+    """The largest part of an extent that a box may have."""
+    parts = -(-extent // _MOST_ELEMENTS)
+    return next(extent // n for n in range(parts, extent + 1) if extent % n == 0)
+
+
+def _box(
+    tile: ir.TensorRegion,
+    tensor: ir.TensorRegion,
+    pairs: dict[int, int],
+    offsets: Sequence[int],
+) -> Box:
+    inside = [r.min + offset for r, offset in zip(tile.region, offsets, strict=True)]
+    outside = [r.min for r in tensor.region]
+    for axis, there in pairs.items():
+        outside[there] = outside[there] + offsets[axis]
+    return Box(inside, outside)
+
+
+def _place(tile: ir.Var, indices: Sequence[Any], panel: int | None) -> Any:
+    """The number of elements in front of one, as if pieces were not exchanged."""
+    shape = [constant(extent) or 0 for extent in tile.ty.shape]
+    *outer, last = indices
+    place: Any = tirx.const(0, "int32")
+    for axis, index in enumerate(outer):
+        inner = math.prod(shape[axis + 1 :])
+        place = place + index * (inner if panel is None or axis < len(outer) - 1 else panel)
+    if panel is None:
+        return place + last
+    rows = shape[-2] if len(shape) > 1 else 1
+    return place + tirx.floordiv(last, panel) * (rows * panel) + tirx.floormod(last, panel)

@@ -1,0 +1,129 @@
+"""What one thread does for copies of boxes: loads, stores, and the groups of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.target import gpu
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+
+__all__ = ["BulkLoad", "BulkStore", "has_bulk_copies"]
+
+
+@dataclass(frozen=True, eq=False)
+class _BulkCopy(ValueOp):
+    """A copy of a box: a tensor map's address, an element of a tile, and the box's coordinates."""
+
+    by_thread = True
+
+    @classmethod
+    def _operands(cls) -> list[str]:
+        names = (item.name for item in fields(cls) if not item.kw_only)
+        return [name for name in names if name not in cls.options]
+
+    @classmethod
+    def from_call(cls, call: ir.Call) -> TileOp:
+        """Read the operator back; the coordinates are what follows its other operands."""
+        fixed = len(cls._operands()) - 1
+        values = {key: call.attrs[key] for key in cls.options if key in call.attrs.keys()}  # noqa: SIM118
+        make: Any = cls
+        return make(*call.args[:fixed], tuple(call.args[fixed:]), **values)
+
+    def to_call(self, span: Any = None) -> ir.Call:
+        """The intrinsic call."""
+        *operands, coordinates = (getattr(self, name) for name in self._operands())
+        attrs = {name: getattr(self, name) for name in self.options if getattr(self, name)}
+        args = [*operands, *coordinates]
+        return ir.Call(f"tvmtile.{self.name}", args, attrs=attrs or None, span=span, ret_ty="void")
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class BulkLoad(_BulkCopy):
+    """Begin to copy a box of a tensor into a tile; an mbarrier counts the bytes that have come."""
+
+    name = "bulk_load"
+    options = ("box",)
+
+    tensor_map: Any
+    tile: Any
+    barrier: Any
+    coordinates: tuple[Any, ...]
+    box: Any = ()
+
+    def writes(self) -> list[Any]:
+        return [self.tile]
+
+    def completes_on(self) -> Any:
+        return self.barrier
+
+    def touched(self) -> Sequence[int]:
+        return tuple(int(extent) for extent in self.box)
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class BulkStore(_BulkCopy):
+    """Begin to copy a box of a tile into a tensor; the thread waits for groups of them."""
+
+    name = "bulk_store"
+    options = ("box", "reduction")
+
+    tensor_map: Any
+    tile: Any
+    coordinates: tuple[Any, ...]
+    box: Any = ()
+    reduction: str = ""
+
+    def reads(self) -> list[Any]:
+        return [self.tile]
+
+    def token(self) -> str | None:
+        return "bulk"
+
+    def touched(self) -> Sequence[int]:
+        return tuple(int(extent) for extent in self.box)
+
+
+def has_bulk_copies(op: Any, context: LoweringContext) -> None:
+    """Raise `Decline` where the target has none."""
+    del op
+    capability = gpu(context.target)
+    if capability is None or not capability.has_bulk_copies:
+        raise Decline("NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps")
+
+
+@lowering(BulkLoad, target="cuda", variant="tma", fits=has_bulk_copies)
+def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
+    """One instruction; its coordinates begin with the innermost."""
+    del context
+    name = (
+        f"cp.async.bulk.tensor.{len(op.coordinates)}d.shared::cluster.global"
+        ".mbarrier::complete_tx::bytes"
+    )
+    places = _places(op.coordinates)
+    return tirx.Evaluate(
+        T.ptx[name](T.address_of(op.tile), op.tensor_map, *places, T.address_of(op.barrier))
+    )
+
+
+@lowering(BulkStore, target="cuda", variant="tma", fits=has_bulk_copies)
+def _(op: BulkStore, context: LoweringContext) -> tirx.Stmt:
+    """One instruction; what lies outside of the tensor is not written."""
+    del context
+    kind = f"cp.reduce.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta.{op.reduction}"
+    if not op.reduction:
+        kind = f"cp.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta"
+    name = f"{kind}.tile.bulk_group"
+    places = _places(op.coordinates)
+    return tirx.Evaluate(T.ptx[name](op.tensor_map, *places, T.address_of(op.tile)))
+
+
+def _places(coordinates: Sequence[Any]) -> list[Any]:
+    return [tirx.Cast("int32", place) for place in reversed(coordinates)]
