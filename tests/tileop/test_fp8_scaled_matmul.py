@@ -154,6 +154,15 @@ def values_of_pairs(pairs):
 
 
 @pytest.mark.parametrize(
+    ("M", "form", "block"),
+    [(1, "row", (1, 32, 128)), (8, "mx", (8, 16, 64)), (5, "squares", (5, 32, 128))],
+)
+def test_few_rows(compiled, M, form, block):
+    """Metal multiplies them by the lanes of simdgroups."""
+    check(compiled, M, 40, 256, form, block=block)
+
+
+@pytest.mark.parametrize(
     ("a", "form", "transpose_B"),
     [(FLOAT4, "row", False), (FLOAT4, "nvfp4", True), (E4M3, "mx", True)],
 )

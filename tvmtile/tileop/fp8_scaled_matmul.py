@@ -52,6 +52,8 @@ _OPERANDS = (
 )
 _SCALES = ("float32", "float16", "bfloat16", "float8_e8m0fnu", "uint8")
 _SUMS = ("float32", "float16", "bfloat16")
+_FEW_ROWS = 8
+"""Those that `tvmtile.tileop.gemm.vectors` multiplies on an Apple GPU, floats of 8 bits as they are."""
 _MMA_DEPTH = 32
 """Elements of K that an instruction of NVIDIA's multiplies, of floats of 8 bits."""
 
@@ -251,7 +253,22 @@ class Fp8ScaledMatmul(MatrixProduct):
             return {}
         if gpu(target) is None:
             return {FLOAT4: "bfloat16"}
-        return {} if self._fits(target) else dict.fromkeys(_OPERANDS, "float16")
+        fits = self._fits_lanes(target) or self._fits(target)
+        return {} if fits else dict.fromkeys(_OPERANDS, "float16")
+
+    def _fits_lanes(self, target: Target) -> bool:
+        """Whether there are so few rows that the lanes of an Apple GPU multiply them."""
+        dtypes = (dtype_of(self.A), dtype_of(self.B))
+        rows, depth = constant(self.m), constant(self.k)
+        return (
+            target.kind.name == "metal"
+            and self.transpose_B
+            and FLOAT4 not in dtypes
+            and rows is not None
+            and rows <= _FEW_ROWS
+            and depth is not None
+            and depth % 4 == 0
+        )
 
     def _fits(self, target: Target) -> bool:
         """Whether matrix units take the operands as they are."""

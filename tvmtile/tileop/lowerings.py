@@ -8,6 +8,7 @@ import tvmtile.tileop.gemm.elements
 import tvmtile.tileop.gemm.matmul2d
 import tvmtile.tileop.gemm.mma
 import tvmtile.tileop.gemm.simdgroup
+import tvmtile.tileop.gemm.vectors
 import tvmtile.tileop.gemm.wgmma
 import tvmtile.tileop.gemm_sp.mma
 import tvmtile.tileop.reduce.cpu
