@@ -50,6 +50,7 @@ OPERATORS = (
     "tma_copy",
     "transpose",
     "use_swizzle",
+    "wait_wgmma",
 )
 """Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
 

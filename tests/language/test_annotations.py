@@ -100,7 +100,6 @@ def a_parallel_loop(c, **hints):
 
 NOTES = {"any": 1}
 WITHOUT_EFFECT = {
-    "T.gemm: wg_wait": lambda A, s, c, row: T.gemm(s, s, c, wg_wait=-1),
     "T.gemm: mbar": lambda A, s, c, row: T.gemm(s, s, c, mbar=row),
     "T.gemm: k_pack": lambda A, s, c, row: T.gemm(s, s, c, k_pack=2),
     "T.gemm: annotations": lambda A, s, c, row: T.gemm(s, s, c, annotations=NOTES),

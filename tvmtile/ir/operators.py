@@ -73,6 +73,11 @@ class TileOp:
 
     impl: str | None = field(default=None, kw_only=True)
 
+    @property
+    def is_complete(self) -> bool:
+        """Tell whether its work is done when the next statement begins; otherwise the user waits."""
+        return True
+
     def reads(self) -> list[Any]:
         """The operands that the operator reads."""
         raise NotImplementedError

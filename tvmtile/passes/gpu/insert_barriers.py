@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import walk
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
-from tvmtile.ir.asynchronous import CP_ASYNC, signal, wait
+from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body, with_statements
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
@@ -129,8 +130,21 @@ def _with_barriers(
     fenced = is_for_metal and builder.exchanges_through_device
     if not barriers and not fenced:
         return kernel
-    emitter = _Emitter(barriers, group, named, fenced=fenced)
+    emitter = _Emitter(barriers, group, named, _tokens_in(launch.body), fenced=fenced)
     return with_launch_body(kernel, emitter.sequence(program))
+
+
+def _tokens_in(body: tirx.Stmt) -> list[str]:
+    """The tokens of all asynchronous work, of each kind that there is."""
+    found: dict[str, None] = {}
+
+    def note(call: ir.Call) -> None:
+        work = issued(call)
+        if work is not None:
+            found[kind_of(work.token).name] = None
+
+    walk(body, (ir.Call, note))
+    return list(found)
 
 
 _SCOPES = {ConflictScope.BLOCK: "shared", ConflictScope.WARP: "warp"}
@@ -148,6 +162,8 @@ class _Emitter:
         The threads that wait there; None: those of the block.
     named : NamedBarriers
         Those of groups.
+    tokens : list of str
+        Of what a barrier waits for that waits for asynchronous work.
     fenced : bool
         A barrier has to say that it orders device memory; those of the user, who may rely on it, do.
     """
@@ -157,12 +173,14 @@ class _Emitter:
         barriers: Barriers,
         group: Group | None,
         named: NamedBarriers,
+        tokens: list[str],
         *,
         fenced: bool,
     ) -> None:
         self._barriers = barriers
         self._group = group
         self._named = named
+        self._tokens = tokens
         self._fenced = fenced
 
     def sequence(self, sequence: Sequence) -> tirx.Stmt:
@@ -179,7 +197,8 @@ class _Emitter:
         location = next((access.location for access in accesses if access.location), None)
         if not barrier.waits_for_copies:
             return [self._barrier(barrier, location)]
-        return [signal(CP_ASYNC.name), wait(CP_ASYNC.name, 0), self._barrier(barrier, location)]
+        waits = [stmt for token in self._tokens for stmt in (signal(token), wait(token, 0))]
+        return [*waits, self._barrier(barrier, location)]
 
     def _barrier(self, barrier: Barrier, location: SourceLocation | None = None) -> tirx.Stmt:
         scope = barrier.scope

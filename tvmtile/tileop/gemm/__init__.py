@@ -67,8 +67,11 @@ def gemm(
     impl : str, optional
         How it is done: `wgmma`, `mma` or `elements` on NVIDIA GPUs, `matmul2d`, `simdgroup` or
         `elements` on Apple's, `microkernel` or `loops` on a CPU. The best that fits where absent.
-    k_pack, wg_wait, mbar, annotations
-        Accepted with a warning: the product is complete when the next statement begins.
+    wg_wait : int
+        How many of the latest products of `wgmma` may go on when the next statement begins, this one
+        included; -1: all of them. `T.wait_wgmma` waits for them. Other implementations are complete.
+    k_pack, mbar, annotations
+        Accepted with a warning.
 
     Raises
     ------
@@ -87,11 +90,10 @@ def gemm(
     the CPU, and rounded after each instruction, of 8 or 16 products, by matrix units that keep it so.
     Dot products of a CPU (AVX512-BF16) take subnormal bfloat16 numbers and sums for zero.
     """
-    ignore_schedule("T.gemm", k_pack, wg_wait, mbar, annotations)
+    ignore_schedule("T.gemm", k_pack, 0, mbar, annotations)
     A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
-    op = Gemm(
-        A, B, C, bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum), impl=impl
-    )
+    flags = bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)
+    op = Gemm(A, B, C, *flags, max(-1, int(wg_wait)), impl=impl)
     emit(op)
     if not op.has_related_dtypes():
         warn(
@@ -123,7 +125,7 @@ class Gemm(MatrixProduct):
     """Multiply two tiles and add the product to an accumulator."""
 
     name = "gemm"
-    options = ("transpose_A", "transpose_B", "policy", "clear_accum")
+    options = ("transpose_A", "transpose_B", "policy", "clear_accum", "wg_wait")
 
     A: Any
     B: Any
@@ -132,6 +134,11 @@ class Gemm(MatrixProduct):
     transpose_B: bool = False
     policy: int = 0
     clear_accum: bool = False
+    wg_wait: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.wg_wait == 0
 
     def reads(self) -> list[Any]:
         return [self.A, self.B] if self.clear_accum else [self.A, self.B, self.C]

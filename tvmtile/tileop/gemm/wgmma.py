@@ -265,9 +265,11 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         op.transpose_B,
         op.clear_accum,
     )
+    issued = multiply(product)
     if context.token is not None:
-        return multiply(product)
-    return seq([multiply(product), signal(WGMMA.name), wait(WGMMA.name, 0)])
+        return issued
+    waits = [wait(WGMMA.name, op.wg_wait)] if op.wg_wait >= 0 else []
+    return seq([issued, signal(WGMMA.name), *waits])
 
 
 def _first(digits: Axis, thread: Any) -> Any:

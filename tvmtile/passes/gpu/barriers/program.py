@@ -21,9 +21,9 @@ from tvm import tirx
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance, Side
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Loop
-from tvmtile.errors import VerifyError
+from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir import asynchronous
-from tvmtile.ir.asynchronous import KINDS, kind_of
+from tvmtile.ir.asynchronous import KINDS, WGMMA, kind_of
 from tvmtile.ir.operands import describe
 from tvmtile.ir.threads import Group
 
@@ -599,9 +599,15 @@ def _after_barrier(state: _State, barrier: Barrier) -> _State:
     return after
 
 
-def refused_before_arrival(copy: Access, later: Access) -> VerifyError:
+def refused_before_arrival(copy: Access, later: Access) -> DataRace | VerifyError:
     """The error for an access of elements that an asynchronous copy still writes or reads."""
     what = "written" if later.writes else "read"
+    if copy.token == WGMMA.name:
+        return DataRace(
+            f"elements of {describe(later.root)} are {what} while a product that reads them goes on",
+            location=later.location or copy.location,
+            help="wait for it first, T.wait_wgmma(0), or leave wg_wait out",
+        )
     which = "into" if copy.writes else "of"
     return VerifyError(
         f"elements of {describe(later.root)} are {what} before the asynchronous copy {which} them is "

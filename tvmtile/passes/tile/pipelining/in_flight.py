@@ -67,5 +67,5 @@ def _may_use(var: ir.Var, unit: Unit, other: Unit, *, runs_ahead: bool) -> bool:
 def work_of(unit: Unit, kind: str) -> Kind | None:
     """The asynchronous work that an operator issues by itself on a kind of target; None of others."""
     op = operator_of(unit.stmt.value) if isinstance(unit.stmt, tirx.Evaluate) else None
-    chosen = implementation_of(op, kind) if op is not None else None
+    chosen = implementation_of(op, kind) if op is not None and op.is_complete else None
     return chosen.completion if chosen is not None else None

@@ -1,0 +1,107 @@
+"""T.wgmma_gemm, wg_wait and T.wait_wgmma: products that the user waits for."""
+
+import re
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tests.metal.programs import assert_close, operands
+from tvmtile.errors import CudaEmulationError, DataRace, InvalidOperand
+
+HOPPER = {
+    "target": {"kind": "cuda", "arch": "sm_90a"},
+    "execution_backend": "emulator",
+}
+EVERYWHERE = {
+    "hopper": HOPPER,
+    "sm_80": {**HOPPER, "target": {"kind": "cuda", "arch": "sm_80"}},
+    "metal": {"target": "metal", "execution_backend": "emulator"},
+    "llvm": {"target": "llvm"},
+}
+
+
+def two_products(behind=0, last=0):
+    """C = A @ A and D = A @ B, C while D goes on."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 64), "float16"),
+        B: T.Tensor((64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+        D: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            d = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.wgmma_gemm(a, a, c, clear_accum=True)
+            T.gemm(a, b, d, clear_accum=True, wg_wait=behind)
+            T.copy(c, C)
+            T.wait_wgmma(last)
+            T.copy(d, D)
+
+    return main
+
+
+def run(program, **options):
+    kernel = tvmtile.compile(program, **options)
+    a, b, expected = operands(64, 64, 64)
+    c, d = torch.empty(64, 64), torch.empty(64, 64)
+    kernel(a, b, c, d)
+    assert_close(c, a.double() @ a.double())
+    assert_close(d, expected)
+    return kernel.get_kernel_source()
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+def test_a_product_goes_on_until_it_is_waited_for(place):
+    source = run(two_products(behind=1), **EVERYWHERE[place])
+    if place == "hopper":
+        waits = re.findall(r"wgmma_wait_group_wait_group_sync_aligned_(\d)\(\);", source)
+        assert waits == ["1", "0"]
+    else:
+        assert "wgmma" not in source
+
+
+@pytest.mark.parametrize(("behind", "last"), [(2, 0), (-1, 0), (1, 1)])
+def test_sums_that_are_read_too_early_are_found_in_the_emulator(behind, last):
+    with pytest.raises(CudaEmulationError) as caught:
+        run(two_products(behind, last), **HOPPER)
+    assert caught.value.kind == "register"
+
+
+def test_an_operand_is_not_overwritten_while_a_product_reads_it():
+    @T.prim_func
+    def main(
+        A: T.Tensor((2, 64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A[0, 0, 0], a)
+            T.wgmma_gemm(a, a, c, clear_accum=True)
+            T.copy(A[1, 0, 0], a)  # here
+            T.wait_wgmma(0)
+            T.copy(c, C)
+
+    message = r"elements of a\[64, 64\] float16 are written while a product that reads them goes on"
+    with pytest.raises(DataRace, match=message) as caught:
+        tvmtile.compile(main, **HOPPER)
+    assert caught.value.help == "wait for it first, T.wait_wgmma(0), or leave wg_wait out"
+    assert caught.value.location.text.endswith("# here")
+
+
+@pytest.mark.parametrize("n", [-1, True, 1.0])
+def test_a_number_of_products_is_an_integer(n):
+    with pytest.raises(InvalidOperand, match=r"T\.wait_wgmma: n="):
+
+        @T.prim_func
+        def main(A: T.Tensor((1,), "float32")):
+            with T.Kernel(1):
+                T.wait_wgmma(n)
