@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from tvm import ir, tirx
 
@@ -70,7 +70,7 @@ class ThreadVariance:
         """Tell whether threads may go through a loop a different number of times."""
         return any(map(self.may_diverge, _decisions(loop)))
 
-    def ends_divergently(self, loop: tirx.For | tirx.While) -> bool:
+    def ends_divergently(self, loop: tirx.For | tirx.While) -> TypeGuard[tirx.For]:
         """Tell whether it is by their bounds alone that threads leave a loop at different times."""
         exits = _conditions_of_exits(loop.body)
         return isinstance(loop, tirx.For) and not any(map(self.may_diverge, exits))
@@ -106,7 +106,7 @@ class ThreadVariance:
         # The iterations of T.Parallel are distributed: what one does is done once.
         return sources if in_parallel or not self.acts(expressions) else [*sources, _EFFECT]
 
-    def _visit(self, stmt: tirx.Stmt, guards: list[int], *, in_parallel: bool) -> None:
+    def _visit(self, stmt: Any, guards: list[int], *, in_parallel: bool) -> None:
         def sources(expressions: Any) -> list[int]:
             return self._sources(expressions, in_parallel=in_parallel)
 

@@ -106,7 +106,7 @@ def tanh_float32(x: Any) -> Any:
     magnitude = tirx.abs(argument)
     small = argument * (_f(1.0) + square * _polynomial(_Q, square))
     signed = tirx.Select(argument < _f(0.0), _f(0.0) - large, large)
-    body = tirx.Select(magnitude < _f(_SMALL), small, signed)
+    body: Any = tirx.Select(magnitude < _f(_SMALL), small, signed)
     body = tirx.Let(square, argument * argument, body)
     power = exp_float32(magnitude * _f(2.0))
     body = tirx.Let(large, _f(1.0) - _f(2.0) / (power + _f(1.0)), body)

@@ -18,6 +18,9 @@ from tvmtile.frontend.dtypes import DType
 __all__ = ["dtype_of_expressions"]
 
 _LOCK = threading.Lock()
+# Assigned to: TVM's classes, whose attributes the type checker knows.
+_EXPR: Any = ir.Expr
+_VAR: Any = ir.Var
 _OF_BUFFER = vars(ir.Var)["dtype"]
 _traces = 0
 
@@ -37,11 +40,11 @@ def _enter_or_leave(step: int) -> None:
     with _LOCK:
         was_traced, _traces = _traces > 0, _traces + step
         if _traces > 0 and not was_traced:
-            ir.Expr.dtype = property(_of_expression)
-            ir.Var.dtype = property(_of_variable)
+            _EXPR.dtype = property(_of_expression)
+            _VAR.dtype = property(_of_variable)
         elif _traces == 0:
-            del ir.Expr.dtype
-            ir.Var.dtype = _OF_BUFFER
+            del _EXPR.dtype
+            _VAR.dtype = _OF_BUFFER
 
 
 def _of_expression(value: Any) -> DType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-def is_kernel(node: Any) -> bool:
+def is_kernel(node: Any) -> TypeGuard[tirx.For]:
     """Tell whether a statement is the outermost loop of a `T.Kernel`."""
     return isinstance(node, tirx.For) and KERNEL_ANNOTATION in node.annotations
 
@@ -51,7 +51,7 @@ def is_tile_program(func: Any) -> bool:
     return found is not None
 
 
-def is_parallel(stmt: Any) -> bool:
+def is_parallel(stmt: Any) -> TypeGuard[tirx.For]:
     """Tell whether a statement is a loop of `T.Parallel`."""
     return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
 
@@ -203,30 +203,30 @@ def leaves_loop(stmt: tirx.Stmt) -> bool:
     return found is not None
 
 
-def is_barrier(stmt: tirx.Stmt) -> bool:
+def is_barrier(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
     """Tell whether threads wait for each other at a statement."""
     return _calls(stmt, ("tirx.tvm_storage_sync",))
 
 
-def is_grid_barrier(stmt: tirx.Stmt) -> bool:
+def is_grid_barrier(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
     """Tell whether the blocks of a grid wait for each other at a statement."""
     return is_barrier(stmt) and str(stmt.value.args[0].value) == "grid"
 
 
-def is_loop_exit(stmt: tirx.Stmt) -> bool:
+def is_loop_exit(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
     """Tell whether a statement is a `break` or a `continue`."""
     return _calls(stmt, ("tirx.break_loop", "tirx.continue_loop"))
 
 
-def is_continue(stmt: tirx.Stmt) -> bool:
+def is_continue(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
     """Tell whether a statement is a `continue`."""
     return _calls(stmt, ("tirx.continue_loop",))
 
 
-def is_thread_return(stmt: tirx.Stmt) -> bool:
+def is_thread_return(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
     """Tell whether a statement is a `T.thread_return()`."""
     return _calls(stmt, ("tirx.thread_return",))
 
 
-def _calls(stmt: tirx.Stmt, names: tuple[str, ...]) -> bool:
+def _calls(stmt: Any, names: tuple[str, ...]) -> bool:
     return type(stmt) is tirx.Evaluate and op_name(stmt.value) in names

@@ -92,7 +92,7 @@ def jit(
     }
     names = dict(sys._getframe(1).f_locals if scope is None else scope)
 
-    def decorate(function: Callable[..., Any]) -> JitFunction | Kernel:
+    def decorate(function: Callable[..., Any] | tirx.PrimFunc) -> JitFunction | Kernel:
         if isinstance(function, tirx.PrimFunc):
             return compile_program(function, out_idx=out_idx, **options)
         return JitFunction(function, names, out_idx, options)

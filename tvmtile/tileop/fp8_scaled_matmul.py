@@ -178,7 +178,8 @@ class Fp8ScaledMatmul(MatrixProduct):
 
     def normalized(self) -> Fp8ScaledMatmul:
         names = ["A", "B", "C", *(n for n in ("A_scale", "B_scale") if _is_tile(getattr(self, n)))]
-        return replace(self, **{name: as_region(getattr(self, name)) for name in names})
+        operands: dict[str, Any] = {name: as_region(getattr(self, name)) for name in names}
+        return replace(self, **operands)
 
     def check(self) -> None:
         self.check_matrices("A", "B", "C")
@@ -285,7 +286,7 @@ class Fp8ScaledMatmul(MatrixProduct):
         depth = constant(self.k)
         assert depth is not None, "checked when the call is written"
         full, rest = divmod(depth, self.block_size)
-        blocks = []
+        blocks: list[tirx.Stmt] = []
         if full:
             block = tirx.Var("block", "int32")
             body = self._block(block, block * self.block_size, self.block_size, conversions)

@@ -241,7 +241,7 @@ class MoveRows(TileOp):
         """Names of the rows, and which one a row of the tile is."""
         dtype = "int64" if any(str(row.ty.dtype) == "int64" for row in self.rows) else "int32"
         names = [tirx.Var(f"row{number}", dtype) for number in range(len(self.rows))]
-        binds = [
+        binds: list[tirx.Stmt] = [
             tirx.Bind(name, converted(row, dtype))
             for name, row in zip(names, self.rows, strict=True)
         ]

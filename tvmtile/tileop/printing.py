@@ -55,7 +55,7 @@ def print(obj: Any = None, msg: str = "", warp_group_id: int = 0, warp_id: int =
     once = "a tile and a value of the block are printed once a block, others by each thread"
     warn_ignored("T.print", once, warp_group_id=warp_group_id or None, warp_id=warp_id or None)
     kernel = current_kernel()
-    blocks = list(kernel.blocks) if kernel is not None else []
+    blocks: list[Any] = list(kernel.blocks) if kernel is not None else []
     x, y, z = [*blocks, *[tirx.const(-1, "int32")] * (3 - len(blocks))]
     if is_buffer_var(obj) or isinstance(obj, ir.TensorRegion):
         emit(PrintTile(obj, x, y, z, msg))

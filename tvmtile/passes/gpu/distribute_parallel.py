@@ -303,8 +303,9 @@ class _Iterations:
 def _statements(stmt: tirx.Stmt) -> int:
     """How many statements a statement is, with its unrolled loops written out."""
     inside = sum(map(_statements, statements_of(stmt)))
-    is_unrolled = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED
-    return (constant(stmt.extent) or 1) * inside if is_unrolled else max(1, inside)
+    if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED:
+        return (constant(stmt.extent) or 1) * inside
+    return max(1, inside)
 
 
 def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:

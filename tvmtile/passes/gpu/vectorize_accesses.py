@@ -6,6 +6,7 @@ lanes, and none of bfloat16. What is computed with them is computed element by e
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,7 +131,7 @@ def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
     for stmt in flattened(body):
         written = substitute(stmt, values)
         if isinstance(written, tirx.Bind) and _is_place(written.value):
-            values[stmt.var] = written.value
+            values[written.var] = written.value
         else:
             rest.append(written)
     return seq(rest)
@@ -177,7 +178,8 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
         return mutator.default_mutate(node)
 
     names: set[ir.Var] = set()
-    for stmt in flattened(body):
+    statements: Iterable[Any] = flattened(body)
+    for stmt in statements:
         mutated(stmt.value, (ir.Call, call), (ir.TensorLoad, load))
         if isinstance(stmt, tirx.Bind):
             names.add(stmt.var)
@@ -250,7 +252,9 @@ class _Moves:
 
     def of_operator(self, body: tirx.Stmt) -> tirx.Stmt | None:
         """The vector form of an element operator, for at most four contiguous elements."""
-        op = operator_of(body.value) if isinstance(body, tirx.Evaluate) else None
+        if not isinstance(body, tirx.Evaluate):
+            return None
+        op = operator_of(body.value)
         if op is None or op.is_tile or len(op.writes()) != 1 or self._extent % 2:
             return None
         (written,) = op.writes()

@@ -339,7 +339,8 @@ class _Lowering:
 
     def _select(self, node: tirx.Select, mutator: Any) -> Any:
         parts = (node.condition, node.true_value, node.false_value)
-        return tirx.Select(*(mutator.mutate(part) for part in parts), node.span)
+        condition, true_value, false_value = map(mutator.mutate, parts)
+        return tirx.Select(condition, true_value, false_value, node.span)
 
     def _broadcast(self, node: tirx.Broadcast, mutator: Any) -> Any:
         return tirx.Broadcast(mutator.mutate(node.value), node.lanes, node.span)

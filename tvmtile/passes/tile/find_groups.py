@@ -143,7 +143,8 @@ class _Finder:
             cases.append(self._case(branch.else_case, ~taken, mutator))
         if taken[self._coming].all():
             return cases[0]
-        return tirx.IfThenElse(condition, *cases, *[None] * (2 - len(cases)), branch.span)
+        else_case = cases[1] if len(cases) > 1 else None
+        return tirx.IfThenElse(condition, cases[0], else_case, branch.span)
 
     def _case(self, body: tirx.Stmt, taken: _Threads, mutator: Any) -> tirx.Stmt:
         assert self._coming is not None

@@ -157,7 +157,7 @@ class _Structure:
 
     def _leave(self, noted: bool, in_loop: bool) -> list[tirx.Stmt]:
         self._is_noted |= noted
-        leave = [tirx.Evaluate(tirx.break_loop())] if in_loop else []
+        leave: list[tirx.Stmt] = [tirx.Evaluate(tirx.break_loop())] if in_loop else []
         return [self._note(True), *leave] if noted else leave
 
     def _branch(

@@ -166,7 +166,7 @@ class _Pack(ScopedRewriter):
 
     def _joined(self, first: tirx.Stmt, second: tirx.Stmt) -> tirx.Stmt | None:
         """Two iterations that store each byte once; None where it is not known that they may."""
-        halves = [list(flattened(half)) for half in (first, second)]
+        halves: list[list[Any]] = [list(flattened(half)) for half in (first, second)]
         stored = [s.buffer for s in halves[0] if _stores_half(s)]
         if _reads_any(first, stored) or not all(
             _stores_half(s) or not contains(s, tirx.BufferStore, _stores_half) for s in halves[0]

@@ -138,7 +138,7 @@ class _Reducer(ScopedRewriter):
 
     def _reduced(self, each: _Accumulation, nest: Nest, terms: ir.Var) -> list[tirx.Stmt]:
         """One reduction an axis, the innermost first; the last one adds to the fragment."""
-        calls = []
+        calls: list[tirx.Stmt] = []
         *outer, innermost = each.axes
         extents = list(nest.extents)
         for axis, is_last in [
@@ -146,7 +146,7 @@ class _Reducer(ScopedRewriter):
             *((a, a is outer[0]) for a in reversed(outer)),
         ]:
             del extents[axis]
-            target = _place(each.store, nest) if is_last else self._new(each, extents, "part")
+            target: Any = _place(each.store, nest) if is_last else self._new(each, extents, "part")
             part = target if is_last else as_region(target)
             op = operator_for("reduction")(
                 as_region(terms), part, each.combiner.name, axis, clear=not is_last

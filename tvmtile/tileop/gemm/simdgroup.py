@@ -244,7 +244,7 @@ def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContex
 
 def _through_shared_memory(op: Gemm, share: Partition, context: LoweringContext) -> tirx.Stmt:
     statements: list[tirx.Stmt] = []
-    tiles: dict[str, ir.TensorRegion] = {}
+    tiles: dict[str, Any] = {}
     for name in ("A", "B", "C"):
         operand = getattr(op, name)
         if operand.source.ty.storage_scope != "global":

@@ -200,7 +200,9 @@ class GemmSp(MatrixProduct):
         return stored * 2 + ((code >> 1) & tirx.const(1, "int32"))
 
     def normalized(self) -> GemmSp:
-        operands = {name: as_region(getattr(self, name)) for name in ("A", "E", "B", "C")}
+        operands: dict[str, Any] = {
+            name: as_region(getattr(self, name)) for name in ("A", "E", "B", "C")
+        }
         return replace(self, **operands)
 
 

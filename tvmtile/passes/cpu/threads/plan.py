@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
@@ -349,7 +349,7 @@ class _Planner:
     def _stores_exchanged(self, stmt: tirx.Stmt) -> bool:
         return isinstance(stmt, tirx.BufferStore) and stmt.buffer in self._exchanged
 
-    def _overtakes(self, stmt: tirx.Stmt) -> bool:
+    def _overtakes(self, stmt: tirx.Stmt) -> TypeGuard[tirx.BufferStore]:
         """Tell whether a thread may overwrite what another one reads in the same statement."""
         if not isinstance(stmt, tirx.BufferStore) or not self._variance.depends(stmt):
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from tvm import ir, tirx
 
@@ -205,7 +205,7 @@ def _split(stmt: tirx.Stmt, is_replayable: Any) -> list[tirx.Stmt]:
     return parts
 
 
-def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> bool:
+def _is_guard(stmt: tirx.Stmt, is_replayable: Any) -> TypeGuard[tirx.IfThenElse]:
     return (
         isinstance(stmt, tirx.IfThenElse)
         and stmt.else_case is None

@@ -1,0 +1,185 @@
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.ir import Call, Expr, Node, Range, TensorLoad, TensorRegion
+from tvm.ir import Var as Var
+
+# Statements -----------------------------------------------------------------------------------------
+
+class Stmt(Node): ...
+
+class SeqStmt(Stmt):
+    seq: Sequence[Any]
+    def __init__(self, seq: Sequence[Stmt], span: Any = None) -> None: ...
+
+class For(Stmt):
+    loop_var: Var
+    min: Any
+    extent: Any
+    kind: Any
+    body: Any
+    thread_binding: Any
+    annotations: Any
+    step: Any
+    def __init__(
+        self,
+        loop_var: Var,
+        min: Any,  # noqa: A002
+        extent: Any,
+        kind: Any,
+        body: Stmt,
+        thread_binding: Any = None,
+        annotations: Any = None,
+        step: Any = None,
+        span: Any = None,
+    ) -> None: ...
+
+class While(Stmt):
+    condition: Any
+    body: Any
+    def __init__(self, condition: Any, body: Stmt, span: Any = None) -> None: ...
+
+class IfThenElse(Stmt):
+    condition: Any
+    then_case: Any
+    else_case: Any
+    def __init__(
+        self, condition: Any, then_case: Stmt, else_case: Stmt | None, span: Any = None
+    ) -> None: ...
+
+class AttrStmt(Stmt):
+    node: Any
+    attr_key: str
+    value: Any
+    body: Any
+    def __init__(
+        self, node: Any, attr_key: str, value: Any, body: Stmt, span: Any = None
+    ) -> None: ...
+
+class Bind(Stmt):
+    var: Var
+    value: Any
+    def __init__(self, var: Var, value: Any, span: Any = None) -> None: ...
+
+class BufferStore(Stmt):
+    buffer: Var
+    value: Any
+    indices: Sequence[Any]
+    def __init__(
+        self, buffer: Var, value: Any, indices: Sequence[Any], span: Any = None
+    ) -> None: ...
+
+class Evaluate(Stmt):
+    value: Any
+    def __init__(self, value: Any, span: Any = None) -> None: ...
+
+class AllocBuffer(Stmt):
+    buffer: Var
+    annotations: Any
+    def __init__(self, buffer: Var, *args: Any, **kwargs: Any) -> None: ...
+
+class DeclBuffer(Stmt):
+    buffer: Var
+    data: Any
+    def __init__(self, buffer: Var, *args: Any, **kwargs: Any) -> None: ...
+
+class AssertStmt(Stmt):
+    condition: Any
+    error_kind: Any
+    message_parts: Any
+    def __init__(
+        self, kind: Any, condition: Any, message_parts: Any = None, span: Any = None
+    ) -> None: ...
+
+class PrimFunc(Node):
+    params: Sequence[Var]
+    body: Any
+    ret_type: Any
+    attrs: Any
+    def __init__(
+        self, params: Any, body: Stmt, ret_type: Any = None, attrs: Any = None, span: Any = None
+    ) -> None: ...
+    def with_body(self, new_body: Stmt, span: Any = None) -> PrimFunc: ...
+    def with_attr(self, key: Any, value: Any = None) -> PrimFunc: ...
+    def without_attr(self, key: str) -> PrimFunc: ...
+
+# Expressions ----------------------------------------------------------------------------------------
+
+class _Binary(Expr):
+    a: Any
+    b: Any
+    def __init__(self, a: Any, b: Any, span: Any = None) -> None: ...
+
+class Add(_Binary): ...
+class Sub(_Binary): ...
+class Mul(_Binary): ...
+class Div(_Binary): ...
+class Mod(_Binary): ...
+class FloorDiv(_Binary): ...
+class FloorMod(_Binary): ...
+class Min(_Binary): ...
+class Max(_Binary): ...
+class EQ(_Binary): ...
+class NE(_Binary): ...
+class LT(_Binary): ...
+class LE(_Binary): ...
+class GT(_Binary): ...
+class GE(_Binary): ...
+class And(_Binary): ...
+class Or(_Binary): ...
+
+class Not(Expr):
+    a: Any
+    def __init__(self, a: Any, span: Any = None) -> None: ...
+
+class IntImm(Expr):
+    value: int
+    def __init__(self, dtype: Any, value: int, span: Any = None) -> None: ...
+    def __int__(self) -> int: ...
+
+class FloatImm(Expr):
+    value: float
+    def __init__(self, dtype: Any, value: float, span: Any = None) -> None: ...
+
+class Cast(Expr):
+    value: Any
+    def __init__(self, dtype: Any, value: Any, span: Any = None) -> None: ...
+
+class Select(Expr):
+    condition: Any
+    true_value: Any
+    false_value: Any
+    def __init__(
+        self, condition: Any, true_value: Any, false_value: Any, span: Any = None
+    ) -> None: ...
+
+class Let(Expr):
+    var: Var
+    value: Any
+    body: Any
+    def __init__(self, var: Var, value: Any, body: Any, span: Any = None) -> None: ...
+
+class Ramp(Expr):
+    base: Any
+    stride: Any
+    lanes: Any
+    def __init__(self, base: Any, stride: Any, lanes: Any, span: Any = None) -> None: ...
+
+class Broadcast(Expr):
+    value: Any
+    lanes: Any
+    def __init__(self, value: Any, lanes: Any, span: Any = None) -> None: ...
+
+class Shuffle(Expr):
+    vectors: Sequence[Any]
+    indices: Sequence[Any]
+    def __init__(
+        self, vectors: Sequence[Any], indices: Sequence[Any], span: Any = None
+    ) -> None: ...
+
+def BufferLoad(buffer: Var, indices: Sequence[Any], span: Any = None) -> TensorLoad: ...
+def BufferRegion(buffer: Var, region: Sequence[Range]) -> TensorRegion: ...
+def decl_buffer(shape: Any, *args: Any, **kwargs: Any) -> Var: ...
+def const(value: Any, dtype: Any = None, span: Any = None) -> Any: ...
+def call_extern(dtype: Any, name: Any, *args: Any, span: Any = None) -> Call: ...
+def __getattr__(name: str) -> Any: ...
