@@ -52,7 +52,7 @@ class Phases:
                 tirx.BufferStore(self._former, zero, [0]),
             ]
 
-    def begun(self, copy: tirx.Evaluate, iteration: Any) -> tirx.Stmt:
+    def begun(self, copy: Any, iteration: Any) -> tirx.Stmt:
         """A copy of an iteration, begun by one thread."""
         op = operator_of(copy.value)
         assert op is not None, "only operators complete on mbarriers"
