@@ -71,10 +71,18 @@ def reference() -> str:
     parts += ["## Dtypes", "", *dtype_lines(), ""]
     parts += ["# Compiling and calling", ""]
     for module, names in {
-        "tvmtile": ["jit", "compile"],
+        "tvmtile": ["jit", "compile", "plot_layout"],
         "tvmtile.jit": ["JitFunction", "Kernel"],
         "tvmtile.profiler": ["Profiler", "TensorSupplyType", "do_bench"],
         "tvmtile.target": ["resolve"],
+        "tvmtile.autotuner": [
+            *("autotune", "TunedFunction", "AutoTuner", "AutotuneResult", "Trial"),
+            *("set_autotune_inputs", "get_autotune_inputs"),
+        ],
+        "tvmtile.carver": [
+            *("MatmulTemplate", "FlashAttentionTemplate", "GeneralReductionTemplate"),
+            *("ElementwiseTemplate", "Hint", "TileDevice", "get_arch", "proposals"),
+        ],
     }.items():
         for name in names:
             value = getattr(importlib.import_module(module), name)

@@ -176,7 +176,7 @@ def test_version_is_the_installed_one():
 def test_requirements_parse_and_need_no_torch():
     required = {Requirement(r).name for r in PROJECT["dependencies"]}
     assert required == {"apache-tvm", "apache-tvm-ffi", "numpy", "platformdirs", "tqdm"}
-    assert set(PROJECT["optional-dependencies"]) == {"torch", "cuda", "test", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {"torch", "cuda", "plot", "test", "dev"}
     for extra in PROJECT["optional-dependencies"].values():
         assert all(Requirement(r).name for r in extra)
 
@@ -196,7 +196,7 @@ def test_constraints_pin_public_versions_only():
         assert "+" not in spec.version, pin
 
 
-@pytest.mark.parametrize("extra", ["", "torch", "dev", "test"])
+@pytest.mark.parametrize("extra", ["", "torch", "plot", "dev", "test"])
 def test_constraints_pin_what_is_declared(extra):
     declared = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     pins = {

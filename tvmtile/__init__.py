@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tvmtile.autotuner import autotune
     from tvmtile.cache import clear_cache, disable_cache, enable_cache, is_cache_enabled
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
+    from tvmtile.layout.plot import plot_layout
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
@@ -42,6 +43,7 @@ __all__ = [
     "lower",
     "next_power_of_2",
     "par_compile",
+    "plot_layout",
     "tvm",
 ]
 
@@ -66,6 +68,7 @@ _LAZY = {
     "lower": "jit",
     "next_power_of_2": "math",
     "par_compile": "jit",
+    "plot_layout": "layout.plot",
 }
 _SUBMODULES = (
     "autotuner",

@@ -136,22 +136,60 @@ def make_swizzled_layout(buffer: Any, k_major: bool = True, allow_pad: bool = Tr
     return Swizzle("auto")
 
 
-def make_full_bank_swizzled_layout(buffer: Any) -> Swizzle:
-    """Swizzle 16-byte pieces over 128 bytes of a row."""
-    del buffer
-    return Swizzle("full")
+def _swizzle(kind: str, tile: Sequence[Any]) -> Swizzle | Layout:
+    """A swizzle by its purpose, or of a tile of known extents as the function that it is."""
+    if len(tile) != 3:
+        return Swizzle(kind)
+    from tvmtile.layout.shared import SWIZZLES, swizzled
+
+    rows, columns, bits = tile
+    layout = swizzled((rows, columns), f"uint{bits}", SWIZZLES[kind])
+    if layout is None:
+        raise InvalidOperand(
+            f"rows of {columns} elements of {bits} bits have no panels of {SWIZZLES[kind]} bytes",
+            help="give a tile whose rows consist of them, or a narrower swizzle",
+        )
+    panel = 8 * SWIZZLES[kind] // bits
+    shift, mask = layout.per_element + layout.atom_len, (1 << layout.swizzle_len) - 1
+
+    def place(i: Any, j: Any) -> Any:
+        plain = j // panel * (rows * panel) + i * panel + j % panel
+        return plain ^ (((plain >> shift) & mask) << layout.per_element)
+
+    return Layout((rows, columns), place)
 
 
-def make_half_bank_swizzled_layout(buffer: Any) -> Swizzle:
-    """Swizzle 16-byte pieces over 64 bytes of a row."""
-    del buffer
-    return Swizzle("half")
+def make_full_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
+    """Swizzle 16-byte pieces over 128 bytes of a row.
+
+    Parameters
+    ----------
+    *tile : Any
+        A shared tile, or its rows, its columns and the bits of an element.
+    """
+    return _swizzle("full", tile)
 
 
-def make_quarter_bank_swizzled_layout(buffer: Any) -> Swizzle:
-    """Swizzle 16-byte pieces over 32 bytes of a row."""
-    del buffer
-    return Swizzle("quarter")
+def make_half_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
+    """Swizzle 16-byte pieces over 64 bytes of a row.
+
+    Parameters
+    ----------
+    *tile : Any
+        A shared tile, or its rows, its columns and the bits of an element.
+    """
+    return _swizzle("half", tile)
+
+
+def make_quarter_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
+    """Swizzle 16-byte pieces over 32 bytes of a row.
+
+    Parameters
+    ----------
+    *tile : Any
+        A shared tile, or its rows, its columns and the bits of an element.
+    """
+    return _swizzle("quarter", tile)
 
 
 def make_linear_layout(buffer: Any) -> Swizzle:
