@@ -280,3 +280,13 @@ def test_without_a_cache_the_best_is_compiled_again(monkeypatch):
 def test_only_a_jit_kernel_is_decorated():
     with pytest.raises(InvalidOperand, match="is for @tvmtile.jit kernels, not for a function"):
         tvmtile.autotune(configs=[{}])(lambda: None)
+
+
+def test_the_times_are_drawn():
+    pytest.importorskip("matplotlib")
+    result = tuner([{"again": 1}, {"again": 2}, {"way": "refused"}], ref_prog=lambda A: A * 2)
+    axes = result.run(**QUICK).plot()
+    configurations, reference = axes.get_lines()
+    assert len(configurations.get_xdata()) == 2
+    assert list(configurations.get_ydata()) == sorted(configurations.get_ydata())
+    assert len(reference.get_ydata()) == 2
