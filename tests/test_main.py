@@ -10,6 +10,7 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile.__main__ import main
 from tvmtile.cache import current_store
+from tvmtile.errors import InvalidValue
 
 
 @T.prim_func
@@ -43,3 +44,77 @@ def test_what_there_is_not(capsys):
     with pytest.raises(SystemExit):
         main(["cache", "burn"])
     assert "invalid choice: 'burn'" in capsys.readouterr().err
+
+
+KERNELS = """
+import tvmtile.language as T
+from beside import FACTOR
+
+
+def make_scale(dtype):
+    @T.prim_func
+    def scale(A: T.Tensor((64,), dtype)):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                A[i] = A[i] * FACTOR
+
+    return scale
+
+
+scale = make_scale("float32")
+wide = make_scale("float64")
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "beside.py").write_text("FACTOR = 3")
+    file = tmp_path / "kernels.py"
+    file.write_text(KERNELS)
+    return str(file)
+
+
+def test_a_file_is_checked_for_targets(file, capsys):
+    main(["check", file, "--target", "llvm", "--target", "sm_80"])
+    done = [f"{name} {target}: ok" for name in ("scale", "wide") for target in ("llvm", "sm_80")]
+    assert capsys.readouterr().out.splitlines() == done
+    with pytest.raises(SystemExit) as caught:
+        main(["check", file, "--target", "metal"])
+    assert caught.value.code == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "scale metal: ok"
+    assert lines[1].startswith("wide metal: UnsupportedDtype: ")
+
+
+def test_the_code_of_a_kernel(file, capsys):
+    main(["source", f"{file}:scale", "--target", '{"kind": "cuda", "arch": "sm_90a"}'])
+    assert capsys.readouterr().out.count("scale_kernel(") >= 1
+    main(["source", f"{file}:scale"])
+    assert "define" in capsys.readouterr().out
+
+
+def test_a_kernel_is_lowered(file, capsys):
+    main(["lower", f"{file}:scale", "--target", "sm_80", "--after", "LowerTilePrograms"])
+    lowered = capsys.readouterr().out
+    assert 'T.launch_thread("threadIdx.x", 64)' in lowered or '"threadIdx.x"' in lowered
+    assert lowered.count("def scale") == 1
+    main(["lower", f"{file}:scale", "--diff", "--after", "tvmtile.Legalize"])
+    assert capsys.readouterr().out.startswith("tvmtile.Legalize")
+    with pytest.raises(InvalidValue, match="there is no pass 'Magic'"):
+        main(["lower", file, "--after", "Magic"])
+
+
+def test_a_file_without_the_kernel(file):
+    with pytest.raises(InvalidValue, match=r"kernels.py has no tile program scael") as caught:
+        main(["source", f"{file}:scael"])
+    assert "it has scale, wide" in str(caught.value)
+
+
+def test_what_is_installed(capsys):
+    main(["info"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "targets llvm, metal, cuda" in lines
+    assert any(line.startswith("apache-tvm 0.27") for line in lines)
+    (gemm,) = (line for line in lines if line.split()[:1] == ["gemm"])
+    assert "cuda/mma" in gemm
+    assert "metal/simdgroup" in gemm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tvmtile.cache import Store, cache_directory, clear_cache
 
@@ -20,8 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Those of the process where absent.
     """
     parser = argparse.ArgumentParser(prog="python -m tvmtile")
-    commands = parser.add_subparsers(dest="command", required=True)
-    cache = commands.add_parser("cache", help="what is kept on disk")
+    kinds = parser.add_subparsers(dest="command", required=True)
+    cache = kinds.add_parser("cache", help="what is kept on disk")
     cache.add_argument(
         "action",
         nargs="?",
@@ -29,8 +30,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default="list",
         help="list its entries, remove them, or print where they are",
     )
+    lower = _about_a_file(kinds, "lower", "print kernels as the passes leave them")
+    lower.add_argument("--after", help="stop after the last pass whose name has this in it")
+    lower.add_argument("--diff", action="store_true", help="show what each pass changes")
+    source = _about_a_file(kinds, "source", "print the generated code")
+    source.add_argument("--kernel-only", action="store_true", help="leave out the host's part")
+    _about_a_file(kinds, "check", "compile kernels, and report what is wrong")
+    kinds.add_parser("info", help="versions, the machine, targets, operators")
     given = parser.parse_args(arguments)
-    _CACHE[given.action]()
+    if given.command == "cache":
+        _CACHE[given.action]()
+        return
+    from tvmtile import commands
+
+    if given.command != "info":
+        given.target = given.target or ["llvm"]
+    getattr(commands, given.command)(given)
+
+
+def _about_a_file(kinds: Any, name: str, text: str) -> Any:
+    parser = kinds.add_parser(name, help=text)
+    parser.add_argument("file", help="a file with kernels, or file.py:name for one of them")
+    parser.add_argument(
+        "--target",
+        action="append",
+        help="llvm (the default), metal, cuda, an architecture as sm_90a, or JSON; check takes several",
+    )
+    return parser
 
 
 def _list() -> None:

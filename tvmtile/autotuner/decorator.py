@@ -135,6 +135,9 @@ class TunedFunction:
         self._tuner_cache: dict[Any, AutotuneResult] = {}
         self._kernels: dict[Any, Kernel] = {}
 
+    def __repr__(self) -> str:
+        return f"<tvmtile.autotune {self.jit_impl!r}, {len(self._tuner_cache)} tuned>"
+
     @hide_internal_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Lazy style: the best kernel for these values. Eager style: run it on these arguments."""

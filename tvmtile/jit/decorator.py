@@ -131,6 +131,10 @@ class JitFunction:
         if self._style == _EAGER:
             self._refuse_out_idx()
 
+    def __repr__(self) -> str:
+        name, count = self.func.__qualname__, len(self._kernels)
+        return f"<tvmtile.jit {name}{self.signature}, {self.mode}, {count} compiled>"
+
     @property
     def options(self) -> dict[str, Any]:
         """What kernels are compiled with, as `tvmtile.compile` takes it."""

@@ -100,6 +100,9 @@ class FollowingKernel(Kernel):
             raise AttributeError(f"a kernel has no {name!r}")
         return getattr(self._last or self._build(best_target()), name)
 
+    def _where(self) -> str:
+        return "the device of its tensors"
+
     @property
     def module(self) -> Any:
         """What TVM built."""

@@ -360,6 +360,26 @@ class Kernel:
 
         return lowering_steps(self.prim_func, self.target, self._config)
 
+    def show_lowering(self, name: str = "") -> None:
+        """Show what each pass changed: in colours in a terminal, collapsible in a notebook.
+
+        Parameters
+        ----------
+        name : str
+            Only passes whose name has this in it: "tvmtile." are those of tile programs.
+        """
+        from tvmtile.jit.lowering_view import LoweringView
+
+        LoweringView(self.prim_func, self.lowering, name).show()
+
+    def __repr__(self) -> str:
+        results = f", results {list(self.out_idx)}" if self.out_idx else ""
+        params = ", ".join(f"{p.name}: {_described(p)}" for p in self.params)
+        return f"<Kernel {self.name}({params}){results} for {self._where()}>"
+
+    def _where(self) -> str:
+        return str(self.target.attrs.get("arch", self.target.kind.name))
+
     @cached_property
     def choices(self) -> Choices:
         """What implements each tile operator, and why nothing better does; printed, a table.
@@ -370,6 +390,11 @@ class Kernel:
         from tvmtile.passes.tile.select_implementation import choices_of
 
         return choices_of(module_before("tvmtile.LowerTileOp", self.lowering)[self.name])
+
+
+def _described(param: KernelParam) -> str:
+    """A parameter as a kernel writes it."""
+    return f"{param.dtype}[{', '.join(map(str, param.shape))}]" if param.shape else str(param.dtype)
 
 
 def _compiled_again(program: list[Node], options: Mapping[str, Any]) -> Kernel:

@@ -1,0 +1,109 @@
+"""What each pass changed, for people: coloured in a terminal, collapsible in a notebook."""
+
+from __future__ import annotations
+
+import difflib
+import html
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from tvmtile.jit.artifact import name_of
+
+__all__ = ["LoweringView", "PassView"]
+
+_COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m"}
+_HEADING, _PLAIN = "\x1b[1m", "\x1b[0m"
+_STYLES = {"+": "background:#e6ffec", "-": "background:#ffebe9", "@": "color:#888"}
+_CONTEXT = 3
+
+
+@dataclass(frozen=True)
+class PassView:
+    """A pass and what it changed.
+
+    Attributes
+    ----------
+    name : str
+        The pass.
+    before, after : str
+        The program as TVMScript.
+    """
+
+    name: str
+    before: str
+    after: str
+
+    @property
+    def diff(self) -> list[str]:
+        """The lines that it changed, with some around them; none where it changed nothing."""
+        lines = difflib.unified_diff(
+            self.before.splitlines(), self.after.splitlines(), lineterm="", n=_CONTEXT
+        )
+        return list(lines)[2:]  # without the names of two files
+
+
+class LoweringView:
+    """The passes that a program went through.
+
+    In a notebook it shows itself; printed, it is text without colours.
+
+    Parameters
+    ----------
+    program : tvm.tirx.PrimFunc
+        What went into the first one.
+    steps : sequence of (str, IRModule)
+        Each pass, with the module after it.
+    name : str, optional
+        Only passes whose name has this in it.
+    """
+
+    def __init__(
+        self,
+        program: tirx.PrimFunc,
+        steps: Sequence[tuple[str, ir.IRModule]],
+        name: str = "",
+    ) -> None:
+        first = ir.IRModule({name_of(program): program})
+        texts = [mod.script() for mod in (first, *(mod for _, mod in steps))]
+        views = map(PassView, (pass_ for pass_, _ in steps), texts, texts[1:])
+        self.passes = tuple(view for view in views if name in view.name)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines(is_coloured=False))
+
+    def show(self) -> None:
+        """Display it in a notebook, write it elsewhere, with colours to a terminal."""
+        notebook = sys.modules.get("IPython")
+        shell = notebook.get_ipython() if notebook is not None else None
+        if notebook is not None and hasattr(shell, "kernel"):
+            notebook.display.display(self)
+            return
+        sys.stdout.write("\n".join(self._lines(sys.stdout.isatty())) + "\n")
+
+    def _lines(self, is_coloured: bool) -> Iterator[str]:
+        for view in self.passes:
+            note = "" if view.diff else ": nothing"
+            yield f"{_HEADING}{view.name}{_PLAIN}{note}" if is_coloured else f"{view.name}{note}"
+            for line in view.diff:
+                colour = _COLOURS.get(line[0]) if is_coloured else None
+                yield f"  {colour}{line}{_PLAIN}" if colour is not None else f"  {line}"
+
+    def _repr_html_(self) -> str:
+        return "\n".join(map(_as_html, self.passes))
+
+
+def _as_html(view: PassView) -> str:
+    if not view.diff:
+        return f'<div style="color:#888">{html.escape(view.name)}: nothing</div>'
+    lines = "".join(
+        f'<span style="display:block;{_STYLES.get(line[0], "")}">{html.escape(line) or " "}</span>'
+        for line in view.diff
+    )
+    changed = sum(line[0] in "+-" for line in view.diff)
+    return (
+        f"<details><summary>{html.escape(view.name)} ({changed} lines)</summary>"
+        f'<pre style="margin:0">{lines}</pre></details>'
+    )
