@@ -20,6 +20,7 @@ OPERATORS = (
     "atomic_load",
     "atomic_tile",
     "await_phase",
+    "bulk_group",
     "bulk_load",
     "bulk_store",
     "copy",

@@ -22,6 +22,7 @@ from tvm import ir, tirx
 from tvmtile.ir.calls import op_name, takes_address
 
 __all__ = [
+    "BULK_STORE",
     "CP_ASYNC",
     "INTRINSICS",
     "KINDS",
@@ -111,7 +112,17 @@ WGMMA = Kind(
     max_behind=7,  # of `wgmma.wait_group`
 )
 """PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions"."""
-KINDS = {kind.name: kind for kind in (CP_ASYNC, WGMMA)}
+BULK_STORE = Kind(
+    "bulk",
+    issues=(),
+    signal="tirx.ptx.cp_async_bulk_commit_group",
+    wait="tirx.ptx.cp_async_bulk_wait_group",
+    commit_group="cp.async.bulk.commit_group",
+    wait_group="cp.async.bulk.wait_group.read",
+    max_behind=7,
+)
+"""PTX ISA, "cp.async.bulk": copies from shared memory; waited for, it may be written again."""
+KINDS = {kind.name: kind for kind in (CP_ASYNC, WGMMA, BULK_STORE)}
 
 
 def kind_of(token: str) -> Kind:

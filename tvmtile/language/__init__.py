@@ -83,6 +83,7 @@ from tvmtile.tileop.reducer import (
 from tvmtile.tileop.safe_value import annotate_safe_value
 from tvmtile.tileop.scan import cummax, cumsum
 from tvmtile.tileop.tma import tma_copy
+from tvmtile.tileop.tma.instructions import tma_store_arrive, tma_store_wait
 from tvmtile.tileop.transpose import transpose
 
 globals().update({name: as_dtype(name) for name in dtype_names()})

@@ -8,6 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import seq
@@ -16,23 +17,27 @@ from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.tma import by_leader, check_fits, fence, load
+from tvmtile.tileop.tma import by_leader, check_fits, fence, load, store
 
 __all__: list[str] = []
 
 
 def _fits(op: Copy, context: LoweringContext) -> None:
     src, dst = buffer_of(op.src), buffer_of(op.dst)
-    if src.ty.storage_scope != "global" or not is_shared(dst):
-        raise Decline("it copies from global to shared memory")
+    scopes = {buffer.ty.storage_scope: buffer for buffer in (src, dst)}
+    if is_shared(src) == is_shared(dst) or "global" not in scopes:
+        raise Decline("it does not copy between global and shared memory")
     if dtype_of(op.src) != dtype_of(op.dst):
         raise Decline(f"elements of {describe(op.src)} are converted")
-    body = context.launch.body
-    if any(access.writes and access.buffer.same_as(src) for access in accesses_of(body)):
-        raise Decline(f"the kernel writes {describe(src)}")
+    body, tensor = context.launch.body, scopes["global"]
+    others = [a for a in accesses_of(body) if a.buffer.same_as(tensor)]
+    if tensor.same_as(src) and any(access.writes for access in others):
+        raise Decline(f"the kernel writes {describe(tensor)}")
+    if tensor.same_as(dst) and any(access.reads for access in others):
+        raise Decline(f"the kernel reads {describe(tensor)}")
     if src in _values_outside(body):
         raise Decline(f"outside of {describe(src)} there are other values than zero")
-    _check_rows(op.dst)
+    _check_rows(op.dst if is_shared(dst) else op.src)
     check_fits(op, context)
 
 
@@ -65,10 +70,13 @@ def _values_outside(body: tirx.Stmt) -> set[ir.Var]:
     on_mbarrier=True,
 )
 def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
-    """An mbarrier of the copy's own, which all threads wait at; its phase changes each time.
+    """A load has an mbarrier of its own, which all threads wait at; its phase changes each time.
 
     It is taken where a call asks for it: one copy at a time is no faster than by the threads.
     """
+    if not is_shared(op.dst.source):
+        stored = [*store(op, context), wait(BULK_STORE.name, 0)]
+        return seq([*fence(op.src.source, context), by_leader(stored, context)])
     barriers: Any = tirx.decl_buffer((1,), "uint64", name="arrived", scope=MBARRIER_SCOPE)
     parity: Any = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
     context.setup += [

@@ -9,7 +9,7 @@ from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, NoLowering, ShapeMismatch
+from tvmtile.errors import DataRace, InvalidOperand, NoLowering, ShapeMismatch
 
 SM90 = {"kind": "cuda", "arch": "sm_90a"}
 
@@ -379,3 +379,114 @@ def test_mistakes():
     mistaken("no mbarrier", "small.* is no mbarrier")
     mistaken("cluster", "cluster_mask copies to several blocks")
     mistaken("leaders", "give a multiple of 32 threads")
+
+
+# Stores --------------------------------------------------------------------------------------------
+
+
+def stored(shape, tile, dtype, explicit, waits=True, steps=1, layout=None):
+    """Tiles are doubled in shared memory, one after the other, and stored."""
+    rows, columns = tile
+
+    @T.prim_func
+    def main(A: T.Tensor(shape, dtype), C: T.Tensor(shape, dtype)):
+        with T.Kernel(
+            T.ceildiv(shape[1], columns), T.ceildiv(shape[0], rows * steps), threads=128
+        ) as (
+            x,
+            y,
+        ):
+            t = T.alloc_shared(tile, dtype)
+            if layout is not None:
+                T.annotate_layout({t: layout(t)})
+            for k in T.serial(steps):
+                row = (y * steps + k) * rows
+                for i, j in T.Parallel(rows, columns):
+                    t[i, j] = A[row + i, x * columns + j] * 2
+                if explicit:
+                    T.tma_copy(t, C[row, x * columns])
+                    if waits:
+                        T.tma_store_wait()
+                else:
+                    T.copy(t, C[row, x * columns], impl="tma")
+
+    return main
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_stores_of_ragged_tiles(dtype, explicit, steps):
+    shape = (150, 80)
+    a = values(shape, dtype)
+    kernel = emulated(stored(shape, (32, 32), dtype, explicit, steps=steps))
+    checked(kernel, a, torch.zeros_like(a), expected=a * 2, seeds=5)
+    assert kernel.adapter.statistics.bulk_copies == 3 * (5 if steps == 1 else 6)
+
+
+def test_stores_of_a_swizzled_tile():
+    from tvmtile.layout import make_full_bank_swizzled_layout
+
+    a = torch.randn(64, 128).half()
+    program = stored((64, 128), (16, 128), "float16", True, layout=make_full_bank_swizzled_layout)
+    kernel = emulated(program)
+    checked(kernel, a, torch.zeros_like(a), expected=a * 2)
+    assert kernel.adapter.statistics.bulk_copies == 8
+
+
+def test_two_stores_under_way():
+    @T.prim_func
+    def main(A: T.Tensor((6, 32, 64), "float16"), C: T.Tensor((6, 32, 64), "float16")):
+        with T.Kernel(1, threads=128):
+            t = T.alloc_shared((2, 32, 64), "float16")
+            for k in T.serial(6):
+                T.tma_store_wait(1)
+                T.copy(A[k, 0, 0], t[k % 2, 0:32, 0:64])
+                T.tma_copy(t[k % 2, 0:32, 0:64], C[k, 0, 0])
+            T.tma_store_wait(0, read=False)
+
+    a = torch.randn(6, 32, 64).half()
+    kernel = emulated(main)
+    checked(kernel, a, torch.zeros_like(a), expected=a, seeds=8)
+    source = kernel.get_kernel_source()
+    assert "cp.async.bulk.wait_group.read %0;" in source or "wait_group.read 1" in source
+
+
+def test_a_tile_that_is_written_while_it_is_stored():
+    with pytest.raises(DataRace) as error:
+        emulated(stored((96, 32), (32, 32), "float16", True, waits=False, steps=3))
+    assert "elements of t[32, 32] float16 are written before the copy of them to a tensor" in str(
+        error.value
+    )
+    assert "put T.tma_store_wait() in front of it" in str(error.value)
+
+
+def test_machine_code_of_stores():
+    for explicit in (True, False):
+        program = stored((128, 64), (32, 64), "float16", explicit, steps=2)
+        kernel = tvmtile.compile(program, target=SM90)
+        assert kernel.cubin
+        source = kernel.get_kernel_source()
+        assert "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group" in source
+        assert "fence.proxy.async.shared::cta" in source
+
+
+def test_a_tensor_that_the_kernel_reads():
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float16")):
+        with T.Kernel(1, threads=128):
+            t = T.alloc_shared((64, 64), "float16")
+            T.copy(A, t)
+            T.copy(t, A, impl="tma")
+
+    refused(main, "the kernel reads A[64, 64] float16")
+
+
+@pytest.mark.parametrize("count", [-1, 8, 1.0])
+def test_how_many_groups_may_be_left(count):
+    with pytest.raises(InvalidOperand, match="give a number from 0 to 7"):
+
+        @T.prim_func
+        def main(A: T.Tensor((64, 64), "float16")):
+            with T.Kernel(1, threads=128):
+                T.tma_store_wait(count)

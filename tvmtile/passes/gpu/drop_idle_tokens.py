@@ -9,6 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mutated, walk
 from tvmtile.ir.asynchronous import issued, kind_of, signalled, waited
 from tvmtile.ir.kernels import flattened, with_kernels
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 
@@ -63,9 +64,10 @@ def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
     used: set[str] = set()
 
     def note(call: ir.Call) -> None:
-        work = issued(call)
-        if work is not None:
-            used.update((work.token, kind_of(work.token).name))
+        work, op = issued(call), operator_of(call)
+        token = work.token if work is not None else op.token() if op is not None else None
+        if token is not None:
+            used.update((token, kind_of(token).name))
 
     walk(kernel, (ir.Call, note))
 

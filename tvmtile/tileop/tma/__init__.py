@@ -11,7 +11,7 @@ from tvmtile._tvm import walk
 from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.asynchronous import signal
+from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.operands import (
     as_region,
     buffer_of,
@@ -279,7 +279,7 @@ def store(op: Any, context: LoweringContext, reduction: str = "") -> list[tirx.S
         )
         for box in boxes.boxes
     ]
-    return [*(tirx.Evaluate(each.to_call()) for each in copies), signal("bulk")]
+    return [*(tirx.Evaluate(each.to_call()) for each in copies), signal(BULK_STORE.name)]
 
 
 def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: int = 0) -> tirx.Stmt:

@@ -7,13 +7,25 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.target import Target
 from tvm.tirx.script import builder as T
 
+from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.emit import emit
+from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.rewriting import seq
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["BulkLoad", "BulkStore", "has_bulk_copies"]
+__all__ = [
+    "BulkGroup",
+    "BulkLoad",
+    "BulkStore",
+    "has_bulk_copies",
+    "tma_store_arrive",
+    "tma_store_wait",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +97,68 @@ class BulkStore(_BulkCopy):
         return [self.tile]
 
     def token(self) -> str | None:
-        return "bulk"
+        return BULK_STORE.name
 
     def touched(self) -> Sequence[int]:
         return tuple(int(extent) for extent in self.box)
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class BulkGroup(ValueOp):
+    """`end` the group of a thread's bulk stores, or `wait` for all of its groups but `behind`.
+
+    The wait is for the tiles, which may be written again; with `arrived`, for the tensors too.
+    """
+
+    name = "bulk_group"
+    options = ("action", "behind", "arrived")
+    by_thread = True
+
+    action: str = "wait"
+    behind: int = 0
+    arrived: bool = False
+
+    def expanded(self, target: Target | None) -> tirx.Stmt:
+        """Statements about a token; nothing where there are no such copies."""
+        capability = None if target is None else gpu(target)
+        if capability is None or not capability.has_bulk_copies:
+            return seq([])
+        if self.action == "end":
+            return signal(BULK_STORE.name)
+        instruction = T.ptx["cp.async.bulk.wait_group"](self.behind)
+        arrival = [tirx.Evaluate(instruction)] if self.arrived else []
+        return seq([wait(BULK_STORE.name, self.behind), *arrival])
+
+
+def tma_store_arrive() -> None:
+    """End a group of the stores that `T.tma_copy` has begun; it ends one of its own already."""
+    emit(BulkGroup("end"))
+
+
+def tma_store_wait(count: Any = 0, read: bool = True) -> None:
+    """Wait for the stores that `T.tma_copy` has begun.
+
+    Parameters
+    ----------
+    count : int
+        How many groups, the latest ones, need not be over.
+    read : bool
+        Wait until the tiles may be written again; otherwise until the tensors are written.
+
+    Raises
+    ------
+    InvalidOperand
+        If the count is not a number from 0 to 7.
+    """
+    if not isinstance(count, int) or not 0 <= count <= _MOST_BEHIND:
+        raise InvalidOperand(
+            f"T.tma_store_wait: count={count!r}", help=f"give a number from 0 to {_MOST_BEHIND}"
+        )
+    emit(BulkGroup("wait", count, not read))
+
+
+_MOST_BEHIND = BULK_STORE.max_behind
 
 
 def has_bulk_copies(op: Any, context: LoweringContext) -> None:

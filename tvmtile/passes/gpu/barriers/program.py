@@ -23,7 +23,7 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir import asynchronous
-from tvmtile.ir.asynchronous import KINDS, WGMMA, kind_of
+from tvmtile.ir.asynchronous import BULK_STORE, KINDS, WGMMA, kind_of
 from tvmtile.ir.operands import describe
 from tvmtile.ir.threads import Group
 
@@ -609,6 +609,13 @@ def refused_before_arrival(copy: Access, later: Access) -> DataRace | VerifyErro
             help="wait for it first, T.wait_wgmma(0), or leave wg_wait out",
         )
     which = "into" if copy.writes else "of"
+    if copy.token == BULK_STORE.name:
+        return DataRace(
+            f"elements of {describe(later.root)} are {what} before the copy of them to a tensor is "
+            "waited for",
+            location=later.location or copy.location,
+            help="put T.tma_store_wait() in front of it",
+        )
     return VerifyError(
         f"elements of {describe(later.root)} are {what} before the asynchronous copy {which} them is "
         "waited for",
