@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
+    from tvmtile.utils.log import set_log_level
 
 __all__ = [
     "CompiledArtifact",
@@ -44,6 +45,7 @@ __all__ = [
     "next_power_of_2",
     "par_compile",
     "plot_layout",
+    "set_log_level",
     "tvm",
 ]
 
@@ -69,6 +71,7 @@ _LAZY = {
     "next_power_of_2": "math",
     "par_compile": "jit",
     "plot_layout": "layout.plot",
+    "set_log_level": "utils.log",
 }
 _SUBMODULES = (
     "autotuner",

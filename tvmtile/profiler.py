@@ -20,7 +20,15 @@ if TYPE_CHECKING:
 
     from tvmtile.jit.kernel import Kernel
 
-__all__ = ["Profiler", "TensorSupplyType", "as_list", "compare", "do_bench", "make_inputs"]
+__all__ = [
+    "Profiler",
+    "TensorSupplyType",
+    "as_list",
+    "compare",
+    "do_bench",
+    "filled",
+    "make_inputs",
+]
 
 
 class TensorSupplyType(Enum):
@@ -319,7 +327,7 @@ def make_inputs(
         if has_float4(param):
             tensor = _filled_pairs([*shape[:-1], shape[-1] // 2], supply)
         else:
-            tensor = _filled(shape, getattr(torch, str(param.ty.dtype)), supply)
+            tensor = filled(shape, getattr(torch, str(param.ty.dtype)), supply)
         tensors.append(tensor.to(device))
     return tensors
 
@@ -379,7 +387,8 @@ def _filled_pairs(shape: list[int], supply: TensorSupplyType) -> torch.Tensor:
     return pairs.view(torch.float4_e2m1fn_x2)
 
 
-def _filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> torch.Tensor:
+def filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> torch.Tensor:
+    """A tensor on the CPU, filled as a supply says."""
     torch = import_optional("torch", "torch", "tvmtile.profiler")
 
     if supply is TensorSupplyType.Zero:

@@ -1,5 +1,6 @@
-"""Looking at layouts, under the name that TileLang's kernels import it by."""
+"""Looking at layouts and programs, under the names that TileLang's kernels import."""
 
 from tvmtile.layout.plot import plot_layout
+from tvmtile.tools.analyzer import AnalysisResult, Analyzer
 
-__all__ = ["plot_layout"]
+__all__ = ["AnalysisResult", "Analyzer", "plot_layout"]

@@ -1,0 +1,77 @@
+"""What a program does is counted as one would by hand."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import ir
+
+import tvmtile.language as T
+from tvmtile import carver
+from tvmtile.carver.counts import Counts, counts_of
+from tvmtile.errors import InvalidOperand, InvalidValue
+from tvmtile.tools import Analyzer
+
+
+def matmul(M=256, N=512, K=128, block=64, step=32):
+    @T.prim_func
+    def matmul(
+        A: T.Tensor((M, K), "float16"),
+        B: T.Tensor((N, K), "float16"),
+        C: T.Tensor((M, N), "float32"),
+    ):
+        with T.Kernel(N // block, M // block, threads=128) as (bx, by):
+            a = T.alloc_shared((block, step), "float16")
+            b = T.alloc_shared((block, step), "float16")
+            c = T.alloc_fragment((block, block), "float32")
+            T.clear(c)
+            for k in T.Pipelined(K // step, num_stages=2):
+                T.copy(A[by * block, k * step], a)
+                T.copy(B[bx * block : (bx + 1) * block, k * step : (k + 1) * step], b)
+                T.gemm(a, b, c, transpose_B=True)
+            T.copy(c, C[by * block, bx * block])
+
+    return matmul
+
+
+def test_a_product():
+    blocks = (512 // 64) * (256 // 64)
+    assert counts_of(matmul()) == Counts(
+        2 * 256 * 512 * 128, blocks * 2 * 64 * 128 * 2 + 256 * 512 * 4
+    )
+
+
+def test_single_elements():
+    @T.prim_func
+    def add(
+        A: T.Tensor((8, 64), "int8"), B: T.Tensor((8, 64), "int8"), C: T.Tensor((8, 64), "int32")
+    ):
+        with T.Kernel(8, threads=64) as by:
+            for i in T.Parallel(64):
+                C[by, i] = A[by, i] + B[by, i]
+
+    assert counts_of(add) == Counts(0, 8 * 64 * (1 + 1 + 4))
+
+
+def test_what_a_device_takes_at_least():
+    h200 = carver.CUDA({"kind": "cuda", "arch": "sm_90a"})
+    result = Analyzer.analysis(matmul(), h200)
+    assert (result.total_flops, result.total_global_bytes) == (33554432, 1572864)
+    assert result.expected_bandwidth_GBps == pytest.approx(h200.memory)
+    assert result.expected_tflops == pytest.approx(33554432 / result.estimated_time / 1e12)
+    module = ir.IRModule({"main": matmul()})
+    assert Analyzer.analysis(module, h200) == result
+    with pytest.raises(InvalidOperand, match="takes one program"):
+        Analyzer.analysis(ir.IRModule({"a": matmul(), "b": matmul()}), h200)
+
+
+def test_an_extent_that_is_not_known():
+    n = T.symbolic("n")
+
+    @T.prim_func
+    def double(A: T.Tensor((n,), "float32")):
+        with T.Kernel(T.ceildiv(n, 32), threads=32) as bx:
+            for i in T.Parallel(32):
+                A[bx * 32 + i] *= 2
+
+    with pytest.raises(InvalidValue, match="is not known before the kernel runs"):
+        counts_of(double)
