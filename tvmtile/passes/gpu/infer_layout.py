@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.errors import LayoutConflict, warn
 from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import describe
@@ -92,7 +91,7 @@ def _with_layouts(loop: tirx.For, context: LoweringContext, *, stages: bool) -> 
     while True:
         fragments = _fragments_of(loop)
         inference = Inference(loop, context, fragments)
-        conflicts = [Conflict(viewed, None) for _, viewed in _views(loop)] or inference.run()
+        conflicts = [Conflict(viewed, None) for viewed in _viewed(loop)] or inference.run()
         if not conflicts:
             new = {f: _laid_out(f, inference.layouts[f]) for f in fragments}
             return substitute(loop, new)
@@ -150,7 +149,7 @@ def _staged(loop: tirx.For, conflict: Conflict, target: Target) -> tirx.For:
         "those that need them here, which costs time and memory",
         conflict.location,
     )
-    moved = [fragment, *(view for view, viewed in _views(loop) if viewed.same_as(fragment))]
+    moved = [fragment, *Aliases(loop).views_of(fragment)]
     staged = substitute(loop, {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved})
     return _ChooseAgain(target).rewrite(staged)
 
@@ -164,27 +163,13 @@ class _ChooseAgain(TileOperators):
 
 
 def _fragments_of(loop: tirx.For) -> list[ir.Var]:
-    found: list[ir.Var] = []
-
-    def note(node: tirx.AllocBuffer) -> None:
-        if is_fragment(node.buffer):
-            found.append(node.buffer)
-
-    tvm_ffi.structural_walk(loop, (tirx.AllocBuffer, note), order="pre")
-    return found
+    return [each.buffer for each in allocations_in(loop) if is_fragment(each.buffer)]
 
 
-def _views(loop: tirx.For) -> list[tuple[ir.Var, ir.Var]]:
-    """The views of fragments, with the fragments: their elements are those of an array in memory."""
-    found: list[tuple[ir.Var, ir.Var]] = []
-
-    def note(view: tirx.DeclBuffer) -> None:
-        variables: list[ir.Var] = []
-        tvm_ffi.structural_walk(view.data, (ir.Var, variables.append))
-        found.extend((view.buffer, v) for v in variables if is_buffer_var(v) and is_fragment(v))
-
-    tvm_ffi.structural_walk(loop, (tirx.DeclBuffer, note))
-    return found
+def _viewed(loop: tirx.For) -> list[ir.Var]:
+    """The fragments that have views: their elements are those of an array in memory."""
+    aliases = Aliases(loop)
+    return [root for root in map(aliases.root, aliases.views) if is_fragment(root)]
 
 
 def _laid_out(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:

@@ -251,7 +251,9 @@ class Inference:
                     self.layouts[buffer] = layout
                     self._origins[buffer] = step.location
                     self._demanded.add(buffer)
-        for buffer in self._whole - self._demanded:
+        for buffer in self._fragments:
+            if buffer not in self._whole or buffer in self._demanded:
+                continue
             self.layouts[buffer] = replicated(_shape(buffer), self._threads_of(buffer))
 
     def _carry(self) -> None:
