@@ -94,6 +94,7 @@ from tvmtile.passes import (
     SinkSharedAllocations,
     SplitReducers,
     StageOverlaps,
+    StoreNamesOnCpu,
     SwizzleBlockIdx,
     SwizzleShared,
     UnswitchConditions,
@@ -156,6 +157,7 @@ _CPU: tuple[Any, ...] = (
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
+    StoreNamesOnCpu,  # names that are used in one another many times become variables
     KeepNames,  # named divisions are computed once, where they are named
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )

@@ -22,6 +22,7 @@ from tvmtile.passes.cpu.lower_math import LowerMathOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
 from tvmtile.passes.cpu.short_circuit import ShortCircuitOnCpu
+from tvmtile.passes.cpu.store_names import StoreNamesOnCpu
 from tvmtile.passes.cpu.wrap_unsigned import WrapUnsignedOnCpu
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
@@ -145,6 +146,7 @@ __all__ = [
     "SinkSharedAllocations",
     "SplitReducers",
     "StageOverlaps",
+    "StoreNamesOnCpu",
     "SwizzleBlockIdx",
     "SwizzleShared",
     "UnswitchConditions",

@@ -1,0 +1,90 @@
+"""StoreNamesOnCpu: names in one another are stored, where TVM would multiply their values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import tvm
+from tvm import ir, tirx
+from tvm.script import tirx as S
+
+import tvmtile
+import tvmtile.language as T
+from tests.fuzz.run import _processor_time as processor_time
+from tvmtile._tvm import mapped
+from tvmtile.ir.rewriting import contains
+from tvmtile.passes import StoreNamesOnCpu
+
+
+@S.prim_func
+def kernel(A: S.Buffer((8,), "float32")):
+    for bx in S.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        A[0] = A[1]
+
+
+A = kernel.params[0]
+
+
+def chain(length, uses, value):
+    """A sum of `uses` times the name before, `length` times; the first name stands for `value`."""
+    names = [tirx.Var(f"x{i}", "float32") for i in range(length)]
+    body = names[-1]
+    for name, before in reversed(list(zip(names[1:], names[:-1], strict=True))):
+        body = tirx.Let(name, sum([before] * (uses - 1), before), body)
+    return tirx.Let(names[0], value, body)
+
+
+def program(value):
+    """The kernel that stores a value."""
+    body = mapped(kernel.body, (tirx.BufferStore, lambda _: tirx.BufferStore(A, value, [0])))
+    return ir.IRModule({"main": kernel.with_body(body)})
+
+
+def stored(value):
+    return StoreNamesOnCpu(program(value))["main"].body
+
+
+def test_few_names_stay():
+    value = chain(4, 4, A[1])
+    tvm.ir.assert_structural_equal(StoreNamesOnCpu(program(value)), program(value))
+
+
+def test_many_names_are_stored():
+    assert not contains(stored(chain(9, 4, A[1])), tirx.Let)
+
+
+def test_what_is_computed_under_a_condition_stays_there():
+    body = stored(tirx.if_then_else(A[0] > 0, chain(9, 4, A[1]), A[2]))
+    assert contains(body, tirx.Let)
+    assert not contains(body, tirx.AllocBuffer)
+
+
+def test_a_name_that_a_condition_uses():
+    """The condition's own names stay, and see the stored ones."""
+    name = tirx.Var("outer", "float32")
+    inner = tirx.if_then_else(name > 0, name * 2, name * 3)
+    body = stored(tirx.Let(name, chain(9, 4, A[1]), inner))
+    assert not contains(body, tirx.Let)
+    assert not contains(body, ir.Var, name.same_as)
+
+
+@pytest.mark.parametrize("length", [4, 24])
+def test_a_chain_of_conversions_takes_time_in_proportion(length):
+    @T.prim_func
+    def main(A: T.Tensor((64,), "bfloat16"), C: T.Tensor((64,), "bfloat16")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(64):
+                value = A[i]
+                for _ in T.unroll(length):
+                    value = value * value + A[i]
+                C[i] = value
+
+    given = (torch.arange(64) / 128).bfloat16()
+    expected = given.clone()
+    for _ in range(length):
+        expected = expected * expected + given
+    start = processor_time()
+    result = torch.empty_like(given)
+    tvmtile.compile(main, target="llvm")(given, result)
+    assert processor_time() - start < 10
+    assert torch.equal(result, expected)

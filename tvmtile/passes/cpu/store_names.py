@@ -1,0 +1,128 @@
+"""StoreNamesOnCpu: the values of names that TVM would multiply are kept in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import mutated, walk
+from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
+
+__all__ = ["StoreNamesOnCpu"]
+
+_LIMIT = 1000
+"""Copies of what has a name, from which on they cost seconds."""
+
+
+@prim_func_pass("StoreNamesOnCpu", requires=(Property.HOST_MEMORY,))
+def StoreNamesOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Store what the names of an expression (`T.Let`) stand for, where too many are in one another.
+
+    TVM's generator for LLVM tells its analyzer what each name stands for, which then puts that in every
+    place of the name. Each conversion to bfloat16 names its bits and uses them four times: 4**n copies
+    where n of them follow one another. What is loaded from memory has no value that the analyzer knows;
+    LLVM makes registers of it again. What may not be computed in any case keeps its names.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32")):
+        a, b, c, d, e = T.float32(), T.float32(), T.float32(), T.float32(), T.float32()
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            A[bx] = T.Let(
+                T.Let(
+                    T.Let(
+                        T.Let(
+                            T.Let(e, where={e: d + d + d + d + d + d}),
+                            where={d: c + c + c + c + c + c},
+                        ),
+                        where={c: b + b + b + b + b + b},
+                    ),
+                    where={b: a + a + a + a + a + a},
+                ),
+                where={a: A[bx]},
+            )
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            a = T.alloc_buffer((1,), "float32", scope="global")
+            a[0] = A[bx]
+            b = T.alloc_buffer((1,), "float32", scope="global")
+            b[0] = a[0] + a[0] + a[0] + a[0] + a[0] + a[0]
+            c = T.alloc_buffer((1,), "float32", scope="global")
+            c[0] = b[0] + b[0] + b[0] + b[0] + b[0] + b[0]
+            d = T.alloc_buffer((1,), "float32", scope="global")
+            d[0] = c[0] + c[0] + c[0] + c[0] + c[0] + c[0]
+            e = T.alloc_buffer((1,), "float32", scope="global")
+            e[0] = d[0] + d[0] + d[0] + d[0] + d[0] + d[0]
+            A[bx] = e[0]
+    ```
+    """
+    del context
+
+    def visit_for(loop: tirx.For, mutator: Any) -> tirx.Stmt:
+        is_vector = loop.kind == tirx.ForKind.VECTORIZED  # its names have a lane for each iteration
+        return loop if is_vector else mutator.default_mutate(loop)
+
+    statements = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
+    return func.with_body(
+        mutated(func.body, (tirx.For, visit_for), (statements, lambda node, _: _stored(node)))
+    )
+
+
+def _stored(statement: tirx.Stmt) -> tirx.Stmt:
+    """A statement, behind those that store what its names stand for."""
+    if not contains(statement, tirx.Let) or _copies(statement) <= _LIMIT:
+        return statement
+    before: list[tirx.Stmt] = []
+    loads: dict[ir.Var, Any] = {}
+
+    def visit_let(let: tirx.Let, mutator: Any) -> Any:
+        if not _is_scalar(let.value) or has_effect(let.value):
+            return substitute(let, loads)
+        kept = tirx.decl_buffer((1,), str(let.value.ty.dtype), name=let.var.name, scope="global")
+        value = mutator.mutate(let.value)
+        before.extend([tirx.AllocBuffer(kept), tirx.BufferStore(kept, value, [0])])
+        loads[let.var] = tirx.BufferLoad(kept, [0])
+        return mutator.mutate(let.body)
+
+    def visit_call(call: ir.Call, mutator: Any) -> Any:
+        return substitute(call, loads) if is_if_then_else(call) else mutator.default_mutate(call)
+
+    rewritten = mutated(
+        statement,
+        (tirx.Let, visit_let),
+        (ir.Call, visit_call),
+        ((tirx.And, tirx.Or), lambda node, _: substitute(node, loads)),
+        (ir.Var, lambda var, _: loads.get(var, var)),
+    )
+    return seq([*before, rewritten])
+
+
+def _is_scalar(value: Any) -> bool:
+    return ir.is_prim_expr(value) and int(DataType(str(value.ty.dtype)).lanes) == 1
+
+
+def _copies(statement: tirx.Stmt) -> int:
+    """The most copies of one value that come of putting values in the places of their names."""
+    copies: dict[ir.Var, int] = {}
+
+    def visit(let: tirx.Let, mutator: Any) -> Any:
+        mutator.mutate(let.value)
+        uses: list[int] = []
+        walk(let.value, (ir.Var, lambda var: uses.append(copies.get(var, 0))))
+        copies[let.var] = max(1, sum(uses))
+        mutator.mutate(let.body)
+        return let
+
+    mutated(statement, (tirx.Let, visit))
+    return max(copies.values(), default=0)
