@@ -20,11 +20,11 @@ void Order::arrive(Arrivals& arrivals, unsigned thread) {
   const std::shared_ptr<const Seen>& known = known_[thread];
   if (arrivals.seen.empty()) {
     arrivals.seen = *known;
-  } else if (arrivals.joined != known.get()) {  // threads that passed a barrier know the same
+  } else if (arrivals.joined != known) {  // threads that passed a barrier know the same
     std::transform(known->begin(), known->end(), arrivals.seen.begin(), arrivals.seen.begin(),
                    [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
   }
-  arrivals.joined = known.get();
+  arrivals.joined = known;
   if (publishes_) arrivals.seen[thread] = clocks_[thread];
   ++clocks_[thread];
 }

@@ -42,7 +42,7 @@ using Seen = std::vector<std::uint32_t>;
 // What threads bring to a barrier: what they know, and all that they did.
 struct Arrivals {
   Seen seen;  // empty: nobody came yet
-  const Seen* joined = nullptr;
+  std::shared_ptr<const Seen> joined;  // held, so that no other takes its address
 };
 
 // The order of accesses to one kind of memory.
