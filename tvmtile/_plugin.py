@@ -24,6 +24,8 @@ OPERATORS = (
     "bulk_load",
     "bulk_store",
     "copy",
+    "cp_async",
+    "cp_async_group",
     "dependent_launch",
     "dp4a",
     "end_phase",

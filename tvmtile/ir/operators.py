@@ -93,6 +93,10 @@ class TileOp:
         """
         return None
 
+    def releases_copies(self) -> bool:
+        """Tell whether the thread arrives when its asynchronous copies have, which it releases too."""
+        return False
+
     def acquires(self) -> Any:
         """The mbarrier, an element, at which a thread waits; None of other operators."""
         return None

@@ -42,6 +42,7 @@ from tvmtile.tileop.atomic import (
     atomic_store,
 )
 from tvmtile.tileop.copy import async_copy, copy
+from tvmtile.tileop.cp_async import access_ptr, ptx_commit_group, ptx_cp_async, ptx_wait_group
 from tvmtile.tileop.dp4a import dp4a
 from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.fp8_scaled_matmul import fp8_scaled_matmul

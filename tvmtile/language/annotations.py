@@ -32,8 +32,6 @@ __all__ = [
     "no_set_max_nreg",
     "pdl_sync",
     "pdl_trigger",
-    "ptx_commit_group",
-    "ptx_wait_group",
     "use_swizzle",
 ]
 
@@ -87,15 +85,3 @@ def disable_warp_group_reg_alloc() -> None:
 
 def no_set_max_nreg() -> None:
     """Accepted for TileLang's kernels: leave the register counts of warp groups as they are."""
-
-
-def ptx_commit_group() -> None:
-    """Accepted for TileLang's kernels: `T.ptx_wait_group` counts the copies before this as one."""
-
-
-def ptx_wait_group(num: int) -> None:
-    """Accepted for TileLang's kernels: wait until at most `num` groups of copies are under way.
-
-    Every copy is complete when the next statement begins, so there is nothing to wait for.
-    """
-    del num

@@ -7,6 +7,7 @@ program is lowered (`tvmtile.tileop.lowerings`).
 from tvmtile.tileop import (
     atomic,
     copy,
+    cp_async,
     dp4a,
     fill,
     fp8_scaled_matmul,
@@ -30,6 +31,7 @@ from tvmtile.tileop import (
 __all__ = [
     "atomic",
     "copy",
+    "cp_async",
     "dp4a",
     "fill",
     "fp8_scaled_matmul",

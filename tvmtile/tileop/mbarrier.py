@@ -231,6 +231,9 @@ class Mbarrier(ValueOp):
     def releases(self) -> Any:
         return self.barrier if self.action.startswith("arrive") else None
 
+    def releases_copies(self) -> bool:
+        return self.action == "arrive_when_copied"
+
     def acquires(self) -> Any:
         return self.barrier if self.action == "wait" else None
 

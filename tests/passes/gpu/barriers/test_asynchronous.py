@@ -19,7 +19,7 @@ from tests.passes.gpu.barriers.oracle import (
     executed,
     with_pass,
 )
-from tvmtile.errors import VerifyError
+from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir.asynchronous import signalled, wait, waited
 from tvmtile.ir.kernels import flattened, is_barrier
 from tvmtile.ir.rewriting import seq
@@ -261,7 +261,7 @@ def test_a_read_before_the_wait_is_an_error():
                 T.ptx["cp.async.commit_group"]()
                 C[tx] = S[tx, 0]
 
-    with pytest.raises(VerifyError, match="S\\[64, 8\\] float16 are read before"):
+    with pytest.raises(DataRace, match="S\\[64, 8\\] float16 are read before"):
         with_pass(main)
 
 
@@ -387,7 +387,7 @@ def test_a_thread_takes_the_iterations_of_a_divergent_loop_in_their_order():
     func = with_pass(in_pieces(2))
     assert executed(func) == 1
     assert_each_is_needed(func)
-    with pytest.raises(VerifyError, match="written before the asynchronous copy into them"):
+    with pytest.raises(DataRace, match="written before the asynchronous copy into them"):
         with_pass(in_pieces(3))
 
 
@@ -405,7 +405,7 @@ def test_a_tensor_is_not_written_while_copies_still_read_it():
                 T.ptx["cp.async.wait_group"](0)
                 C[tx] = S[tx, 0]
 
-    with pytest.raises(VerifyError, match="A\\[64, 8\\] float16 are written before"):
+    with pytest.raises(DataRace, match="A\\[64, 8\\] float16 are written before"):
         with_pass(main)
 
 

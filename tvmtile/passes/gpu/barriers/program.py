@@ -23,7 +23,7 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir import asynchronous
-from tvmtile.ir.asynchronous import BULK_STORE, KINDS, WGMMA, kind_of
+from tvmtile.ir.asynchronous import BULK_STORE, CP_ASYNC, KINDS, WGMMA, kind_of
 from tvmtile.ir.operands import describe
 from tvmtile.ir.threads import Group
 
@@ -110,6 +110,8 @@ class Handover:
         Those that certainly do it, a bit each.
     waits : bool
         They wait, and know then what others did that arrived.
+    with_copies : bool
+        They arrive when their asynchronous copies have.
     """
 
     statement: tirx.Stmt
@@ -117,6 +119,7 @@ class Handover:
     mbarrier: tuple[Any, int | None]
     threads: int
     waits: bool
+    with_copies: bool = False
 
 
 @dataclass(eq=False)
@@ -425,7 +428,9 @@ class Checker:
             done = not self._footprints.threads_of(opened.access) & ~arrived
             if opened.is_on_its_way or not (done or opened.known & item.threads):
                 return opened
-            return opened._replace(released=opened.released | {item.mbarrier})
+            if opened.signals is not None and not (item.with_copies and _is_cp_async(opened)):
+                return opened  # it has not arrived yet
+            return opened._replace(released=opened.released | {item.mbarrier}, signals=None)
 
         return released
 
@@ -616,9 +621,19 @@ def refused_before_arrival(copy: Access, later: Access) -> DataRace | VerifyErro
             location=later.location or copy.location,
             help="put T.tma_store_wait() in front of it",
         )
-    return VerifyError(
+    text = (
         f"elements of {describe(later.root)} are {what} before the asynchronous copy {which} them is "
-        "waited for",
+        "waited for"
+    )
+    if copy.token == CP_ASYNC.name:  # written by hand
+        return DataRace(
+            text,
+            location=later.location or copy.location,
+            help="put T.ptx_commit_group() behind the copy and T.ptx_wait_group(0) in front of it, or "
+            "let others wait for it by T.cp_async_barrier_noinc",
+        )
+    return VerifyError(
+        text,
         location=later.location or copy.location,
         help="this is a defect of tvmtile: please report it with the kernel",
     )
@@ -646,6 +661,11 @@ def _arrived(opened: _Open, awaited: asynchronous.Wait) -> _Open:
     waits_for_kind = awaited.token == kind_of(own).name
     since = signals.of_kind if waits_for_kind else signals.own if awaited.token == own else 0
     return opened._replace(signals=None) if since > awaited.behind else opened
+
+
+def _is_cp_async(opened: _Open) -> bool:
+    token = opened.access.token
+    return token is not None and kind_of(token) is CP_ASYNC
 
 
 def _known_to(opened: _Open, wait: Handover) -> _Open:

@@ -207,6 +207,7 @@ class Builder:
             self._effects.mbarrier(mbarrier),
             self._footprints.threads_where(on_threads),
             waits,
+            op.releases_copies(),
         )
 
     def _attribute(

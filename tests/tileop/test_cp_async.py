@@ -1,0 +1,191 @@
+"""Asynchronous copies that a kernel writes by thread: groups, mbarriers, predicates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tvm.ir import assert_structural_equal
+from tvm.script import from_source
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import DataRace, InvalidOperand
+
+SM80 = {"kind": "cuda", "arch": "sm_80"}
+SM90 = {"kind": "cuda", "arch": "sm_90a"}
+STEPS, N = 6, 64
+
+
+def by_groups():
+    """Two tiles: one is copied while the other one is read."""
+
+    @T.prim_func
+    def main(A: T.Tensor((STEPS, N * 4), "float32"), C: T.Tensor((STEPS, N * 4), "float32")):
+        with T.Kernel(1, threads=N):
+            tile = T.alloc_shared((2, N * 4), "float32")
+            tx = T.get_thread_binding()
+            T.ptx_cp_async(
+                T.access_ptr(tile[0, tx * 4], "w", 4), T.access_ptr(A[0, tx * 4], "r", 4), 4
+            )
+            T.ptx_commit_group()
+            for k in T.serial(STEPS):
+                if k + 1 < STEPS:
+                    T.ptx_cp_async(
+                        T.access_ptr(tile[(k + 1) % 2, tx * 4], "w", 4),
+                        T.access_ptr(A[k + 1, tx * 4], "r", 4),
+                        4,
+                    )
+                T.ptx_commit_group()
+                T.ptx_wait_group(1)
+                T.sync_threads()
+                for i in T.serial(4):
+                    C[k, tx * 4 + i] = tile[k % 2, N * 4 - 1 - (tx * 4 + i)]
+                T.sync_threads()
+
+    return main
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal", SM80], ids=["llvm", "metal", "cuda"])
+def test_groups_of_copies(target):
+    backend = "auto" if target == "llvm" else "emulator"
+    kernel = tvmtile.compile(by_groups(), target=target, execution_backend=backend)
+    a = torch.randn(STEPS, N * 4)
+    for seed in range(1 if target != SM80 else 6):
+        kernel.adapter.seed = seed
+        c = torch.zeros_like(a)
+        kernel(a, c)
+        assert torch.equal(c, a.flip(1))
+    if target == SM80:
+        assert kernel.adapter.statistics.async_copies == STEPS * N
+
+
+def on_mbarriers(noinc):
+    """One half of the threads copies, the other half reads what has come."""
+
+    @T.prim_func
+    def main(A: T.Tensor((STEPS, N * 4), "float32"), C: T.Tensor((STEPS, N * 4), "float32")):
+        with T.Kernel(1, threads=2 * N):
+            tile = T.alloc_shared((2, N * 4), "float32")
+            full, empty = T.alloc_barrier([N] * 2), T.alloc_barrier([N] * 2)
+            tx = T.get_thread_binding()
+            for k in T.serial(STEPS):
+                if tx < N:
+                    T.barrier_wait(empty[k % 2], k // 2 % 2 ^ 1)
+                    T.ptx_cp_async(
+                        T.access_ptr(tile[k % 2, tx * 4], "w", 4),
+                        T.access_ptr(A[k, tx * 4], "r", 4),
+                        4,
+                    )
+                    if noinc:
+                        T.cp_async_barrier_noinc(full[k % 2])
+                    else:
+                        T.barrier_arrive(full[k % 2])
+                else:
+                    T.barrier_wait(full[k % 2], k // 2 % 2)
+                    for i in T.serial(4):
+                        C[k, (tx - N) * 4 + i] = tile[k % 2, (2 * N - tx) * 4 - 1 - i]
+                    T.barrier_arrive(empty[k % 2])
+
+    return main
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_that_an_mbarrier_completes(seed):
+    kernel = tvmtile.compile(on_mbarriers(True), target=SM90, execution_backend="emulator")
+    body = kernel.get_kernel_source().rpartition("__global__")[2]
+    assert body.count("__syncthreads") == 1  # behind the initialisation
+    kernel.adapter.seed = seed
+    a, c = torch.randn(STEPS, N * 4), torch.zeros(STEPS, N * 4)
+    kernel(a, c)
+    assert torch.equal(c, a.flip(1))
+
+
+def test_who_arrives_before_its_copies_have_does_not_hand_them_over():
+    with pytest.raises(DataRace, match="before the asynchronous copy into them is waited for"):
+        tvmtile.compile(on_mbarriers(False), target=SM90)
+
+
+@pytest.mark.parametrize("target", ["llvm", SM80], ids=["llvm", "cuda"])
+def test_zeros_where_a_predicate_does_not_hold(target):
+    @T.prim_func
+    def main(A: T.Tensor((N, 8), "float16"), C: T.Tensor((N, 8), "float16")):
+        with T.Kernel(1, threads=N):
+            tile = T.alloc_shared((N, 8), "float16")
+            tx = T.get_thread_binding()
+            T.ptx_cp_async(
+                T.access_ptr(tile[tx, 0], "w", 8),
+                T.access_ptr(A[tx, 0], "r", 8),
+                8,
+                predicate=tx % 3 > 0,
+            )
+            T.ptx_commit_group()
+            T.ptx_wait_group(0)
+            for i in T.serial(8):
+                C[tx, i] = tile[tx, i]
+
+    kernel = tvmtile.compile(
+        main, target=target, execution_backend="auto" if target == "llvm" else "emulator"
+    )
+    a = torch.randn(N, 8).half()
+    c = torch.ones_like(a)
+    kernel(a, c)
+    expected = a * (torch.arange(N) % 3 > 0)[:, None]
+    assert torch.equal(c, expected)
+
+
+def test_addresses_of_buffers_and_regions():
+    @T.prim_func
+    def main(A: T.Tensor((4, 8), "float32"), C: T.Tensor((4, 8), "float32")):
+        with T.Kernel(1, threads=1):
+            tile = T.alloc_shared((4, 8), "float32")
+            T.ptx_cp_async(T.access_ptr(tile, "w"), T.access_ptr(A[1:2, 4:8], "r"), 4)
+            T.ptx_cp_async(
+                T.access_ptr(tile[3, 4], "w", ignore_last_ndim=1),
+                T.access_ptr(A[2, 0], "r", offset=2),
+                2,
+            )
+            T.ptx_commit_group()
+            T.ptx_wait_group(0)
+            T.copy(tile, C)
+
+    assert_structural_equal(from_source(main.script(), s_tir=True), main)
+    kernel = tvmtile.compile(main, target="llvm")
+    a, c = torch.randn(4, 8), torch.zeros(4, 8)
+    kernel(a, c)
+    assert torch.equal(c[0, :4], a[1, 4:])
+    assert torch.equal(c[3, :2], a[2, 2:4])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+def test_machine_code(arch):
+    assert tvmtile.compile(by_groups(), target={"kind": "cuda", "arch": arch}).cubin
+
+
+def mistaken(action, match):
+    with pytest.raises(InvalidOperand, match=match):
+
+        @T.prim_func
+        def main(A: T.Tensor((4, 8), "float32"), H: T.Tensor((4, 8), "float16")):
+            with T.Kernel(1, threads=32):
+                tile = T.alloc_shared((4, 8), "float32")
+                if action == "size":
+                    T.ptx_cp_async(T.access_ptr(tile, "w"), T.access_ptr(A, "r"), 3)
+                elif action == "dtype":
+                    T.ptx_cp_async(T.access_ptr(tile, "w"), T.access_ptr(H, "r"), 4)
+                elif action == "scopes":
+                    T.ptx_cp_async(T.access_ptr(A, "w"), T.access_ptr(tile, "r"), 4)
+                elif action == "no pointer":
+                    T.ptx_cp_async(tile, T.access_ptr(A, "r"), 4)
+                elif action == "no buffer":
+                    T.access_ptr(3)
+                else:
+                    T.access_ptr(A, "x")
+
+
+def test_mistakes():
+    mistaken("size", "3 elements of float32 to float32")
+    mistaken("dtype", "4 elements of float16 to float32")
+    mistaken("scopes", r"from tile\[0, 0\] float32 to A\[0, 0\] float32")
+    mistaken("no pointer", "dst is tile")
+    mistaken("no buffer", "3 is no buffer")
+    mistaken("no access", "access_type='x'")

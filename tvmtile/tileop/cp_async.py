@@ -1,0 +1,228 @@
+"""`T.ptx_cp_async`: a thread copies some bytes from a tensor to a shared tile, asynchronously."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.target import Target
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.math import as_expr
+from tvmtile.ir.asynchronous import CP_ASYNC, issue, signal, wait
+from tvmtile.ir.calls import takes_address
+from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.scopes import is_shared
+from tvmtile.target import gpu
+
+__all__ = [
+    "CpAsync",
+    "CpAsyncGroup",
+    "access_ptr",
+    "ptx_commit_group",
+    "ptx_cp_async",
+    "ptx_wait_group",
+]
+
+_SIZES = (4, 8, 16)
+"""Bytes that an instruction copies."""
+
+
+def access_ptr(
+    base: Any,
+    access_type: str | int = "r",
+    *extents: Any,
+    offset: Any = 0,
+    extent: Any = None,
+    ignore_last_ndim: int = 0,
+) -> ir.Expr:
+    """The address of an element, for a function that takes one.
+
+    Parameters
+    ----------
+    base : buffer, region or element
+        Whose first element it is, or which element.
+    access_type : str or int
+        `r`, `w` or `rw`. The compiler takes a function to read and write what it is given.
+    *extents, extent
+        How many elements are accessed; accepted for TileLang's kernels.
+    offset : int or Expr
+        Elements behind it, along the last axis.
+    ignore_last_ndim : int
+        So many of the last indices are taken for 0.
+
+    Raises
+    ------
+    InvalidOperand
+        If `base` is no buffer, or there is no such access.
+    """
+    del extents, extent
+    if access_type not in ("r", "w", "rw", 1, 2, 3):
+        raise InvalidOperand(
+            f"T.access_ptr: access_type={access_type!r}", help='give "r", "w" or "rw"'
+        )
+    buffer, indices = _place(base)
+    kept = len(indices) - ignore_last_ndim
+    indices = [index if axis < kept else 0 for axis, index in enumerate(indices)]
+    indices[-1] = indices[-1] + offset
+    return T.address_of(tirx.BufferLoad(buffer, indices))
+
+
+def _place(base: Any) -> tuple[ir.Var, list[Any]]:
+    if is_buffer_var(base):
+        return base, [tirx.const(0, "int32")] * len(base.ty.shape)
+    if isinstance(base, ir.TensorRegion):
+        return base.source, [r.min for r in base.region]
+    if isinstance(base, ir.TensorLoad):
+        return base.source, list(base.indices)
+    raise InvalidOperand(
+        f"T.access_ptr: {base!r} is no buffer",
+        help="give a buffer, a region or an element, `A[i, j]`",
+    )
+
+
+def ptx_cp_async(
+    dst_access_ptr: Any, src_access_ptr: Any, num_elems: int, predicate: Any = None
+) -> None:
+    """Begin to copy some elements that lie side by side, by the thread that comes here.
+
+    Parameters
+    ----------
+    dst_access_ptr, src_access_ptr : Expr
+        What `T.access_ptr` gives, of a shared tile and of a tensor of the same dtype.
+    num_elems : int
+        How many elements: 4, 8 or 16 bytes.
+    predicate : Expr, optional
+        Where it does not hold, zeros are written and nothing is read.
+
+    Notes
+    -----
+    The thread waits for it by `T.ptx_commit_group` and `T.ptx_wait_group`, or others by
+    `T.cp_async_barrier_noinc`. On targets without such copies the elements have arrived when the next
+    statement begins.
+
+    Raises
+    ------
+    InvalidOperand
+        If the pointers are not of these kinds, or the elements are not 4, 8 or 16 bytes.
+    """
+    target = _element("dst", dst_access_ptr)
+    source = _element("src", src_access_ptr)
+    if not is_shared(target.source) or source.source.ty.storage_scope != "global":
+        raise InvalidOperand(
+            f"T.ptx_cp_async: from {describe(source)} to {describe(target)}",
+            help="it copies from a tensor in global memory to a tile of T.alloc_shared",
+        )
+    dtypes = [str(each.source.ty.dtype) for each in (target, source)]
+    size = num_elems * int(DataType(dtypes[0]).bits) // 8
+    if dtypes[0] != dtypes[1] or size not in _SIZES:
+        raise InvalidOperand(
+            f"T.ptx_cp_async: {num_elems} elements of {dtypes[1]} to {dtypes[0]}",
+            help="both sides have one dtype, and the elements are 4, 8 or 16 bytes",
+        )
+    condition = () if predicate is None else (as_expr(predicate),)
+    emit(CpAsync(target, source, condition, num_elems))
+
+
+def _element(name: str, pointer: Any) -> ir.TensorLoad:
+    if takes_address(pointer) and isinstance(pointer.args[0], ir.TensorLoad):
+        return pointer.args[0]
+    raise InvalidOperand(
+        f"T.ptx_cp_async: {name} is {pointer!r}",
+        help="give what T.access_ptr(tile[i, j], ...) returns",
+    )
+
+
+def ptx_commit_group() -> None:
+    """End a group of the thread's asynchronous copies."""
+    emit(CpAsyncGroup("end"))
+
+
+def ptx_wait_group(num: int) -> None:
+    """Wait until at most `num` groups of the thread's asynchronous copies are under way."""
+    emit(CpAsyncGroup("wait", constant(num) or 0))
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class CpAsync(ValueOp):
+    """Copy `count` elements from `source` on to those from `target` on; zeros without the predicate."""
+
+    name = "cp_async"
+    options = ("count",)
+    by_thread = True
+
+    target: Any
+    source: Any
+    predicate: tuple[Any, ...] = ()
+    count: int = 1
+
+    @classmethod
+    def from_call(cls, call: ir.Call) -> TileOp:
+        """Read the operator back."""
+        target, source, *predicate = call.args
+        return cls(target, source, tuple(predicate), int(call.attrs["count"]))
+
+    def to_call(self, span: Any = None) -> ir.Call:
+        """The intrinsic call."""
+        args, attrs = [self.target, self.source, *self.predicate], {"count": self.count}
+        return ir.Call(f"tvmtile.{self.name}", args, attrs=attrs, span=span, ret_ty="void")
+
+    def reads(self) -> list[Any]:
+        return [self.source]
+
+    def writes(self) -> list[Any]:
+        return [self.target]
+
+    def expanded(self, target: Target | None) -> tirx.Stmt:
+        """The work of a token; elsewhere a loop."""
+        capability = None if target is None else gpu(target)
+        if capability is None or not capability.has_async_copies:
+            return self._loop()
+        size = self.count * int(DataType(str(self.target.source.ty.dtype)).bits) // 8
+        none = tirx.const(0, "uint32")
+        read = [tirx.Select(p, tirx.const(size, "uint32"), none) for p in self.predicate]
+        places = (T.address_of(self.target), T.address_of(self.source))
+        return issue(CP_ASYNC.name, *places, size, *read)
+
+    def _loop(self) -> tirx.Stmt:
+        lane = tirx.Var("lane", "int32")
+        value = tirx.BufferLoad(self.source.source, _behind(self.source.indices, lane))
+        for predicate in self.predicate:
+            zero = tirx.const(0, str(value.ty.dtype))
+            value = tirx.if_then_else(predicate, value, zero)
+        place = _behind(self.target.indices, lane)
+        return for_loop(lane, self.count, tirx.BufferStore(self.target.source, value, place))
+
+
+def _behind(indices: Sequence[Any], lane: ir.Var) -> list[Any]:
+    *outer, last = indices
+    return [*outer, last + lane]
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class CpAsyncGroup(ValueOp):
+    """`end` a group of the thread's copies, or `wait` for all of its groups but `behind`."""
+
+    name = "cp_async_group"
+    options = ("action", "behind")
+    by_thread = True
+
+    action: str = "wait"
+    behind: int = 0
+
+    def expanded(self, target: Target | None) -> tirx.Stmt:
+        """Statements about a token; nothing where there are no such copies."""
+        capability = None if target is None else gpu(target)
+        if capability is None or not capability.has_async_copies:
+            return seq([])
+        token = CP_ASYNC.name
+        return signal(token) if self.action == "end" else wait(token, self.behind)
