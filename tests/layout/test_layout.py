@@ -77,3 +77,11 @@ def test_layouts_travel_in_the_program_and_change_no_result(make, kind):
     a, b = torch.randn(16, 16), torch.empty(16, 16)
     tvmtile.compile(main)(a, b)
     assert torch.equal(a, b)
+
+
+def test_layouts_say_what_they_are():
+    swizzled = T.Layout((8, 16), lambda i, j: (i, j ^ (i // 4 * 8)))
+    assert repr(swizzled) == "Layout((8, 16), (i0, i1) -> (i0, i1 ^ i0 // 4 * 8))"
+    fragment = T.Fragment((8, 8), lambda i, j: (i * 4 + j // 2, j % 2))
+    assert repr(fragment) == "Fragment((8, 8), (i0, i1) -> (i0 * 4 + i1 // 2, i1 % 2))"
+    assert repr(T.Layout((4,), lambda i: 3 - i)) == "Layout((4,), (i0) -> (3 - i0,))"

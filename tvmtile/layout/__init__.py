@@ -10,6 +10,7 @@ T.annotate_layout({
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,12 @@ class Layout:
     def __init__(self, shape: Sequence[Any], forward: Callable[..., Any]) -> None:
         self.shape = tuple(shape)
         self._forward = forward
+
+    def __repr__(self) -> str:
+        written = str(self.index_map).removeprefix("T.index_map(lambda ").removesuffix(")")
+        plain = re.sub(r"T\.int64\((-?\d+)\)", r"\1", written).replace("indices_", "i")
+        indices, _, places = plain.partition(": ")
+        return f"{type(self).__name__}({self.shape}, ({indices}) -> {places})"
 
     @property
     def index_map(self) -> tirx.IndexMap:
