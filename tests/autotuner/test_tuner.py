@@ -290,3 +290,12 @@ def test_the_times_are_drawn():
     assert len(configurations.get_xdata()) == 2
     assert list(configurations.get_ydata()) == sorted(configurations.get_ydata())
     assert len(reference.get_ydata()) == 2
+
+
+def test_what_other_compilers_made_is_not_measured(monkeypatch):
+    from tvmtile.autotuner import compilation
+
+    ours = compilation.toolchain()
+    monkeypatch.setattr(compilation, "toolchain", lambda: (ours[0], "edited", *ours[2:]))
+    with pytest.raises(TuningFailed, match="compiled it has another source of tvmtile"):
+        tuner({"again": [1]}).run(**QUICK)

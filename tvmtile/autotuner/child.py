@@ -31,7 +31,7 @@ _WITHOUT_TORCH = "sys.modules['torch'] = None; "
 """TVM imports torch where it is installed, which takes longer than all the rest."""
 
 
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 120.0
 """A child that has had nothing to do for so long ends itself."""
 
 

@@ -28,7 +28,7 @@ def borrow(has_torch: bool = True) -> Child:
             _idle.remove(child)
         except ValueError:  # another thread has it
             continue
-        if not child.is_alive or time.monotonic() - child.used > IDLE_SECONDS / 2:
+        if not child.is_alive or time.monotonic() - child.used > 0.75 * IDLE_SECONDS:
             child.close()  # it is about to end itself
         elif child.has_torch == has_torch and child.environment == dict(os.environ):
             return child

@@ -28,8 +28,8 @@ __all__ = [
     "refuse_foreign",
 ]
 
-_VERSIONS = 4
-"""The parts of `toolchain` that are the same on machines that compile alike."""
+_PARTS = ("version of tvmtile", "source of tvmtile", "TVM", "tvm-ffi", "kind of device")
+"""What machines that compile alike have in common: the first are those of `toolchain`."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,13 @@ def adopt_compiled(request: Request, compiled: Compiled) -> None:
 
 def refuse_foreign(request: Request, compiled: Compiled) -> str | None:
     """Why a program can't be used that other compilers than this machine's have made, or None."""
-    here = _machine(request)
-    if compiled.machine == here:
-        return None
-    return f"it was compiled by {compiled.machine}, and this machine has {here}"
+    pairs = zip(_PARTS, compiled.machine, _machine(request), strict=True)
+    others = [part for part, theirs, ours in pairs if theirs != ours]
+    return (
+        f"the process that compiled it has another {', another '.join(others)}" if others else None
+    )
 
 
 def _machine(request: Request) -> tuple[Any, ...]:
     needs_gpu = request.target.kind.name == "cuda" and request.backend == "tvm_ffi"
-    return (*toolchain()[:_VERSIONS], needs_gpu and has_gpu())
+    return (*toolchain()[: len(_PARTS) - 1], needs_gpu and has_gpu())

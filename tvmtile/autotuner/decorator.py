@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
 from tvmtile.autotuner.configurations import AUTO, PASS_CONFIGS, expanded
@@ -109,6 +110,14 @@ def autotune(
     return decorate if func is None else decorate(func)
 
 
+@dataclass
+class _Tuned:
+    """What was found for a call, and the kernels for it by all of its values."""
+
+    result: AutotuneResult
+    kernels: dict[Any, Kernel]
+
+
 class TunedFunction:
     """A kernel under `@tvmtile.autotune`.
 
@@ -132,8 +141,7 @@ class TunedFunction:
         self.jit_impl = function
         self.configs = configs
         self._profile, self._run, self._ignored = profile, run, frozenset(ignored)
-        self._tuner_cache: dict[Any, AutotuneResult] = {}
-        self._kernels: dict[Any, Kernel] = {}
+        self._tuner_cache: dict[Any, _Tuned] = {}
 
     def __repr__(self) -> str:
         return f"<tvmtile.autotune {self.jit_impl!r}, {len(self._tuner_cache)} tuned>"
@@ -156,19 +164,21 @@ class TunedFunction:
     @hide_internal_frames
     def result(self, *args: Any, **kwargs: Any) -> AutotuneResult:
         """What tuning for these arguments has found; it is done where it was not."""
+        return self._found(args, kwargs).result
+
+    def _found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Tuned:
         key = hashable(self._described(args, kwargs, self._ignored))
         if key not in self._tuner_cache:
-            found = self._tuner_cache[key] = self._tuned(args, kwargs)
-            self._kernels[hashable(self._described(args, kwargs, ()))] = found.kernel
+            result = self._tuned(args, kwargs)
+            whole = hashable(self._described(args, kwargs, ()))
+            self._tuner_cache[key] = _Tuned(result, {whole: result.kernel})
         return self._tuner_cache[key]
 
     def _kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
-        key = hashable(self._described(args, kwargs, ()))
-        if key not in self._kernels:
-            result = self.result(*args, **kwargs)
-            if key not in self._kernels:  # it was for other values of what is not specialised
-                self._kernels[key] = self._kernel_of(result, args, kwargs)
-        return self._kernels[key]
+        key, found = hashable(self._described(args, kwargs, ())), self._found(args, kwargs)
+        if key not in found.kernels:  # it was for other values of what is not specialised
+            found.kernels[key] = self._kernel_of(found.result, args, kwargs)
+        return found.kernels[key]
 
     def _described(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], ignored: Collection[str]
