@@ -95,6 +95,7 @@ from tvmtile.passes import (
     SplitReducers,
     StageOverlaps,
     StoreNamesOnCpu,
+    SumBeforeScaling,
     SwizzleBlockIdx,
     SwizzleShared,
     UnswitchConditions,
@@ -124,6 +125,7 @@ _TILES: tuple[Any, ...] = (
     BindExtents,  # dynamic extents that stand in expressions only are bound
     KeepComparisons,  # comparisons of floats are right for NaN, whatever TVM simplifies
     NameDivisions,  # divisions by run-time values are named
+    SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
     Legalize,  # operands of tile operators become explicit regions
     PackFloats,  # floats of 4 bits lie in pairs in bytes
     StageOverlaps,  # a copy within a buffer reads all before it writes

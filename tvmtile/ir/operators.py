@@ -208,6 +208,15 @@ class TileOp:
         del operands
         return self
 
+    def accumulated(self, target: Target) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
+        """What a normalized operator does in a loop by way of sums of its own; None where it has none.
+
+        The first statement begins the sums, the second adds what one operator has, and the third adds
+        the sums to what the operator writes.
+        """
+        del target
+        return None
+
     def result_dtype(self) -> str:
         """The dtype of the value that an element operator has; `void` where it has none."""
         return "void"

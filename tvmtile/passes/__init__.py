@@ -75,6 +75,7 @@ from tvmtile.passes.tile.select_implementation import SelectImplementation
 from tvmtile.passes.tile.serialize_vectors import SerializeVectors
 from tvmtile.passes.tile.split_reducers import SplitReducers
 from tvmtile.passes.tile.stage_overlaps import StageOverlaps
+from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
 from tvmtile.passes.tile.unswitch_conditions import UnswitchConditions
 
 __all__ = [
@@ -147,6 +148,7 @@ __all__ = [
     "SplitReducers",
     "StageOverlaps",
     "StoreNamesOnCpu",
+    "SumBeforeScaling",
     "SwizzleBlockIdx",
     "SwizzleShared",
     "UnswitchConditions",

@@ -299,7 +299,25 @@ class Fp8ScaledMatmul(MatrixProduct):
         self, block: Any, first: Any, depth: Any, conversions: Mapping[str, str]
     ) -> tirx.Stmt:
         """Add the product of `depth` elements of K, from `first` on, times the scales of a block."""
-        partial = tirx.decl_buffer(_shape(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
+        partial = self._sums()
+        product = self._product(partial, first, depth, conversions, clear=True)
+        return seq([tirx.AllocBuffer(partial), product, self._scaled(partial, block)])
+
+    def accumulated(self, target: Target) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
+        if self.block_size or self.clear_accum or gpu(target) is None:
+            return None
+        sums = self._sums()
+        begin = [tirx.AllocBuffer(sums), _evaluated(Fill(sums, tirx.const(0, "float32")))]
+        step = self._product(sums, 0, self.k, self._conversions(target), clear=False)
+        return seq(begin), step, self._scaled(sums, 0)
+
+    def _sums(self) -> ir.Var:
+        return tirx.decl_buffer(_shape(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
+
+    def _product(
+        self, sums: ir.Var, first: Any, depth: Any, conversions: Mapping[str, str], *, clear: bool
+    ) -> tirx.Stmt:
+        """The product of `depth` elements of K, from `first` on, without the scales."""
         along = 1 if self.transpose_B else 0
         factors = [_part(self.A, 1, first, depth), _part(self.B, along, first, depth)]
         copies: list[tirx.Stmt] = []
@@ -310,19 +328,22 @@ class Fp8ScaledMatmul(MatrixProduct):
                 allocated = tirx.AllocBuffer(factors[place].source)
                 copies += [allocated, _evaluated(Copy(factor, factors[place]))]
         a, b = factors
-        product = Gemm(a, b, as_region(partial), transpose_B=self.transpose_B, clear_accum=True)
+        product = Gemm(a, b, as_region(sums), transpose_B=self.transpose_B, clear_accum=clear)
+        return seq([*copies, _evaluated(product)])
+
+    def _scaled(self, sums: ir.Var, block: Any) -> tirx.Stmt:
+        """Add sums times the scales of a block."""
         before_a, of_row = self._scales("A_scale", self.m, self.a_rows, block)
         before_b, of_column = self._scales("B_scale", self.n, self.b_rows, block)
 
         def add(variables: list[Any]) -> tirx.Stmt:
             i, j = variables
-            value = tirx.BufferLoad(partial, [i, j]) * of_row(i) * of_column(j)
+            value = tirx.BufferLoad(sums, [i, j]) * of_row(i) * of_column(j)
             target = element_of(self.C, False, i, j)
             result = converted(converted(target, "float32") + value, dtype_of(self.C))
             return tirx.BufferStore(target.source, result, target.indices)
 
-        steps = [*before_a, *before_b, *copies, tirx.AllocBuffer(partial), _evaluated(product)]
-        return seq([*steps, nest([self.m, self.n], add)])
+        return seq([*before_a, *before_b, nest([self.m, self.n], add)])
 
     def _scales(
         self, name: str, extent: Any, rows: int, block: Any

@@ -80,16 +80,16 @@ def test_operands_of_16_bits_may_be_stored_either_way(dtype, transposes, stages)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "accum"),
+    ("dtype", "accum", "block_k"),
     [
-        ("float32", "float32"),
-        ("float8_e4m3fn", "float32"),
-        ("float8_e5m2", "float32"),
-        ("int8", "int32"),
-        ("uint8", "int32"),
+        ("float32", "float32", 32),
+        ("float32", "float32", 8),
+        ("float8_e4m3fn", "float32", 128),
+        ("float8_e5m2", "float32", 64),
+        ("int8", "int32", 64),
+        ("uint8", "int32", 32),
     ],
 )
-@pytest.mark.parametrize("block_k", [32, 64, 128])
 def test_other_operands_run_along_k(dtype, accum, block_k):
     dtypes = (dtype, accum, accum)
     block = (64, 64, block_k)
@@ -97,40 +97,50 @@ def test_other_operands_run_along_k(dtype, accum, block_k):
 
 
 @pytest.mark.parametrize(
-    ("block", "threads", "policy"),
+    ("block", "threads", "policy", "transposed"),
     [
-        ((128, 128, 32), 128, Square),
-        ((128, 128, 32), 256, Square),
-        ((128, 128, 32), 256, FullRow),
-        ((128, 128, 32), 256, FullCol),
-        ((64, 256, 32), 256, FullRow),
-        ((128, 192, 32), 512, Square),
-        ((256, 64, 64), 512, FullRow),
+        ((128, 128, 32), 128, Square, False),
+        ((128, 128, 32), 256, Square, True),
+        ((128, 128, 32), 256, FullRow, False),
+        ((128, 128, 32), 256, FullCol, False),
+        ((64, 256, 32), 256, FullRow, True),
+        ((128, 192, 32), 512, Square, False),
+        ((256, 64, 64), 512, FullRow, True),
     ],
 )
-@pytest.mark.parametrize("transposed", [False, True])
 def test_warpgroups_share_a_tile(block, threads, policy, transposed):
     check_gemm(
         *block[:2], 64, block=block, threads=threads, policy=policy, transposes=(transposed,) * 2
     )
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("columns", [8, 24, 40, 96, 264])
+@pytest.mark.parametrize(
+    ("columns", "transposed"),
+    [(8, True), (24, True), (96, True), (264, True), (32, False), (96, False), (288, False)],
+)
 def test_a_tile_has_any_number_of_columns(columns, transposed):
     """Rows of B that run along N consist of panels of 32 bytes at least."""
-    columns = columns if transposed else -(-columns // 32) * 32
     block = (64, columns, 32)
     check_gemm(64, columns, 32, block=block, transposes=(False, transposed))
 
 
-@pytest.mark.parametrize("stages", range(5))
+@pytest.mark.parametrize("stages", [1, 4])
 def test_edges_are_ragged(stages):
     check_gemm(100, 72, 88, stages=stages, epilogue=lambda x: x * 2 - x)
 
 
-@pytest.mark.parametrize("along", ["m", "k", "n"])
-@pytest.mark.parametrize("transposes", BOTH)
+@pytest.mark.parametrize(
+    ("along", "transposes"),
+    [
+        ("m", (False, False)),
+        ("m", (True, True)),
+        ("k", (False, True)),
+        ("k", (True, False)),
+        ("n", (False, False)),
+        ("n", (False, True)),
+        ("n", (True, False)),
+    ],
+)
 def test_operands_are_regions_of_tiles(along, transposes):
     """Slices begin inside of a panel along K, and at panels and atoms along M and N."""
     m, n, k = (64, 64, 64)
@@ -180,8 +190,10 @@ def test_operands_are_regions_of_tiles(along, transposes):
     check(main, (a, b, torch.empty(M, N)), expected)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "float8_e4m3fn"])
-@pytest.mark.parametrize("threads", [128, 256])
+@pytest.mark.parametrize(
+    ("dtype", "threads"),
+    [("float16", 128), ("bfloat16", 256), ("float32", 128), ("int8", 256), ("float8_e4m3fn", 128)],
+)
 def test_a_lies_in_registers(dtype, threads):
     integer = dtype == "int8"
     accum = "int32" if integer else "float32"
@@ -461,7 +473,7 @@ def broken(source):
         yield source[:at] + source[at + len(call) :], (kind,)
 
 
-@pytest.mark.parametrize("stages", [0, 2, 4])
+@pytest.mark.parametrize("stages", [0, 4])
 def test_every_wait_and_fence_is_missed(stages):
     program = gemm(64, 64, 320, block=(64, 64, 64), stages=stages, transposes=(False, True))
     kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")

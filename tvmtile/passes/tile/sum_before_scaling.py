@@ -1,0 +1,126 @@
+"""SumBeforeScaling: what a loop adds with one scale is scaled once, behind the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.sym import Analyzer
+from tvm.target import Target
+
+from tvmtile._tvm import mutated, walk
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.ir.kernels import flattened, is_parallel, with_kernels
+from tvmtile.ir.operands import buffer_of
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.rewriting import replace_loop, seq, variables_of
+from tvmtile.passes.tile.lower_tile_op import target_of
+
+__all__ = ["SumBeforeScaling"]
+
+
+@prim_func_pass("SumBeforeScaling")
+def SumBeforeScaling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Let a loop add up products, and scale the sums behind it.
+
+    That is done to an operator that has sums of its own (`TileOp.accumulated`) if nothing else in the
+    loop touches what it writes, the loop neither writes nor binds what the scaling reads, and it runs
+    at least once. The sums are rounded once less an iteration; on a CPU the loop stays as it is.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(S: T.Buffer((1,), "float32"), C: T.Buffer((64, 64), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                a = T.alloc_buffer((64, 128), "float8_e4m3fn", scope="shared.dyn")
+                c = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
+                for k in range(8):
+                    T.tile.fp8_scaled_matmul(a, S[0:1], a, T.float32(1), c, transpose_B=True)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(S: T.Buffer((1,), "float32"), C: T.Buffer((64, 64), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                a = T.alloc_buffer((64, 128), "float8_e4m3fn", scope="shared.dyn")
+                c = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
+                partial = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
+                T.tile.fill(partial, T.float32(0))
+                for k in range(8):
+                    T.tile.gemm(
+                        a[0:64, 0:128],
+                        a[0:64, 0:128],
+                        partial[0:64, 0:64],
+                        transpose_B=True,
+                    )
+                for i in T.parallel(64):
+                    for j in T.parallel(64):
+                        c[i, j] = c[i, j] + partial[i, j] * S[0] * T.float32(1)
+    ```
+    """
+    del context
+    target = target_of(func)
+    return with_kernels(func, lambda kernel: _Sums(kernel, target).rewrite(kernel))
+
+
+class _Sums:
+    def __init__(self, kernel: tirx.For, target: Target) -> None:
+        self._root = Aliases(kernel).root
+        self._target = target
+        self._analyzer = Analyzer()
+
+    def rewrite(self, kernel: tirx.For) -> tirx.For:
+        return mutated(kernel, (tirx.For, self._loop))
+
+    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+        if is_parallel(loop):
+            return loop
+        inner = mutator.default_mutate(loop)
+        if inner.thread_binding is not None or not self._analyzer.can_prove(inner.extent >= 1):
+            return inner
+        statements = list(flattened(inner.body))
+        before: list[tirx.Stmt] = []
+        after: list[tirx.Stmt] = []
+        for number, stmt in enumerate(statements):
+            others = seq([*statements[:number], *statements[number + 1 :]])
+            parts = self._parts(inner, stmt, others)
+            if parts is not None:
+                begin, statements[number], end = parts
+                before.append(begin)
+                after.append(end)
+        if not before:
+            return inner
+        return seq([*before, replace_loop(inner, body=seq(statements)), *after])
+
+    def _parts(
+        self, loop: tirx.For, stmt: tirx.Stmt, others: tirx.Stmt
+    ) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
+        """The sums of an operator of a loop, if what is done behind the loop comes to the same."""
+        op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+        parts = op.normalized().accumulated(self._target) if op is not None else None
+        if op is None or parts is None:
+            return None
+        defined = {loop.loop_var}
+        walk(loop.body, (tirx.Bind, lambda bind: defined.add(bind.var)))
+        walk(loop.body, (tirx.AllocBuffer, lambda alloc: defined.add(alloc.buffer)))
+        if defined & set(variables_of(parts[2])) or self._interferes(op, parts[2], others):
+            return None
+        return parts
+
+    def _interferes(self, op: TileOp, end: tirx.Stmt, others: tirx.Stmt) -> bool:
+        """Tell whether other statements touch what an operator writes, or write what scaling reads."""
+        written = {self._root(buffer_of(operand)) for operand in op.writes()}
+        read = {self._root(var) for var in variables_of(end)}
+        return any(
+            self._root(access.buffer) in (written | read if access.writes else written)
+            for access in accesses_of(others)
+        )
