@@ -55,8 +55,10 @@ class Work:
         Bytes that a block stores at its end, and loads at its start.
     unique : float
         Bytes that the whole grid moves from and to the memory at least.
+    chain : float
+        Cycles of a step in which a block's warps wait for each other's results.
     tail : float
-        Cycles at a block's end in which it waits for its own threads.
+        Cycles at a block's end in which they do.
     """
 
     blocks: int
@@ -71,6 +73,7 @@ class Work:
     loaded: float = 0.0
     stored: float = 0.0
     unique: float = 0.0
+    chain: float = 0.0
     tail: float = 0.0
 
 
@@ -120,7 +123,7 @@ def _wave(work: Work, device: TileDevice, resident: int) -> float:
         alone = max(computing, shared, loading, (_LATENCY + loading) / (work.stages - 1))
     else:
         alone = _LATENCY + loading + computing + shared
-    step = max(resident * max(computing, shared, loading), alone + _STEP)
+    step = max(resident * max(computing, shared, loading), alone + work.chain + _STEP)
     ends = _LATENCY + work.tail + resident * work.stored / min(_CACHE_RATE, device.memory_per_core)
     return work.steps * step + ends
 

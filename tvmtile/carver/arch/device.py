@@ -38,6 +38,8 @@ class TileDevice:
         CPU, its vector units with 32-bit ones.
     warp_size, reg_cap : int
         Threads of a warp, 32-bit registers of a core.
+    matrix_threads : int
+        Threads that execute a matrix instruction together, and share the operands that it reads.
     smem_cap, max_smem_usage : int
         Bytes of shared memory that a block may have, and a core has; the first two caches of a CPU.
     l2_cache_size_bytes : int
@@ -56,6 +58,7 @@ class TileDevice:
     smem_cap: int
     max_smem_usage: int
     l2_cache_size_bytes: int = 0
+    matrix_threads: int = 32
     transaction_size: tuple[int, int] = field(default=(32, 128))
 
     @property
@@ -89,6 +92,7 @@ _CHIPS = {
     120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 100, 96),
 }
 _REGISTERS = 65536
+_WARPGROUP = 128
 _APPLE = _Chip("M3 Max", 40, 1.4, 400, 256, 32, 48)
 _CPU_CLOCK, _CPU_MEMORY = 2.5, 20.0
 """GHz, and GB/s of a core: a guess for servers, the same for all configurations."""
@@ -111,6 +115,7 @@ def CUDA(target: Any = "cuda") -> TileDevice:
     return TileDevice(
         resolved, chip.name, "CUDA", chip.cores, chip.clock, chip.memory, chip.matrix,
         limits.group_size, _REGISTERS, limits.shared_memory, chip.shared_kb << 10, chip.l2_mb << 20,
+        _WARPGROUP if limits.has_warpgroup_products else limits.group_size,
     )  # fmt: skip
 
 

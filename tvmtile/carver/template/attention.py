@@ -19,6 +19,8 @@ __all__ = ["FlashAttentionTemplate"]
 _SPARE = 48
 _SOFTMAX = 8.0
 """Instructions for a score: maximum, difference, exponential, sum, conversion."""
+_COMBINING = 250.0
+"""Cycles in which the lanes of a row combine its maximum and its sum."""
 
 
 @dataclass
@@ -78,9 +80,10 @@ class FlashAttentionTemplate(BaseTemplate):
                 continue
             if self.arch.platform == "CPU" or m % (16 * warps) == 0:
                 hint = Hint([m, n], threads, [max(1, m // warps), n], [n], stages, True)
-                yield hint, self._work(m, n, threads, stages, warps)
+                yield hint, self._work(m, n, threads, stages)
 
-    def _work(self, m: int, n: int, threads: int, stages: int, warps: int) -> Work:
+    def _work(self, m: int, n: int, threads: int, stages: int) -> Work:
+        """A step is two products with the softmax between them: no warp does two at a time."""
         size, wide, dim = bytes_of(self.in_dtype), bytes_of(self.accum_dtype), self.head_dim
         keys = self.seq_kv_length / 2 if self.is_causal else self.seq_kv_length
         heads = self.batch_size * self.num_heads
@@ -95,8 +98,9 @@ class FlashAttentionTemplate(BaseTemplate):
             stages=stages,
             matrix=4.0 * m * n * dim,
             scalar=_SOFTMAX * m * n,
-            moved=2.0 * tile * (1 + warps),
+            moved=2.0 * tile * (1 + threads // self.arch.matrix_threads),
             loaded=2.0 * tile,
             stored=float(m * dim * (size + bytes_of(self.out_dtype))),
+            chain=_SOFTMAX * m * n / 128 + _COMBINING,
             unique=float(heads * dim * 2 * size * (self.seq_length + self.seq_kv_length)),
         )

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import te
 
@@ -19,6 +19,14 @@ __all__ = ["GEMVTemplate", "MatmulTemplate"]
 _SPARE = 40
 """Registers of a thread for indices and addresses."""
 _PANEL = 10
+
+
+class _Parts(NamedTuple):
+    """Rows and columns of parts of a block's tile, and the warps that make one together."""
+
+    rows: int
+    columns: int
+    warps: int
 
 
 @dataclass
@@ -82,34 +90,34 @@ class MatmulTemplate(BaseTemplate):
         steps = powers(16, max(16, min(256 if is_cpu else 128, _next_power(self.K))))
         ways = [(128, 1)] if is_cpu else list(itertools.product((128, 256), (1, 2, 3, 4)))
         for m, n, k, (threads, stages) in itertools.product(rows, columns, steps, ways):
-            warps = None if is_cpu else self._warps(m, n, threads // self.arch.warp_size)
             if is_cpu:
                 yield Hint([m, n], threads, rstep=[k]), self._on_cpu(m, n, k)
-            elif warps is not None:
-                yield (
-                    self._hint(m, n, k, threads, stages, warps),
-                    self._work(m, n, k, threads, stages, warps),
-                )
+                continue
+            parts = self._parts(m, n, threads)
+            if parts is not None:
+                hint = self._hint(m, n, k, threads, stages, parts)
+                yield hint, self._work(m, n, k, threads, stages, parts)
 
-    def _warps(self, m: int, n: int, warps: int) -> tuple[int, int] | None:
-        """Warps along M and N, so that they read the least; None where their parts are too small."""
-        ways = [(w, warps // w) for w in powers(1, warps)]
-        possible = [(r, c) for r, c in ways if m % (16 * r) == 0 and n % (8 * c) == 0]
-        return min(possible, key=lambda way: m * way[1] + n * way[0], default=None)
+    def _parts(self, m: int, n: int, threads: int) -> _Parts | None:
+        """The parts that make warps read the least; None where they are too small."""
+        together = self.arch.matrix_threads if m % 64 == 0 else self.arch.warp_size
+        warps, groups = together // self.arch.warp_size, threads // together
+        ways = [_Parts(rows, groups // rows, warps) for rows in powers(1, groups)]
+        possible = [p for p in ways if m % (16 * warps * p.rows) == 0 and n % (8 * p.columns) == 0]
+        return min(possible, key=lambda p: m * p.columns + n * p.rows, default=None)
 
-    def _hint(
-        self, m: int, n: int, k: int, threads: int, stages: int, warps: tuple[int, int]
-    ) -> Hint:
+    def _hint(self, m: int, n: int, k: int, threads: int, stages: int, parts: _Parts) -> Hint:
         tall = math.ceil(self.M / m) > _PANEL
         order = Rasterization2DRow(_PANEL) if tall else NoRasterization()
-        warp = [m // warps[0], n // warps[1]]
+        warp = [m // (parts.rows * parts.warps), n // parts.columns]
         return Hint([m, n], threads, warp, [k], stages, True, order)
 
-    def _work(
-        self, m: int, n: int, k: int, threads: int, stages: int, warps: tuple[int, int]
-    ) -> Work:
+    def _work(self, m: int, n: int, k: int, threads: int, stages: int, parts: _Parts) -> Work:
         size, wide = bytes_of(self.in_dtype), bytes_of(self.accum_dtype)
-        operands = (m // warps[0] + n // warps[1]) * 16 * size // (4 * self.arch.warp_size)
+        operands = 0  # several warps together read them where they are
+        if parts.warps == 1:
+            held = m // parts.rows + n // parts.columns
+            operands = held * 16 * size // (4 * self.arch.warp_size)
         copied = (m + n) * k * size
         return Work(
             blocks=self._blocks(m, n),
@@ -120,7 +128,7 @@ class MatmulTemplate(BaseTemplate):
             stages=stages,
             matrix=2.0 * m * n * k * size / 2,
             scalar=copied / 16.0 * 2,
-            moved=copied + (m * warps[1] + n * warps[0]) * k * size,
+            moved=copied + (m * parts.columns + n * parts.rows) * k * size,
             loaded=copied,
             stored=m * n * bytes_of(self.out_dtype),
             unique=self._unique(),
