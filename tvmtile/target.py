@@ -257,6 +257,8 @@ class GpuCapability:
     has_bulk_copies : bool
         Whether boxes of tensors move at once between global and shared memory, as tensor maps describe
         them, and mbarriers count the bytes (TMA).
+    moves_rows : bool
+        Whether such a copy takes four rows that indices name (`gather4`, `scatter4`).
     has_warpgroup_products : bool
         Whether 128 threads together start products of matrices in shared memory (`wgmma`).
     max_buffers : int or None
@@ -278,6 +280,7 @@ class GpuCapability:
     stages_conflicts: bool = False
     has_async_copies: bool = False
     has_bulk_copies: bool = False
+    moves_rows: bool = False
     has_warpgroup_products: bool = False
     max_buffers: int | None = None
     runs_blocks_at_once: bool = False
@@ -301,6 +304,7 @@ _CUDA_SHARED_KB = {
 }
 _CUDA_WITH_WARPGROUP_PRODUCTS = ("sm_90a",)
 """Not `sm_90`, whose code runs on later architectures, which have no `wgmma`."""
+_MOVE_ROWS = ("sm_100a", "sm_100f", "sm_103a", "sm_103f")
 _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
@@ -348,6 +352,7 @@ def gpu(target: Target) -> GpuCapability | None:
         shared_alignment=128,
         has_async_copies=compute_capability(target) >= 80,
         has_bulk_copies=compute_capability(target) >= 90,
+        moves_rows=arch in _MOVE_ROWS,
         has_warpgroup_products=arch in _CUDA_WITH_WARPGROUP_PRODUCTS,
         runs_blocks_at_once=True,
         named_barriers=CUDA_NAMED_BARRIERS,

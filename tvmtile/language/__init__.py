@@ -85,6 +85,7 @@ from tvmtile.tileop.safe_value import annotate_safe_value
 from tvmtile.tileop.scan import cummax, cumsum
 from tvmtile.tileop.tma import tma_copy
 from tvmtile.tileop.tma.instructions import tma_store_arrive, tma_store_wait
+from tvmtile.tileop.tma.rows import tma_gather4, tma_gather4_bytes, tma_scatter4
 from tvmtile.tileop.transpose import transpose
 
 globals().update({name: as_dtype(name) for name in dtype_names()})

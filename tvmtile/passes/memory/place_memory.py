@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -9,8 +10,9 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import mentions, retyped, seq, substitute
+from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.passes.memory.shared_memory import (
     alignment_of,
@@ -200,9 +202,16 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
     tiles = shared_tiles_in(kernel)
     size = sum(allocated_bytes(tile, capability) for tile in tiles)
+    if size <= _STATIC_LIMIT and not _moves_boxes(kernel, tiles):
+        return kernel
     if size <= _STATIC_LIMIT:
-        declared = {tile: retyped(tile, scope="shared") for tile in tiles if is_mbarrier(tile)}
-        return substitute(kernel, declared)
+        return substitute(
+            kernel,
+            {
+                tile: retyped(tile, scope="shared", data_alignment=alignment_of(tile, capability))
+                for tile in tiles
+            },
+        )
     offsets = one_after_the_other(tiles, capability)
     largest = max(alignment_of(tile, capability) for tile in tiles)
     arena = tirx.decl_buffer(
@@ -231,3 +240,13 @@ def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
     parts = mapped(Launch(kernel).body, (tirx.AllocBuffer, part))
     body = mapped(parts, (ir.Var, place))
     return with_launch_body(kernel, seq([tirx.AllocBuffer(arena), body]))
+
+
+def _moves_boxes(kernel: tirx.For, tiles: Iterable[ir.Var]) -> bool:
+    """Tell whether boxes of tiles move at once, which begin at multiples of the target's alignment."""
+
+    def is_bulk(call: ir.Call) -> bool:
+        op = operator_of(call)
+        return op is not None and op.token() is not None
+
+    return any(map(is_mbarrier, tiles)) or contains(kernel, ir.Call, is_bulk)

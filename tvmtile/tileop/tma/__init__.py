@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
@@ -23,12 +23,12 @@ from tvmtile.ir.operands import (
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_shared
-from tvmtile.ir.tensor_maps import TensorMap, tensor_map
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of, lowering
-from tvmtile.tileop.tma.boxes import Boxes, boxes_of, check_tensor, strides_of
+from tvmtile.tileop.tma.boxes import boxes_of, check_tensor
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
+from tvmtile.tileop.tma.maps import map_of
 
 __all__ = ["TmaCopy", "by_leader", "check_fits", "fence", "load", "store", "tma_copy"]
 
@@ -205,29 +205,6 @@ def _is_declared_in(tensor: ir.Var, body: tirx.Stmt) -> bool:
     return any(tensor.same_as(other) for other in found)
 
 
-_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-_L2_PROMOTION = 2
-"""To 128 bytes."""
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
-_NO_INTERLEAVE, _ZEROS = 0, 0
-
-
-def _map_of(tensor: ir.Var, boxes: Boxes) -> Any:
-    dtype, bits = str(tensor.ty.dtype), int(DataType(str(tensor.ty.dtype)).bits)
-    steps = [stride * (bits // 8) for stride in strides_of(tensor)[:-1]]
-    return tensor_map(
-        TensorMap(
-            tensor.data,
-            dtype if dtype in _DTYPES else f"uint{bits}",
-            list(reversed(tensor.ty.shape)),
-            list(reversed(steps)),
-            list(reversed(boxes.in_tensor)),
-            [1] * len(boxes.in_tensor),
-            [_NO_INTERLEAVE, _SWIZZLES[boxes.swizzle], _L2_PROMOTION, _ZEROS],
-        )
-    )
-
-
 def load(
     op: Any, barrier: Any, context: LoweringContext, *, arrives: bool = False
 ) -> list[tirx.Stmt]:
@@ -247,7 +224,7 @@ def load(
     tile, tensor = _sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
     context.align(tile.source, boxes.alignment)
-    address = _map_of(tensor.source, boxes)
+    address = map_of(tensor.source, boxes)
     action = "arrive_expect_tx" if arrives else "expect_tx"
     expected = Mbarrier(barrier, tirx.const(boxes.bytes, "int32"), action)
     copies = [
@@ -268,7 +245,7 @@ def store(op: Any, context: LoweringContext, reduction: str = "") -> list[tirx.S
     tile, tensor = _sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
     context.align(tile.source, boxes.alignment)
-    address = _map_of(tensor.source, boxes)
+    address = map_of(tensor.source, boxes)
     copies = [
         BulkStore(
             address,

@@ -61,13 +61,15 @@ class BulkLoad(_BulkCopy):
     """Begin to copy a box of a tensor into a tile; an mbarrier counts the bytes that have come."""
 
     name = "bulk_load"
-    options = ("box",)
+    options = ("box", "gathers")
 
     tensor_map: Any
     tile: Any
     barrier: Any
     coordinates: tuple[Any, ...]
     box: Any = ()
+    gathers: bool = False
+    """The coordinates are a column and four rows."""
 
     def writes(self) -> list[Any]:
         return [self.tile]
@@ -85,13 +87,15 @@ class BulkStore(_BulkCopy):
     """Begin to copy a box of a tile into a tensor; the thread waits for groups of them."""
 
     name = "bulk_store"
-    options = ("box", "reduction")
+    options = ("box", "reduction", "scatters")
 
     tensor_map: Any
     tile: Any
     coordinates: tuple[Any, ...]
     box: Any = ()
     reduction: str = ""
+    scatters: bool = False
+    """The coordinates are a column and four rows."""
 
     def reads(self) -> list[Any]:
         return [self.tile]
@@ -169,7 +173,46 @@ def has_bulk_copies(op: Any, context: LoweringContext) -> None:
         raise Decline("NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps")
 
 
-@lowering(BulkLoad, target="cuda", variant="tma", fits=has_bulk_copies)
+def _moves_rows(op: Any, context: LoweringContext) -> None:
+    has_bulk_copies(op, context)
+    capability = gpu(context.target)
+    if capability is None or not capability.moves_rows:
+        raise Decline(
+            "NVIDIA's GPUs of compute capability 10.0 move four rows at once (sm_100a); T.gather4 and "
+            "T.scatter4 run everywhere"
+        )
+
+
+def _boxes_only(op: Any, context: LoweringContext) -> None:
+    has_bulk_copies(op, context)
+    if getattr(op, "gathers", False) or getattr(op, "scatters", False):
+        raise Decline("it moves four rows")
+
+
+def _rows_only(op: Any, context: LoweringContext) -> None:
+    if not (getattr(op, "gathers", False) or getattr(op, "scatters", False)):
+        raise Decline("it moves a box")
+    _moves_rows(op, context)
+
+
+@lowering(BulkLoad, target="cuda", variant="gather4", priority=10, fits=_rows_only)
+def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
+    """One instruction, of a column and four rows."""
+    del context
+    name = "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
+    places = (T.address_of(op.tile), op.tensor_map, *op.coordinates, T.address_of(op.barrier))
+    return tirx.Evaluate(T.ptx[name](*places))
+
+
+@lowering(BulkStore, target="cuda", variant="scatter4", priority=10, fits=_rows_only)
+def _(op: BulkStore, context: LoweringContext) -> tirx.Stmt:
+    """One instruction, of a column and four rows."""
+    del context
+    name = "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"
+    return tirx.Evaluate(T.ptx[name](op.tensor_map, *op.coordinates, T.address_of(op.tile)))
+
+
+@lowering(BulkLoad, target="cuda", variant="tma", fits=_boxes_only)
 def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
     """One instruction; its coordinates begin with the innermost."""
     del context
@@ -183,7 +226,7 @@ def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
     )
 
 
-@lowering(BulkStore, target="cuda", variant="tma", fits=has_bulk_copies)
+@lowering(BulkStore, target="cuda", variant="tma", fits=_boxes_only)
 def _(op: BulkStore, context: LoweringContext) -> tirx.Stmt:
     """One instruction; what lies outside of the tensor is not written."""
     del context

@@ -1,0 +1,164 @@
+"""`T.tma_gather4`, `T.tma_scatter4`: copies of four rows of a tensor by one instruction of Blackwell's.
+
+One thread does them, which the user chooses. The tile has plain rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.math import as_expr
+from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.scopes import is_shared
+from tvmtile.tileop.mbarrier import as_mbarrier
+from tvmtile.tileop.registry import Decline
+from tvmtile.tileop.tma.boxes import Boxes, check_tensor
+from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore
+from tvmtile.tileop.tma.maps import map_of
+
+__all__ = ["tma_gather4", "tma_gather4_bytes", "tma_scatter4"]
+
+_ROWS = 4
+
+
+def tma_gather4(
+    src: Any,
+    dst: Any,
+    col: Any,
+    rows: Sequence[Any],
+    *,
+    barrier: Any,
+    swizzle: Any = None,
+    eviction_policy: str | None = None,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Begin to copy parts of four rows of a tensor to a tile, by the thread that comes here.
+
+    Parameters
+    ----------
+    src : buffer
+        A tensor in global memory, (M, K).
+    dst : buffer
+        A tile of (4, n) in shared memory.
+    col : int or Expr
+        The first column.
+    rows : sequence of int or Expr
+        The four rows; those out of range, and columns beyond K, read zeros.
+    barrier : buffer or element
+        The mbarrier that counts the bytes; `T.mbarrier_expect_tx` of `T.tma_gather4_bytes` comes first.
+    swizzle, eviction_policy, annotations
+        Accepted with a warning; the rows of the tile are plain.
+
+    Notes
+    -----
+    NVIDIA's GPUs of compute capability 10.0 have it. `T.gather4` runs everywhere, by all threads.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the tile has not four rows, or there are not four indices.
+    InvalidOperand
+        If no tensor map describes the tensor, or the memory or the dtypes are others.
+    """
+    _warn("tma_gather4", swizzle, eviction_policy, annotations)
+    element, address, places = _checked("tma_gather4", src, dst, col, rows)
+    mbarrier = as_mbarrier("tma_gather4", barrier)
+    emit(BulkLoad(address, element, mbarrier, places, _box_of(dst), gathers=True))
+
+
+def tma_scatter4(
+    src: Any,
+    dst: Any,
+    col: Any,
+    rows: Sequence[Any],
+    *,
+    swizzle: Any = None,
+    eviction_policy: str | None = None,
+    annotations: dict[str, Any] | None = None,
+) -> None:
+    """Begin to copy a tile of four rows to rows of a tensor; see `T.tma_gather4`.
+
+    `T.tma_store_arrive()` ends a group of such copies, which `T.tma_store_wait()` waits for.
+
+    Parameters
+    ----------
+    src : buffer
+        A tile of (4, n) in shared memory.
+    dst : buffer
+        A tensor in global memory, (M, K).
+    col, rows, swizzle, eviction_policy, annotations
+        As of `T.tma_gather4`.
+    """
+    _warn("tma_scatter4", swizzle, eviction_policy, annotations)
+    element, address, places = _checked("tma_scatter4", dst, src, col, rows)
+    emit(BulkStore(address, element, places, _box_of(src), scatters=True))
+
+
+def tma_gather4_bytes(K_box: int, dtype: Any) -> int:
+    """The bytes that `T.tma_gather4` brings, of so many columns.
+
+    Parameters
+    ----------
+    K_box : int
+        Columns of the tile.
+    dtype : dtype
+        Of an element.
+    """
+    return _ROWS * K_box * int(DataType(str(as_dtype(dtype))).bits) // 8
+
+
+def _warn(name: str, swizzle: Any, eviction: Any, annotations: dict[str, Any] | None) -> None:
+    named = None if swizzle in (None, "none", 0) else swizzle
+    hints = {"swizzle": named, "eviction_policy": eviction, **(annotations or {})}
+    warn_ignored(f"T.{name}", "the rows of the tile are plain", **hints)
+
+
+def _checked(
+    name: str, tensor: Any, tile: Any, col: Any, rows: Sequence[Any]
+) -> tuple[ir.TensorLoad, Any, tuple[Any, ...]]:
+    """The first element of the tile, the address of the tensor's map, and the coordinates."""
+    for buffer, wanted in (
+        (tensor, "a whole tensor of two axes"),
+        (tile, "a whole tile of two axes"),
+    ):
+        if not is_buffer_var(buffer) or len(buffer.ty.shape) != 2:
+            raise InvalidOperand(f"T.{name}: {buffer!r} is not {wanted}", help=f"give {wanted}")
+    if tensor.ty.storage_scope != "global" or not is_shared(tile):
+        raise InvalidOperand(
+            f"T.{name}: {describe(tensor)} and {describe(tile)}",
+            help="the tensor is in global memory, the tile one of T.alloc_shared",
+        )
+    if str(tensor.ty.dtype) != str(tile.ty.dtype):
+        raise InvalidOperand(
+            f"T.{name}: {describe(tensor)} and {describe(tile)} differ in their dtypes",
+            help="give both one dtype",
+        )
+    if constant(tile.ty.shape[0]) != _ROWS or len(rows) != _ROWS:
+        raise ShapeMismatch(
+            f"T.{name}: {describe(tile)} and {len(rows)} rows",
+            help=f"the tile has {_ROWS} rows, and there are {_ROWS} indices",
+        )
+    try:
+        check_tensor(tensor, Analyzer())
+    except Decline as reason:
+        raise InvalidOperand(
+            f"T.{name}: no tensor map describes {describe(tensor)}: {reason}",
+            help="use T.gather4 and T.scatter4, which copy by all threads",
+        ) from None
+    columns = _box_of(tile)[1]
+    boxes = Boxes([], (1, columns), (_ROWS, columns), 0, 0)
+    element = tirx.BufferLoad(tile, [0, 0])
+    places = tuple(tirx.Cast("int32", as_expr(place)) for place in (col, *rows))
+    return element, map_of(tensor, boxes), places
+
+
+def _box_of(tile: ir.Var) -> list[int]:
+    return [_ROWS, constant(tile.ty.shape[1]) or 0]
