@@ -121,9 +121,10 @@ class Owners:
     def of(cls, keys: Any, points: Points) -> Owners:
         """Group points by the numbers of their elements."""
         order = np.argsort(keys, kind="stable")
-        unique, starts = np.unique(keys[order], return_index=True)
+        ordered = keys[order]
+        starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
         return cls(
-            unique,
+            ordered[starts],
             np.minimum.reduceat(points.first[order], starts),
             np.maximum.reduceat(points.last[order], starts),
         )
