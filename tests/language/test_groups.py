@@ -308,6 +308,50 @@ def test_threads_of_a_group_exchange_elements(with_barriers):
     assert torch.equal(c, torch.stack([a.flip(0), a.flip(0) * 2, a.flip(0) * 3]))
 
 
+def test_a_group_counts_by_itself(with_barriers):
+    """A variable that one group uses has one value for it, and decides about its work."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((64,), "float32"),
+        Steps: T.Tensor((2,), "int32"),
+        C: T.Tensor((64,), "float32"),
+        D: T.Tensor((2,), "int32"),
+    ):
+        with T.Kernel(1, threads=128):
+            tx = T.get_thread_binding()
+            tile = T.alloc_shared((64,), "float32")
+            flipped = T.alloc_fragment((64,), "float32")
+            if tx < 64:
+                done = T.alloc_var("int32", 0)
+                T.copy(A, tile)
+                while done < Steps[0]:
+                    for i in T.Parallel(64):
+                        flipped[i] = tile[63 - i]
+                    for i in T.Parallel(64):
+                        tile[i] = flipped[i] + 1
+                    done += 1
+                    if done == Steps[1]:
+                        T.fill(tile, 0)
+                T.copy(tile, C)
+                D[0] = done
+            else:
+                if tx % 64 == 3:
+                    D[1] = 7
+
+    for steps, cleared in [(0, 9), (3, 9), (4, 2)]:
+        a, c = torch.randn(64), torch.zeros(64)
+        d = torch.zeros(2, dtype=torch.int32)
+        expected = a.clone()
+        for step in range(1, steps + 1):
+            expected = expected.flip(0) + 1
+            if step == cleared:
+                expected.zero_()
+        with_barriers(program)(a, torch.tensor([steps, cleared], dtype=torch.int32), c, d)
+        torch.testing.assert_close(c, expected, rtol=0, atol=0)
+        assert d.tolist() == [steps, 7]
+
+
 def test_one_simdgroup_waits_for_itself(compiled):
     @T.prim_func
     def program(A: T.Tensor((8, 32), "float32"), C: T.Tensor((32,), "float32")):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeGuard
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, walk
+from tvmtile._tvm import is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import is_parallel, leaves_loop, statements_of
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import has_effect, variables_of
+from tvmtile.ir.rewriting import contains, has_effect, variables_of
 from tvmtile.ir.scopes import is_private
+from tvmtile.ir.threads import Group, Regions, group_of_region
 
 __all__ = ["ThreadVariance"]
 
@@ -27,7 +28,8 @@ class ThreadVariance:
 
     A value diverges if it is computed from a thread's index, from another divergent value, or by an
     operation that every thread does for itself. A private array diverges if a divergent value is stored
-    to it, or any value at a divergent index or under a divergent condition.
+    to it, or any value at a divergent index or under a divergent condition. One that a group of threads
+    alone uses in its regions does where it diverges between the threads of the group.
 
     The statements are visited once, for a graph of what flows where; divergence spreads along it from
     the indices of the threads. Its nodes are addresses of variables, and numbers for conditions.
@@ -51,7 +53,8 @@ class ThreadVariance:
         self._flows: defaultdict[int, list[int]] = defaultdict(list)
         self._names: dict[int, tuple[Any, list[int]]] = {}  # by address; keeps the node alive
         self._conditions = 0
-        self._visit(body, [], in_parallel=False)
+        self._owners = _owners(body, self.root)
+        self._visit(body, _Around([], None, []), in_parallel=False)
         self._spread([_EFFECT, *map(hash, threads)])
 
     def depends(self, node: Any) -> bool:
@@ -106,7 +109,7 @@ class ThreadVariance:
         # The iterations of T.Parallel are distributed: what one does is done once.
         return sources if in_parallel or not self.acts(expressions) else [*sources, _EFFECT]
 
-    def _visit(self, stmt: Any, guards: list[int], *, in_parallel: bool) -> None:
+    def _visit(self, stmt: Any, around: _Around, *, in_parallel: bool) -> None:
         def sources(expressions: Any) -> list[int]:
             return self._sources(expressions, in_parallel=in_parallel)
 
@@ -115,30 +118,47 @@ class ThreadVariance:
             self._flow(sources(stmt.value), hash(stmt.var))
         elif kind is tirx.BufferStore:
             if is_private(stmt.buffer):
-                self._flow_into(stmt.buffer, [*guards, *sources([stmt.value, *stmt.indices[:]])])
+                values = sources([stmt.value, *stmt.indices[:]])
+                self._flow_into(stmt.buffer, [*self._guards_of(stmt.buffer, around), *values])
         elif kind is tirx.Evaluate:
-            self._visit_call(stmt.value, guards, in_parallel=in_parallel)
+            self._visit_call(stmt.value, around, in_parallel=in_parallel)
         elif kind is tirx.IfThenElse:
-            guards = self._guarded(guards, sources(stmt.condition))
+            around = self._guarded(around, sources(stmt.condition))
+        elif kind is tirx.AttrStmt:
+            group = group_of_region(stmt)
+            around = around if group is None else _Around(around.guards, group, [])
         elif kind is tirx.For or kind is tirx.While:
-            guards = self._guarded(guards, sources(_decisions(stmt)))
+            around = self._guarded(around, sources(_decisions(stmt)))
             if kind is tirx.For:
                 self._flow(sources([stmt.min, stmt.extent]), hash(stmt.loop_var))
         in_parallel = in_parallel or is_parallel(stmt)
         for child in statements_of(stmt):
-            self._visit(child, guards, in_parallel=in_parallel)
+            self._visit(child, around, in_parallel=in_parallel)
 
-    def _guarded(self, guards: list[int], sources: list[int]) -> list[int]:
-        """A node that diverges where a statement under a further condition does."""
+    def _guarded(self, around: _Around, sources: list[int]) -> _Around:
+        """The nodes that diverge where a statement under a further condition does."""
+        guards = self._condition([*around.guards, *sources])
+        own = guards if around.group is None else self._condition([*around.own, *sources])
+        return _Around(guards, around.group, own)
+
+    def _condition(self, sources: list[int]) -> list[int]:
         self._conditions -= 1
-        self._flow([*guards, *sources], self._conditions)
+        self._flow(sources, self._conditions)
         return [self._conditions]
 
-    def _visit_call(self, call: Any, guards: list[int], *, in_parallel: bool) -> None:
+    def _guards_of(self, buffer: ir.Var, around: _Around) -> list[int]:
+        """What decides which threads store to an array, of those that use it."""
+        owner = self._owners.get(hash(self.root(buffer))) if self._owners else None
+        is_own = owner is not None and owner == around.group
+        return around.own if is_own else around.guards
+
+    def _visit_call(self, call: Any, around: _Around, *, in_parallel: bool) -> None:
         op = operator_of(call)
         if op is not None and op.is_tile:
             for operand in op.writes():
-                self._flow_into(buffer_of(operand), [*guards, *self._names_in(call)])
+                buffer = buffer_of(operand)
+                guards = self._guards_of(buffer, around)
+                self._flow_into(buffer, [*guards, *self._names_in(call)])
         elif not in_parallel and has_effect(call):
             # Every thread makes the call, and may write what it is given.
             for given in _given(call):
@@ -147,6 +167,53 @@ class ThreadVariance:
     def _flow_into(self, buffer: ir.Var, sources: list[int]) -> None:
         if sources and is_buffer_var(buffer) and is_private(buffer):
             self._flow(sources, hash(self.root(buffer)))
+
+
+class _Around(NamedTuple):
+    """What a statement stands under.
+
+    Attributes
+    ----------
+    guards, own : list of int
+        The nodes of the conditions around it, and of those within the region of a group.
+    group : Group or None
+        That of the innermost region.
+    """
+
+    guards: list[int]
+    group: Group | None
+    own: list[int]
+
+
+def _owners(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[int, Group]:
+    """The private arrays that one group alone uses, in its regions; all may store outside of any."""
+    if not contains(body, tirx.AttrStmt, lambda node: group_of_region(node) is not None):
+        return {}
+    regions = Regions()
+    users: defaultdict[int, set[Group | None]] = defaultdict(set)
+
+    def use(var: ir.Var, mutator: Any) -> ir.Var:
+        del mutator
+        if is_buffer_var(var) and is_private(var):
+            users[hash(root(var))].add(regions.group)
+        return var
+
+    def store(node: tirx.BufferStore, mutator: Any) -> Any:
+        if regions.group is not None:
+            return mutator.default_mutate(node)
+        for expression in (node.value, *node.indices):
+            mutator.mutate(expression)
+        return node
+
+    mutated(
+        body,
+        (tirx.AttrStmt, regions.visit),
+        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration, _: declaration),
+        (tirx.BufferStore, store),
+        (ir.Var, use),
+    )
+    only = {array: next(iter(groups)) for array, groups in users.items() if len(groups) == 1}
+    return {array: group for array, group in only.items() if group is not None}
 
 
 def _decisions(loop: tirx.For | tirx.While) -> list[Any]:

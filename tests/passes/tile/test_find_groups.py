@@ -230,3 +230,19 @@ def test_the_other_case_of_a_condition_on_more_than_the_thread():
                 T.clear(A)  # here
 
     assert "T.fill stands where some threads of the block come" in refused(program)
+
+
+@pytest.mark.parametrize("name", ["sync_grid", "syncthreads_count"])
+def test_what_all_threads_of_a_block_do(name):
+    @T.prim_func
+    def program(A: T.Tensor((256,), "int32")):
+        with T.Kernel(1, threads=256):
+            with T.ws(0):
+                if name == "sync_grid":
+                    T.sync_grid()  # here
+                else:
+                    A[0] = T.syncthreads_count(A[T.get_thread_binding()] > 0)  # here
+
+    assert f"T.{name}" in (message := refused(program))
+    assert "stands where some threads of the block come and others don't" in message
+    assert "all threads of the block have to come" in message

@@ -95,8 +95,8 @@ def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         launch = Launch(kernel)
         alone = [loop for loop in launch.threads if constant(loop.extent) == 1]
         zero = {loop.loop_var: tirx.const(0, str(loop.loop_var.ty.dtype)) for loop in alone}
-        launch.body = without_groups(substitute(launch.body, zero))
-        body = emit_runs(plan_threads(launch), launch)
+        launch.body = substitute(launch.body, zero)
+        body = without_groups(emit_runs(plan_threads(launch), launch))
         for block in reversed(launch.blocks):
             body = replace_loop(block, body=body)
         return body

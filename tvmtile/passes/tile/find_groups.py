@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import ir, tirx
 
 from tvmtile._tvm import mutated
-from tvmtile.analysis.conflicts.expressions import conjuncts
-from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
-from tvmtile.analysis.uniformity import ThreadVariance
+from tvmtile.analysis.comers import Comers, Condition, Threads
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
-from tvmtile.ir.kernels import Launch, is_barrier, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import (
+    Launch,
+    is_barrier,
+    is_grid_barrier,
+    is_parallel,
+    with_kernels,
+    with_launch_body,
+)
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
@@ -24,9 +27,6 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, Group, group_region
 
 __all__ = ["FindGroups"]
-
-_Threads: TypeAlias = NDArray[np.bool_]
-"""Of each thread of a block, whether it comes."""
 
 
 @prim_func_pass(
@@ -87,103 +87,105 @@ def FindGroups(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         threads = {loop.loop_var for loop in launch.threads}
         if launch.num_threads == 1 or not contains(launch.body, ir.Var, threads.__contains__):
             return kernel  # DoScalarsOnce has seen to it that all threads go the same way
-        return with_launch_body(kernel, _Finder(launch).regions())
+        found = with_launch_body(kernel, _Finder(launch).regions())
+        return with_launch_body(found, _Workers(Launch(found)).checked())
 
     return with_kernels(func, find)
 
 
+_OF_BLOCK = {"tirx.tvm_thread_allreduce": "T.syncthreads_count, _and or _or"}
+"""What all threads of a block do together, whatever their groups."""
+
+
 class _Finder:
-    """Follows which threads come to the statements of a kernel."""
+    """Finds the regions of a kernel.
+
+    What conditions say besides the index of a thread is left open: who comes is who may come.
+    """
 
     def __init__(self, launch: Launch) -> None:
         self._body = launch.body
-        self._variance = ThreadVariance(launch.body, [loop.loop_var for loop in launch.threads])
-        self._values: dict[ir.Var, Any] = launch.indices_of(np.arange(launch.num_threads))
-        self._coming: _Threads | None = np.ones(launch.num_threads, bool)
+        self._comers = Comers(launch)
 
     def regions(self) -> tirx.Stmt:
+        return mutated(self._body, (tirx.IfThenElse, self._branch), (tirx.Bind, self._comers.noted))
+
+    def _branch(self, branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
+        condition, coming = Condition(branch.condition, self._comers), self._comers.coming
+        if not condition.on_threads or coming is None:
+            return mutator.default_mutate(branch)
+        taken, test = coming & condition.taken, branch.condition
+        then_case, else_case = branch.then_case, branch.else_case
+        if condition.others and else_case is None and _is_part(taken, coming):
+            test, inner = tirx.all(*condition.on_threads), tirx.all(*condition.others)
+            then_case = tirx.IfThenElse(inner, then_case, None, branch.span)
+        elif condition.others:
+            with self._comers.only(taken):
+                then_case = mutator.mutate(then_case)
+            otherwise = None if else_case is None else mutator.mutate(else_case)
+            return tirx.IfThenElse(test, then_case, otherwise, branch.span)
+        then_case = self._case(then_case, taken, mutator)
+        if else_case is not None:
+            else_case = self._case(else_case, coming & ~taken, mutator)
+        if (taken == coming).all():
+            return then_case
+        return tirx.IfThenElse(test, then_case, else_case, branch.span)
+
+    def _case(self, body: tirx.Stmt, threads: Threads, mutator: Any) -> tirx.Stmt:
+        is_part = _is_part(threads, self._comers.coming)
+        with self._comers.only(threads):
+            body = mutator.mutate(body)
+        group = _group_of(threads)
+        return group_region(group, body) if group is not None and is_part else body
+
+
+def _is_part(threads: Threads, coming: Threads | None) -> bool:
+    """Tell whether threads are a group, and not all that come."""
+    return _group_of(threads) is not None and not (threads == coming).all()
+
+
+class _Workers:
+    """Looks at who comes to the work that threads share, in a kernel with its regions."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._body = launch.body
+        self._comers = Comers(launch)
+        self._variance = self._comers.variance
+
+    def checked(self) -> tirx.Stmt:
         return mutated(
             self._body,
             (tirx.IfThenElse, self._branch),
             ((tirx.For, tirx.While), self._loop),
-            (tirx.Bind, self._bind),
+            (tirx.Bind, self._comers.noted),
             (tirx.Evaluate, self._evaluate),
         )
-
-    @contextmanager
-    def _only(self, threads: _Threads | None) -> Iterator[None]:
-        outer, self._coming = self._coming, threads
-        yield
-        self._coming = outer
-
-    # Who comes where -----------------------------------------------------------------------------
 
     def _branch(self, branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
         if not self._variance.may_diverge(branch.condition):
             return mutator.default_mutate(branch)
-        on_threads: list[Any] = []
-        others: list[Any] = []
-        for part in conjuncts(branch.condition):
-            (others if self._of_threads(part) is None else on_threads).append(part)
-        is_mixed = others and branch.else_case is not None
-        if self._coming is None or is_mixed or any(map(self._variance.may_diverge, others)):
-            with self._only(None):
-                return mutator.default_mutate(branch)
-        condition, then_case = tirx.all(*on_threads), branch.then_case
-        taken = np.broadcast_to(self._of_threads(condition), self._coming.shape)
-        if not others:
-            condition = branch.condition
-        elif _group_of(self._coming & taken) is None:
-            with self._only(self._coming & taken):
-                return mutator.default_mutate(branch)
-        else:
-            then_case = tirx.IfThenElse(tirx.all(*others), then_case, None, branch.span)
-        cases = [self._case(then_case, taken, mutator)]
-        if branch.else_case is not None:
-            cases.append(self._case(branch.else_case, ~taken, mutator))
-        if taken[self._coming].all():
-            return cases[0]
-        else_case = cases[1] if len(cases) > 1 else None
-        return tirx.IfThenElse(condition, cases[0], else_case, branch.span)
-
-    def _case(self, body: tirx.Stmt, taken: _Threads, mutator: Any) -> tirx.Stmt:
-        assert self._coming is not None
-        coming = self._coming & taken
-        with self._only(coming):
-            body = mutator.mutate(body)
-        group = _group_of(coming)
-        return body if group is None or coming.all() else group_region(group, body)
+        condition = Condition(branch.condition, self._comers)
+        with self._comers.taking(condition, holds=True):
+            then_case = mutator.mutate(branch.then_case)
+        else_case = branch.else_case
+        if else_case is not None:
+            with self._comers.taking(condition, holds=False):
+                else_case = mutator.mutate(else_case)
+        return tirx.IfThenElse(branch.condition, then_case, else_case, branch.span)
 
     def _loop(self, loop: tirx.For | tirx.While, mutator: Any) -> tirx.Stmt:
         if is_parallel(loop):
-            if not self._variance.depends(loop):
-                return self._shared_work(loop, "T.Parallel")
-            return loop
+            is_shared = not self._variance.depends(loop)
+            return self._shared_work(loop, "T.Parallel") if is_shared else loop
         if not self._variance.is_divergent(loop):
             return mutator.default_mutate(loop)
-        with self._only(None):
+        with self._comers.only(None):
             return mutator.default_mutate(loop)
-
-    def _bind(self, bind: tirx.Bind, mutator: Any) -> tirx.Stmt:
-        value = self._of_threads(bind.value)
-        if value is not None:
-            self._values[bind.var] = value
-        return mutator.default_mutate(bind)
-
-    def _of_threads(self, expression: Any) -> Any:
-        """The value of an expression in each thread; None if it is made from more than its index."""
-        if not self._variance.depends(expression):
-            return None
-        try:
-            value = evaluate(expression, self._values, lambda _: False, 0)
-        except NotSeparable:
-            return None
-        return None if value.term is not None else np.asarray(value.numbers)
-
-    # Work that is shared out ---------------------------------------------------------------------
 
     def _evaluate(self, node: tirx.Evaluate, mutator: Any) -> tirx.Stmt:
         del mutator
+        if is_grid_barrier(node) or op_name(node.value) in _OF_BLOCK:
+            self._need_all(node, _OF_BLOCK.get(op_name(node.value), "T.sync_grid"))
         if is_barrier(node):
             return self._barrier(node)
         op = operator_of(node.value)
@@ -191,9 +193,19 @@ class _Finder:
             return node
         return self._shared_work(node, f"T.{op.name}")
 
+    def _need_all(self, node: tirx.Evaluate, name: str) -> None:
+        if self._comers.coming is None or not self._comers.coming.all():
+            raise NestingError(
+                f"{name} stands where some threads of the block come and others don't",
+                help="all threads of the block have to come: move it out of the branch or loop that "
+                "depends on the thread",
+                location=first_location(node),
+            )
+
     def _barrier(self, node: tirx.Evaluate) -> tirx.Stmt:
         """A barrier for all threads that come, of a group: it says how many these are."""
-        group = None if self._coming is None or self._coming.all() else _group_of(self._coming)
+        coming = self._comers.coming
+        group = None if coming is None or coming.all() else _group_of(coming)
         attrs = {} if node.value.attrs is None else dict(node.value.attrs.items())
         if group is None or ARRIVE_COUNT in attrs or str(node.value.args[0].value) != "shared":
             return node
@@ -203,7 +215,8 @@ class _Finder:
         return tirx.Evaluate(counted, node.span)
 
     def _shared_work(self, stmt: tirx.Stmt, name: str) -> tirx.Stmt:
-        if self._coming is None:
+        coming = self._comers.coming
+        if coming is None:
             raise NestingError(
                 f"{name} stands where some threads of the block come and others don't",
                 help="which ones has to be known before the kernel runs, and they have to be whole "
@@ -211,11 +224,11 @@ class _Finder:
                 "loop that depends on a thread's values",
                 location=first_location(stmt),
             )
-        if not self._coming.any():
+        if not coming.any():
             return seq([])
-        if not self._coming.all() and _group_of(self._coming) is None:
+        if not coming.all() and _group_of(coming) is None:
             raise NestingError(
-                f"{name} stands where {_listed(self._coming)} come, which are no whole warps that "
+                f"{name} stands where {_listed(coming)} come, which are no whole warps that "
                 "follow each other",
                 help=f"the work is shared out over warps of {WARP_SIZE} threads: let in a range of "
                 f"them, such as `if tx < {WARP_SIZE}:`, or move it out of the branch",
@@ -224,18 +237,18 @@ class _Finder:
         return stmt
 
 
-def _group_of(threads: _Threads) -> Group | None:
+def _group_of(threads: Threads | None) -> Group | None:
     """The group that threads are; None where they are no whole warps that follow each other."""
-    numbers = np.flatnonzero(threads)
-    if not len(numbers):
+    if threads is None or not threads.any():
         return None
+    numbers = np.flatnonzero(threads)
     group = Group(int(numbers[0]), len(numbers))
     is_range = int(numbers[-1]) - group.first + 1 == group.count
     is_whole = group.first % WARP_SIZE == 0 and group.count % WARP_SIZE == 0
     return group if is_range and is_whole else None
 
 
-def _listed(threads: _Threads) -> str:
+def _listed(threads: Threads) -> str:
     """Threads as a message names them."""
     numbers = np.flatnonzero(threads)
     gaps = np.flatnonzero(np.diff(numbers) > 1)

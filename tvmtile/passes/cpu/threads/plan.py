@@ -31,7 +31,7 @@ from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, for_loop, has_effect, substitute
 from tvmtile.ir.scopes import is_of_block, is_private
 from tvmtile.ir.spans import first_location
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.threads import WARP_SIZE, group_of_region
 from tvmtile.passes.cpu.threads.accesses import Accesses
 from tvmtile.passes.cpu.threads.exchange import exchange_values
 
@@ -130,7 +130,10 @@ class _Planner:
         return sequence.items
 
     def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
-        if isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
+        if isinstance(stmt, tirx.AttrStmt) and group_of_region(stmt) is not None:
+            for child in flattened(stmt.body):
+                self._add(sequence, child, guards)
+        elif isinstance(stmt, tirx.AllocBuffer | tirx.DeclBuffer):
             private = self._variance.root(stmt.buffer)
             diverges = is_private(private) and self._variance.depends(private)
             sequence.declare(Private(stmt) if diverges else Once(stmt))
@@ -152,7 +155,7 @@ class _Planner:
             self._add_to_run(sequence, tirx.Bind(value, stmt.value))
             store = tirx.BufferStore(stmt.buffer, value, stmt.indices, stmt.span)
             self._add_to_run(sequence, store)
-        elif self._is_per_thread(stmt) or (guards and not self._is_common_value(stmt, guards)):
+        elif self._is_per_thread(stmt) or (guards and not self._is_common(stmt, guards)):
             self._add_to_run(sequence, stmt)
         elif isinstance(stmt, tirx.Bind) and not may_change(stmt.value):
             sequence.declare(Once(stmt))
@@ -269,8 +272,13 @@ class _Planner:
     def _is_per_thread(self, stmt: tirx.Stmt) -> bool:
         return self._variance.depends(stmt) or _acts(stmt)
 
-    def _is_common_value(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
-        """Tell whether a statement names a value that work of the block under guards may use too."""
+    def _is_common(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
+        """Tell whether what a statement keeps is one for all threads that guards let in.
+
+        That is a name, which work of the block under guards may use too, or a variable of a group.
+        """
+        if isinstance(stmt, tirx.BufferStore):
+            return is_private(stmt.buffer) and not self._variance.depends(stmt.buffer)
         return isinstance(stmt, tirx.Bind) and (self._comers(guards) or 0) > 0
 
     def _is_block_level(self, stmt: tirx.Stmt) -> bool:
