@@ -117,6 +117,31 @@ def test_sums_within_a_warp(compiled):
     torch.testing.assert_close(c, torch.stack([a.sum(1), a.amax(1)]), rtol=0, atol=0)
 
 
+def test_a_store_in_a_branch_of_any_threads(compiled):
+    """What is the same for all threads that come is done by one of them, which does come."""
+
+    @T.prim_func
+    def program(A: T.Tensor((64,), "int32"), C: T.Tensor((6,), "int32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            if tx == 5:
+                C[0] = 1
+            if tx >= 40:
+                C[1] = 2
+                if tx % 7 == 3:
+                    C[2] = 3
+            else:
+                C[3] = 4
+            for _ in T.serial(tx // 63):
+                C[4] = 5
+            if A[tx] == 9:
+                C[5] = 6
+
+    a, c = torch.arange(64, dtype=torch.int32), torch.zeros(6, dtype=torch.int32)
+    compiled(program)(a, c)
+    assert c.tolist() == [1, 2, 3, 4, 5, 6]
+
+
 # Work with barriers --------------------------------------------------------------------------------
 
 

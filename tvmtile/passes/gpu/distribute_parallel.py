@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import walk
+from tvmtile.analysis.comers import Comers, Condition
 from tvmtile.analysis.nests import Nest
-from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
 from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, statements_of
@@ -104,8 +105,11 @@ class _Vectors(ScopedRewriter):
 class _Distribute(GroupRewriter):
     def __init__(self) -> None:
         super().__init__()
-        self._variance: ThreadVariance | None = None
+        self._comers: Comers | None = None
         self._token: str | None = None
+
+    def others(self) -> list[tuple[Any, Any]]:
+        return [(tirx.While, self.visit_while)]
 
     def visit_attribute(self, node: tirx.AttrStmt) -> Any:
         token = token_of_region(node)
@@ -118,15 +122,43 @@ class _Distribute(GroupRewriter):
 
     def visit_for(self, loop: tirx.For) -> Any:
         if is_kernel(loop):
-            launch = Launch(loop)
-            threads = [thread.loop_var for thread in launch.threads]
-            self._variance = ThreadVariance(launch.body, threads)
+            self._comers = Comers(Launch(loop))
         if self.launch is not None and self.group is not None and is_parallel(loop):
             thread = self.group.index_of(self.launch.thread_index)
             count = self.group.count
             iterations = _Iterations(Nest(loop), thread, count, self.analyzer, self._token)
             return iterations.statement()
-        return super().visit_for(loop)
+        with self._going_through(loop):
+            return super().visit_for(loop)
+
+    # Who comes -------------------------------------------------------------------------------------
+
+    def visit_while(self, loop: tirx.While) -> Any:
+        with self._going_through(loop):
+            return self.descend(loop)
+
+    def _going_through(self, loop: tirx.For | tirx.While) -> AbstractContextManager[None]:
+        if self._comers is None or not self._comers.variance.is_divergent(loop):
+            return nullcontext()
+        return self._comers.only(None)
+
+    def visit_bind(self, bind: tirx.Bind) -> Any:
+        if self._comers is not None:
+            self._comers.note(bind)
+        return super().visit_bind(bind)
+
+    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+        if self._comers is None or not self._comers.variance.may_diverge(branch.condition):
+            return super().visit_if(branch)
+        condition = Condition(branch.condition, self._comers)
+        with self.assuming(branch.condition), self._comers.taking(condition, holds=True):
+            then_case = self.mutate(branch.then_case)
+        else_case = branch.else_case
+        if else_case is not None:
+            negated = tirx.Not(branch.condition)
+            with self.assuming(negated), self._comers.taking(condition, holds=False):
+                else_case = self.mutate(else_case)
+        return tirx.IfThenElse(branch.condition, then_case, else_case, branch.span)
 
     # Statements outside of nests: what is the same for all threads is done by one --------------
 
@@ -146,12 +178,18 @@ class _Distribute(GroupRewriter):
         return self._once(node, [*operands, *indices])
 
     def _once(self, statement: tirx.Stmt, operands: list[Any] | None = None) -> tirx.Stmt:
-        if self.launch is None or self.group is None or self._variance is None:
+        """A statement that is the same for all threads that come, done by the first of them.
+
+        Where nobody knows which come before the kernel runs, all that do come do it.
+        """
+        if self.launch is None or self._comers is None or self.launch.num_threads == 1:
             return statement
-        is_alone = self.launch.num_threads == 1
-        if is_alone or any(map(self._variance.depends, operands or [statement])):
+        if any(map(self._comers.variance.depends, operands or [statement])):
             return statement
-        return tirx.IfThenElse(self.launch.thread_index == self.group.first, statement, None)
+        coming = self._comers.coming
+        if coming is None or not coming.any():
+            return statement
+        return tirx.IfThenElse(self.launch.thread_index == int(coming.argmax()), statement, None)
 
 
 class _Iterations:
