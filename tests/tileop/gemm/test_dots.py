@@ -138,8 +138,7 @@ def test_machines(triple, processor, dtypes, instruction):
         func = multiply(dtypes, (32, 64, 64))
     assembly = tvm.tirx.build(func, target=target, pipeline="tvmtile").inspect_source("asm")
     if triple == X86:
-        loop = innermost_loop_with(assembly, instruction)
-        assert sum(instruction in line for line in loop) >= 12
+        loop = innermost_loop_with(assembly, instruction, count=12)
         assert not [line for line in loop if "mm" in line and ("(%rsp" in line or "(%rbp" in line)]
     else:
         assert assembly.count(f"\t{instruction}\t") >= 12

@@ -163,14 +163,14 @@ def test_accumulators_stay_in_registers() -> None:
     assert not [line for line in kernel if "(%rsp" in line or "(%rbp" in line]
 
 
-def innermost_loop_with(assembly: str, instruction: str) -> list[str]:
-    """The lines of the first basic block that holds `instruction` and jumps back to its own label."""
+def innermost_loop_with(assembly: str, instruction: str, count: int = 1) -> list[str]:
+    """The first basic block with so many of an instruction that jumps back to its own label."""
     label, block = "", []
     for line in assembly.splitlines():
         if line.startswith(".LBB"):
             label, block = line.partition(":")[0], []
         block.append(line)
         jumps_back = label and line.strip().startswith("j") and line.strip().endswith(label)
-        if jumps_back and any(instruction in item for item in block):
+        if jumps_back and sum(instruction in item for item in block) >= count:
             return block
     raise AssertionError(f"no loop with {instruction}")

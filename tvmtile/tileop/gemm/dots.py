@@ -221,6 +221,9 @@ class DotProducts(Products):
     def _sum_a(self) -> list[tirx.Stmt]:
         tile, sums = self.tile, self._sums_of_a
         factor = tirx.const(-128 if tile.b.dtype == "int8" else 128, "int32")
+        if not tile.transpose_a and tile.k % (self.depth * self.lanes) == 0:
+            row = [loop("i", tile.m, lambda i: self._sum_row(i, factor))]
+            return [tirx.AllocBuffer(sums.buffer), *row]
 
         def add(i: Any, k: Any) -> tirx.Stmt:
             value = (
@@ -235,6 +238,29 @@ class DotProducts(Products):
             total = loop("i", tile.m, lambda i: loop("k", tile.k, lambda k: add(i, k)))
         return [tirx.AllocBuffer(sums.buffer), clear, total]
 
+    def _sum_row(self, i: Any, factor: Any) -> tirx.Stmt:
+        """The sum of a row of A, by the instruction: of products with ones."""
+        lanes, ones = self.lanes, tirx.const(0x01010101, "uint32")
+        words = _Words(self.tile.a, self.choice.a, self.depth, self.depth)
+        parts = array((1, lanes), "int32", "parts")
+
+        def add(step: Any) -> tirx.Stmt:
+            row = words.load(i, step * lanes, lanes)
+            return parts.store(0, 0, self.add(parts.load(0, 0, lanes), row, ones, lanes), lanes)
+
+        total = parts.load(0, 0)
+        for lane in range(1, lanes):
+            total = total + parts.load(0, lane)
+        zero = broadcast(tirx.const(0, "int32"), lanes)
+        return seq(
+            [
+                tirx.AllocBuffer(parts.buffer),
+                parts.store(0, 0, zero, lanes),
+                loop("s", self.tile.k // (self.depth * lanes), add),
+                self._sums_of_a.store(0, i, total * factor),
+            ]
+        )
+
     def start(self, row: Any, column: Any, lanes: int) -> Any:
         begin = super().start(row, column, lanes)
         if not self.choice.flips:
@@ -245,9 +271,14 @@ class DotProducts(Products):
         return tirx.call_pure_extern(vector_dtype("int32", lanes), name, begin, correction)
 
     def add(self, sums: Any, a: Any, b: Any, lanes: int) -> Any:
+        operands = (b, a) if self.choice.swapped else (a, b)
+        return self._dot(sums, *operands, lanes)
+
+    def _dot(self, sums: Any, first: Any, second: Any, lanes: int) -> Any:
+        """Sums and products of two vectors of words; a single word is that of all lanes."""
         name, texts = dot_function(self.choice.dot.name, lanes)
         self.imports.extend(texts)
-        words = broadcast(a, lanes)
-        operands = (b, words) if self.choice.swapped else (words, b)
+        wide = vector_dtype("uint32", lanes)
+        words = [w if str(w.ty.dtype) == wide else broadcast(w, lanes) for w in (first, second)]
         dtype = vector_dtype(self.choice.dot.sums, lanes)
-        return tirx.call_pure_extern(dtype, name, sums, *operands)
+        return tirx.call_pure_extern(dtype, name, sums, *words)
