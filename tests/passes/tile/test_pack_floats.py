@@ -206,6 +206,21 @@ def test_a_move_of_pairs_is_one_of_bytes():
     assert "B[i, j] = A[i, j + 8]" in lowered.script()
 
 
+def test_a_loop_on_a_cpu_decodes_both_halves_of_a_byte():
+    @T.prim_func
+    def main(A: T.Tensor((16, 32), FLOAT4), B: T.Tensor((16, 32), "float32")):
+        with T.Kernel(1, threads=32):
+            for i, j in T.Parallel(16, 32):
+                B[i, j] = A[i, j]
+
+    def packed_for(target):
+        lowering = dict(tvmtile.compile(main, target=target).lowering)
+        return lowering["tvmtile.PackFloats"]["main"].script()
+
+    assert "B[i, j * 2 + 1] = " in packed_for("llvm")
+    assert "B[i, j] = " in packed_for(SM80)
+
+
 def tensor_of(shape, strides=None):
     @T.prim_func
     def main(A: T.Tensor(shape, FLOAT4, strides=strides)):

@@ -28,6 +28,7 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.spans import location_of
+from tvmtile.target import gpu
 
 __all__ = ["PackFloats"]
 
@@ -40,7 +41,8 @@ def PackFloats(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """Keep floats of 4 bits as bytes: two in one in memory, one in one in registers.
 
     A copy of whole bytes becomes one of bytes. Loops that store single elements take two of them an
-    iteration, so that no byte is written by two threads.
+    iteration, so that no byte is written by two threads; on a CPU those that load them do too, so that
+    LLVM can vectorise.
 
     Before
     ------
@@ -84,14 +86,17 @@ def PackFloats(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     if not any(map(has_float4, (*func.params, *variables_of(func.body)))):
         return func
     params, values = params_in_bytes(func.params)
-    body = _Pack(values).rewrite(func.body)
+    target = func.attrs.get("target") if func.attrs is not None else None
+    is_cpu = target is not None and gpu(target) is None
+    body = _Pack(values, splits_loads=is_cpu).rewrite(func.body)
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
 
 class _Pack(ScopedRewriter):
-    def __init__(self, values: dict[ir.Var, Any]) -> None:
+    def __init__(self, values: dict[ir.Var, Any], splits_loads: bool) -> None:
         super().__init__()
         self._values = values
+        self._splits_loads = splits_loads
         self._blocks: list[ir.Var] = []
         self._threads: list[ir.Var] = []
 
@@ -137,12 +142,23 @@ class _Pack(ScopedRewriter):
             if not _is_even_in(access.indices[-1], var)
         }
         if not found:
-            return None
+            return self._along_loads(nest) if self._splits_loads else None
         (var, access), *others = found.items()
         place = linear_in(access.indices[-1], var)
         if others or place is None or place[0] != 1 or not self._is_even(place[1]):
             self._refuse_store(access.buffer, access.indices, nest.loops[0])
         return var
+
+    def _along_loads(self, nest: Nest) -> ir.Var | None:
+        """The variable whose neighbouring iterations load the two halves of a byte."""
+        for access in nest.accesses:
+            if not is_packed(access.buffer):
+                continue
+            for var, extent in zip(nest.variables, nest.extents, strict=True):
+                place = linear_in(access.indices[-1], var)
+                if place is not None and place[0] == 1 and extent is not None and extent % 2 == 0:
+                    return var if self._is_even(place[1]) else None
+        return None
 
     def _in_pairs(self, nest: Nest, var: ir.Var) -> tirx.Stmt:
         """The nest with two iterations of a variable in one."""
