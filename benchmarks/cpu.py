@@ -121,6 +121,115 @@ def gemm_of_bytes(n: int, block: int = 256) -> object:
     return main
 
 
+def fp8_rows(n: int = 1024, block: int = 256) -> list[dict]:
+    """fp8_scaled_matmul beside the float32 GEMM of the same tiles."""
+    wide = tvmtile.compile(gemm(n, n, n, block_M=block, block_N=block, block_K=block))
+    a, b, c = (torch.randn(n, n) for _ in range(3))
+    layout = T.BlockScaledLayout.e8m0_k32()
+    rows = []
+    for name, shared, weights in (
+        ("fp8, scales of rows", None, "float8_e4m3fn"),
+        ("fp8, MX scales", layout, "float8_e4m3fn"),
+        ("fp8 and float4, MX scales", layout, "float4_e2m1fn"),
+    ):
+        kernel = tvmtile.compile(fp8_gemm(n, block, shared, weights))
+        left, right = (x.to(torch.float8_e4m3fn) for x in (a, b))
+        if weights == "float4_e2m1fn":
+            right = torch.randint(256, (n, n // 2), dtype=torch.uint8)
+        if shared is None:
+            scales = [torch.rand(n) for _ in range(2)]
+        else:
+            codes = torch.randint(120, 130, (2, n, n // 32), dtype=torch.uint8)
+            scales = list(codes.view(torch.float8_e8m0fnu))
+        ours, theirs = measure(
+            partial(kernel, left, scales[0], right, scales[1], c), partial(wide, a, b, c)
+        )
+        rate = 2 * n**3 / 1e9
+        rows.append(
+            {
+                "case": f"gemm {name}, {n} x {n} x {n}",
+                "tvmtile": f"{rate / ours:.0f} GFLOP/s",
+                "torch": f"{rate / theirs:.0f} GFLOP/s (tvmtile in float32)",
+                "ratio": theirs / ours,
+                "goal": 0.5,
+            }
+        )
+    return rows
+
+
+def fp8_gemm(n: int, block: int, layout: T.BlockScaledLayout | None, weights: str) -> object:
+    """C = (A * A_scale) @ (B * B_scale).T of float8_e4m3fn A; scales of rows, or of a layout."""
+    shape = (n,) if layout is None else layout.a_scale_shape(n, n)
+    dtype = "float32" if layout is None else layout.scale_dtype
+    parts = 1 if layout is None else layout.scale_blocks(block)
+
+    def region(scales: object, row: object, k: object) -> object:
+        if layout is None:
+            return scales[row : row + block]
+        return scales[row : row + block, k * parts : k * parts + parts]
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((n, n), "float8_e4m3fn"),
+        A_scale: T.Tensor(shape, dtype),
+        B: T.Tensor((n, n), weights),
+        B_scale: T.Tensor(shape, dtype),
+        C: T.Tensor((n, n), "float32"),
+    ):
+        with T.Kernel(n // block, n // block) as (bx, by):
+            left = T.alloc_shared((block, block), "float8_e4m3fn")
+            right = T.alloc_shared((block, block), weights)
+            sums = T.alloc_fragment((block, block), "float32")
+            T.clear(sums)
+            for k in T.Pipelined(n // block):
+                T.copy(A[by * block, k * block], left)
+                T.copy(B[bx * block, k * block], right)
+                T.fp8_scaled_matmul(
+                    left,
+                    region(A_scale, by * block, k),
+                    right,
+                    region(B_scale, bx * block, k),
+                    sums,
+                    transpose_B=True,
+                    block_scale_layout=layout,
+                )
+            T.copy(sums, C[by * block, bx * block])
+
+    return main
+
+
+def decode_rows(count: int = 1 << 16, calls: int = 50) -> list[dict]:
+    """What an element costs that becomes float32, on one core: a kernel of one block has one."""
+    rows = []
+    for dtype in ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn"):
+
+        @T.prim_func
+        def main(X: T.Tensor((count,), dtype), Y: T.Tensor((count,), "float32")):
+            with T.Kernel(1):
+                for i in T.Parallel(count):
+                    Y[i] = X[i]
+
+        kernel = tvmtile.compile(main)
+        per_byte = 2 if dtype == "float4_e2m1fn" else 1
+        codes = torch.randint(127, (count // per_byte,), dtype=torch.uint8)
+        x = codes if per_byte == 2 else codes.view(getattr(torch, dtype))
+        y = torch.empty(count)
+
+        def many(kernel: object = kernel, x: object = x, y: object = y) -> None:
+            for _ in range(calls):
+                kernel(x, y)
+
+        (seconds,) = measure(many)
+        rows.append(
+            {
+                "cost": f"decoding {dtype} to float32, an element",
+                "value": f"{seconds / calls / count * 1e9:.2f} ns",
+                "goal": "at most 0.5 ns",
+            }
+        )
+    return rows
+
+
 def row_rows(n: int = 4096) -> list[dict]:
     x, weight = torch.randn(n, n), torch.randn(n)
     ours_out, theirs_out = torch.empty(n, n), torch.empty(n, n)
@@ -263,8 +372,8 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="also write PATH.md and PATH.json")
     args = parser.parse_args()
     about = machine()
-    speed = [*gemm_rows(), *narrow_rows(), *row_rows()]
-    costs = cost_rows()
+    speed = [*gemm_rows(), *narrow_rows(), *fp8_rows(), *row_rows()]
+    costs = [*cost_rows(), *decode_rows()]
     about_text = ", ".join(f"{key} {value}" for key, value in about.items())
     text = f"{about_text}\n\n{table(speed)}\n\n{table(costs)}\n"
     print(text)

@@ -334,6 +334,9 @@ def fp8_case(M: int, N: int, K: int, configurations: list[dict[str, Any]]) -> Ca
 
 MXFP4 = _configurations(
     "block_N block_K stages threads",
+    (16, 1024, 2, 64),
+    (32, 512, 4, 128),
+    (64, 512, 3, 256),
     (32, 512, 2, 128),
     (32, 512, 3, 128),
     (32, 1024, 2, 128),

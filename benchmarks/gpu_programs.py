@@ -286,20 +286,24 @@ def fp8_gemm(
     return main
 
 
-# The two floats of 4 bits of a byte as bfloat16: their bits in place are 2^-126 of them, subnormal ones
-# too, which multiplications take as they are.
+# A matrix instruction wants a byte of each of four words in a thread, two neighbours along K. Byte
+# permutations collect them, look up the two bytes of four magnitudes as bfloat16 at once, and bring
+# their signs, the top bits of half bytes, to whole ones.
 DECODED = """\
-__device__ __forceinline__ unsigned int decoded(unsigned int byte, __nv_bfloat162 scale) {
-  unsigned int spread = (byte & 0xffu) * 0x1001u;
-  unsigned int bits = ((spread << 6) & 0x01c001c0u) | ((spread << 12) & 0x80008000u);
-  unsigned int most = 0x7e807e80u;  // 2^126
-  __nv_bfloat162 pair = __hmul2(*(__nv_bfloat162*)&bits, *(__nv_bfloat162*)&most);
-  pair = __hmul2(pair, scale);
-  return *(unsigned int*)&pair;
-}
-__device__ __forceinline__ unsigned int decoded(unsigned int byte, unsigned int code) {
-  unsigned int bits = (code == 0u ? 0x40u : code == 0xffu ? 0x7fc0u : code << 7) * 0x10001u;
-  return decoded(byte, *(__nv_bfloat162*)&bits);
+__device__ __forceinline__ unsigned int decoded(
+    unsigned int word0, unsigned int word1, unsigned int word2, unsigned int word3,
+    unsigned int byte, unsigned int pair, unsigned int scale) {
+  unsigned int place = byte | (byte + 4) << 4;
+  unsigned int low = __byte_perm(word0, word1, place), high = __byte_perm(word2, word3, place);
+  unsigned int four = pair / 2 ? high : low;
+  unsigned int magnitudes = four & 0x7777u;
+  unsigned int upper = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitudes);
+  unsigned int lower = __byte_perm(0xc0800000u, 0xc0804000u, magnitudes);
+  upper |= __byte_perm(four << 4, four, 0x5140u) & 0x80808080u;
+  unsigned int bits = __byte_perm(lower, upper, pair % 2 ? 0x7362u : 0x5140u);
+  unsigned int factor = (scale == 0u ? 0x40u : scale == 0xffu ? 0x7fc0u : scale << 7) * 0x10001u;
+  __nv_bfloat162 result = __hmul2(*(__nv_bfloat162*)&bits, *(__nv_bfloat162*)&factor);
+  return *(unsigned int*)&result;
 }
 """
 
@@ -335,9 +339,10 @@ def mxfp4_gemm(
                 T.copy(W[bx * block_N, k * block_K // 8], W_shared)
                 T.copy(W_scale[bx * block_N, k * block_K // 32], scales)
                 for i, j in T.Parallel(block_N, block_K):
-                    byte = W_shared[i, j // 8] >> T.cast(j % 8 // 2 * 8, "uint32")
+                    words = [W_shared[i, j // 32 * 4 + word] for word in range(4)]
+                    places = [T.cast(j % 8 // 2, "uint32"), T.cast(j // 8 % 4, "uint32")]
                     code = T.cast(scales[i, j // 32], "uint32")
-                    pair = T.call_pure_extern("uint32", "decoded", byte, code)
+                    pair = T.call_pure_extern("uint32", "decoded", *words, *places, code)
                     bits = T.cast(pair >> T.cast(j % 2 * 16, "uint32"), "uint16")
                     W_local[i, j] = T.reinterpret(bits, "bfloat16")
                 T.gemm(
