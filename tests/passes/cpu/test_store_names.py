@@ -11,7 +11,7 @@ from tvm.script import tirx as S
 import tvmtile
 import tvmtile.language as T
 from tests.fuzz.run import _processor_time as processor_time
-from tvmtile._tvm import mapped
+from tvmtile._tvm import mapped, walk
 from tvmtile.ir.rewriting import contains
 from tvmtile.passes import StoreNamesOnCpu
 
@@ -55,17 +55,26 @@ def test_many_names_are_stored():
 
 def test_what_is_computed_under_a_condition_stays_there():
     body = stored(tirx.if_then_else(A[0] > 0, chain(9, 4, A[1]), A[2]))
-    assert contains(body, tirx.Let)
-    assert not contains(body, tirx.AllocBuffer)
+    assert not contains(body, tirx.Let)
+    (branch,) = found(body, tirx.IfThenElse)
+    assert len(found(branch.then_case, tirx.BufferStore)) == 10
+    assert len(found(branch.else_case, tirx.BufferStore)) == 1
+    assert len(found(body, tirx.BufferStore)) == 12
 
 
-def test_a_name_that_a_condition_uses():
-    """The condition's own names stay, and see the stored ones."""
+def found(node, kind):
+    nodes = []
+    walk(node, (kind, nodes.append))
+    return nodes
+
+
+def test_a_choice_without_names_sees_those_around_it():
     name = tirx.Var("outer", "float32")
-    inner = tirx.if_then_else(name > 0, name * 2, name * 3)
-    body = stored(tirx.Let(name, chain(9, 4, A[1]), inner))
+    choice = tirx.if_then_else(name > 0, name * 2, name * 3)
+    body = stored(tirx.Let(name, chain(9, 4, A[1]), choice))
     assert not contains(body, tirx.Let)
     assert not contains(body, ir.Var, name.same_as)
+    assert not found(body, tirx.IfThenElse)
 
 
 @pytest.mark.parametrize("length", [4, 24])

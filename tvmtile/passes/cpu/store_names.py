@@ -24,7 +24,7 @@ def StoreNamesOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     TVM's generator for LLVM tells its analyzer what each name stands for, which then puts that in every
     place of the name. Each conversion to bfloat16 names its bits and uses them four times: 4**n copies
     where n of them follow one another. What is loaded from memory has no value that the analyzer knows;
-    LLVM makes registers of it again. What may not be computed in any case keeps its names.
+    LLVM makes registers of it again. A choice with names in it becomes a branch.
 
     Before
     ------
@@ -83,29 +83,60 @@ def _stored(statement: tirx.Stmt) -> tirx.Stmt:
     """A statement, behind those that store what its names stand for."""
     if not contains(statement, tirx.Let) or _copies(statement) <= _LIMIT:
         return statement
-    before: list[tirx.Stmt] = []
-    loads: dict[ir.Var, Any] = {}
+    return _Storer().stored(statement)
 
-    def visit_let(let: tirx.Let, mutator: Any) -> Any:
+
+class _Storer:
+    """Takes the names out of the expressions of one statement."""
+
+    def __init__(self) -> None:
+        self._before: list[tirx.Stmt] = []
+        self._loads: dict[ir.Var, Any] = {}
+
+    def stored(self, statement: tirx.Stmt) -> tirx.Stmt:
+        rewritten = mutated(
+            statement,
+            (tirx.Let, self._visit_let),
+            (ir.Call, self._visit_call),
+            ((tirx.And, tirx.Or), lambda node, _: substitute(node, self._loads)),
+            (ir.Var, lambda var, _: self._loads.get(var, var)),
+        )
+        return seq([*self._before, rewritten])
+
+    def _visit_let(self, let: tirx.Let, mutator: Any) -> Any:
         if not _is_scalar(let.value) or has_effect(let.value):
-            return substitute(let, loads)
-        kept = tirx.decl_buffer((1,), str(let.value.ty.dtype), name=let.var.name, scope="global")
+            return substitute(let, self._loads)
         value = mutator.mutate(let.value)
-        before.extend([tirx.AllocBuffer(kept), tirx.BufferStore(kept, value, [0])])
-        loads[let.var] = tirx.BufferLoad(kept, [0])
+        kept, load = _variable(let.var.name, value)
+        self._before += [tirx.AllocBuffer(kept), tirx.BufferStore(kept, value, [0])]
+        self._loads[let.var] = load
         return mutator.mutate(let.body)
 
-    def visit_call(call: ir.Call, mutator: Any) -> Any:
-        return substitute(call, loads) if is_if_then_else(call) else mutator.default_mutate(call)
+    def _visit_call(self, call: ir.Call, mutator: Any) -> Any:
+        if not is_if_then_else(call):
+            return mutator.default_mutate(call)
+        if not contains(call, tirx.Let) or not _is_scalar(call) or has_effect(call):
+            return substitute(call, self._loads)
+        condition, *cases = call.args
+        condition = mutator.mutate(condition)
+        kept, load = _variable("value", call)
+        then_case, else_case = (self._assigned(kept, case, mutator) for case in cases)
+        chosen = tirx.IfThenElse(condition, then_case, else_case)
+        self._before += [tirx.AllocBuffer(kept), chosen]
+        return load
 
-    rewritten = mutated(
-        statement,
-        (tirx.Let, visit_let),
-        (ir.Call, visit_call),
-        ((tirx.And, tirx.Or), lambda node, _: substitute(node, loads)),
-        (ir.Var, lambda var, _: loads.get(var, var)),
-    )
-    return seq([*before, rewritten])
+    def _assigned(self, kept: ir.Var, case: Any, mutator: Any) -> tirx.Stmt:
+        """The statements that store one value of a choice, which run only where it is taken."""
+        outer, self._before = self._before, []
+        value = mutator.mutate(case)
+        inner, self._before = self._before, outer
+        return seq([*inner, tirx.BufferStore(kept, value, [0])])
+
+
+def _variable(name: str, value: Any) -> tuple[ir.Var, Any]:
+    """A variable for a value, and what loads it."""
+    kept = tirx.decl_buffer((1,), str(value.ty.dtype), name=name, scope="global")
+    return kept, tirx.BufferLoad(kept, [0])
 
 
 def _is_scalar(value: Any) -> bool:
