@@ -1,0 +1,62 @@
+"""Each wait, arrival, fence and barrier of kernels with bulk copies is missed."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from tests.tileop.tma.test_tma_copy import emulated, pipelined, stored
+from tvmtile.errors import CudaEmulationError
+
+NEEDED = re.compile(
+    r"^ *(__syncthreads\(\)|tvm_builtin_(cuda_mbarrier_wait"
+    r"|ptx_(mbarrier_(expect_tx|arrive)|fence_proxy|cp_async_bulk_(commit|wait)_group))\w*\(.*\));$",
+    re.MULTILINE,
+)
+
+
+def product():
+    a, b = torch.randn(100, 160).half(), torch.randn(160, 72).half()
+    args = (a, b, torch.ones(5, dtype=torch.int32), torch.zeros(100, 72))
+    return pipelined(3), args, (a.double() @ b.double()).float()
+
+
+def store():
+    a = torch.randn(96, 32).half()
+    return stored((96, 32), (32, 32), "float16", True, steps=3), (a, torch.zeros_like(a)), a * 2
+
+
+@pytest.mark.parametrize(("make", "count"), [(product, 9), (store, 5)])
+def test_every_step_is_missed(make, count):
+    program, args, expected = make()
+    kernel = emulated(program)
+    for seed in range(20):  # right as it is
+        check(kernel, seed, args, expected)
+    ((symbol, source),) = kernel.adapter.sources.items()
+    head, kernel_mark, body = source.rpartition("__global__")
+    steps = list(NEEDED.finditer(body))
+    assert len(steps) == count
+    for step in steps:
+        broken = body[: step.start()] + body[step.end() :]
+        kernel.adapter.sources[symbol] = f"{head}{kernel_mark}{broken}"
+        kernel.adapter.seconds = 5.0
+        assert is_wrong(kernel, args, expected), f"nothing misses {step[0].strip()}"
+
+
+def is_wrong(kernel, args, expected):
+    """Whether the emulator objects, or the result is wrong, for some order of the copies."""
+    for seed in range(8):
+        try:
+            check(kernel, seed, args, expected)
+        except (CudaEmulationError, AssertionError):
+            return True
+    return False
+
+
+def check(kernel, seed, args, expected):
+    kernel.adapter.seed = seed
+    args[-1].zero_()
+    kernel(*args)
+    torch.testing.assert_close(args[-1], expected, rtol=1e-3, atol=5e-2)
