@@ -1,4 +1,4 @@
-"""Generate the reference from the docstrings, and the programs in `gemm_through_the_passes.md`.
+"""Generate the reference from the docstrings, and the programs in `through_the_passes.md`.
 
     python docs/build.py      # or: make docs
 
@@ -25,7 +25,7 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-PAGE = DOCS / "gemm_through_the_passes.md"
+PAGE = DOCS / "through_the_passes.md"
 REFERENCE = DOCS / "_build" / "reference.md"
 README = ROOT / "README.md"
 BENCHMARKS = {
@@ -246,28 +246,42 @@ def _fence_doctests(lines: list[str]) -> list[str]:
     return [*shown, "```"] if inside else shown
 
 
-# The page that follows a GEMM ------------------------------------------------------------------
+# The page that follows kernels through the passes ----------------------------------------------
 
 # So that the page is the same on every machine: 16 vector registers of 256 bits.
-_TARGET = {"kind": "llvm", "mtriple": "x86_64-unknown-linux-gnu", "mcpu": "x86-64-v3"}
+_TARGETS = {
+    "cpu": {"kind": "llvm", "mtriple": "x86_64-unknown-linux-gnu", "mcpu": "x86-64-v3"},
+    "cuda": {"kind": "cuda", "arch": "sm_80"},
+    "metal": {"kind": "metal"},
+}
+_MOST_LINES = {"diff": 24, "python": 60}
+_WIDEST = 140
 
 
-def gemm_page(page: str) -> str:
+def passes_page(page: str) -> str:
     """The page with its programs as they are today."""
     sys.path.insert(0, str(ROOT / "examples"))
     try:
-        gemm = importlib.import_module("gemm").gemm
+        kernels = {
+            "gemm": importlib.import_module("gemm").gemm,
+            "attention": importlib.import_module("flash_attention").flash_attention,
+        }
         printing = importlib.import_module("printing")
     finally:
         sys.path.pop(0)
-    program = gemm(100, 128, 96, block_M=48, block_N=64, block_K=32)
-    steps = _lowered(program, lambda mod: printing.abbreviated(printing.body(mod.script())))
-    generated = {
-        "kernel": _fenced("python", inspect.getsource(gemm)),
-        "program": _fenced("python", printing.body(program.script())),
-        "passes": "\n\n".join(_pass_section(*step) for step in steps),
-        "lowered": _fenced("python", steps[-1][2]),
+    programs = {
+        "gemm": kernels["gemm"](100, 128, 96, block_M=48, block_N=64, block_K=32, dtype="float16"),
+        "attention": kernels["attention"](1, 2, 100, 32, True, 32, 32, "float16"),
     }
+    generated = {}
+    for name, program in programs.items():
+        generated[f"{name}_kernel"] = _fenced("python", inspect.getsource(kernels[name]))
+        generated[f"{name}_program"] = _fenced("python", printing.body(program.script()))
+        for target, described in _TARGETS.items():
+            steps = _lowered(
+                program, described, lambda mod: printing.abbreviated(printing.body(mod.script()))
+            )
+            generated[f"{name}_{target}"] = _pass_sections(steps)
     return filled(page, generated)
 
 
@@ -289,7 +303,9 @@ def benchmark_tables() -> dict[str, str]:
     return tables
 
 
-def _lowered(program: Any, show: Callable[[Any], str]) -> list[tuple[str, str, str]]:
+def _lowered(
+    program: Any, target: dict[str, str], show: Callable[[Any], str]
+) -> list[tuple[str, str, str]]:
     """Each pass by name, with the program before and after it."""
     from tvm import ir
 
@@ -298,20 +314,35 @@ def _lowered(program: Any, show: Callable[[Any], str]) -> list[tuple[str, str, s
 
     mod = ir.IRModule({"main": program})
     steps = []
-    for step in lowering_passes(resolve(_TARGET)):
+    for step in lowering_passes(resolve(target)):
         before, mod = show(mod), step(mod)
         if step.info.name.startswith("tvmtile."):
             steps.append((step.info.name.removeprefix("tvmtile."), before, show(mod)))
     return steps
 
 
+def _pass_sections(steps: list[tuple[str, str, str]]) -> str:
+    """What the passes change, which of them change nothing, and what TVM gets."""
+    idle = [f"`{name}`" for name, before, after in steps if before == after]
+    changes = [_pass_section(*step) for step in steps if step[1] != step[2]]
+    unchanged = f"The program stays as it is in {', '.join(idle)}."
+    final = f"#### What TVM gets\n\n{_beginning('python', steps[-1][2])}"
+    return "\n\n".join([*changes, textwrap.fill(unchanged, 100), final])
+
+
 def _pass_section(name: str, before: str, after: str) -> str:
     """A pass: the first paragraph of its docstring, and what it changed."""
     summary = pass_docstrings()[name].split("\n\n")[0]
-    text = f"### {name}\n\n{summary}\n\n"
-    if before == after:
-        return text + "This program stays as it is."
-    return text + _fenced("diff", _difference(before.splitlines(), after.splitlines()))
+    difference = _difference(before.splitlines(), after.splitlines())
+    return f"#### {name}\n\n{summary}\n\n{_beginning('diff', difference)}"
+
+
+def _beginning(language: str, text: str) -> str:
+    """The first lines of a text that is too long to be read, and how many follow."""
+    most, lines = _MOST_LINES[language], text.splitlines()
+    shown = [x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in lines]
+    left = [f"# ... {len(lines) - most} more lines"] if len(lines) > most else []
+    return _fenced(language, "\n".join([*shown[:most], *left]))
 
 
 def _difference(before: list[str], after: list[str]) -> str:
@@ -338,7 +369,7 @@ def _fenced(language: str, text: str) -> str:
 def main() -> None:
     REFERENCE.parent.mkdir(exist_ok=True)
     REFERENCE.write_text(reference())
-    PAGE.write_text(gemm_page(PAGE.read_text()))
+    PAGE.write_text(passes_page(PAGE.read_text()))
     if all(file.exists() for file in BENCHMARKS.values()):
         README.write_text(filled(README.read_text(), benchmark_tables()))
     print(f"wrote {REFERENCE.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}")
