@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtile.instructions.mma import ATOMS, PAIRS_OF_BYTES, Axis
+from tvmtile.ir.threads import WARPGROUP
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 
 __all__ = ["FAMILIES", "OPERAND_BYTES", "ROWS", "WARPGROUP", "Family", "Wgmma", "sum_map"]
 
-WARPGROUP = 128
-"""Threads that do it together."""
 ROWS = 64
 _MAX_COLUMNS = 256
 OPERAND_BYTES = 32

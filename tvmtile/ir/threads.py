@@ -19,6 +19,8 @@ from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.rewriting import ScopedRewriter
 
 __all__ = [
+    "ALL_LANES",
+    "WARPGROUP",
     "WARP_SIZE",
     "Group",
     "GroupRewriter",
@@ -31,6 +33,10 @@ __all__ = [
 
 WARP_SIZE = 32
 """Threads of a warp of NVIDIA's GPUs, and of a simdgroup of Apple's."""
+WARPGROUP = 4 * WARP_SIZE
+"""Threads that do a `wgmma` together, from Hopper on."""
+ALL_LANES = (1 << WARP_SIZE) - 1
+"""The threads of a warp, a bit each."""
 
 _REGION = "tvmtile.group"
 

@@ -11,12 +11,9 @@ from tvm import tirx
 from tvmtile.errors import InvalidValue, NestingError
 from tvmtile.frontend.kernel import current_kernel, thread_index
 from tvmtile.frontend.tracer import current_tracer
-from tvmtile.ir.threads import WARP_SIZE, Group
+from tvmtile.ir.threads import WARPGROUP, Group
 
 __all__ = ["WarpSpecialize", "ws"]
-
-_THREADS = 4 * WARP_SIZE
-"""Of a warpgroup."""
 
 
 @contextmanager
@@ -57,12 +54,12 @@ WarpSpecialize = ws
 
 def _is_of(numbers: tuple[int, ...], threads: int) -> Any:
     """The condition that a thread is of one of the warpgroups."""
-    have = threads // _THREADS
+    have = threads // WARPGROUP
     if not numbers or any(not 0 <= number < have for number in numbers):
         raise InvalidValue(
             f"T.ws({', '.join(map(str, numbers))}): a block of {threads} threads has {have} "
-            f"warpgroups of {_THREADS}",
+            f"warpgroups of {WARPGROUP}",
             help="name one or more of them, counted from 0, or give T.Kernel more threads",
         )
-    groups = (Group(number * _THREADS, _THREADS) for number in sorted(set(numbers)))
+    groups = (Group(number * WARPGROUP, WARPGROUP) for number in sorted(set(numbers)))
     return tirx.any(*(group.admits(thread_index(), threads) for group in groups))

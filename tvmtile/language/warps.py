@@ -19,7 +19,7 @@ from tvmtile.errors import InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents, thread_index
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.threads import ALL_LANES, WARP_SIZE, WARPGROUP
 
 __all__ = [
     "__ffs",
@@ -50,9 +50,6 @@ __all__ = [
     "warp_reduce_min",
     "warp_reduce_sum",
 ]
-
-_ALL_LANES = 0xFFFFFFFF
-_WARPS_PER_GROUP = 4
 
 
 # Places ------------------------------------------------------------------------------------------
@@ -95,7 +92,7 @@ def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None
     warps_per_group : int, optional
         Warps of a group, 4 where absent.
     """
-    threads = (warp_size or WARP_SIZE) * (warps_per_group or _WARPS_PER_GROUP)
+    threads = (warp_size or WARP_SIZE) * (warps_per_group or WARPGROUP // WARP_SIZE)
     return tirx.floordiv(thread_index(), threads)
 
 
@@ -113,7 +110,7 @@ def sync_warp(mask: Any = None) -> None:
     mask : int, optional
         Accepted for TileLang's kernels.
     """
-    is_full = isinstance(mask, int) and mask & _ALL_LANES == _ALL_LANES
+    is_full = isinstance(mask, int) and mask & ALL_LANES == ALL_LANES
     warn_ignored("T.sync_warp", "all threads of a warp wait", mask=None if is_full else mask)
     T.evaluate(_located(T.tvm_storage_sync("warp")))
 
@@ -121,7 +118,7 @@ def sync_warp(mask: Any = None) -> None:
 # Shuffles ----------------------------------------------------------------------------------------
 
 
-def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
+def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
     """The value of another thread of the same group, by its place in the group.
 
     Parameters
@@ -141,7 +138,7 @@ def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE, mask: Any = _ALL
     return _shuffled(T.tvm_warp_shuffle, value, lane, width, mask, lambda _: lane)
 
 
-def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
+def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
     """The value of the thread `delta` places before; the first ones of a group keep their own."""
     return _shuffled(
         T.tvm_warp_shuffle_up,
@@ -153,7 +150,7 @@ def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_LAN
     )
 
 
-def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
+def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
     """The value of the thread `delta` places behind; the last ones of a group keep their own."""
     return _shuffled(
         T.tvm_warp_shuffle_down,
@@ -165,7 +162,7 @@ def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_L
     )
 
 
-def shfl_xor(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = _ALL_LANES) -> Any:
+def shfl_xor(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
     """The value of the thread whose place differs in the bits of `delta`."""
     return _shuffled(T.tvm_warp_shuffle_xor, value, delta, width, mask, lambda place: place ^ delta)
 
@@ -247,7 +244,7 @@ def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> Any:
 # Votes -------------------------------------------------------------------------------------------
 
 
-def ballot_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:
+def ballot_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
     """The lanes of the warp whose predicate holds, as the bits of a `uint64`.
 
     Parameters
@@ -269,12 +266,12 @@ def ballot(predicate: Any) -> Any:
     return ballot_sync(predicate)
 
 
-def any_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:
+def any_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
     """1 if the predicate holds in some lane of `mask`, else 0, in all threads of the warp."""
     return tirx.Cast("int32", ballot_sync(predicate, mask) != tirx.const(0, "uint64"))
 
 
-def all_sync(predicate: Any, mask: Any = _ALL_LANES) -> Any:
+def all_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
     """1 if the predicate holds in every lane of `mask`, else 0, in all threads of the warp."""
     wanted = tirx.Cast("uint64", _lanes(mask))
     return tirx.Cast("int32", ballot_sync(predicate, mask) == wanted)
@@ -288,10 +285,10 @@ def activemask() -> Any:
     x, y, z = get_thread_extents()
     present = x * y * z - WARP_SIZE * get_warp_idx()
     absent = tirx.Cast("uint32", tirx.max(WARP_SIZE - present, 0))
-    return tirx.Cast("uint64", tirx.shift_right(tirx.const(_ALL_LANES, "uint32"), absent))
+    return tirx.Cast("uint64", tirx.shift_right(tirx.const(ALL_LANES, "uint32"), absent))
 
 
-def match_any_sync(value: Any, mask: Any = _ALL_LANES) -> Any:
+def match_any_sync(value: Any, mask: Any = ALL_LANES) -> Any:
     """The lanes of `mask` whose value has the same bits as that of the thread, as a `uint32`.
 
     Parameters
@@ -314,7 +311,7 @@ def match_any_sync(value: Any, mask: Any = _ALL_LANES) -> Any:
     return T.Bind(tirx.bitwise_and(found, present))
 
 
-def match_all_sync(value: Any, mask: Any = _ALL_LANES) -> Any:
+def match_all_sync(value: Any, mask: Any = ALL_LANES) -> Any:
     """`mask` if all its lanes have the same bits, else 0, as a `uint32`; see `match_any_sync`."""
     present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), _lanes(mask))
     agree = match_any_sync(value, mask) == present

@@ -14,18 +14,17 @@ from tvmtile.ir.combiners import Combiner
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 
 __all__ = ["Prefix", "butterfly", "combine_over_block", "per_thread", "shuffled"]
 
 _HALVES = (16, 8, 4, 2, 1)
 _MOST_UNROLLED = 64
-_ALL_LANES = 0xFFFFFFFF
 
 
 def shuffled(shuffle: Callable[..., ir.Expr], value: ir.Expr, lane: Any) -> ir.Expr:
     """The value of another lane, by one of TVM's `tvm_warp_shuffle` functions."""
-    return shuffle(tirx.const(_ALL_LANES, "uint32"), value, lane, WARP_SIZE, WARP_SIZE)
+    return shuffle(tirx.const(ALL_LANES, "uint32"), value, lane, WARP_SIZE, WARP_SIZE)
 
 
 def butterfly(
