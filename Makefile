@@ -13,7 +13,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-gpu lint format check docs clean distclean
+.PHONY: help venv demo test test-all fuzz test-gpu lint format check docs clean distclean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
@@ -38,6 +38,9 @@ test: venv ## the tests, without the slow ones (PYTEST_ARGS='-k copy' narrows th
 
 test-all: venv ## the tests, with the slow ones
 	@$(PYTEST) -m '' --all-parameters --all-architectures $(PYTEST_ARGS)
+
+fuzz: venv ## 200 random programs on the CPU and on the emulators
+	@$(PYTEST) tests/fuzz -k programs_on --fuzz-seeds=200 $(PYTEST_ARGS)
 
 test-gpu: venv ## the tests on an NVIDIA GPU; where there is none, they compile their kernels
 	@$(PYTEST) --maxprocesses 4 --all-parameters --all-architectures -k 'gpu or cuda' \
