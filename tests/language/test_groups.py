@@ -414,8 +414,7 @@ def on_cuda(program, arch="sm_80"):
 STEPS, TILE = 6, 32
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_warp_produces_what_others_consume(asynchronous):
+def produced_by_a_warp(*, asynchronous):
     """Two buffers, each with a barrier for full and one for empty, by hand."""
     copy = T.async_copy if asynchronous else T.copy
 
@@ -447,12 +446,60 @@ def test_a_warp_produces_what_others_consume(asynchronous):
                         T.named_barrier_arrive(3 + k % 2, 160)
                 T.copy(acc, C)
 
+    return program
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_warp_produces_what_others_consume(asynchronous):
     a, b = (torch.randint(-3, 4, (STEPS * TILE, TILE)).half() for _ in range(2))
     c = torch.zeros(TILE, TILE)
-    kernel = on_cuda(program)
+    kernel = on_cuda(produced_by_a_warp(asynchronous=asynchronous))
     kernel(a, b, c)
     torch.testing.assert_close(c, a.float().T @ b.float(), rtol=0, atol=0)
     assert "__syncthreads" not in kernel.get_kernel_source()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_nvidias_compiler_takes_groups(arch):
+    program = produced_by_a_warp(asynchronous=True)
+    assert tvmtile.compile(program, target={"kind": "cuda", "arch": arch}).cubin
+
+
+def test_a_warpgroup_copies_by_tma_and_another_one_multiplies():
+    """TileLang's way to specialise warpgroups: two buffers and four mbarriers."""
+    size, steps = 64, 4
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((size, size * steps), "float16"),
+        B: T.Tensor((size * steps, size), "float16"),
+        C: T.Tensor((size, size), "float32"),
+    ):
+        with T.Kernel(1, threads=256):
+            a = T.alloc_shared((2, size, size), "float16")
+            b = T.alloc_shared((2, size, size), "float16")
+            acc = T.alloc_fragment((size, size), "float32")
+            full = T.alloc_barrier([128, 128])
+            empty = T.alloc_barrier([128, 128])
+            with T.ws(0):
+                T.clear(acc)
+            for k in T.serial(steps):
+                with T.ws(1):
+                    T.barrier_wait(empty[k % 2], k // 2 % 2 ^ 1)
+                    T.tma_copy(A[0, k * size], a[k % 2, :, :], barrier=full[k % 2])
+                    T.tma_copy(B[k * size, 0], b[k % 2, :, :], barrier=full[k % 2])
+                    T.barrier_arrive(full[k % 2])
+                with T.ws(0):
+                    T.barrier_wait(full[k % 2], k // 2 % 2)
+                    T.gemm(a[k % 2, :, :], b[k % 2, :, :], acc)
+                    T.barrier_arrive(empty[k % 2])
+            with T.ws(0):
+                T.copy(acc, C)
+
+    a, b = (torch.randint(-3, 4, s).half() for s in ((size, size * steps), (size * steps, size)))
+    c = torch.zeros(size, size)
+    on_cuda(program, "sm_90a")(a, b, c)
+    torch.testing.assert_close(c, a.float() @ b.float(), rtol=0, atol=0)
 
 
 def test_a_barrier_that_is_missing_between_groups_is_found():
