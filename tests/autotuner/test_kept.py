@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tvmtile.autotuner.inputs import Inputs
 from tvmtile.autotuner.kept import keep, kept, key_of_tuning
 from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
@@ -29,7 +28,7 @@ def scaling(n=64, factor=2):
 def key(program=None, configs=({"a": 1},), values=(1,), calls=(1, 3), options=None, **profile):
     request = Request.of(program or scaling(), -1, "llvm", pass_configs=options)
     profile = ProfileArgs(**profile)
-    return key_of_tuning(request, configs, Inputs(list(values), profile), profile, list(calls))
+    return key_of_tuning(request, configs, list(values), profile, list(calls))
 
 
 OTHERS = {

@@ -299,3 +299,17 @@ def test_what_other_compilers_made_is_not_measured(monkeypatch):
     monkeypatch.setattr(compilation, "toolchain", lambda: (ours[0], "edited", *ours[2:]))
     with pytest.raises(TuningFailed, match="compiled it has another source of tvmtile"):
         tuner({"again": [1]}).run(**QUICK)
+
+
+MADE = []
+
+
+def test_where_the_times_are_known_no_inputs_are_made():
+    def supply(params):
+        MADE.append(len(params))
+        return [torch.ones(64)]
+
+    assert not tuner({"again": [1]}, supply_prog=supply).run(**QUICK).is_from_cache
+    assert MADE == [1]
+    assert tuner({"again": [1]}, supply_prog=supply).run(**QUICK).is_from_cache
+    assert MADE == [1]

@@ -92,6 +92,11 @@ class InputsOf:
         self._given = None if given is None else Inputs([*map(_portable, given)], profile)
         self._made: dict[Any, Inputs] = {}
 
+    @property
+    def given(self) -> list[Any] | None:
+        """Those that the caller gave for all programs."""
+        return None if self._given is None else self._given.values
+
     def __call__(self, request: Request) -> Inputs:
         """The inputs of a program.
 

@@ -17,7 +17,6 @@ import tvm
 
 from tvmtile.autotuner.configurations import Configuration
 from tvmtile.autotuner.identity import Unknown, identity
-from tvmtile.autotuner.inputs import Inputs
 from tvmtile.autotuner.result import Trial
 from tvmtile.autotuner.settings import ProfileArgs
 from tvmtile.cache import current_store, digest
@@ -31,7 +30,7 @@ _KIND = "tuned"
 def key_of_tuning(
     first: Request,
     configs: Sequence[Configuration],
-    inputs: Inputs,
+    inputs: list[Any] | None,
     profile: ProfileArgs,
     calls: Any,
 ) -> str | None:
@@ -43,8 +42,8 @@ def key_of_tuning(
         The program of the first configuration.
     configs : sequence of dict
         The configurations.
-    inputs : Inputs
-        What they are measured with.
+    inputs : list, optional
+        What they are measured with, where the caller gave it.
     profile : ProfileArgs
         How they are checked.
     calls
@@ -56,7 +55,7 @@ def key_of_tuning(
     try:
         parts = [
             identity(list(configs)),
-            identity(inputs.values),
+            identity(inputs),
             identity(list(_fields(profile))),
             identity(calls),
         ]

@@ -179,13 +179,10 @@ class AutoTuner:
             enable_grouped_compile=enable_grouped_compile, benchmark_multi_gpu=benchmark_multi_gpu,
         )  # fmt: skip
         warn_without_effect(self.compile_args.pass_configs or {})
-        target = self.compile_args.target
-        if target in (None, "auto"):
-            target = chosen_target() or target_of(inputs or ()) or best_target()
+        inputs_of = InputsOf(self.profile_args, list(inputs) if inputs is not None else None)
+        target = self._target(inputs_of.given or ())
         limits = Limits(timeout, warmup, rep, early_stop_factor if early_stop else None)
         configs = self._configurations(target)
-        given = list(inputs) if inputs is not None else None
-        inputs_of = InputsOf(self.profile_args, given)
         search = Search(configs, lambda config: self.request(config, target), inputs_of, limits)
         key = self._key(search, configs, inputs_of, limits)
         known = kept(key, configs) if key is not None else None
@@ -222,6 +219,12 @@ class AutoTuner:
         options = {**(args.pass_configs or {}), **(config.get(PASS_CONFIGS) or {})}
         return Request.of(program, args.out_idx, target, args.execution_backend, options)
 
+    def _target(self, inputs: Sequence[Any]) -> Any:
+        """What was asked for, or the device of the inputs, or the best one of this machine."""
+        if self.compile_args.target not in (None, "auto"):
+            return self.compile_args.target
+        return chosen_target() or target_of(inputs) or best_target()
+
     def _configurations(self, target: Any) -> list[Configuration]:
         parameters = self._parameters()
         if self.configs != AUTO:
@@ -249,7 +252,7 @@ class AutoTuner:
         if first is None:
             return None
         calls = [limits.n_warmup, limits.n_repeat, limits.slower]
-        return key_of_tuning(first, configs, inputs_of(first), self.profile_args, calls)
+        return key_of_tuning(first, configs, inputs_of.given, self.profile_args, calls)
 
     def _reference_latency(
         self, search: Search, inputs_of: InputsOf, limits: Limits
