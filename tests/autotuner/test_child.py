@@ -119,3 +119,19 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_fork_has_children_of_its_own():
+    source = textwrap.dedent("""
+        import os
+        from tvmtile.autotuner.children import in_child
+
+        first = in_child(os.getpid, timeout=60).value
+        child = os.fork()
+        if child == 0:
+            other = in_child(os.getpid, timeout=60).value
+            os._exit(0 if other not in (None, first) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_child(os.getpid, timeout=60).value == first
+        """)
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=300)
