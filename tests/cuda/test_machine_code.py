@@ -64,19 +64,29 @@ WITHOUT_SPILLS = {
 }
 
 
+HOPPER = "sm_90a"
+WITH_INSTRUCTIONS_OF_ITS_OWN = (HOPPER,)
+
+
 @cache
-def source_of(name):
-    """The CUDA source, the same for all architectures."""
-    target = {"kind": "cuda", "arch": ARCHITECTURES[0]}
+def source_of(name, arch=ARCHITECTURES[0]):
+    """The CUDA source, the same for all architectures but those with instructions of their own."""
+    if arch not in WITH_INSTRUCTIONS_OF_ITS_OWN:
+        arch = ARCHITECTURES[0]
+    target = {"kind": "cuda", "arch": arch}
     return tvmtile.compile(WITHOUT_SPILLS[name](), target=target).get_kernel_source()
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @pytest.mark.parametrize("name", WITHOUT_SPILLS)
 def test_registers_suffice(name, arch):
-    (used,) = resources_of_log(compile_source(source_of(name), arch).log).values()
+    log = compile_source(source_of(name, arch), arch).log
+    (used,) = resources_of_log(log).values()
     assert used.spills == 0, used
     assert used.stack == 0, f"an array is not in registers: {used}"
+    # Threads that load elements themselves, as of rows of an odd number of them, keep products waiting.
+    is_slow = re.search(r"C75\d\d", log)
+    assert not is_slow or name == "gemm bfloat16, ragged", "products of wgmma wait for each other"
 
 
 INSTRUCTIONS = {
@@ -103,8 +113,9 @@ def test_instructions_that_must_be_there(name):
 
 
 @pytest.mark.parametrize("name", ["gemm float16 128x128x32, 4 warps", "attention d 128"])
-def test_one_source_serves_all_architectures(name):
+def test_one_source_serves_architectures_without_instructions_of_their_own(name):
     for arch in ARCHITECTURES[1:]:
         target = {"kind": "cuda", "arch": arch}
-        kernel = tvmtile.compile(WITHOUT_SPILLS[name](), target=target)
-        assert kernel.get_kernel_source() == source_of(name)
+        source = tvmtile.compile(WITHOUT_SPILLS[name](), target=target).get_kernel_source()
+        assert source == source_of(name, arch)
+        assert ("wgmma" in source) == (arch == HOPPER)
