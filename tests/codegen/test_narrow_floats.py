@@ -151,6 +151,20 @@ def test_every_code_decodes_bit_by_bit(compiled, dtype, wide):
     assert torch.equal(bits_of(result), bits_of(tensor.to(result.dtype)))
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_float16_of_every_code_on_nvidias_gpus_is_made_directly(dtype, arch):
+    """By its bits before sm_89, by an instruction since; not by way of float32."""
+    target = {"kind": "cuda", "arch": arch}
+    program = elementwise(dtype, "float16", 256)
+    kernel = tvmtile.compile(program, target=target, execution_backend="emulator")
+    assert f"tvmtile_half_{dtype}(" in kernel.get_kernel_source()
+    tensor = all_codes(dtype)
+    result = torch.zeros(256, dtype=torch.float16)
+    kernel(tensor, result)
+    assert torch.equal(bits_of(result), bits_of(tensor.half()))
+
+
 def saturated(values, dtype):
     """What torch makes of values, after those beyond the largest number have become that."""
     kind = getattr(torch, dtype)

@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
 from tvmtile.codegen import cuda_atomics, cuda_floats
 
-__all__ = ["ASSERT_FAIL", "LOG", "decode", "encode", "function_call", "value"]
+__all__ = ["ASSERT_FAIL", "LOG", "decode", "decode_half", "encode", "function_call", "value"]
 
 ASSERT_FAIL = "tvmtile_assert_fail"
 """Stops all kernels with an error: takes a message, a file and a line."""
@@ -66,6 +66,13 @@ def function_call(dtype: str, name: str, *args: Any) -> ir.Call:
 def decode(dtype: str, code: Any) -> Any:
     """The float32 value of the code, a uint8, of a float of 8 bits."""
     return value("float32", cuda_floats.name_of("decode", dtype), code)
+
+
+def decode_half(dtype: str, code: Any) -> Any:
+    """The float16 value of the code of a float of 8 bits; None where there is no direct way."""
+    if dtype not in cuda_floats.HALVES:
+        return None
+    return value("float16", cuda_floats.name_of("half", dtype), code)
 
 
 def encode(dtype: str, number: Any) -> Any:

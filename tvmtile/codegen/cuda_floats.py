@@ -12,10 +12,12 @@ from functools import cache
 
 from tvmtile.codegen import metal_floats, rounded_floats
 
-__all__ = ["definition", "name_of"]
+__all__ = ["HALVES", "definition", "name_of"]
 
-_NAME = re.compile(r"tvmtile_(decode|encode)_(float[48]_\w+)")
+_NAME = re.compile(r"tvmtile_(decode|half|encode)_(float[48]_\w+)")
 _INTERPRETATIONS = {"float8_e4m3fn": "__NV_E4M3", "float8_e5m2": "__NV_E5M2"}
+HALVES = tuple(_INTERPRETATIONS)
+"""The dtypes that become float16 without becoming float32 before; it holds them all."""
 _DECODE = """\
 #include <cuda_fp8.h>
 __device__ __forceinline__ float {name}(unsigned char code) {{
@@ -36,6 +38,23 @@ _BY_BITS = {
   float value = __half2float(__ushort_as_half((unsigned short)bits)) * 256.0f;
   return magnitude == 0x7fu ? __uint_as_float(0x7fc00000u) : value;""",
 }
+_HALF = """\
+#include <cuda_fp8.h>
+__device__ __forceinline__ half {name}(unsigned char code) {{
+#if __CUDA_ARCH__ >= 890
+  return __half(__nv_cvt_fp8_to_halfraw(code, {kind}));
+#else
+{by_bits}
+#endif
+}}
+"""
+_HALF_BY_BITS = {
+    "float8_e5m2": "  return __ushort_as_half((unsigned short)(code << 8));",
+    "float8_e4m3fn": """\
+  unsigned int bits = ((code << 7) & 0x3f80u) | ((code << 8) & 0x8000u);
+  half value = __hmul(__ushort_as_half((unsigned short)bits), __ushort_as_half(0x5c00));
+  return (code & 0x7fu) == 0x7fu ? __ushort_as_half(0x7fff) : value;""",
+}
 _ENCODE = """\
 #include <cuda_fp8.h>
 __device__ __forceinline__ unsigned char {name}(float value) {{
@@ -53,7 +72,7 @@ _IN_CUDA = {
 
 
 def name_of(way: str, dtype: str) -> str:
-    """The name of the function that converts from a dtype (`decode`) or to it (`encode`)."""
+    """The name of the function that converts from a dtype (`decode`, `half`) or to it (`encode`)."""
     return f"tvmtile_{way}_{dtype}"
 
 
@@ -63,8 +82,9 @@ def definition(name: str) -> str | None:
     match = _NAME.fullmatch(name)
     if match is not None and match[2] in _INTERPRETATIONS:
         kind = _INTERPRETATIONS[match[2]]
-        function = _DECODE if match[1] == "decode" else _ENCODE
-        return function.format(name=name, kind=kind, by_bits=_BY_BITS[match[2]])
+        function = {"decode": _DECODE, "half": _HALF, "encode": _ENCODE}[match[1]]
+        by_bits = _HALF_BY_BITS if match[1] == "half" else _BY_BITS
+        return function.format(name=name, kind=kind, by_bits=by_bits[match[2]])
     text = metal_floats.definition(name) or rounded_floats.definition(name)
     if text is None:
         return None

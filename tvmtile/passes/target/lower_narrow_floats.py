@@ -152,7 +152,9 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return _lowered(func, _Lowering(_OF_A_BYTE, cuda.decode, cuda.encode))
+    return _lowered(
+        func, _Lowering(_OF_A_BYTE, cuda.decode, cuda.encode, decode_half=cuda.decode_half)
+    )
 
 
 _OF_A_BYTE = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
@@ -182,10 +184,12 @@ class _Lowering:
         decode: Callable[[str, Any], Any],
         encode: Callable[[str, Any], Any],
         stores_between: bool = False,
+        decode_half: Callable[[str, Any], Any] | None = None,
     ) -> None:
         self._dtypes = dtypes
         self._decode = decode
         self._encode = encode
+        self._decode_half = decode_half
         self._stores_between = stores_between
         # What goes before the store at hand; None where nothing may, as it would run unconditionally.
         self._before: list[tirx.Stmt] | None = None
@@ -317,7 +321,12 @@ class _Lowering:
         source, target = self._narrow_type(cast.value), self._narrow_type(cast)
         if source is None and target is None:
             return mutator.default_mutate(cast)
-        value, dtype = self._value(cast.value, mutator), str(cast.ty.dtype)
+        dtype = str(cast.ty.dtype)
+        if source is not None and dtype == "float16" and self._decode_half is not None:
+            half = self._decode_half(source, self._stored(mutator.mutate(cast.value)))
+            if half is not None:
+                return half
+        value = self._value(cast.value, mutator)
         if target is None:
             return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
         wide = _like(dtype, "float32")
