@@ -14,6 +14,7 @@ from tvmtile.errors import DataRace, NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
 from tvmtile.ir.kernels import is_barrier
 from tvmtile.ir.threads import Group, group_region
+from tvmtile.passes.gpu.barriers.groups import NamedBarriers
 
 METAL = tvm.target.Target("metal")
 
@@ -105,6 +106,19 @@ def test_each_group_has_a_number_that_the_user_has_not_taken():
         ("shared", 1, 128),
         ("shared", 3, 128),
     ]
+
+
+def test_a_number_that_depends_on_the_iteration():
+    """Of `1 + k % 3` it is known which barriers it may be; of a size, that it may be any."""
+    k, size = tirx.Var("k", "int32"), tirx.Var("n", "int32")
+    for number, own in [(1 + k % 3, 4), (k % 3 + 3, 1), (size, None)]:
+        named = NamedBarriers(tirx.Evaluate(barrier(number, 128)), 16)
+        if own is None:
+            with pytest.raises(NestingError, match="all 16 barriers of a block are taken"):
+                named.wait(Group(0, 64))
+        else:
+            attrs = named.wait(Group(0, 64)).value.attrs
+            assert (int(attrs[BARRIER_ID]), int(attrs[ARRIVE_COUNT])) == (own, 64)
 
 
 def test_regions_exchange_over_a_barrier_of_the_block():

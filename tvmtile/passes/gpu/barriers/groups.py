@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mutated, walk
@@ -184,14 +185,18 @@ def with_own_barriers(body: tirx.Stmt, named: NamedBarriers) -> tirx.Stmt:
 
 
 def _taken(body: tirx.Stmt, count: int) -> set[int]:
-    """The barriers that the user names; all of them, if that is not known before the kernel runs."""
+    """The barriers that the user may name: of `1 + k % 2` the first and the second."""
     taken: set[int] = set()
+    analyzer = Analyzer()
 
     def note(node: tirx.Evaluate) -> None:
         attrs = _attributes(node) if is_barrier(node) else {}
         if BARRIER_ID in attrs:
-            number = constant(attrs[BARRIER_ID])
-            taken.update(range(count) if number is None else [number])
+            number = attrs[BARRIER_ID]
+            named = tirx.const(number, "int32") if isinstance(number, int) else number
+            bounds = analyzer.const_int_bound(named)
+            first, last = int(bounds.min_value), int(bounds.max_value)
+            taken.update(range(max(0, first), min(count, last + 1)))
         elif ARRIVE_COUNT in attrs:
             taken.add(_UNNAMED)
 
