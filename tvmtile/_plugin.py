@@ -50,10 +50,12 @@ OPERATORS = (
     "rounded",
     "rounded_cast",
     "scan",
+    "set_max_registers",
     "tma_copy",
     "transpose",
     "use_swizzle",
     "wait_wgmma",
+    "warp_specialization",
 )
 """Names of the tile operators; each is defined in a module of `tvmtile.tileop`."""
 

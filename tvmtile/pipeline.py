@@ -99,6 +99,7 @@ from tvmtile.passes import (
     SwizzleBlockIdx,
     SwizzleShared,
     UnswitchConditions,
+    WarpSpecialize,
     WidenIndices,
     WrapUnsignedOnCpu,
 )
@@ -179,6 +180,7 @@ _GPU: tuple[Any, ...] = (
     ReduceAccumulations,  # accumulations into a fragment become reductions
     SplitReducers,  # every thread has totals of its own until they are put together
     _Only("metal", FragmentToSimdgroup),  # operands of matrix units are held in simdgroup matrices
+    _Only("cuda", WarpSpecialize),  # warps of their own copy the tiles of pipelined loops
     PlanPipeline,  # which copies of a loop run ahead, and how far
     InjectPipeline,  # tiles are multi-buffered; asynchronous copies run ahead and are waited for
     SinkSharedAllocations,  # tiles local to an iteration may share memory with others

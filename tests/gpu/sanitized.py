@@ -89,7 +89,7 @@ def _product(name: str, m: int, n: int, k: int, *, rows: Any = None, **options: 
 
     def make() -> Sample:
         dtypes = options.get("dtypes", ("float16", "float32", "float32"))
-        program = gemm(m if rows is None else rows, n, k, **options)
+        program = gemm(m if rows is None else rows, n, k, roles=False, **options)
         a, b, expected = operands(m, n, k, dtypes[0], options.get("transposes", (False, False)))
         if dtypes[2].startswith("int"):
             expected = expected.long()
@@ -123,6 +123,7 @@ def product_through_shared_memory() -> Sample:
         C: T.Tensor((m, n), "float16"),
     ):
         with T.Kernel(n // 64, threads=128) as bx:
+            T.annotate_warp_specialize(False)
             A_s = T.alloc_shared((m, 32), "float16")
             B_s = T.alloc_shared((32, 64), "float16")
             C_s = T.alloc_shared((m, 64), "float16")
@@ -159,7 +160,7 @@ def _attention(program: Any, q: Any, k: Any, v: Any, causal: bool, heads_second:
 def attention_to_all() -> Sample:
     options = {"block_M": 64, "block_N": 32, "threads": 128, "dtype": "float16"}
     rows = T.GemmWarpPolicy.FullRow
-    program = flash_attention(1, 1, 128, 64, False, stages=1, policy=rows, **options)
+    program = flash_attention(1, 1, 128, 64, False, stages=1, policy=rows, roles=False, **options)
     q, k, v = (random(1, 128, 1, 64, dtype="float16") for _ in range(3))
     return _attention(program, q, k, v, False, True)
 
@@ -169,7 +170,9 @@ def attention_over_columns_of_warps() -> Sample:
     """Warps share the rows of the scores, so that maxima and sums go through shared memory."""
     options = {"block_M": 32, "block_N": 64, "threads": 128, "dtype": "float16"}
     columns = T.GemmWarpPolicy.FullCol
-    program = flash_attention(1, 1, 192, 64, False, stages=2, policy=columns, **options)
+    program = flash_attention(
+        1, 1, 192, 64, False, stages=2, policy=columns, roles=False, **options
+    )
     q, k, v = (random(1, 192, 1, 64, dtype="float16") for _ in range(3))
     return _attention(program, q, k, v, False, True)
 

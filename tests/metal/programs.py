@@ -65,6 +65,7 @@ def gemm(
     threads: int = 128,
     stages: int = 0,
     epilogue: Callable[[Any], Any] | None = None,
+    roles: bool | None = None,
 ) -> Any:
     """C = epilogue(A @ B), tile by tile.
 
@@ -86,6 +87,8 @@ def gemm(
         Of the pipeline along K.
     epilogue : callable, optional
         What happens to an element of the accumulator at the end.
+    roles : bool, optional
+        Whether warps of their own copy tiles; left open where absent.
     """
     block_M, block_N, block_K = block
     dtype, accum_dtype, out_dtype = dtypes
@@ -98,6 +101,8 @@ def gemm(
         C: T.Tensor((M, N), out_dtype),
     ):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            if roles is not None:
+                T.annotate_warp_specialize(roles)
             A_shared = T.alloc_shared(
                 (block_K, block_M) if transpose_A else (block_M, block_K), dtype
             )
@@ -147,6 +152,7 @@ def flash_attention(
     stages: int,
     policy: Any,
     dtype: str,
+    roles: bool | None = None,
 ) -> Any:
     """TileLang's kernel: [batch, length, heads, dim], masked before the product."""
     shape = (batch, length, heads, dim)
@@ -160,6 +166,8 @@ def flash_attention(
         Output: T.Tensor(shape, dtype),
     ):
         with T.Kernel(T.ceildiv(length, block_M), heads, batch, threads=threads) as (bx, by, bz):
+            if roles is not None:
+                T.annotate_warp_specialize(roles)
             Q_shared = T.alloc_shared((block_M, dim), dtype)
             K_shared = T.alloc_shared((block_N, dim), dtype)
             V_shared = T.alloc_shared((block_N, dim), dtype)

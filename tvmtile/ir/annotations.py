@@ -10,6 +10,7 @@ __all__ = [
     "IN_FLIGHT_ANNOTATION",
     "KERNEL_ANNOTATION",
     "MAY_ALIAS",
+    "NO_UNROLLING",
     "ORDER_ANNOTATION",
     "STAGES_ANNOTATION",
     "STAGE_ANNOTATION",
@@ -26,6 +27,8 @@ STAGE_ANNOTATION = "tvmtile.stage"
 """Annotation of a pipelined loop: the user's stage of each of its statements."""
 IN_FLIGHT_ANNOTATION = "tvmtile.in_flight"
 """Annotation of a pipelined loop: after how many iterations each of its statements is waited for."""
+NO_UNROLLING = "disable_unroll"
+"""TVM's annotation of a loop that the compiler of the generated source does not unroll."""
 UNROLL_FACTOR = "pragma_unroll_factor"
 """Annotation of a loop: how many of its iterations to unroll."""
 BARRIER_ID = "tvmtile.barrier_id"

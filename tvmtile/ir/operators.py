@@ -54,7 +54,8 @@ class TileOp:
 
     role: ClassVar[str] = ""
     """What passes that write operators take it for (see `operator_for`): `reduction`; `begin`,
-    `contribute` or `end` of a reducer, which is its operand; `arithmetic` or `cast` with a rounding."""
+    `contribute` or `end` of a reducer, which is its operand; `arithmetic` or `cast` with a rounding;
+    `mbarriers`; `mbarrier`; `registers`."""
 
     is_product: ClassVar[bool] = False
     """True for a product of matrices: instructions fix which thread holds which element of it."""
@@ -101,9 +102,13 @@ class TileOp:
         """The mbarrier, an element, at which a thread waits; None of other operators."""
         return None
 
-    def begun_on(self, mbarrier: Any) -> TileOp:
-        """The same copy, begun by one thread, so that an mbarrier counts the bytes that have come."""
-        raise NotImplementedError
+    def begun_on(self, mbarrier: Any) -> TileOp | None:
+        """The same copy, begun by one thread, so that an mbarrier counts the bytes that have come.
+
+        None of an operator that is no such copy.
+        """
+        del mbarrier
+        return None
 
     def completes_on(self) -> Any:
         """The mbarrier, an element, on which what it writes arrives; None where it has no such."""
@@ -136,6 +141,10 @@ class TileOp:
     def between(self, source: Any, target: Any) -> TileOp:
         """The same copy between other regions, of an operator with `is_copy`."""
         raise NotImplementedError
+
+    def splits_roles(self) -> bool | None:
+        """Whether copies of the kernel should have warps of their own; None where it does not say."""
+        return None
 
     def with_operand(self, name: str, operand: Any) -> TileOp:
         """The same operator with another operand."""
@@ -299,7 +308,9 @@ def operator_for(role: str) -> Callable[..., TileOp]:
         `(dst, value, kind)`; `end`, from `(src, dst, kind)`; `arithmetic` with a rounding, from
         `(operands, operation, rounding)`; or such a `cast`, from `((value,), dtype, rounding)`. `kind`
         is the name of a combiner. Of mbarriers: `mbarriers`, from `(buffer, counts)`;
-        `end of phase`, from an element of it; `wait for phase`, from `(element, parity)`.
+        `end of phase`, from an element of it; `wait for phase`, from `(element, parity)`; `mbarrier`,
+        from `(element, value, action)`. `registers`, from `(count, more)`, moves registers between
+        warpgroups.
     """
     return next(each for each in _OPERATORS.values() if each.role == role)
 

@@ -81,6 +81,7 @@ from tvmtile.tileop.reducer import (
     reducer_init,
     reducer_update,
 )
+from tvmtile.tileop.registers import dec_max_nreg, inc_max_nreg, set_max_nreg
 from tvmtile.tileop.safe_value import annotate_safe_value
 from tvmtile.tileop.scan import cummax, cumsum
 from tvmtile.tileop.tma import tma_copy

@@ -11,6 +11,7 @@ from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.tileop.hints import (
     annotate_layout,
     annotate_min_blocks_per_sm,
+    annotate_warp_specialize,
     pdl_sync,
     pdl_trigger,
     use_swizzle,
@@ -27,6 +28,7 @@ __all__ = [
     "annotate_pass_configs",
     "annotate_producer_reg_dealloc",
     "annotate_restrict_buffers",
+    "annotate_warp_specialize",
     "disable_warp_group_reg_alloc",
     "import_source",
     "no_set_max_nreg",

@@ -77,6 +77,7 @@ from tvmtile.passes.tile.split_reducers import SplitReducers
 from tvmtile.passes.tile.stage_overlaps import StageOverlaps
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
 from tvmtile.passes.tile.unswitch_conditions import UnswitchConditions
+from tvmtile.passes.tile.warp_specialize import WarpSpecialize
 
 __all__ = [
     "BindExtents",
@@ -154,6 +155,7 @@ __all__ = [
     "UnswitchConditions",
     "Verifier",
     "Verify",
+    "WarpSpecialize",
     "WidenIndices",
     "WrapUnsignedOnCpu",
 ]

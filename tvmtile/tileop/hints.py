@@ -24,16 +24,23 @@ from tvmtile.target import compute_capability
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [
+    "LAUNCH_BOUNDS_BLOCKS",
     "AnnotateLayout",
     "DependentLaunch",
     "MinBlocks",
     "UseSwizzle",
+    "WarpSpecialization",
     "annotate_layout",
     "annotate_min_blocks_per_sm",
+    "annotate_warp_specialize",
     "pdl_sync",
     "pdl_trigger",
     "use_swizzle",
 ]
+
+
+LAUNCH_BOUNDS_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
+"""TVM's attribute of a kernel: the second number of CUDA's `__launch_bounds__`."""
 
 
 @tile_operator
@@ -112,6 +119,37 @@ _ORDERS = {"row": "row", "column": "column", "col": "column", "strip": "strip", 
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
+class WarpSpecialization(ValueOp):
+    """Whether warps of their own copy the tiles of pipelined loops."""
+
+    name = "warp_specialization"
+    options = ("enable",)
+
+    enable: bool = True
+
+    def splits_roles(self) -> bool | None:
+        return bool(self.enable)
+
+
+def annotate_warp_specialize(enable: bool = True) -> None:
+    """Say whether warps of their own copy the tiles of pipelined loops.
+
+    Parameters
+    ----------
+    enable : bool
+        False: all threads copy and compute. True: it is done wherever it can be, and a warning says why
+        where it can't. Without the annotation it is done where it pays: on Hopper, where products are
+        by `wgmma` and copies can go by tensor maps.
+
+    Notes
+    -----
+    It changes no result. `T.Kernel(threads=)` counts the threads that compute.
+    """
+    emit(WarpSpecialization(bool(enable)))
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
 class MinBlocks(ValueOp):
     """How many blocks must fit on a multiprocessor at once."""
 
@@ -151,11 +189,8 @@ def _(op: MinBlocks, context: LoweringContext) -> tirx.Stmt:
 @lowering(MinBlocks, target="cuda", variant="launch bounds")
 def _(op: MinBlocks, context: LoweringContext) -> tirx.Stmt:
     """An attribute of the kernel, which TVM's generator looks for."""
-    context.attributes[_MIN_BLOCKS] = tirx.const(op.count, "int32")
+    context.attributes[LAUNCH_BOUNDS_BLOCKS] = tirx.const(op.count, "int32")
     return tirx.Evaluate(tirx.const(0, "int32"))
-
-
-_MIN_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 @tile_operator
@@ -293,6 +328,13 @@ def _as_layout(buffer: ir.Var, layout: Any) -> Any:
         f"T.annotate_layout: {layout!r} is not a layout of {buffer.name}",
         help="give a TileLayout, an IndexMap or a function of the indices",
     )
+
+
+@lowering(WarpSpecialization, target=("llvm", "metal", "cuda"), variant="none")
+def _(op: WarpSpecialization, context: LoweringContext) -> tirx.Stmt:
+    """WarpSpecialize has seen it."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
 
 
 @lowering(UseSwizzle, target=("llvm", "metal", "cuda"), variant="none")

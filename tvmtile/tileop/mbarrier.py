@@ -214,6 +214,7 @@ class Mbarrier(ValueOp):
     """
 
     name = "mbarrier"
+    role = "mbarrier"
     options = ("action",)
     is_atomic = True
     by_thread = True

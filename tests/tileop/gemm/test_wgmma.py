@@ -408,7 +408,7 @@ def waits(program):
 @pytest.mark.parametrize(("stages", "ahead"), [(2, 1), (3, 1), (4, 2)])
 def test_copies_run_less_far_ahead_of_a_product_in_flight(stages, ahead):
     """It holds what it reads for an iteration more, of as many buffer copies."""
-    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages)
+    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages, roles=False)
     plans, copies = [], []
     found_in(program, PlanPipeline, tirx.For, lambda loop: plans.append(loop.annotations))
     (plan,) = (each for each in plans if "tvmtile.stage" in each)
@@ -421,7 +421,7 @@ def test_copies_run_less_far_ahead_of_a_product_in_flight(stages, ahead):
 
 @pytest.mark.parametrize(("stages", "expected"), [(0, [0]), (2, [0]), (3, [1, 0]), (4, [1, 0])])
 def test_a_product_stays_in_flight_where_stages_are_left_for_it(stages, expected):
-    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages)
+    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=stages, roles=False)
     assert waits(program) == expected
 
 
@@ -450,7 +450,7 @@ def test_a_product_whose_sums_the_loop_touches_is_waited_for():
 
 def test_other_buffer_copies_are_left_to_a_product_in_flight():
     """A copy that begins in an iteration replaces what the product before the last one has read."""
-    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=4)
+    program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=4, roles=False)
     source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
     assert "((k + 2) & 3)" in source
     assert source.count("__syncthreads()") == 1
@@ -475,7 +475,9 @@ def broken(source):
 
 @pytest.mark.parametrize("stages", [0, 4])
 def test_every_wait_and_fence_is_missed(stages):
-    program = gemm(64, 64, 320, block=(64, 64, 64), stages=stages, transposes=(False, True))
+    program = gemm(
+        64, 64, 320, block=(64, 64, 64), stages=stages, transposes=(False, True), roles=False
+    )
     kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
     a, b, expected = operands(64, 64, 320, "float16", (False, True))
     result = torch.empty(64, 64)

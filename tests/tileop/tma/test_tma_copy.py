@@ -221,6 +221,7 @@ def pipelined(stages, dtype="float16", m=100, n=72, repeated=1, guard=None):
         C: T.Tensor((m, n), accumulated),
     ):
         with T.Kernel(T.ceildiv(n, 64), T.ceildiv(m, 64), threads=128) as (bx, by):
+            T.annotate_warp_specialize(False)
             a = T.alloc_shared((64, step), dtype)
             b = T.alloc_shared((step, 64), dtype)
             c = T.alloc_fragment((64, 64), accumulated)

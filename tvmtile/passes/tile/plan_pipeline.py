@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir, tirx
@@ -19,9 +19,9 @@ from tvmtile.ir.annotations import (
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
-from tvmtile.passes.memory.shared_memory import allocated_bytes, most_at_once
 from tvmtile.passes.tile.pipelining import (
     PIPELINE_ANNOTATIONS,
+    BlockMemory,
     Body,
     KernelTiles,
     Obstacle,
@@ -31,7 +31,7 @@ from tvmtile.passes.tile.pipelining import (
     buffer_copies_of,
     with_work_in_flight,
 )
-from tvmtile.target import GpuCapability, gpu
+from tvmtile.target import gpu
 
 __all__ = ["MOST_STAGES", "PlanPipeline"]
 
@@ -108,7 +108,7 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     limit = func.attrs.get(MOST_STAGES) if func.attrs is not None else None
 
     def plan(kernel: tirx.For) -> tirx.For:
-        memory = _Memory(kernel, capability)
+        memory = BlockMemory(kernel, capability)
         return _Planner(KernelTiles(kernel), memory, limit, kind).rewrite(kernel)
 
     return with_kernels(func, plan)
@@ -116,7 +116,7 @@ def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 class _Planner:
     def __init__(
-        self, tiles: KernelTiles, memory: _Memory, limit: int | None, kind: str = ""
+        self, tiles: KernelTiles, memory: BlockMemory, limit: int | None, kind: str = ""
     ) -> None:
         self._limit = limit
         self._kind = kind
@@ -216,33 +216,6 @@ class _Planner:
             if buffer in self._multi_buffered:
                 raise Obstacle(f"a loop around has copies of {buffer.name}", buffer)
         self._multi_buffered = self._multi_buffered | set(copies)
-
-
-class _Memory:
-    """The shared memory of a block: what its tiles take, and what there is."""
-
-    def __init__(self, kernel: tirx.For, capability: GpuCapability | None) -> None:
-        self._kernel = kernel
-        self._capability = capability
-        self._copies: dict[ir.Var, int] = {}
-        self.name = f"a block of {capability.name}" if capability is not None else ""
-
-    def has_room_for(self, copies: Mapping[ir.Var, int]) -> bool:
-        """Tell whether tiles can have so many copies; they always can have one.
-
-        The copies of a tile hold values at all times, so that no other tile shares their memory.
-        """
-        capability = self._capability
-        if capability is None or all(count == 1 for count in copies.values()):
-            return True
-        all_copies = {**self._copies, **copies}
-        others = sum(most_at_once(self._kernel, capability, all_copies).values())
-        multi_buffered = sum(allocated_bytes(b, capability) * n for b, n in all_copies.items())
-        return others + multi_buffered <= capability.shared_memory
-
-    def take(self, copies: Mapping[ir.Var, int]) -> None:
-        """Remember the buffer copies of a loop."""
-        self._copies.update(copies)
 
 
 # Annotations -------------------------------------------------------------------------------------

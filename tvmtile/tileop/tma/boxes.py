@@ -37,6 +37,8 @@ _LINE = 128
 _SWIZZLED_LINES = 8
 """Lines as wide as a panel after which a swizzle repeats."""
 _BITS = (8, 16, 32, 64)
+_ROWS = 8
+"""After which a swizzle repeats in a panel: where one box ends and the next begins."""
 _MOST_BOXES = 64
 
 
@@ -181,7 +183,7 @@ def _dense(tile: ir.TensorRegion, panel: int | None) -> list[int]:
     if panel is not None:
         if known[-1] % panel:
             raise Decline(f"{describe(tile)} has no whole panels of {panel} elements")
-        rows = _chunk(known[-2]) if len(known) > 1 else 1
+        rows = _chunk(known[-2], _ROWS) if len(known) > 1 else 1
         return [*[1] * (len(known) - 2), rows, panel]
     box = [1] * len(known)
     for axis in reversed(range(len(known))):
@@ -191,10 +193,14 @@ def _dense(tile: ir.TensorRegion, panel: int | None) -> list[int]:
     return box
 
 
-def _chunk(extent: int) -> int:
-    """The largest part of an extent that a box may have."""
+def _chunk(extent: int, multiple: int = 1) -> int:
+    """The largest part of an extent that a box may have; of several, each a multiple of a number."""
     parts = -(-extent // _MOST_ELEMENTS)
-    return next(extent // n for n in range(parts, extent + 1) if extent % n == 0)
+    for number in range(parts, extent + 1):
+        part = extent // number
+        if extent % number == 0 and (number == 1 or part % multiple == 0):
+            return part
+    return 1
 
 
 def _box(

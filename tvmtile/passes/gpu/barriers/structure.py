@@ -93,6 +93,7 @@ class Builder:
     def __init__(self, launch: Launch, group: Group | None = None) -> None:
         self._group = group
         self._around: list[Group] = []  # the regions around a statement
+        self._warps_come = True  # whole warps come to a statement
         self._hands_over = False  # whether the outermost one, of some of the threads, does
         self._effects = Effects(launch.body)
         written = _written_tensors(launch.body, self._effects.written)
@@ -166,7 +167,8 @@ class Builder:
     ) -> Item:
         if is_barrier(stmt):
             scope = self._scope_of(stmt)
-            return Wait(stmt, Barrier(scope)) if weight and scope else Leaf(stmt, ())
+            comes = weight or (self._warps_come and scope == ConflictScope.WARP)
+            return Wait(stmt, Barrier(scope)) if comes and scope else Leaf(stmt, ())
         token, awaited = signalled(stmt), waited(stmt)
         if token is not None:
             return Signal(stmt, token, self._groups)
@@ -222,7 +224,9 @@ class Builder:
             is_outermost = self._groups == ()
             self._hands_over = hands_over(stmt.body, group) if is_outermost else outer
             self._around.append(group)
+        come, self._warps_come = self._warps_come, self._warps_come or group is not None
         body = self.sequence(stmt.body, loops, conditions, weight)
+        self._warps_come = come
         region = Branch(stmt, (), [body], is_region=group is not None and group == self._group)
         if group is not None:
             self._around.pop()
@@ -307,12 +311,15 @@ class Builder:
             return self._taken(stmt, taken, loops, conditions, weight)
         is_uniform = weight is not None and not self._variance.may_diverge(stmt.condition)
         inner = weight * _BRANCH_WEIGHT if weight and is_uniform else None
+        come = self._warps_come
+        self._warps_come = come and not self._variance.may_diverge(stmt.condition)
         cases = [self.sequence(stmt.then_case, loops, (*conditions, stmt.condition), inner)]
         if stmt.else_case is not None:
             negated = (*conditions, tirx.Not(stmt.condition))
             cases.append(self.sequence(stmt.else_case, loops, negated, inner))
         elif is_uniform:
             cases.append(Sequence([], [None]))
+        self._warps_come = come
         branch = Branch(stmt, head, cases, diverges=not is_uniform)
         return self._closed(branch, loops, inner)
 

@@ -13,6 +13,7 @@ have been written in the same iteration.
 """
 
 from tvmtile.passes.tile.pipelining.async_units import async_units
+from tvmtile.passes.tile.pipelining.block_memory import BlockMemory
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
 from tvmtile.passes.tile.pipelining.in_flight import with_work_in_flight, work_of
 from tvmtile.passes.tile.pipelining.phases import Phases
@@ -29,6 +30,7 @@ from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 __all__ = [
     "PIPELINE_ANNOTATIONS",
+    "BlockMemory",
     "Body",
     "BufferCopies",
     "KernelTiles",

@@ -55,8 +55,8 @@ class Phases:
     def begun(self, copy: Any, iteration: Any) -> tirx.Stmt:
         """A copy of an iteration, begun by one thread."""
         op = operator_of(copy.value)
-        assert op is not None, "only operators complete on mbarriers"
-        begun = op.begun_on(self._barrier(iteration))
+        begun = None if op is None else op.begun_on(self._barrier(iteration))
+        assert begun is not None, "only such copies complete on mbarriers"
         return tirx.Evaluate(begun.to_call(copy.value.span), copy.span)
 
     def ended(self, iteration: Any) -> tirx.Stmt:

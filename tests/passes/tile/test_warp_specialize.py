@@ -1,0 +1,350 @@
+"""WarpSpecialize: kernels with a producer compute what they compute without one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from tvm import ir, tirx
+
+import tvmtile
+import tvmtile.language as T
+from tests.metal.programs import assert_close, flash_attention, random
+from tvmtile._tvm import walk
+from tvmtile.ir.threads import group_of_region
+from tvmtile.pipeline import lowering_passes
+from tvmtile.target import parse
+
+HOPPER = {"kind": "cuda", "arch": "sm_90a"}
+SEEDS = range(2)
+
+
+def specialised(program):
+    """The program behind WarpSpecialize."""
+    mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
+    for step in lowering_passes(parse(HOPPER)):
+        mod = step(mod)
+        if step.info.name == "tvmtile.WarpSpecialize":
+            return mod["main"]
+    raise AssertionError("the pass is not there")
+
+
+def groups_of(program):
+    """The groups of threads of a specialised program, by their first threads."""
+    found = []
+
+    def note(node):
+        group = group_of_region(node)
+        if group is not None:
+            found.append((group.first, group.count))
+
+    walk(specialised(program).body, (tirx.AttrStmt, note))
+    return sorted(found)
+
+
+def is_split(program):
+    return bool(groups_of(program))
+
+
+def threads_of(program):
+    return int(re.search(r'thread_binding\((\d+), thread="threadIdx.x"', program.script())[1])
+
+
+def check(program, tensors, expected, *, split=True):
+    """Run a program, with copies that arrive at several times, and compare."""
+    assert is_split(program) == split
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    for seed in SEEDS:
+        kernel.adapter.seed = seed
+        kernel(*tensors)
+        assert_close(tensors[-1], expected)
+
+
+def gemm(M, N, K, *, stages=3, threads=128, block=(64, 64, 64), dtype="float16", wish=None):
+    bM, bN, bK = block
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), "float32")
+    ):
+        with T.Kernel(T.ceildiv(N, bN), T.ceildiv(M, bM), threads=threads) as (bx, by):
+            if wish is not None:
+                T.annotate_warp_specialize(wish)
+            a = T.alloc_shared((bM, bK), dtype)
+            b = T.alloc_shared((bK, bN), dtype)
+            c = T.alloc_fragment((bM, bN), "float32")
+            T.clear(c)
+            for k in T.Pipelined(T.ceildiv(K, bK), num_stages=stages):
+                T.copy(A[by * bM, k * bK], a)
+                T.copy(B[k * bK, bx * bN], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * bM, bx * bN])
+
+    return main
+
+
+def operands(M, N, K, dtype="float16"):
+    a, b = random(M, K, dtype=dtype), random(K, N, dtype=dtype)
+    return (a, b, torch.zeros(M, N)), a.double() @ b.double()
+
+
+# Loops -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("K", [64, 320])
+def test_stages_and_trip_counts(stages, K):
+    """A single iteration, fewer than stages, and a number that stages do not divide."""
+    tensors, expected = operands(64, 64, K)
+    check(gemm(64, 64, K, stages=stages), tensors, expected)
+
+
+@pytest.mark.parametrize("shape", [(100, 72, 80), (64, 200, 96)])
+def test_ragged_edges(shape):
+    tensors, expected = operands(*shape)
+    check(gemm(*shape), tensors, expected)
+
+
+@pytest.mark.parametrize(("threads", "block"), [(256, (128, 128, 64)), (128, (64, 256, 32))])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_consumers_of_one_warpgroup_and_of_two(threads, block, dtype):
+    tensors, expected = operands(256, 256, 160, dtype)
+    program = gemm(256, 256, 160, threads=threads, block=block, dtype=dtype)
+    check(program, tensors, expected)
+    assert threads_of(specialised(program)) == threads + 128
+
+
+def test_registers_move_to_the_consumers_of_two_warpgroups():
+    source = tvmtile.compile(
+        gemm(256, 256, 256, threads=256, block=(128, 256, 64)), target=HOPPER
+    ).get_kernel_source()
+    assert "setmaxnreg.dec" in source
+    assert "setmaxnreg.inc" in source
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_dynamic_trip_counts_and_starts(count):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 512), "float16"),
+        B: T.Tensor((512, 64), "float16"),
+        N: T.Tensor((n,), "int32"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(2, 2 + n, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C)
+
+    a, b, c = (
+        random(64, 512, dtype="float16"),
+        random(512, 64, dtype="float16"),
+        torch.zeros(64, 64),
+    )
+    used = slice(128, 128 + 64 * count)
+    expected = a[:, used].double() @ b[used].double()
+    check(program, (a, b, torch.zeros(count, dtype=torch.int32), c), expected)
+
+
+def test_a_loop_in_serial_and_persistent_loops():
+    M, N, K = 128, 192, 192
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((2, M, K), "float16"),
+        B: T.Tensor((2, K, N), "float16"),
+        C: T.Tensor((2, M, N), "float32"),
+    ):
+        with T.Kernel(4, threads=128) as bx:
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            for batch in T.serial(2):
+                for i, j in T.Persistent([M // 64, N // 64], 4, bx):
+                    T.clear(c)
+                    for k in T.Pipelined(K // 64, num_stages=2):
+                        T.copy(A[batch, i * 64, k * 64], a)
+                        T.copy(B[batch, k * 64, j * 64], b)
+                        T.gemm(a, b, c)
+                    T.copy(c, C[batch, i * 64, j * 64])
+
+    a, b = random(2, M, K, dtype="float16"), random(2, K, N, dtype="float16")
+    check(program, (a, b, torch.zeros(2, M, N)), a.double() @ b.double())
+
+
+def test_two_loops_and_two_products_into_one_accumulator():
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 192), "float16"),
+        B: T.Tensor((192, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a, d = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 32), "float16")
+            b, e = T.alloc_shared((64, 64), "float16"), T.alloc_shared((32, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(3, num_stages=3):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(A[0, k * 64], d)
+                T.copy(B[k * 64, 0], e)
+                T.gemm(d, e, c)
+                T.gemm(d, e, c)
+            T.copy(c, C)
+
+    a, b = random(64, 192, dtype="float16"), random(192, 64, dtype="float16")
+    first = torch.arange(192) % 64 < 32
+    expected = a.double() @ b.double() + 2 * a[:, first].double() @ b[first].double()
+    check(program, (a, b, torch.zeros(64, 64)), expected)
+
+
+# Conditions and names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [[0, 1, 1, 0, 1], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]])
+def test_skipped_iterations(kept):
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 320), "float16"),
+        B: T.Tensor((320, 64), "float16"),
+        mask: T.Tensor((5,), "int32"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(5, num_stages=2):
+                if mask[k] > 0:
+                    T.copy(A[0, k * 64], a)
+                    T.copy(B[k * 64, 0], b)
+                    T.gemm(a, b, c)
+            T.copy(c, C)
+
+    a, b = random(64, 320, dtype="float16"), random(320, 64, dtype="float16")
+    mask = torch.tensor(kept, dtype=torch.int32)
+    expected = (a * mask.repeat_interleave(64)).double() @ b.double()
+    check(program, (a, b, mask, torch.zeros(64, 64)), expected)
+
+
+def test_names_that_both_roles_use():
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 256), "float16"),
+        B: T.Tensor((256, 64), "float16"),
+        order: T.Tensor((4,), "int32"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            first = order[0]
+            for k in T.Pipelined(4, num_stages=3):
+                at = order[k] * 64
+                if at < 192:
+                    other = at + first * 0
+                    T.copy(A[0, other], a)
+                    T.copy(B[other, 0], b)
+                    T.gemm(a, b, c)
+            for i, j in T.Parallel(64, 64):
+                c[i, j] += first
+            T.copy(c, C)
+
+    a, b = random(64, 256, dtype="float16"), random(256, 64, dtype="float16")
+    order = torch.tensor([2, 0, 3, 1], dtype=torch.int32)
+    expected = a[:, :192].double() @ b[:192].double() + 2
+    check(program, (a, b, order, torch.zeros(64, 64)), expected)
+
+
+# Attention ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_attention(causal, stages):
+    shape = (1, 128, 2, 64)
+    batch, length, heads, dim = shape
+    program = flash_attention(
+        batch,
+        heads,
+        length,
+        dim,
+        causal,
+        block_M=64,
+        block_N=64,
+        threads=128,
+        stages=stages,
+        policy=T.GemmWarpPolicy.FullRow,
+        dtype="float16",
+    )
+    q, k, v = (random(*shape, dtype="float16") for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(each.double().transpose(1, 2) for each in (q, k, v)), is_causal=causal
+    ).transpose(1, 2)
+    check(program, (q, k, v, torch.zeros(shape, dtype=torch.float16)), expected)
+
+
+# What is not split -------------------------------------------------------------------------------
+
+
+def test_a_wish_that_is_false():
+    tensors, expected = operands(64, 64, 192)
+    check(gemm(64, 64, 192, wish=False), tensors, expected, split=False)
+
+
+def reason_of(program):
+    with pytest.warns(UserWarning, match="no warps are specialised") as caught:
+        assert not is_split(program)
+    return str(caught[0].message)
+
+
+def test_threads_that_are_no_warpgroups():
+    reason = reason_of(gemm(64, 64, 64, threads=64, wish=True))
+    assert "64 threads are not whole warpgroups" in reason
+
+
+def test_rows_that_begin_anywhere():
+    reason = reason_of(gemm(64, 60, 64, wish=True))
+    assert "rows of B[64, 60] float16 may not begin at multiples of 16 bytes" in reason
+
+
+def test_copies_that_convert():
+    @T.prim_func
+    def program(A: T.Tensor((64, 256), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.gemm(a, a, c)
+            T.copy(c, C)
+
+    assert "is no copy that can go on by itself" in reason_of(program)
+
+
+def test_targets_without_tensor_maps_have_one_role():
+    program = gemm(64, 64, 192, wish=True)
+    for arch in ("sm_80", "sm_89"):
+        kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
+        assert "mbarrier" not in kernel.get_kernel_source()
+
+
+def test_the_groups_of_the_roles():
+    assert groups_of(gemm(64, 64, 192)) == [(0, 128), (128, 32), (128, 128)]

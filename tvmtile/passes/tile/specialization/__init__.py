@@ -1,0 +1,28 @@
+"""What warp specialisation knows of a kernel: which loops can be split, their rings, the two roles.
+
+A pipelined loop is split between a producer, which copies tiles ahead, and consumers, which use them. A
+*ring* is the buffer copies of the tiles that consumers begin and cease to use at the same places: its
+`full` mbarriers say that the tiles of an iteration have come, its `empty` ones that nobody needs
+them any more. Iteration `i` works on copy `i % stages`, for the `i // stages`-th time.
+"""
+
+from tvmtile.passes.tile.specialization.candidates import (
+    Candidate,
+    Unsuitable,
+    candidates_in,
+    pipelined_loops_in,
+)
+from tvmtile.passes.tile.specialization.ring import Ring, mbarriers
+from tvmtile.passes.tile.specialization.roles import Split, consumers_of, producer_of
+
+__all__ = [
+    "Candidate",
+    "Ring",
+    "Split",
+    "Unsuitable",
+    "candidates_in",
+    "consumers_of",
+    "mbarriers",
+    "pipelined_loops_in",
+    "producer_of",
+]

@@ -1,0 +1,175 @@
+"""Which pipelined loops of a kernel can be split between a producer and consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import walk
+from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.scopes import is_shared
+from tvmtile.passes.tile.pipelining import (
+    Body,
+    KernelTiles,
+    Obstacle,
+    Producers,
+    Unit,
+    async_units,
+    body_of,
+    buffer_copies_of,
+    with_work_in_flight,
+)
+
+__all__ = ["Candidate", "Unsuitable", "candidates_in", "pipelined_loops_in"]
+
+
+class Unsuitable(Exception):
+    """A loop can't be split; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A pipelined loop that can be split.
+
+    Attributes
+    ----------
+    loop : For
+        The loop.
+    stages : int
+        Buffer copies of its tiles that it asks for.
+    producers : tuple of int
+        The units that copy tiles ahead, of `units`.
+    units : list of Unit
+        The statements of its body.
+    in_flight : frozenset of int
+        The units whose work may go on until the next iteration has issued its own.
+    """
+
+    loop: tirx.For
+    stages: int
+    producers: tuple[int, ...]
+    units: list[Unit]
+    in_flight: frozenset[int]
+
+    @property
+    def tiles(self) -> list[ir.Var]:
+        """What the producer fills, in order."""
+        written = (var for number in self.producers for var in self.units[number].writes)
+        return list(dict.fromkeys(written))
+
+    def uses(self) -> Iterator[tuple[int, tuple[int, int, bool]]]:
+        """The producers, each with the first and the last unit that uses what it copies.
+
+        And whether one of the users is in flight.
+        """
+        for number in self.producers:
+            users = [
+                other
+                for other, unit in enumerate(self.units)
+                if other not in self.producers
+                and unit.touches.keys() & self.units[number].writes.keys()
+            ]
+            yield number, (users[0], users[-1], not self.in_flight.isdisjoint(users))
+
+
+def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
+    """The loops that ask for stages, one at least, in the order of the program."""
+    found: list[tirx.For] = []
+
+    def note(loop: tirx.For) -> None:
+        if int(loop.annotations.get(STAGES_ANNOTATION, 0)) > 0:
+            found.append(loop)
+
+    walk(body, (tirx.For, note), order="pre")
+    return found
+
+
+def candidates_in(
+    kernel: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp], str | None]
+) -> list[Candidate]:
+    """The pipelined loops of a kernel, if all of them can be split.
+
+    Parameters
+    ----------
+    kernel : For
+        The kernel.
+    tiles : KernelTiles
+        Of the kernel.
+    kind : str
+        Of the target.
+    why_not : callable
+        `(op) -> str or None`, why a copy can't go on by itself until an mbarrier says that it is done.
+
+    Raises
+    ------
+    Unsuitable
+        If one can't be split.
+    """
+    loops = pipelined_loops_in(kernel)
+    found = [_candidate(loop, tiles, kind, why_not) for loop in loops]
+    filled = [tile for candidate in found for tile in candidate.tiles]
+    for tile in filled:
+        if filled.count(tile) > 1:
+            raise Unsuitable(f"two loops copy into {tile.name}")
+    return found
+
+
+def _candidate(
+    loop: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp], str | None]
+) -> Candidate:
+    if STAGE_ANNOTATION in loop.annotations:
+        raise Unsuitable("its stages and its order are given")
+    if len(pipelined_loops_in(loop)) > 1:
+        raise Unsuitable("a pipelined loop is inside of it")
+    try:
+        body = body_of(loop, tiles, split=True)
+        plan = Producers(body.units, tiles).plan(1)
+        copies = buffer_copies_of(loop, body, plan, tiles)
+    except Obstacle as obstacle:
+        raise Unsuitable(str(obstacle)) from None
+    producers = tuple(i for i, stage in enumerate(plan.stage) if stage == 0)
+    are_async = async_units(body.units, plan, tiles)
+    for number in producers:
+        unit = body.units[number]
+        if not are_async[number]:
+            raise Unsuitable(f"{unit.describe()} is no copy that can go on by itself")
+        for op in operators_in(unit.stmt):
+            reason = why_not(op)
+            if reason is not None:
+                raise Unsuitable(reason)
+    stages = int(loop.annotations[STAGES_ANNOTATION])
+    # One buffer copy can't be filled again while it is in use.
+    longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
+    in_flight = longer.in_flight if stages > 1 else frozenset()
+    found = Candidate(loop, stages, producers, body.units, in_flight)
+    for tile in found.tiles:
+        _check_tile(tile, found, body, tiles)
+        if tile in copies and copies[tile].is_read_after:
+            raise Unsuitable(f"{tile.name} is read behind the loop")
+    return found
+
+
+def _check_tile(tile: ir.Var, found: Candidate, body: Body, tiles: KernelTiles) -> None:
+    if tile not in tiles.allocated or not is_shared(tile) or tiles.views_of(tile):
+        raise Unsuitable(f"{tile.name} has views")
+    for number, unit in enumerate(body.units):
+        if number not in found.producers and tile in unit.writes:
+            raise Unsuitable(f"{unit.describe()} writes {tile.name} too")
+
+
+def operators_in(stmt: tirx.Stmt) -> Sequence[TileOp]:
+    """The tile operators in a statement."""
+    found: list[TileOp] = []
+
+    def note(call: ir.Call) -> None:
+        op = operator_of(call)
+        if op is not None and op.is_tile:
+            found.append(op)
+
+    walk(stmt, (ir.Call, note))
+    if not found:
+        raise Unsuitable("a copy that is written as a loop is done by threads")
+    return found

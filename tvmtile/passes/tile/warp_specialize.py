@@ -1,0 +1,365 @@
+"""WarpSpecialize: let warps of their own copy the tiles of pipelined loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.sym import Analyzer
+from tvm.target import Target
+
+from tvmtile._tvm import mapped, walk
+from tvmtile.analysis.aliases import allocations_in
+from tvmtile.errors import NoLowering, warn
+from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operators import TileOp, operator_for, operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import contains, replace_loop, retyped, seq, substitute
+from tvmtile.ir.scopes import is_mbarrier
+from tvmtile.ir.spans import first_location
+from tvmtile.ir.threads import WARP_SIZE, Group, group_of_region, group_region, let_in
+from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.passes.tile.pipelining import BlockMemory, KernelTiles, StageAxis, with_stage_axes
+from tvmtile.passes.tile.specialization import (
+    Candidate,
+    Ring,
+    Split,
+    Unsuitable,
+    candidates_in,
+    consumers_of,
+    mbarriers,
+    pipelined_loops_in,
+    producer_of,
+)
+from tvmtile.target import GpuCapability, gpu
+from tvmtile.tileop.registry import LoweringContext, implementation_of, select
+
+__all__ = ["WarpSpecialize"]
+
+_WARPGROUP = 4 * WARP_SIZE
+_MOST_THREADS = 1024
+
+
+@prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))
+def WarpSpecialize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Split pipelined loops between consumers, a block's threads, and a producer, a warp more.
+
+    The producer copies tiles ahead by tensor maps, one buffer copy a stage; mbarriers say when a tile
+    has come, and when nobody needs it any more (see `tvmtile.passes.tile.specialization`). Consumers do
+    all the rest. So no thread computes addresses, or waits for copies, while it could multiply.
+
+    It is done to all pipelined loops of a kernel or to none: where products are asynchronous work of
+    warpgroups, or `T.annotate_warp_specialize()` asks for it. A kernel stays as it is whose threads are
+    not whole warpgroups, or that has groups or mbarriers of its own, or a loop whose copies can't go
+    by tensor maps or depend on what consumers compute.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(
+        A: T.Buffer((64, 256), "float16"),
+        B: T.Buffer((256, 64), "float16"),
+        C: T.Buffer((64, 64), "float32"),
+    ):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(128, thread="threadIdx.x"):
+                a = T.alloc_buffer((64, 64), "float16", scope="shared.dyn")
+                b = T.alloc_buffer((64, 64), "float16", scope="shared.dyn")
+                acc = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
+                T.tile.fill(acc[0:64, 0:64], T.float32(0))
+                for k in T.serial(4, annotations={"tvmtile.num_stages": 2}):
+                    T.tile.copy(A[0:64, k * 64 : k * 64 + 64], a[0:64, 0:64], impl="elements")
+                    T.tile.copy(B[k * 64 : k * 64 + 64, 0:64], b[0:64, 0:64], impl="elements")
+                    T.tile.gemm(a[0:64, 0:64], b[0:64, 0:64], acc[0:64, 0:64], impl="wgmma")
+                T.tile.copy(acc[0:64, 0:64], C[0:64, 0:64], impl="elements")
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(
+        A: T.Buffer((64, 256), "float16"),
+        B: T.Buffer((256, 64), "float16"),
+        C: T.Buffer((64, 64), "float32"),
+    ):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(256, thread="threadIdx.x"):
+                a = T.alloc_buffer((2, 64, 64), "float16", scope="shared.dyn")
+                b = T.alloc_buffer((2, 64, 64), "float16", scope="shared.dyn")
+                acc = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
+                full = T.alloc_buffer((2,), "uint64", scope="shared.barrier")
+                T.tile.init_mbarriers(full, counts=[1, 1])
+                empty = T.alloc_buffer((2,), "uint64", scope="shared.barrier")
+                T.tile.init_mbarriers(empty, counts=[4, 4])
+                if tx < 128:
+                    with T.attr(0, "tvmtile.group", 128):
+                        T.tile.fill(acc[0:64, 0:64], T.float32(0))
+                        for k in T.serial(4, annotations={"disable_unroll": 1}):
+                            T.tile.mbarrier(
+                                full[k % 2], T.Cast("int32", k // 2 % 2), action="wait"
+                            )
+                            with T.attr(T.int32(0), "tvmtile.asynchronous", "wgmma/k2"):
+                                T.tile.gemm(
+                                    a[k % 2, 0:64, 0:64],
+                                    b[k % 2, 0:64, 0:64],
+                                    acc[0:64, 0:64],
+                                    impl="wgmma",
+                                )
+                            T.tile.async_signal("wgmma/k2")
+                            T.tile.async_wait("wgmma/k2", 1)
+                            T.tvm_storage_sync("warp")
+                            if k > 0 and tx % 32 == 0:
+                                T.tile.mbarrier(empty[(k - 1) % 2], 1)
+                        T.tile.async_wait("wgmma/k2", 0)
+                        T.tvm_storage_sync("warp")
+                        if tx % 32 == 0:
+                            T.tile.mbarrier(empty[1], 1)
+                        T.tile.copy(acc[0:64, 0:64], C[0:64, 0:64], impl="elements")
+                else:
+                    with T.attr(128, "tvmtile.group", 128):
+                        if tx >= 128 and tx < 160:
+                            with T.attr(128, "tvmtile.group", 32):
+                                for k in T.serial(4, annotations={"disable_unroll": 1}):
+                                    T.tile.mbarrier(
+                                        empty[k % 2],
+                                        1 - T.Cast("int32", k // 2 % 2),
+                                        action="wait",
+                                    )
+                                    T.tile.tma_copy(
+                                        A[0:64, k * 64 : k * 64 + 64],
+                                        a[k % 2, 0:64, 0:64],
+                                        full[k % 2],
+                                    )
+                                    T.tile.tma_copy(
+                                        B[k * 64 : k * 64 + 64, 0:64],
+                                        b[k % 2, 0:64, 0:64],
+                                        full[k % 2],
+                                    )
+                                    if tx - 128 == 0:
+                                        T.tile.mbarrier(full[k % 2], 1)
+    ```
+    """
+    del context
+    target = target_of(func)
+    capability = gpu(target)
+    if capability is None or not capability.has_bulk_copies:
+        return func
+    return with_kernels(func, lambda kernel: _specialized(kernel, target, capability))
+
+
+def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) -> tirx.For:
+    loops = pipelined_loops_in(kernel)
+    wish = _wish_of(kernel)
+    if not loops or wish is False:
+        return kernel
+    try:
+        _check_kernel(Launch(kernel))
+        return _Specializer(kernel, target, capability, is_wanted=wish is True).kernel()
+    except Unsuitable as obstacle:
+        if wish:
+            warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
+        return kernel
+
+
+def _wish_of(kernel: tirx.For) -> bool | None:
+    wishes = [wish for op in _operators_in(kernel) if (wish := op.splits_roles()) is not None]
+    return all(wishes) if wishes else None
+
+
+def _operators_in(stmt: tirx.Stmt) -> list[TileOp]:
+    found: list[TileOp] = []
+    walk(stmt, (ir.Call, lambda call: found.extend(filter(None, [operator_of(call)]))))
+    return found
+
+
+def _check_kernel(launch: Launch) -> None:
+    if len(launch.threads) > 1 or launch.num_threads % _WARPGROUP:
+        raise Unsuitable(f"{launch.num_threads} threads are not whole warpgroups")
+    if launch.num_threads + _WARPGROUP > _MOST_THREADS:
+        raise Unsuitable(f"a block of {launch.num_threads} threads has no room for a producer")
+    if contains(launch.body, tirx.AttrStmt, lambda node: group_of_region(node) is not None):
+        raise Unsuitable("the kernel has groups of threads of its own")
+    if any(is_mbarrier(each.buffer) for each in allocations_in(launch.body)):
+        raise Unsuitable("the kernel has mbarriers of its own")
+
+
+class _Specializer:
+    """Splits the loops of a kernel."""
+
+    def __init__(
+        self, kernel: tirx.For, target: Target, capability: GpuCapability, *, is_wanted: bool
+    ) -> None:
+        self._kernel = kernel
+        self._launch = Launch(kernel)
+        self._context = LoweringContext(target, Analyzer(), launch=self._launch)
+        self._tiles = KernelTiles(kernel)
+        self._memory = BlockMemory(kernel, capability)
+        self._candidates = candidates_in(kernel, self._tiles, self._context.kind, self._why_not)
+        if not is_wanted and not any(map(self._multiplies_asynchronously, self._candidates)):
+            raise Unsuitable("no product is asynchronous work of warpgroups")
+
+    # What can be split -----------------------------------------------------------------------------
+
+    def _why_not(self, op: TileOp) -> str | None:
+        """Why a copy can't go on by itself, in whichever way its tile will lie."""
+        begun = op.begun_on(tirx.BufferLoad(_ANY_MBARRIER, [0]))
+        if begun is None:
+            return f"{op.name} can't go on by itself"
+        call = begun.normalized().to_call()
+        for written in begun.writes():
+            for tile in _layouts_of(buffer_of(written)):
+                placed = operator_of(substitute(call, {buffer_of(written): tile}))
+                assert placed is not None, "it was one"
+                try:
+                    select(placed, self._context)
+                except NoLowering as error:
+                    return str(error).splitlines()[1].strip()
+        return None
+
+    def _multiplies_asynchronously(self, candidate: Candidate) -> bool:
+        units = (u for i, u in enumerate(candidate.units) if i not in candidate.producers)
+        operators = (op for unit in units for op in _operators_in(unit.stmt))
+        chosen = (implementation_of(op, self._context.kind) for op in operators)
+        return any(each is not None and each.completion is not None for each in chosen)
+
+    # The kernel with two roles ---------------------------------------------------------------------
+
+    def kernel(self) -> tirx.For:
+        """The kernel with a warpgroup more, of which one warp is the producer."""
+        splits = {split.variable: split for split in map(self._split, self._candidates)}
+        axes = {
+            variable: {
+                tile: StageAxis(ring.stages, ring.index)
+                for ring in split.rings
+                for number in ring.units
+                for tile in split.candidate.units[number].writes
+            }
+            for variable, split in splits.items()
+        }
+        kernel = with_stage_axes(self._kernel, self._tiles, axes)
+        tiles = KernelTiles(kernel)
+        consumers = Group.of_block(self._launch)
+        more = Group(consumers.count, _WARPGROUP)
+        producer = Group(consumers.count, WARP_SIZE)
+        kernel = _with_threads(kernel, consumers.count + _WARPGROUP)
+        launch = Launch(kernel)
+        thread = launch.thread_index
+        declarations, body = _without_declarations(launch.body)
+        copying = producer_of(body, splits, tiles, producer.index_of(thread))
+        using = consumers_of(body, splits, tiles, consumers.index_of(thread), self._context.kind)
+        mbarriers = [s for split in splits.values() for r in split.rings for s in r.declared()]
+        few, many = _registers(consumers.count)
+        roles = tirx.IfThenElse(
+            consumers.admits(thread, launch.num_threads),
+            group_region(consumers, seq([*many, using])),
+            group_region(more, seq([*few, let_in(producer, launch, copying)])),
+        )
+        return with_launch_body(kernel, seq([*declarations, *mbarriers, roles]))
+
+    def _split(self, candidate: Candidate) -> Split:
+        loop, stages = candidate.loop, self._stages_of(candidate)
+        counter = None
+        iteration = loop.loop_var - loop.min
+        if self._may_run_again(loop):
+            dtype = str(loop.loop_var.ty.dtype)
+            counter = tirx.decl_buffer(
+                (1,), dtype, name=f"{loop.loop_var.name}_done", scope="local"
+            )
+            iteration = tirx.BufferLoad(counter, [0]) + iteration
+        used: dict[tuple[int, int, bool], list[int]] = {}
+        for number, between in candidate.uses():
+            used.setdefault(between, []).append(number)
+        threads = self._launch.num_threads
+        rings = [
+            Ring(
+                stages,
+                threads,
+                iteration,
+                tuple(units),
+                *between,
+                full=mbarriers("full", stages),
+                empty=mbarriers("empty", stages),
+            )
+            for between, units in used.items()
+        ]
+        return Split(candidate, rings, counter)
+
+    def _stages_of(self, candidate: Candidate) -> int:
+        for stages in range(candidate.stages, 0, -1):
+            copies = dict.fromkeys(candidate.tiles, stages)
+            if self._memory.has_room_for(copies):
+                break
+        self._memory.take(copies)
+        return stages
+
+    def _may_run_again(self, loop: tirx.For) -> bool:
+        around = (outer for outer in _loops_in(self._launch.body) if not outer.same_as(loop))
+        return any(contains(outer.body, tirx.For, loop.same_as) for outer in around)
+
+
+_REGISTERS = {256: (40, 232), 384: (32, 160)}
+"""Of a thread that copies, and of one that multiplies, by how many of these there are.
+
+A multiprocessor has 65536. Blocks of other sizes have enough for all, or none to move.
+"""
+
+
+def _registers(consumers: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+    """What moves registers from the producer's warpgroup to those of the consumers."""
+    if consumers not in _REGISTERS:
+        return [], []
+    move = operator_for("registers")
+    few, many = _REGISTERS[consumers]
+    return [tirx.Evaluate(move(few, False).to_call())], [tirx.Evaluate(move(many, True).to_call())]
+
+
+_ANY_MBARRIER = mbarriers("any", 1)
+
+
+def _layouts_of(tile: ir.Var) -> Iterator[ir.Var]:
+    """A tile in each of the layouts that SwizzleShared may give it."""
+    yield tile
+    extents = [constant(extent) for extent in tile.ty.shape]
+    shape = [extent for extent in extents if extent is not None]
+    dtype = str(tile.ty.dtype)
+    for width in SWIZZLES.values() if len(shape) == len(extents) else ():
+        layout = swizzled(shape, dtype, width)
+        if layout is not None:
+            yield retyped(tile, layout=layout, data_alignment=period_of(layout, dtype))
+
+
+def _loops_in(stmt: tirx.Stmt) -> Iterator[Any]:
+    found: list[Any] = []
+    walk(stmt, ((tirx.For, tirx.While), found.append))
+    return iter(found)
+
+
+def _with_threads(kernel: tirx.For, count: int) -> tirx.For:
+    """A kernel whose blocks have so many threads along their one axis."""
+
+    def extend(loop: tirx.For) -> tirx.For:
+        bound = loop.thread_binding
+        if bound is None or not str(bound.thread_tag).startswith("threadIdx"):
+            return loop
+        return replace_loop(loop, extent=tirx.const(count, str(loop.loop_var.ty.dtype)))
+
+    return mapped(kernel, (tirx.For, extend))
+
+
+def _without_declarations(body: tirx.Stmt) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+    """The allocations and views of a kernel, which both roles may use, and the rest."""
+    found: list[tirx.Stmt] = []
+
+    def take(node: Any) -> Any:
+        found.append(node)
+        return tirx.Evaluate(tirx.const(0, "int32"))
+
+    rest = mapped(body, ((tirx.AllocBuffer, tirx.DeclBuffer), take))
+    return found, rest
