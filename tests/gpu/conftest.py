@@ -78,9 +78,7 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(autouse=True)
-def _compile_instead_of_running(
-    monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
-) -> None:
+def _compile_instead_of_running(pytestconfig: pytest.Config) -> Iterator[None]:
     def compile_only(adapter: CudaAdapter, *args: Any) -> NoReturn:
         source = adapter.source(kernel_only=True)
         every = pytestconfig.getoption("all_architectures")
@@ -89,5 +87,8 @@ def _compile_instead_of_running(
             assert compiled(source, arch)
         raise Compiled(f"there is no NVIDIA GPU; compiled for {', '.join(chosen)}")
 
-    if not HAS_GPU:
-        monkeypatch.setattr(CudaAdapter, "_refuse", compile_only)
+    # The fixture monkeypatch would have every kernel compiled again: see tests/conftest.py.
+    with pytest.MonkeyPatch.context() as patched:
+        if not HAS_GPU:
+            patched.setattr(CudaAdapter, "_refuse", compile_only)
+        yield
