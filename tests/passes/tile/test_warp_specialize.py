@@ -210,6 +210,39 @@ def test_two_loops_and_two_products_into_one_accumulator():
     check(program, (a, b, torch.zeros(64, 64)), expected)
 
 
+@pytest.mark.parametrize("counts", [(3, 2), (1, 4), (2, 1)])
+def test_two_loops_that_use_the_same_tiles(counts):
+    first, second = counts
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 320), "float16"),
+        B: T.Tensor((320, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(first, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            for i, j in T.Parallel(64, 64):
+                c[i, j] *= 2
+            for k in T.Pipelined(first, first + second, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C)
+
+    a, b = random(64, 320, dtype="float16"), random(320, 64, dtype="float16")
+    used, more = slice(0, 64 * first), slice(64 * first, 64 * (first + second))
+    expected = 2 * a[:, used].double() @ b[used].double() + a[:, more].double() @ b[more].double()
+    check(program, (a, b, torch.zeros(64, 64)), expected)
+
+
 # Conditions and names ----------------------------------------------------------------------------
 
 

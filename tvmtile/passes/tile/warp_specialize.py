@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -233,13 +234,14 @@ class _Specializer:
 
     def kernel(self) -> tirx.For:
         """The kernel with a warpgroup more, of which one warp is the producer."""
-        splits = {split.variable: split for split in map(self._split, self._candidates)}
+        splits: dict[ir.Var, Split] = {}
+        for candidate in self._candidates:
+            splits[candidate.loop.loop_var] = self._split(candidate, list(splits.values()))
         axes = {
             variable: {
                 tile: StageAxis(ring.stages, ring.index)
                 for ring in split.rings
-                for number in ring.units
-                for tile in split.candidate.units[number].writes
+                for tile in split.filled(ring)
             }
             for variable, split in splits.items()
         }
@@ -254,29 +256,28 @@ class _Specializer:
         declarations, body = _without_declarations(launch.body)
         copying = producer_of(body, splits, tiles, producer.index_of(thread))
         using = consumers_of(body, splits, tiles, consumers.index_of(thread), self._context.kind)
-        mbarriers = [s for split in splits.values() for r in split.rings for s in r.declared()]
+        rings = {ring.full: ring for split in splits.values() for ring in split.rings}
+        ready = [statement for ring in rings.values() for statement in ring.declared()]
         few, many = _registers(consumers.count)
         roles = tirx.IfThenElse(
             consumers.admits(thread, launch.num_threads),
             group_region(consumers, seq([*many, using])),
             group_region(more, seq([*few, let_in(producer, launch, copying)])),
         )
-        return with_launch_body(kernel, seq([*declarations, *mbarriers, roles]))
+        return with_launch_body(kernel, seq([*declarations, *ready, roles]))
 
-    def _split(self, candidate: Candidate) -> Split:
-        loop, stages = candidate.loop, self._stages_of(candidate)
-        counter = None
+    def _split(self, candidate: Candidate, before: list[Split]) -> Split:
+        """A loop with its rings; those of a loop before that has the same tiles go on."""
+        loop = candidate.loop
+        former = next((s for s in before if candidate.shares_tiles_with(s.candidate)), None)
+        counter = self._counter_of(candidate) if former is None else former.counter
         iteration = loop.loop_var - loop.min
-        if self._may_run_again(loop):
-            dtype = str(loop.loop_var.ty.dtype)
-            counter = tirx.decl_buffer(
-                (1,), dtype, name=f"{loop.loop_var.name}_done", scope="local"
-            )
+        if counter is not None:
             iteration = tirx.BufferLoad(counter, [0]) + iteration
         used: dict[tuple[int, int, bool], list[int]] = {}
         for number, between in candidate.uses():
             used.setdefault(between, []).append(number)
-        threads = self._launch.num_threads
+        stages, threads = self._stages_of(candidate), self._launch.num_threads
         rings = [
             Ring(
                 stages,
@@ -289,10 +290,26 @@ class _Specializer:
             )
             for between, units in used.items()
         ]
-        return Split(candidate, rings, counter)
+        split = Split(candidate, rings, counter)
+        return split if former is None else _going_on(split, former)
+
+    def _counter_of(self, candidate: Candidate) -> ir.Var | None:
+        """What counts iterations, if others than those of one execution of the loop are counted."""
+        loop = candidate.loop
+        sharing = [each for each in self._candidates if each.shares_tiles_with(candidate)]
+        if len(sharing) == 1 and not self._may_run_again(loop):
+            return None
+        dtypes = {str(each.loop.loop_var.ty.dtype) for each in sharing}
+        if len(dtypes) > 1:
+            raise Unsuitable("loops with the same tiles count in different dtypes")
+        return tirx.decl_buffer(
+            (1,), dtypes.pop(), name=f"{loop.loop_var.name}_done", scope="local"
+        )
 
     def _stages_of(self, candidate: Candidate) -> int:
-        for stages in range(candidate.stages, 0, -1):
+        """Buffer copies of its tiles, and of those of loops with the same tiles."""
+        sharing = [each for each in self._candidates if each.shares_tiles_with(candidate)]
+        for stages in range(min(each.stages for each in sharing), 0, -1):
             copies = dict.fromkeys(candidate.tiles, stages)
             if self._memory.has_room_for(copies):
                 break
@@ -302,6 +319,22 @@ class _Specializer:
     def _may_run_again(self, loop: tirx.For) -> bool:
         around = (outer for outer in _loops_in(self._launch.body) if not outer.same_as(loop))
         return any(contains(outer.body, tirx.For, loop.same_as) for outer in around)
+
+
+def _going_on(split: Split, former: Split) -> Split:
+    """A loop whose rings are those of one before it."""
+    known = {frozenset(former.filled(ring)): ring for ring in former.rings}
+    rings = []
+    for ring in split.rings:
+        other = known.pop(frozenset(split.filled(ring)), None)
+        if other is None:
+            raise Unsuitable(
+                f"loops use {split.filled(ring)[0].name} together with different tiles"
+            )
+        rings.append(replace(ring, stages=other.stages, full=other.full, empty=other.empty))
+    if known:
+        raise Unsuitable(f"a loop does not use {former.filled(next(iter(known.values())))[0].name}")
+    return replace(split, rings=rings)
 
 
 _REGISTERS = {256: (40, 232), 384: (32, 160)}

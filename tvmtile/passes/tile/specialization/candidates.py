@@ -60,6 +60,10 @@ class Candidate:
         written = (var for number in self.producers for var in self.units[number].writes)
         return list(dict.fromkeys(written))
 
+    def shares_tiles_with(self, other: Candidate) -> bool:
+        """Tell whether two loops copy into one of their tiles both."""
+        return not set(self.tiles).isdisjoint(other.tiles)
+
     def uses(self) -> Iterator[tuple[int, tuple[int, int, bool]]]:
         """The producers, each with the first and the last unit that uses what it copies.
 
@@ -108,13 +112,7 @@ def candidates_in(
     Unsuitable
         If one can't be split.
     """
-    loops = pipelined_loops_in(kernel)
-    found = [_candidate(loop, tiles, kind, why_not) for loop in loops]
-    filled = [tile for candidate in found for tile in candidate.tiles]
-    for tile in filled:
-        if filled.count(tile) > 1:
-            raise Unsuitable(f"two loops copy into {tile.name}")
-    return found
+    return [_candidate(loop, tiles, kind, why_not) for loop in pipelined_loops_in(kernel)]
 
 
 def _candidate(

@@ -48,7 +48,8 @@ class Split:
     rings : list of Ring
         Of its tiles.
     counter : Var or None
-        Counts the iterations of former executions of the loop, where there may be several.
+        Counts the iterations of former executions of the loop, and of others with its tiles, where
+        there may be some.
     """
 
     candidate: Candidate
@@ -59,6 +60,10 @@ class Split:
     def variable(self) -> ir.Var:
         """The variable of the loop."""
         return self.candidate.loop.loop_var
+
+    def filled(self, ring: Ring) -> list[ir.Var]:
+        """The tiles of a ring."""
+        return [tile for unit in ring.units for tile in self.candidate.units[unit].writes]
 
     def counted(self, loop: tirx.For) -> list[tirx.Stmt]:
         """What counts the iterations of an execution of the loop."""
@@ -74,10 +79,10 @@ Splits = Mapping[ir.Var, Split]
 
 def _counters(splits: Splits) -> list[tirx.Stmt]:
     """Counters that begin."""
-    counters = [each.counter for each in splits.values() if each.counter is not None]
+    counters = (each.counter for each in splits.values() if each.counter is not None)
     return [
         statement
-        for counter in counters
+        for counter in dict.fromkeys(counters)
         for statement in (
             tirx.AllocBuffer(counter),
             tirx.BufferStore(counter, tirx.const(0, str(counter.ty.dtype)), [0]),
