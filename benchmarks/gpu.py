@@ -240,7 +240,7 @@ def compile_rows(repeats: int = 5) -> tuple[list[dict[str, Any]], dict[str, floa
         ("of that tvmtile's Python", ours, "at most 0.25 s"),
         ("tracing", trace, ""),
         ("lowering and TVM's code generation", lower, ""),
-        ("NVRTC" if kernel.adapter._compilation.binary is None else "after that", binary, ""),
+        ("machine code, if that is not there yet", binary, ""),
     ]
     rows = [
         {"cost": f"{case.name}: {what}", "value": f"{seconds:.3f} s", "goal": goal}
