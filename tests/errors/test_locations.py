@@ -228,6 +228,7 @@ def test_every_class_of_errors_of_a_kernel_is_in_the_table():
         "EmulationError",  # of a call, and its subclass for Metal
         "MissingDependency",  # of the machine
         "ScopeError",  # tests/language/frontend
+        "TuningFailed",  # of a tuning: tests/autotuner
         "UnknownTarget",  # of tvmtile.compile
         "VerifyError",  # a defect of ours
     }
