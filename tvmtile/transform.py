@@ -8,16 +8,18 @@ from typing import Any
 
 from tvmtile.errors import warn
 
-__all__ = ["PassConfigKey", "warn_without_effect", "with_effect"]
+__all__ = ["ONE_ROLE", "PassConfigKey", "warn_without_effect", "with_effect"]
 
 
 class PassConfigKey(str, Enum):
     """Keys of `pass_configs`.
 
-    Those of `tirx.*` are TVM's and go to TVM's passes. Those of `tl.*` steer TileLang's own passes and
-    change nothing here: most switch off a pass, or a check of one, that there is not; where one asks
-    for more a warning says so. None of them changes what a program computes, fast mathematics aside,
-    which is not used: the functions of `T.__exp` and its siblings are.
+    Those of `tirx.*` are TVM's and go to TVM's passes. `tl.disable_warp_specialized` and
+    `tl.disable_tma_lower` leave kernels without warps of their own for copies. The others of `tl.*`
+    steer TileLang's own passes and change nothing here: most switch off a pass, or a check of one,
+    that there is not; where one asks for more a warning says so. None of them changes what a program
+    computes, fast mathematics aside, which is not used: the functions of `T.__exp` and its siblings
+    are.
     """
 
     TL_SIMPLIFY = "tl.Simplify"
@@ -127,7 +129,15 @@ def with_effect(config: Mapping[str, Any]) -> dict[str, Any]:
         Options by key; a key is a `PassConfigKey` or its text.
     """
     named = {str(getattr(key, "value", key)): value for key, value in config.items()}
-    return {key: value for key, value in named.items() if not _is_of_tilelang(key)}
+    known = {key: value for key, value in named.items() if not _is_of_tilelang(key)}
+    if any(named.get(key) for key in _OF_ROLES):
+        known[ONE_ROLE] = True
+    return known
+
+
+ONE_ROLE = "tvmtile.one_role"
+"""An option, and an attribute of a function: no warps copy tiles for others."""
+_OF_ROLES = ("tl.disable_warp_specialized", "tl.disable_tma_lower")
 
 
 def _is_of_tilelang(key: str) -> bool:

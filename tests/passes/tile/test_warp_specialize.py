@@ -340,6 +340,14 @@ def test_a_wish_that_is_false():
     check(gemm(64, 64, 192, wish=False), tensors, expected, split=False)
 
 
+@pytest.mark.parametrize("key", ["tl.disable_warp_specialized", "tl.disable_tma_lower"])
+def test_options_of_tilelang_that_say_no(key):
+    program = gemm(64, 64, 192)
+    for value in (True, False):
+        kernel = tvmtile.compile(program, target=HOPPER, pass_configs={key: value})
+        assert ("mbarrier" in kernel.get_kernel_source()) != value
+
+
 def reason_of(program):
     with pytest.warns(UserWarning, match="no warps are specialised") as caught:
         assert not is_split(program)

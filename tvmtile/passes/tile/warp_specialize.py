@@ -37,6 +37,7 @@ from tvmtile.passes.tile.specialization import (
 )
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.tileop.registry import LoweringContext, implementation_of, select
+from tvmtile.transform import ONE_ROLE
 
 __all__ = ["WarpSpecialize"]
 
@@ -55,7 +56,8 @@ def WarpSpecialize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     It is done to all pipelined loops of a kernel or to none: where products are asynchronous work of
     warpgroups, or `T.annotate_warp_specialize()` asks for it. A kernel stays as it is whose threads are
     not whole warpgroups, or that has groups or mbarriers of its own, or a loop whose copies can't go
-    by tensor maps or depend on what consumers compute.
+    by tensor maps or depend on what consumers compute. The attribute `tvmtile.one_role` of a function,
+    which `tl.disable_warp_specialized` sets, leaves all of its kernels as they are.
 
     Before
     ------
@@ -150,7 +152,8 @@ def WarpSpecialize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     target = target_of(func)
     capability = gpu(target)
-    if capability is None or not capability.has_bulk_copies:
+    is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)
+    if is_off or capability is None or not capability.has_bulk_copies:
         return func
     return with_kernels(func, lambda kernel: _specialized(kernel, target, capability))
 
