@@ -25,7 +25,6 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.passes.tile.pipelining import (
-    PIPELINE_ANNOTATIONS,
     Body,
     BufferCopies,
     KernelTiles,
@@ -37,6 +36,7 @@ from tvmtile.passes.tile.pipelining import (
     async_units,
     body_of,
     buffer_copies_of,
+    other_annotations,
     plan_of,
     with_stage_axes,
     work_of,
@@ -331,17 +331,12 @@ class _Stages:
         steady = self._wait(distance)
         for group in self._groups:
             steady += [self._within(distance - group.stage, group), *self._signal(group)]
-        annotations = {
-            key: self._loop.annotations[key]
-            for key in self._loop.annotations.keys()  # noqa: SIM118 - a TVM map
-            if key not in PIPELINE_ANNOTATIONS
-        }
         loop = replace_loop(
             self._loop,
             min=self._first,
             extent=self._count,
             body=seq(steady),
-            annotations=annotations,
+            annotations=other_annotations(self._loop),
         )
         # What the last iterations leave in flight are empty batches, and copies that nothing has used.
         tokens = [token for group in self._groups for token in (group.token, *group.tokens)]

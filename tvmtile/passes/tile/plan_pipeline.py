@@ -29,6 +29,7 @@ from tvmtile.passes.tile.pipelining import (
     Producers,
     body_of,
     buffer_copies_of,
+    other_annotations,
     with_work_in_flight,
 )
 from tvmtile.target import gpu
@@ -260,7 +261,7 @@ def _keeps_order(plan: Plan) -> bool:
 
 
 def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:
-    annotations = dict(_without_plan(loop).annotations)
+    annotations = other_annotations(loop)
     annotations[STAGE_ANNOTATION] = list(plan.stage)
     annotations[ORDER_ANNOTATION] = list(plan.order)
     if plan.in_flight:
@@ -277,12 +278,7 @@ def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:
 
 
 def _without_plan(loop: tirx.For) -> tirx.For:
-    annotations = {
-        key: loop.annotations[key]
-        for key in loop.annotations.keys()  # noqa: SIM118 - a TVM map
-        if key not in PIPELINE_ANNOTATIONS
-    }
-    return replace_loop(loop, annotations=annotations)
+    return replace_loop(loop, annotations=other_annotations(loop))
 
 
 def _location(loop: tirx.For) -> SourceLocation | None:

@@ -22,6 +22,7 @@ from tvmtile.passes.tile.pipelining.plan import (
     BufferCopies,
     Plan,
     buffer_copies_of,
+    other_annotations,
     plan_of,
 )
 from tvmtile.passes.tile.pipelining.producers import Producers
@@ -43,6 +44,7 @@ __all__ = [
     "async_units",
     "body_of",
     "buffer_copies_of",
+    "other_annotations",
     "plan_of",
     "with_stage_axes",
     "with_work_in_flight",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import DataType, ir, tirx
@@ -26,6 +27,7 @@ __all__ = [
     "BufferCopies",
     "Plan",
     "buffer_copies_of",
+    "other_annotations",
     "plan_of",
 ]
 
@@ -68,6 +70,12 @@ class Plan:
         follows = self.order[first] >= self.order[second]
         goes_on = first in self.in_flight and first != second
         return self.stage[first] - self.stage[second] + int(follows) + int(goes_on)
+
+
+def other_annotations(loop: tirx.For) -> dict[str, Any]:
+    """The annotations of a loop but those that make it a pipelined one."""
+    keys = loop.annotations.keys()  # a TVM map
+    return {key: loop.annotations[key] for key in keys if key not in PIPELINE_ANNOTATIONS}
 
 
 def plan_of(loop: tirx.For) -> Plan | None:

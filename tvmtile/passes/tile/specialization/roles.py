@@ -25,10 +25,10 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.passes.tile.pipelining import (
-    PIPELINE_ANNOTATIONS,
     Body,
     KernelTiles,
     body_of,
+    other_annotations,
     work_of,
 )
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
@@ -190,12 +190,8 @@ def _rolled(loop: tirx.For, body: list[tirx.Stmt]) -> tirx.For:
     Compilers of CUDA would unroll it where the number of iterations is known, and move instructions
     between products that then have to wait for each other.
     """
-    annotations = {
-        key: loop.annotations[key]
-        for key in loop.annotations.keys()  # noqa: SIM118 - a TVM map
-        if key not in PIPELINE_ANNOTATIONS
-    }
-    return replace_loop(loop, annotations={**annotations, NO_UNROLLING: 1}, body=seq(body))
+    annotations = {**other_annotations(loop), NO_UNROLLING: 1}
+    return replace_loop(loop, annotations=annotations, body=seq(body))
 
 
 # Producer ----------------------------------------------------------------------------------------
