@@ -20,7 +20,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, retyped, seq, substitute
 from tvmtile.ir.scopes import is_mbarrier
 from tvmtile.ir.spans import first_location
-from tvmtile.ir.threads import WARP_SIZE, Group, group_of_region, group_region, let_in
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.passes.tile.pipelining import BlockMemory, KernelTiles, StageAxis, with_stage_axes
@@ -32,17 +32,15 @@ from tvmtile.passes.tile.specialization import (
     candidates_in,
     consumers_of,
     mbarriers,
+    operators_in,
     pipelined_loops_in,
     producer_of,
 )
 from tvmtile.target import GpuCapability, gpu
-from tvmtile.tileop.registry import LoweringContext, implementation_of, select
+from tvmtile.tileop.registry import LoweringContext, declined_before, implementation_of, select
 from tvmtile.transform import ONE_ROLE
 
 __all__ = ["WarpSpecialize"]
-
-_WARPGROUP = 4 * WARP_SIZE
-_MOST_THREADS = 1024
 
 
 @prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))
@@ -164,7 +162,7 @@ def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) ->
     if not loops or wish is False:
         return kernel
     try:
-        _check_kernel(Launch(kernel))
+        _check_kernel(Launch(kernel), capability)
         return _Specializer(kernel, target, capability, is_wanted=wish is True).kernel()
     except Unsuitable as obstacle:
         if wish:
@@ -173,20 +171,14 @@ def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) ->
 
 
 def _wish_of(kernel: tirx.For) -> bool | None:
-    wishes = [wish for op in _operators_in(kernel) if (wish := op.splits_roles()) is not None]
+    wishes = [wish for op in operators_in(kernel) if (wish := op.splits_roles()) is not None]
     return all(wishes) if wishes else None
 
 
-def _operators_in(stmt: tirx.Stmt) -> list[TileOp]:
-    found: list[TileOp] = []
-    walk(stmt, (ir.Call, lambda call: found.extend(filter(None, [operator_of(call)]))))
-    return found
-
-
-def _check_kernel(launch: Launch) -> None:
-    if len(launch.threads) > 1 or launch.num_threads % _WARPGROUP:
+def _check_kernel(launch: Launch, capability: GpuCapability) -> None:
+    if len(launch.threads) > 1 or launch.num_threads % WARPGROUP:
         raise Unsuitable(f"{launch.num_threads} threads are not whole warpgroups")
-    if launch.num_threads + _WARPGROUP > _MOST_THREADS:
+    if launch.num_threads + WARPGROUP > capability.max_threads:
         raise Unsuitable(f"a block of {launch.num_threads} threads has no room for a producer")
     if contains(launch.body, tirx.AttrStmt, lambda node: group_of_region(node) is not None):
         raise Unsuitable("the kernel has groups of threads of its own")
@@ -205,9 +197,9 @@ class _Specializer:
         self._context = LoweringContext(target, Analyzer(), launch=self._launch)
         self._tiles = KernelTiles(kernel)
         self._memory = BlockMemory(kernel, capability)
-        self._candidates = candidates_in(kernel, self._tiles, self._context.kind, self._why_not)
-        if not is_wanted and not any(map(self._multiplies_asynchronously, self._candidates)):
+        if not is_wanted and not self._multiplies_asynchronously():
             raise Unsuitable("no product is asynchronous work of warpgroups")
+        self._candidates = candidates_in(kernel, self._tiles, self._context.kind, self._why_not)
 
     # What can be split -----------------------------------------------------------------------------
 
@@ -223,14 +215,15 @@ class _Specializer:
                 assert placed is not None, "it was one"
                 try:
                     select(placed, self._context)
-                except NoLowering as error:
-                    return str(error).splitlines()[1].strip()
+                except NoLowering:
+                    reasons = declined_before(placed, self._context)
+                    return "; ".join(reason for _, reason in reasons)
         return None
 
-    def _multiplies_asynchronously(self, candidate: Candidate) -> bool:
-        units = (u for i, u in enumerate(candidate.units) if i not in candidate.producers)
-        operators = (op for unit in units for op in _operators_in(unit.stmt))
-        chosen = (implementation_of(op, self._context.kind) for op in operators)
+    def _multiplies_asynchronously(self) -> bool:
+        """Tell whether an operator of the loops issues work that is waited for by a token."""
+        operators = (op for loop in pipelined_loops_in(self._kernel) for op in operators_in(loop))
+        chosen = (implementation_of(op, self._context.kind) for op in operators if op.is_tile)
         return any(each is not None and each.completion is not None for each in chosen)
 
     # The kernel with two roles ---------------------------------------------------------------------
@@ -251,9 +244,9 @@ class _Specializer:
         kernel = with_stage_axes(self._kernel, self._tiles, axes)
         tiles = KernelTiles(kernel)
         consumers = Group.of_block(self._launch)
-        more = Group(consumers.count, _WARPGROUP)
+        more = Group(consumers.count, WARPGROUP)
         producer = Group(consumers.count, WARP_SIZE)
-        kernel = _with_threads(kernel, consumers.count + _WARPGROUP)
+        kernel = _with_threads(kernel, consumers.count + WARPGROUP)
         launch = Launch(kernel)
         thread = launch.thread_index
         declarations, body = _without_declarations(launch.body)

@@ -10,6 +10,7 @@ from tvmtile.passes.tile.specialization.candidates import (
     Candidate,
     Unsuitable,
     candidates_in,
+    operators_in,
     pipelined_loops_in,
 )
 from tvmtile.passes.tile.specialization.ring import Ring, mbarriers
@@ -23,6 +24,7 @@ __all__ = [
     "candidates_in",
     "consumers_of",
     "mbarriers",
+    "operators_in",
     "pipelined_loops_in",
     "producer_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -23,7 +23,7 @@ from tvmtile.passes.tile.pipelining import (
     with_work_in_flight,
 )
 
-__all__ = ["Candidate", "Unsuitable", "candidates_in", "pipelined_loops_in"]
+__all__ = ["Candidate", "Unsuitable", "candidates_in", "operators_in", "pipelined_loops_in"]
 
 
 class Unsuitable(Exception):
@@ -134,7 +134,10 @@ def _candidate(
         unit = body.units[number]
         if not are_async[number]:
             raise Unsuitable(f"{unit.describe()} is no copy that can go on by itself")
-        for op in operators_in(unit.stmt):
+        copies_of_unit = [op for op in operators_in(unit.stmt) if op.is_tile]
+        if not copies_of_unit:
+            raise Unsuitable("a copy that is written as a loop is done by threads")
+        for op in copies_of_unit:
             reason = why_not(op)
             if reason is not None:
                 raise Unsuitable(reason)
@@ -158,16 +161,8 @@ def _check_tile(tile: ir.Var, found: Candidate, body: Body, tiles: KernelTiles) 
             raise Unsuitable(f"{unit.describe()} writes {tile.name} too")
 
 
-def operators_in(stmt: tirx.Stmt) -> Sequence[TileOp]:
-    """The tile operators in a statement."""
+def operators_in(stmt: tirx.Stmt) -> list[TileOp]:
+    """The operators in a statement, in order."""
     found: list[TileOp] = []
-
-    def note(call: ir.Call) -> None:
-        op = operator_of(call)
-        if op is not None and op.is_tile:
-            found.append(op)
-
-    walk(stmt, (ir.Call, note))
-    if not found:
-        raise Unsuitable("a copy that is written as a loop is done by threads")
+    walk(stmt, (ir.Call, lambda call: found.extend(filter(None, [operator_of(call)]))))
     return found
