@@ -115,12 +115,18 @@ def test_float8_e8m0_rounds_like_torch_over_all_of_float32():
     assert torch.equal(result.view(torch.uint8), values.to(torch.float8_e8m0fnu).view(torch.uint8))
 
 
-def on_emulator(program):
+def on_metal(program):
     return tvmtile.compile(program, target="metal", execution_backend="emulator")
 
 
+def on_cuda(program):
+    target = {"kind": "cuda", "arch": "sm_80"}
+    return tvmtile.compile(program, target=target, execution_backend="emulator")
+
+
 every_target = pytest.mark.parametrize(
-    "compiled", [tvmtile.compile, on_emulator, pytest.param(by_way_of_gpu, marks=pytest.mark.gpu)]
+    "compiled",
+    [tvmtile.compile, on_metal, on_cuda, pytest.param(by_way_of_gpu, marks=pytest.mark.gpu)],
 )
 
 

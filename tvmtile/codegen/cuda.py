@@ -15,6 +15,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
 from tvmtile.codegen import cuda_atomics, cuda_floats
+from tvmtile.codegen.narrow_floats import NARROW_FLOATS
 
 __all__ = ["ASSERT_FAIL", "LOG", "decode", "decode_half", "encode", "function_call", "value"]
 
@@ -78,6 +79,13 @@ def decode_half(dtype: str, code: Any) -> Any:
 def encode(dtype: str, number: Any) -> Any:
     """The code, a uint8, of the float of 8 bits that is nearest to a float32."""
     return value("uint8", cuda_floats.name_of("encode", dtype), number)
+
+
+def encode_half(dtype: str, number: Any) -> Any:
+    """The code of a float16, as `metal_floats.encode_half`."""
+    if NARROW_FLOATS[dtype].has_nan:
+        return None
+    return value("uint8", cuda_floats.name_of("encode_half", dtype), number)
 
 
 def value(dtype: str, name: str, *args: Any) -> ir.Call:

@@ -14,7 +14,7 @@ from tvmtile.codegen import metal_floats, rounded_floats
 
 __all__ = ["HALVES", "definition", "name_of"]
 
-_NAME = re.compile(r"tvmtile_(decode|half|encode)_(float[48]_\w+)")
+_NAME = re.compile(r"tvmtile_(decode|half|encode_half|encode)_(float[48]_\w+)")
 _INTERPRETATIONS = {"float8_e4m3fn": "__NV_E4M3", "float8_e5m2": "__NV_E5M2"}
 HALVES = tuple(_INTERPRETATIONS)
 """The dtypes that become float16 without becoming float32 before; it holds them all."""
@@ -65,6 +65,7 @@ _IN_CUDA = {
     "inline ": "__device__ __forceinline__ ",
     "as_type<float>": "__uint_as_float",
     "as_type<uint>": "__float_as_uint",
+    "as_type<ushort>": "__half_as_ushort",
     "uint": "unsigned int",
     "uchar": "unsigned char",
     "ushort": "unsigned short",
@@ -72,7 +73,7 @@ _IN_CUDA = {
 
 
 def name_of(way: str, dtype: str) -> str:
-    """The name of the function that converts from a dtype (`decode`, `half`) or to it (`encode`)."""
+    """The name of a function: `decode`, `half` (to float16), `encode` or `encode_half` (from it)."""
     return f"tvmtile_{way}_{dtype}"
 
 

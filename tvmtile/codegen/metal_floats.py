@@ -15,11 +15,11 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, NarrowFloat
 
-__all__ = ["decode", "definition", "encode"]
+__all__ = ["decode", "definition", "encode", "encode_half"]
 
 _MANTISSA = 23
 _BIAS = 127
-_NAME = re.compile(r"tvmtile_(decode|encode)_(float[48]_\w+)")
+_NAME = re.compile(r"tvmtile_(decode|encode|encode_half)_(float[48]_\w+)")
 
 
 def decode(dtype: str, code: Any) -> Any:
@@ -30,6 +30,16 @@ def decode(dtype: str, code: Any) -> Any:
 def encode(dtype: str, value: Any) -> Any:
     """The code, a uint8, of the value of a dtype that is nearest to a float32."""
     return T.call_pure_extern("uint8", f"tvmtile_encode_{dtype}", value)
+
+
+def encode_half(dtype: str, value: Any) -> Any:
+    """The code of a float16; None where that is `encode` of it as a float32.
+
+    GPUs drop the sign of NaN when they widen it. It matters to a dtype that has zero for NaN.
+    """
+    if NARROW_FLOATS[dtype].has_nan:
+        return None
+    return T.call_pure_extern("uint8", f"tvmtile_encode_half_{dtype}", value)
 
 
 @cache
@@ -43,8 +53,9 @@ def definition(name: str) -> str | None:
         lines = _decode_lines(kind) if kind.mantissa else _DECODE_E8M0
         head = f"inline float {name}(uchar code) {{"
     else:
-        lines = _encode_lines(kind) if kind.mantissa else _ENCODE_E8M0
-        head = f"inline uchar {name}(float value) {{"
+        half = match[1] == "encode_half"
+        lines = _encode_lines(kind, half) if kind.mantissa else _ENCODE_E8M0
+        head = f"inline uchar {name}({'half' if half else 'float'} value) {{"
     return "\n".join([head, *(f"  {line}" for line in lines), "}\n"])
 
 
@@ -82,7 +93,10 @@ def _decode_lines(kind: NarrowFloat) -> list[str]:
     return [*lines, "return as_type<float>(bits);"]
 
 
-def _encode_lines(kind: NarrowFloat) -> list[str]:
+_SIGN_OF_HALF = "bits = (bits & 0x7fffffffu) | ((uint)as_type<ushort>(value) & 0x8000u) << 16;"
+
+
+def _encode_lines(kind: NarrowFloat, half: bool) -> list[str]:
     shift = _MANTISSA - kind.mantissa
     exponents = _BIAS - kind.bias
     smallest = (exponents + 1) << _MANTISSA
@@ -90,7 +104,8 @@ def _encode_lines(kind: NarrowFloat) -> list[str]:
     overflow = (kind.largest << shift) + (exponents << _MANTISSA)
     lines = [
         f"float rounder = as_type<float>({rounder:#x}u);",
-        "uint bits = as_type<uint>(value);",
+        "uint bits = as_type<uint>((float)value);",
+        *([_SIGN_OF_HALF] if half else []),
         "uint magnitude = bits & 0x7fffffffu;",
         f"uint odd = (magnitude >> {shift}) & 1u;",
         f"uint code = (magnitude + {(1 << (shift - 1)) - 1:#x}u + odd) >> {shift};",

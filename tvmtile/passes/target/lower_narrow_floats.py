@@ -109,7 +109,10 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc
         (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
         (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
     )
-    return _lowered(func, _Lowering(_OF_A_BYTE, metal_floats.decode, metal_floats.encode))
+    lowering = _Lowering(
+        _OF_A_BYTE, metal_floats.decode, metal_floats.encode, encode_half=metal_floats.encode_half
+    )
+    return _lowered(func, lowering)
 
 
 def _refuse_vector(buffer: ir.Var, access: Any) -> None:
@@ -152,9 +155,14 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     ```
     """
     del context
-    return _lowered(
-        func, _Lowering(_OF_A_BYTE, cuda.decode, cuda.encode, decode_half=cuda.decode_half)
+    lowering = _Lowering(
+        _OF_A_BYTE,
+        cuda.decode,
+        cuda.encode,
+        decode_half=cuda.decode_half,
+        encode_half=cuda.encode_half,
     )
+    return _lowered(func, lowering)
 
 
 _OF_A_BYTE = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
@@ -175,6 +183,11 @@ def _like(dtype: str, wide: str) -> str:
     return wide if lanes == 1 else f"{wide}x{lanes}"
 
 
+def _no_direct_way(dtype: str, operand: Any) -> Any:
+    """A conversion between a dtype and float16 by way of float32."""
+    del dtype, operand
+
+
 class _Lowering:
     """Rewrites expressions of a narrow float into expressions of the integer that holds its bits."""
 
@@ -184,12 +197,14 @@ class _Lowering:
         decode: Callable[[str, Any], Any],
         encode: Callable[[str, Any], Any],
         stores_between: bool = False,
-        decode_half: Callable[[str, Any], Any] | None = None,
+        decode_half: Callable[[str, Any], Any] = _no_direct_way,
+        encode_half: Callable[[str, Any], Any] = _no_direct_way,
     ) -> None:
         self._dtypes = dtypes
         self._decode = decode
         self._encode = encode
         self._decode_half = decode_half
+        self._encode_half = encode_half
         self._stores_between = stores_between
         # What goes before the store at hand; None where nothing may, as it would run unconditionally.
         self._before: list[tirx.Stmt] | None = None
@@ -322,7 +337,7 @@ class _Lowering:
         if source is None and target is None:
             return mutator.default_mutate(cast)
         dtype = str(cast.ty.dtype)
-        if source is not None and dtype == "float16" and self._decode_half is not None:
+        if source is not None and dtype == "float16":
             half = self._decode_half(source, self._stored(mutator.mutate(cast.value)))
             if half is not None:
                 return half
@@ -330,6 +345,10 @@ class _Lowering:
         if target is None:
             return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
         wide = _like(dtype, "float32")
+        if str(value.ty.dtype) == "float16":
+            code = self._encode_half(target, value)
+            if code is not None:
+                return code
         return self._encode(
             target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value)
         )
