@@ -7,7 +7,8 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer, IntervalSet
 
-from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute
+from tvmtile._tvm import mapped
+from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute, variables_of
 
 __all__ = ["NestRanges"]
 
@@ -39,9 +40,18 @@ class NestRanges(ScopedRewriter):
     def range_of(self, expression: Any) -> IntervalSet:
         """The least and the greatest value over all iterations, in terms of what is outside.
 
-        A name that the nest binds is not known before it: its value is looked at instead.
+        A name that the nest binds is not known before it: its value is looked at instead. What is
+        made of floats may be anything: TVM has no ranges of floats, and fails on a product of them.
         """
-        return self.analyzer.int_set(substitute(expression, self._values), self._ranges)
+        known = mapped(substitute(expression, self._values), (tirx.Cast, self._of_integers))
+        return self.analyzer.int_set(known, self._ranges)
+
+    def _of_integers(self, cast: tirx.Cast) -> Any:
+        """Hide a cast of floats that the nest decides behind a call, which may give any value."""
+        of_floats = contains(cast.value, ir.Expr, lambda e: "float" in str(e.ty.dtype))
+        if not of_floats or not any(map(self.is_of_nest, variables_of(cast.value))):
+            return cast
+        return tirx.call_intrin(cast.ty.dtype, "tirx.reinterpret", cast)
 
     def is_of_nest(self, var: ir.Var) -> bool:
         """Tell whether the nest gives a variable its value."""

@@ -190,3 +190,17 @@ def test_only_the_innermost_loop_gets_a_version_without_guards() -> None:
     expected = c + a.sum(1)
     kernel(a, c)
     torch.testing.assert_close(c, expected)
+
+
+def test_an_index_of_floats_that_the_nest_decides() -> None:
+    @T.prim_func
+    def gather(S: T.Tensor((4,), "float32"), B: T.Tensor((6,), "float32"), C: T.Tensor((8,))):
+        with T.Kernel(1, threads=32):
+            for k in T.serial(4):
+                first = S[k]
+                for i in T.Parallel(2):
+                    C[2 * k + i] = B[T.cast(first * (i + 1), "int32")]
+
+    b, c = torch.arange(6.0) + 1, torch.full((8,), -1.0)
+    tvmtile.compile(gather)(torch.tensor([1.0, 2.5, 3.0, -4.0]), b, c)
+    assert c.tolist() == [2, 3, 3, 6, 4, 0, 0, 0]
