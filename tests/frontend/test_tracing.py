@@ -351,15 +351,41 @@ def test_shifts_of_wide_numbers_and_by_too_much():
             A[0] = (0x1200000000 >> X[0]) & 0xFF
 
     assert run(f, torch.tensor([32, 0]), n=1) == [0x12]
-    message = r"`A\[1\]` is shifted by 16, `<< 16`, and has 16 bits"
+    message = r"`A\[1\]` is shifted by 16, `>> 16`, and has 16 bits"
     with pytest.raises(InvalidOperand, match=message) as caught:
 
         @T.prim_func
         def g(A: T.Tensor((4,), "uint16"), B: T.Tensor((1,), "uint32")):
             with T.Kernel(1):
-                B[0] = T.cast(A[1] << 16, "uint32")
+                B[0] = T.cast(A[1] >> 16, "uint32")
 
     assert 'make it wider before: T.cast(value, "uint32")' in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
+def test_a_left_shift_keeps_the_bits_that_its_result_has(target):
+    @T.prim_func
+    def f(A: T.Tensor((2,), "uint16"), S: T.Tensor((2,), "int8"), B: T.Tensor((8,), "int32")):
+        with T.Kernel(1):
+            word = T.alloc_var("uint32", init=1)
+            B[0] = T.cast(A[0] << 20, "uint32")
+            B[1] = A[0] << 8
+            B[2] = T.cast(A[0] << 12, "uint32") | (A[1] << 4)
+            word = word | (A[1] << 8)
+            B[3] = word
+            B[4] = T.cast(T.cast(A[0] << 8, "uint16"), "int32")
+            B[5] = T.cast(S[0] << 4, "int64") >> 4
+            A[1] = A[0] << 8
+
+    a = torch.tensor([0xABC, 0x1234], dtype=torch.int32).to(torch.uint16)
+    out = torch.full((8,), -1, dtype=torch.int32)
+    on_gpu = {} if target == "llvm" else {"execution_backend": "emulator"}
+    kernel = tvmtile.compile(f, target=target, **on_gpu)
+    kernel(a, torch.tensor([-100, 0], dtype=torch.int8), out)
+    word = 0x123401
+    wanted = [0xABC00000, 0xABC00, 0xABC000 | 0x12340, word, 0xBC00, -100, -1, -1]
+    assert [n % 2**32 for n in out.tolist()] == [n % 2**32 for n in wanted]
+    assert a.tolist() == [0xABC, 0xBC00]
 
 
 # Macros --------------------------------------------------------------------------------------

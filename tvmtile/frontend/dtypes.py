@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
 
-__all__ = ["DType", "as_dtype", "dtype_names"]
+__all__ = ["DType", "as_dtype", "dtype_names", "with_kept_bits"]
 
 _SCALARS = (
     "bool",
@@ -183,4 +183,21 @@ def cast(value: Any, dtype: Any) -> Any:
     source = str(expression.ty.dtype)
     lanes = DataType(source).lanes
     result = f"{wanted}x{lanes}" if lanes > 1 and wanted.lanes == 1 else str(wanted)
-    return expression if source == result else tirx.Cast(result, expression)
+    if source == result and not isinstance(expression, tirx.LShift):  # which would keep its bits
+        return expression
+    expression = with_kept_bits(expression, wanted)
+    return tirx.Cast(result, expression)
+
+
+def with_kept_bits(value: Any, wanted: DType) -> Any:
+    """`value`, with the bits that a left shift moves out of 8 or 16, if `wanted` has more.
+
+    A kernel that packs bits says `T.cast(x << 8, "uint32")`, and means what C does: 32 bits.
+    """
+    if not isinstance(value, tirx.LShift) or "int" not in wanted:
+        return value
+    narrow = DType(str(value.ty.dtype))
+    if narrow.bits >= min(wanted.bits, 32):
+        return value
+    wide = "uint32" if narrow.startswith("u") else "int32"
+    return tirx.shift_left(*(cast(side, wide) for side in (value.a, value.b)))

@@ -32,7 +32,7 @@ from tvmtile.errors import (
     user_location,
     warn,
 )
-from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.dtypes import DType, cast, with_kept_bits
 from tvmtile.frontend.expression_dtypes import dtype_of_expressions
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
 from tvmtile.frontend.variables import Reference, is_scalar_variable
@@ -668,7 +668,7 @@ class Tracer:
         if op in _BITWISE:
             left, right = _as_wide_as(right, left), _as_wide_as(left, right)
         if op in _SHIFTS:
-            _check_shift(_SHIFTS[op], left, right)
+            left = _shifted(_SHIFTS[op], left, right)
         return getattr(operator, op)(left, right)
 
     # Conditions ------------------------------------------------------------------------------
@@ -725,8 +725,8 @@ _SHIFTS = {"lshift": "<<", "rshift": ">>"}
 _BITWISE = {"and_", "or_", "xor", *_SHIFTS}
 
 
-def _check_shift(symbol: str, value: Any, amount: Any) -> None:
-    """Refuse to shift all bits out of a value: narrow integers are not computed in 32 bits, as in C.
+def _shifted(symbol: str, value: Any, amount: Any) -> Any:
+    """What is shifted: 8 and 16 bits become 32, as in C, where all of them would be shifted out.
 
     Raises
     ------
@@ -734,26 +734,33 @@ def _check_shift(symbol: str, value: Any, amount: Any) -> None:
         If the value has not so many bits, or the amount is negative.
     """
     if type(amount) is not int or not ir.is_prim_expr(value):
-        return
+        return value
     dtype = DType(str(value.ty.dtype))
-    if "int" in dtype and not 0 <= amount < dtype.bits:
-        raise InvalidOperand(
-            f"{_describe(value)} is shifted by {amount}, `{symbol} {amount}`, and has "
-            f"{dtype.bits} bits",
-            help=f'make it wider before: T.cast(value, "uint{max(32, 2 * dtype.bits)}") {symbol} ...'
-            if 0 <= amount < 64
-            else "an amount is at least 0 and less than the number of bits",
-        )
+    if "int" not in dtype or 0 <= amount < dtype.bits:
+        return value
+    if symbol == "<<" and dtype.bits <= amount < 32:
+        return cast(value, "uint32" if dtype.startswith("u") else "int32")
+    raise InvalidOperand(
+        f"{_describe(value)} is shifted by {amount}, `{symbol} {amount}`, and has "
+        f"{dtype.bits} bits",
+        help=f'make it wider before: T.cast(value, "uint{max(32, 2 * dtype.bits)}") {symbol} ...'
+        if 0 <= amount < 64
+        else "an amount is at least 0 and less than the number of bits",
+    )
 
 
 def _as_wide_as(other: Any, value: Any) -> Any:
-    """A number beside a value of the kernel, as a constant that holds it.
+    """A number beside a value of the kernel, as a constant that holds it, and a left shift likewise.
 
     TVM takes numbers for int32 beside bitwise operators, and cuts them off.
     """
-    if type(value) is not int or not ir.is_prim_expr(other) or -(2**31) <= value < 2**31:
+    if not ir.is_prim_expr(other):
         return value
     dtype = DType(str(other.ty.dtype))
+    if type(value) is not int:
+        return with_kept_bits(value, dtype)
+    if -(2**31) <= value < 2**31:
+        return value
     limit = 2 ** (dtype.bits if dtype.startswith("uint") else dtype.bits - 1)
     return tirx.const(value, str(dtype) if -limit <= value < limit else "int64")
 
@@ -818,7 +825,10 @@ def _converted(value: Any, dtype: Any) -> Any:
     scalar, _, lanes = source.partition("x")
     is_vector = bool(lanes) and scalar != source and DataType(str(dtype)).lanes == 1
     wanted = f"{dtype}x{lanes}" if is_vector else str(dtype)
-    return value if source == wanted else tirx.Cast(wanted, value)
+    if source == wanted:
+        return value
+    value = with_kept_bits(value, DType(wanted))
+    return value if str(value.ty.dtype) == wanted else tirx.Cast(wanted, value)
 
 
 _KINDS = ("bool", "int", "float")
