@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, ShapeMismatch, UnsupportedDtype
+from tvmtile.errors import InvalidOperand, InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.tileop.reduce import reference
 
 
@@ -88,8 +88,23 @@ def test_older_style(tensors, close, compiled):
         ),
         (
             lambda tile: T.finalize_reducer(T.alloc_reducer((8,), "float32"), tile, batch=0),
-            InvalidOperand,
-            "batch=0",
+            InvalidValue,
+            "batch must be >= 1, and is 0",
+        ),
+        (
+            lambda tile: T.finalize_reducer(T.alloc_reducer((8,), "float32"), tile, batch=16),
+            InvalidValue,
+            "batch exceeds total output elements, 8 of",
+        ),
+        (
+            lambda tile: T.finalize_reducer(T.alloc_reducer((8,), "float32"), tile, batch=3),
+            InvalidValue,
+            "batch must evenly divide the 8 totals of",
+        ),
+        (
+            lambda tile: T.reducer_init(T.alloc_reducer((8,), "float32"), T.float16(1)),
+            UnsupportedDtype,
+            "a value of float16 does not match reducer",
         ),
     ],
 )

@@ -7,6 +7,7 @@ is an array; on a GPU each thread has totals of its own until the reducer is fin
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from tvm import ir, tirx
 from tvmtile.errors import (
     OPTIONS_OF_TILELANG,
     InvalidOperand,
+    InvalidValue,
     ShapeMismatch,
     UnsupportedDtype,
     warn_ignored,
@@ -22,7 +24,7 @@ from tvmtile.errors import (
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
-from tvmtile.ir.operands import as_region, buffer_of, describe, dtype_of, match_extents
+from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, match_extents
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
@@ -107,7 +109,12 @@ def reducer_init(reducer: Any, init: Any = None) -> None:
     reducer : buffer
         Of `alloc_reducer`.
     init : number or Expr, optional
-        A contribution to every total, made once.
+        A contribution to every total, made once; an expression has the totals' dtype.
+
+    Raises
+    ------
+    UnsupportedDtype
+        If it has another.
     """
     from tvmtile.frontend.math import as_expr
 
@@ -118,7 +125,12 @@ def reducer_init(reducer: Any, init: Any = None) -> None:
     elif isinstance(init, bool | int | float):
         start = tirx.const(init, dtype)
     else:
-        start = converted(as_expr(init), dtype)
+        start = as_expr(init)
+        if str(start.ty.dtype) != dtype:
+            raise UnsupportedDtype(
+                f"reducer_init: a value of {start.ty.dtype} does not match reducer {describe(reducer)}",
+                help=f'convert it, T.cast(value, "{dtype}"), if that is meant',
+            )
     emit(ReducerInit(reducer, start))
 
 
@@ -159,24 +171,41 @@ def finalize_reducer(
     dst : buffer or region, optional
         Of the same extents: where the totals go. Without it they stay in `reducer`, which is then an
         ordinary tile.
-    batch, annotations
+    batch : int
+        How many totals are exchanged between two barriers, a divisor of their number. Accepted with a
+        warning: the compiler decides it.
+    annotations
         Accepted with a warning.
 
     Raises
     ------
     ShapeMismatch
         If `dst` has other extents.
+    InvalidValue
+        If `batch` is none.
     """
-    if batch < 1:
-        raise InvalidOperand(
-            f"finalize_reducer: batch={batch!r}", help="batch is a positive integer"
-        )
+    _combiner_of("finalize_reducer", reducer)
+    _check_batch(batch, reducer)
     exchanged = "the compiler decides how threads exchange their totals"
     warn_ignored("T.finalize_reducer", exchanged, batch=None if batch == 1 else batch)
     warn_ignored("T.finalize_reducer", OPTIONS_OF_TILELANG, annotations=annotations)
-    _combiner_of("finalize_reducer", reducer)
     target = reducer if dst is None else check_operand("finalize_reducer", "dst", dst)
     emit(FinalizeReducer(reducer, target))
+
+
+def _check_batch(batch: int, reducer: Any) -> None:
+    totals = math.prod(constant(extent) or 0 for extent in buffer_of(reducer).ty.shape)
+    if batch < 1:
+        problem = "batch must be >= 1"
+    elif totals and batch > totals:
+        problem = f"batch exceeds total output elements, {totals} of {describe(reducer)}"
+    elif totals % batch:
+        problem = f"batch must evenly divide the {totals} totals of {describe(reducer)}"
+    else:
+        return
+    raise InvalidValue(
+        f"finalize_reducer: {problem}, and is {batch}", help="leave it out: the compiler decides"
+    )
 
 
 def _combiner_of(name: str, operand: Any) -> Combiner:

@@ -80,12 +80,29 @@ def ended_in_a_loop(total, result, A):
         T.finalize_reducer(total, result)
 
 
+@T.macro
+def begun_by_a_clear(total, result, A):
+    T.clear(total)
+    contribute(total, A)
+    T.finalize_reducer(total, result)
+
+
+@T.macro
+def contributed_to_by_no_iteration(total, result, A):
+    T.reducer_init(total)
+    for i in T.serial(8):
+        T.reducer_update(total[0], A[i])
+    T.finalize_reducer(total, result)
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         (without_a_beginning, r"reducer_update before T.reducer_init of total\[1\] float32"),
         (without_an_end, r"total\[1\] float32 is never finalized"),
         (begun_twice, "double T.reducer_init of total"),
+        (begun_by_a_clear, "reducer_update before T.reducer_init of total"),
+        (contributed_to_by_no_iteration, "reducer_update outside any T.Parallel, of total"),
         (stored_to, "illegal store to reducer total"),
         (read_before_the_end, "illegal read of reducer total"),
         (begun_in_a_loop, "finalize_reducer is not in the scope of its T.reducer_init, of total"),

@@ -35,7 +35,7 @@ def test_totals_are_an_ordinary_tile_afterwards():
                 T.fill(total, -100)
                 for i, j in T.Parallel(8, 8):
                     total[i] = T.max(total[i], A[i, step * 8 + j])
-                T.reducer_update(total[3], 7 + step)
+                total[3] = T.max(total[3], 7 + step)
                 T.finalize_reducer(total)
                 for i in T.Parallel(8):
                     total[i] = total[i] * 2

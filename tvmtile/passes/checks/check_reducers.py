@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, SourceLocation
+from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
 
@@ -46,8 +47,9 @@ def CheckReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     On a GPU each thread has totals of its own from the beginning to the end, so that what is read
     before, or ended twice, is not what the program says. Operators name what they do to a reducer
-    themselves (`TileOp.role`). A tile that is cleared and stored to instead of begun, as in older
-    programs, must only be ended, in the loops in which it was cleared. The program is not changed.
+    themselves (`TileOp.role`), and contribute in iterations that the threads share. A tile that is
+    cleared and stored to instead of begun, as in older programs, must only be ended, in the loops in
+    which it was cleared. The program is not changed.
 
     ```
     total = T.alloc_reducer((1,), "float32")
@@ -99,8 +101,14 @@ def _phase(access: Access, total: _Total) -> None:
         total.has_ended = False
         total.loops, total.location = access.loops, access.location
     elif role == "contribute":
-        if not total.is_open:
+        if not (total.is_open and total.is_strict):
             raise _misuse(access, f"{name} before T.reducer_init of", "begin the totals before")
+        if not any(map(is_parallel, access.loops)):
+            raise _misuse(
+                access,
+                f"{name} outside any T.Parallel, of",
+                "contribute in a loop over T.Parallel(1)",
+            )
     else:
         if not total.is_open:
             raise _misuse(access, f"{name} before T.reducer_init of", "begin the totals before")
