@@ -445,7 +445,7 @@ def test_auto_takes_torch_where_there_is_an_apple_gpu(monkeypatch):
 def test_auto_takes_the_emulator_elsewhere_and_says_so():
     with pytest.warns(TileWarning, match="runs in the emulator"):
         kernel = tvmtile.compile(scale, target="mps")
-    assert isinstance(kernel.adapter, metal.EmulatorAdapter)
+    assert isinstance(kernel.adapter, metal.MetalEmulatorAdapter)
 
 
 def test_several_programs_in_parallel():

@@ -44,9 +44,9 @@ def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> A
 
         return CudaEmulatorAdapter(artifact, params)
     if backend == EMULATOR:
-        from tvmtile.jit.metal.emulator import EmulatorAdapter
+        from tvmtile.jit.metal.emulator import MetalEmulatorAdapter
 
-        return EmulatorAdapter(artifact, params)
+        return MetalEmulatorAdapter(artifact, params)
     if artifact.target.kind.name == "cuda":
         from tvmtile.jit.cuda import CudaAdapter
 

@@ -10,9 +10,8 @@ from tvm.target import Target
 
 from tvmtile._tvm import codegen_build
 from tvmtile.jit.artifact import Artifact
+from tvmtile.jit.emulated import EmulatorAdapter, memory_of
 from tvmtile.jit.launches import Launch, MapOf
-from tvmtile.jit.metal import EmulatorAdapter
-from tvmtile.jit.metal.emulator import memory_of
 
 __all__ = ["CudaEmulatorAdapter", "kernel_source"]
 
@@ -30,8 +29,6 @@ class CudaEmulatorAdapter(EmulatorAdapter):
     seed : int
         Chooses when copies in the background move what they move.
     """
-
-    kind = "cuda"
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
         super().__init__(artifact, params)

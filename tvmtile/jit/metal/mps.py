@@ -13,13 +13,13 @@ from tvm import ir
 from tvmtile.errors import NoLowering, import_optional
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch
-from tvmtile.jit.metal.adapter import MetalAdapter, is_torch
 from tvmtile.jit.metal.scalars import packed_scalars
+from tvmtile.jit.recorded import RecordedAdapter, is_torch
 
 __all__ = ["TorchAdapter"]
 
 
-class TorchAdapter(MetalAdapter):
+class TorchAdapter(RecordedAdapter):
     """Runs a Metal program on torch tensors of an Apple GPU, by `torch.mps.compile_shader`."""
 
     device = "mps"

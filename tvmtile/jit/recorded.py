@@ -1,4 +1,8 @@
-"""What all that run Metal programs have in common: from a call's arguments to launches."""
+"""What all that run a program's kernels themselves have in common: from a call's arguments to launches.
+
+The host function runs on the CPU (see `tvmtile.jit.launches`): it checks the arguments and says which
+kernels to launch with what.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +23,11 @@ from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.launches import Launch, MapOf, record
 from tvmtile.jit.placeholders import address_of, placeholder
 
-__all__ = ["MetalAdapter", "is_torch", "strides_of"]
+__all__ = ["RecordedAdapter", "is_torch", "strides_of"]
 
 
-class MetalAdapter(Adapter):
-    """Runs the kernels of a Metal program on tensors.
+class RecordedAdapter(Adapter):
+    """Runs the kernels that a program's host function would launch.
 
     Parameters
     ----------
@@ -34,18 +38,14 @@ class MetalAdapter(Adapter):
 
     Attributes
     ----------
-    kind : str
-        The kind of its target.
     kernels : dict of str to KernelInterface
         What each kernel is launched with.
     sources : dict of str to str
-        What is run: the Metal source of each kernel.
+        What is run: the source of each kernel.
     """
 
-    kind = "metal"
-
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
-        name = artifact.name
+        name, self._kind = artifact.name, str(artifact.target.kind.name)
         self._artifact = artifact
         self.kernels, self.sources = dict(artifact.kernels), dict(artifact.sources)
         self.call = self._run_program
@@ -86,7 +86,7 @@ class MetalAdapter(Adapter):
         """Run kernels, one after the other, on the program's arguments and scratch tensors."""
 
     def source(self, kernel_only: bool) -> str:
-        """The Metal source of all kernels, and the host's LLVM code after it if asked for."""
+        """The source of all kernels, and the host's LLVM code after it if asked for."""
         kernels = "\n".join(self.sources.values())
         if kernel_only:
             return kernels
@@ -103,13 +103,13 @@ class MetalAdapter(Adapter):
         self._check_alignment(index, arg)
         strides = arg.stride() if is_torch(arg) else strides_of(arg)
         dtype = str(arg.dtype).removeprefix("torch.")
-        return placeholder(index, tuple(arg.shape), tuple(strides), dtype, self.kind)
+        return placeholder(index, tuple(arg.shape), tuple(strides), dtype, self._kind)
 
     def _address(self, index: int, arg: Any) -> Any:
         if not hasattr(arg, "shape") or not self.accepts(arg):
             raise ArgumentError(
                 f"{self._names[index]} is a pointer; it got {arg!r:.80}",
-                help=f"pass a tensor on {self.device}: a Metal kernel takes no bare address",
+                help=f"pass a tensor on {self.device}: this backend takes no bare address",
             )
         self._check_alignment(index, arg)
         return ctypes.c_void_p(address_of(index))
