@@ -6,10 +6,9 @@ Lowering takes layouts from them, and the emulator the meaning of the instructio
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tvm import DataType
 
@@ -25,11 +24,13 @@ __all__ = [
     "lane_map",
     "m16n8",
     "metadata_map",
+    "metadata_of",
 ]
 
 Axis: TypeAlias = tuple[Digit, ...]
 _WORD_BITS = 32
 _GROUPS = 8  # of four lanes
+_LANES_OF_ROWS = WARP_SIZE // _GROUPS
 
 
 def _lane(extent: int, stride: int) -> Digit:
@@ -183,42 +184,61 @@ SPARSE_ATOMS: dict[tuple[str, str], tuple[Atom, ...]] = {
 
 @dataclass(frozen=True)
 class MetadataPiece:
-    """Bits of a row's metadata, and the lane that holds them.
+    """Bits of a row's metadata in the word of a lane.
 
     The metadata of a row of A says where its stored elements belong, the first in the lowest bits.
 
     Attributes
     ----------
-    row, first : int
+    lane : int or Expr
+        The lane.
+    row, first : int or Expr
         The row of the instruction, and the first of its bits.
-    lane, shift : int
-        The lane, and how far up in its word.
-    bits : int
-        How many.
+    shift, bits : int
+        How far up in the word, and how many.
     """
 
-    row: int
-    first: int
-    lane: int
+    lane: Any
+    row: Any
+    first: Any
     shift: int
     bits: int
 
 
-def metadata_map(atom: Atom) -> list[MetadataPiece]:
-    """Where the metadata of a sparse instruction lies, with the sparsity selector 0.
+def metadata_of(atom: Atom, lane: Any) -> list[MetadataPiece]:
+    """What the word of a lane holds, of a sparse instruction with the sparsity selector 0.
 
     Four lanes share two rows of A, eight apart. A row of elements of 16 or 32 bits has 32 bits of
-    metadata: the first two lanes hold half of them each, of the upper row in their lower bits. One of
-    elements of 8 bits has 64: even lanes hold half of the upper row each, odd lanes of the lower one.
+    metadata: the first two lanes hold half of them each, of the upper row in their lower bits. The
+    other two hold the same, and nothing reads it. A row of elements of 8 bits has 64: even lanes hold
+    half of the upper row each, odd lanes of the lower one.
+
+    Parameters
+    ----------
+    atom : Atom
+        The instruction.
+    lane : int or Expr
+        The lane.
     """
-    pieces = []
-    for row, half in itertools.product(range(atom.m), range(2)):
-        group, lower = row % _GROUPS * (WARP_SIZE // _GROUPS), row // _GROUPS
-        if atom.metadata_bits > _WORD_BITS:
-            pieces.append(MetadataPiece(row, 32 * half, group + 2 * half + lower, 0, 32))
-        else:
-            pieces.append(MetadataPiece(row, 16 * half, group + half, 16 * lower, 16))
-    return pieces
+    group, number = lane // _LANES_OF_ROWS, lane % _LANES_OF_ROWS
+    odd = number % 2
+    if atom.metadata_bits > _WORD_BITS:
+        first = number // 2 * _WORD_BITS
+        return [MetadataPiece(lane, group + odd * _GROUPS, first, 0, _WORD_BITS)]
+    bits = atom.metadata_bits // 2
+    return [
+        MetadataPiece(lane, group + lower * _GROUPS, odd * bits, lower * bits, bits)
+        for lower in range(2)
+    ]
+
+
+def metadata_map(atom: Atom) -> list[MetadataPiece]:
+    """Where all metadata of a sparse instruction lies."""
+    found: dict[tuple[int, int], MetadataPiece] = {}
+    for lane in range(WARP_SIZE):
+        for piece in metadata_of(atom, lane):
+            found.setdefault((piece.row, piece.first), piece)
+    return list(found.values())
 
 
 def lane_map(axes: tuple[Axis, Axis]) -> list[list[tuple[int, int]]]:

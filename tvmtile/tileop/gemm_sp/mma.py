@@ -2,21 +2,18 @@
 
 A, B and C lie as those of `mma.sync`, with A half as wide (PTX ISA, "Matrix fragments for
 multiply-accumulate operation with sparse matrix A"). One more word of a lane says where the stored
-elements belong; four lanes share two rows of A:
-
-- 32 bits describe a row of an instruction for 16 and 32 bits. The first two lanes hold half of them
-  each, of the upper row in their lower bits and of the row eight below in their upper bits.
-- 64 bits describe a row for elements of 8 bits. Even lanes hold half of the upper row each, odd lanes
-  of the lower one.
+elements belong (`tvmtile.instructions.mma.metadata_of`).
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.instructions.mma import SPARSE_ATOMS, Atom
+from tvmtile.instructions.mma import SPARSE_ATOMS, Atom, metadata_of
 from tvmtile.ir.operands import buffer_of, describe, dtype_of
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARP_SIZE
@@ -28,10 +25,6 @@ from tvmtile.tileop.matrices import element_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
 
 __all__ = ["gemm_sp_mma", "metadata"]
-
-_WORD_BITS = 32
-_LOWER_ROW = 8
-_LANES_OF_ROWS = 4
 
 
 def _atom_of(op: GemmSp, context: LoweringContext) -> Atom:
@@ -88,14 +81,11 @@ def metadata(op: GemmSp, atom: Atom, lane: Any, row: Any, k: Any) -> Any:
     k : Expr
         The number of the instruction along K.
     """
-    bits = op.place_bits * atom.stored_k
-    lane, row = tirx.floormod(lane, _LANES_OF_ROWS), row + tirx.floordiv(lane, _LANES_OF_ROWS)
-    odd, half = tirx.floormod(lane, 2), tirx.floordiv(lane, 2)
-    if bits > _WORD_BITS:
-        return _bits(op, row + odd * _LOWER_ROW, k * bits + half * _WORD_BITS, _WORD_BITS)
-    first = k * bits + odd * (bits // 2)
-    upper, lower = (_bits(op, r, first, bits // 2) for r in (row, row + _LOWER_ROW))
-    return upper | (lower << tirx.const(bits // 2, "uint32"))
+    words = []
+    for piece in metadata_of(atom, lane):
+        word = _bits(op, row + piece.row, k * atom.metadata_bits + piece.first, piece.bits)
+        words.append(word << tirx.const(piece.shift, "uint32") if piece.shift else word)
+    return functools.reduce(operator.or_, words)
 
 
 def _bits(op: GemmSp, row: Any, first: Any, count: int) -> Any:
