@@ -27,6 +27,7 @@ __all__ = [
     "is_thread_return",
     "is_tile_program",
     "leaves_loop",
+    "outermost_loops_in",
     "statements_of",
     "with_kernels",
     "with_launch_body",
@@ -168,6 +169,13 @@ def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
         return
     for child in stmt.seq[:]:
         yield from flattened(child)
+
+
+def outermost_loops_in(stmt: tirx.Stmt) -> list[tirx.For | tirx.While]:
+    """The loops of a statement that stand in no other one, and so are run once where it is."""
+    if isinstance(stmt, tirx.For | tirx.While):
+        return [stmt]
+    return [loop for child in statements_of(stmt) for loop in outermost_loops_in(child)]
 
 
 def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:

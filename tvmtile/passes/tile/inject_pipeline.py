@@ -13,7 +13,7 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import mapped, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
-from tvmtile.ir.kernels import Launch, flattened, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, outermost_loops_in, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -200,7 +200,7 @@ class _Stager:
     def __init__(self, kernel: tirx.For, kind: str, *, async_copies: bool) -> None:
         self._tiles = KernelTiles(kernel)
         self._kind = kind
-        self._once = [loop for loop in flattened(Launch(kernel).body) if isinstance(loop, tirx.For)]
+        self._outermost = outermost_loops_in(Launch(kernel).body)
         self.setup: list[tirx.Stmt] = []
         self._async_copies = async_copies
         self._tokens = 0
@@ -221,7 +221,7 @@ class _Stager:
             is_async and self._completes_on_mbarrier(unit)
             for unit, is_async in zip(body.units, are_async, strict=True)
         ]
-        is_repeated = not any(loop.same_as(other) for other in self._once)
+        is_repeated = not any(map(loop.same_as, self._outermost))
 
         def new_phases(count: int) -> Phases:
             phases = Phases(count, is_repeated=is_repeated)

@@ -10,10 +10,10 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import NoLowering, warn
-from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, outermost_loops_in, with_kernels, with_launch_body
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -23,7 +23,13 @@ from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
 from tvmtile.passes.tile.lower_tile_op import target_of
-from tvmtile.passes.tile.pipelining import BlockMemory, KernelTiles, StageAxis, with_stage_axes
+from tvmtile.passes.tile.pipelining import (
+    BlockMemory,
+    KernelTiles,
+    Mbarriers,
+    StageAxis,
+    with_stage_axes,
+)
 from tvmtile.passes.tile.specialization import (
     Candidate,
     Ring,
@@ -31,7 +37,6 @@ from tvmtile.passes.tile.specialization import (
     Unsuitable,
     candidates_in,
     consumers_of,
-    mbarriers,
     operators_in,
     pipelined_loops_in,
     producer_of,
@@ -197,6 +202,7 @@ class _Specializer:
         self._context = LoweringContext(target, Analyzer(), launch=self._launch)
         self._tiles = KernelTiles(kernel)
         self._memory = BlockMemory(kernel, capability)
+        self._outermost = outermost_loops_in(self._launch.body)
         if not is_wanted and not self._multiplies_asynchronously():
             raise Unsuitable("no product is asynchronous work of warpgroups")
         self._candidates = candidates_in(kernel, self._tiles, self._context.kind, self._why_not)
@@ -205,7 +211,7 @@ class _Specializer:
 
     def _why_not(self, op: TileOp) -> str | None:
         """Why a copy can't go on by itself, in whichever way its tile will lie."""
-        begun = op.begun_on(tirx.BufferLoad(_ANY_MBARRIER, [0]))
+        begun = op.begun_on(_ANY_MBARRIER.of(tirx.const(0, "int32")))
         if begun is None:
             return f"{op.name} can't go on by itself"
         call = begun.normalized().to_call()
@@ -273,16 +279,14 @@ class _Specializer:
         used: dict[tuple[int, int, bool], list[int]] = {}
         for number, between in candidate.uses():
             used.setdefault(between, []).append(number)
-        stages, threads = self._stages_of(candidate), self._launch.num_threads
+        stages, warps = self._stages_of(candidate), self._launch.num_threads // WARP_SIZE
         rings = [
             Ring(
-                stages,
-                threads,
                 iteration,
                 tuple(units),
                 *between,
-                full=mbarriers("full", stages),
-                empty=mbarriers("empty", stages),
+                full=Mbarriers.named("full", stages),
+                empty=Mbarriers.named("empty", stages, warps),
             )
             for between, units in used.items()
         ]
@@ -293,7 +297,7 @@ class _Specializer:
         """What counts iterations, if others than those of one execution of the loop are counted."""
         loop = candidate.loop
         sharing = [each for each in self._candidates if each.shares_tiles_with(candidate)]
-        if len(sharing) == 1 and not self._may_run_again(loop):
+        if len(sharing) == 1 and any(map(loop.same_as, self._outermost)):
             return None
         dtypes = {str(each.loop.loop_var.ty.dtype) for each in sharing}
         if len(dtypes) > 1:
@@ -312,10 +316,6 @@ class _Specializer:
         self._memory.take(copies)
         return stages
 
-    def _may_run_again(self, loop: tirx.For) -> bool:
-        around = (outer for outer in _loops_in(self._launch.body) if not outer.same_as(loop))
-        return any(contains(outer.body, tirx.For, loop.same_as) for outer in around)
-
 
 def _going_on(split: Split, former: Split) -> Split:
     """A loop whose rings are those of one before it."""
@@ -327,7 +327,7 @@ def _going_on(split: Split, former: Split) -> Split:
             raise Unsuitable(
                 f"loops use {split.filled(ring)[0].name} together with different tiles"
             )
-        rings.append(replace(ring, stages=other.stages, full=other.full, empty=other.empty))
+        rings.append(replace(ring, full=other.full, empty=other.empty))
     if known:
         raise Unsuitable(f"a loop does not use {former.filled(next(iter(known.values())))[0].name}")
     return replace(split, rings=rings)
@@ -349,7 +349,7 @@ def _registers(consumers: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
     return [tirx.Evaluate(move(few, False).to_call())], [tirx.Evaluate(move(many, True).to_call())]
 
 
-_ANY_MBARRIER = mbarriers("any", 1)
+_ANY_MBARRIER = Mbarriers.named("any", 1)
 
 
 def _layouts_of(tile: ir.Var) -> Iterator[ir.Var]:
@@ -362,12 +362,6 @@ def _layouts_of(tile: ir.Var) -> Iterator[ir.Var]:
         layout = swizzled(shape, dtype, width)
         if layout is not None:
             yield retyped(tile, layout=layout, data_alignment=period_of(layout, dtype))
-
-
-def _loops_in(stmt: tirx.Stmt) -> Iterator[Any]:
-    found: list[Any] = []
-    walk(stmt, ((tirx.For, tirx.While), found.append))
-    return iter(found)
 
 
 def _with_threads(kernel: tirx.For, count: int) -> tirx.For:

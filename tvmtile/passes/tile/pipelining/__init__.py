@@ -16,6 +16,7 @@ from tvmtile.passes.tile.pipelining.async_units import async_units
 from tvmtile.passes.tile.pipelining.block_memory import BlockMemory
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
 from tvmtile.passes.tile.pipelining.in_flight import with_work_in_flight, work_of
+from tvmtile.passes.tile.pipelining.mbarriers import Mbarriers
 from tvmtile.passes.tile.pipelining.phases import Phases
 from tvmtile.passes.tile.pipelining.plan import (
     PIPELINE_ANNOTATIONS,
@@ -35,6 +36,7 @@ __all__ = [
     "Body",
     "BufferCopies",
     "KernelTiles",
+    "Mbarriers",
     "Obstacle",
     "Phases",
     "Plan",

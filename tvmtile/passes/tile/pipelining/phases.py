@@ -1,8 +1,7 @@
-"""Copies of a stage that complete on mbarriers: one of them for each iteration that is under way.
+"""Copies of a stage that complete on mbarriers (see `mbarriers`).
 
-The copies of iteration `k` make the phase `k // n` of the mbarrier `k % n` last until they have
-come; the thread that begins them ends it. So who needs them knows by `k` alone what to wait for. Where
-the loop is itself repeated, `k` counts on from one time to the next.
+The copies of an iteration make its phase last until they have come; the thread that begins them
+ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.ir.operators import operator_for, operator_of
-from tvmtile.ir.scopes import MBARRIER_SCOPE
+from tvmtile.passes.tile.pipelining.mbarriers import Mbarriers
 
 __all__ = ["Phases"]
 
@@ -34,16 +33,9 @@ class Phases:
     """
 
     def __init__(self, count: int, *, is_repeated: bool) -> None:
-        self._count = count
-        self._barriers: Any = tirx.decl_buffer(
-            (count,), "uint64", name="arrived", scope=MBARRIER_SCOPE
-        )
+        self._arrived = Mbarriers.named("arrived", count)
         self._former: Any = None
-        init = operator_for("mbarriers")(self._barriers, [1] * count)
-        self.setup: list[tirx.Stmt] = [
-            tirx.AllocBuffer(self._barriers),
-            tirx.Evaluate(init.to_call()),
-        ]
+        self.setup = self._arrived.declared()
         if is_repeated:
             self._former = tirx.decl_buffer((1,), "uint32", name="iterations", scope="local")
             zero = tirx.const(0, "uint32")
@@ -66,9 +58,7 @@ class Phases:
 
     def awaited(self, iteration: Any) -> tirx.Stmt:
         """Wait for the copies of an iteration."""
-        position = self._position(iteration)
-        phase = tirx.floordiv(position, tirx.const(self._count, str(position.ty.dtype)))
-        parity = tirx.Cast("int32", tirx.floormod(phase, tirx.const(2, str(phase.ty.dtype))))
+        parity = self._arrived.parity(self._position(iteration))
         wait = operator_for("wait for phase")(self._barrier(iteration), parity)
         return tirx.Evaluate(wait.to_call())
 
@@ -84,6 +74,4 @@ class Phases:
         return tirx.BufferLoad(self._former, [0]) + tirx.Cast("uint32", iteration)
 
     def _barrier(self, iteration: Any) -> ir.TensorLoad:
-        position = self._position(iteration)
-        number = tirx.floormod(position, tirx.const(self._count, str(position.ty.dtype)))
-        return tirx.BufferLoad(self._barriers, [tirx.Cast("int32", number)])
+        return self._arrived.of(self._position(iteration))

@@ -13,7 +13,7 @@ from tvmtile.passes.tile.specialization.candidates import (
     operators_in,
     pipelined_loops_in,
 )
-from tvmtile.passes.tile.specialization.ring import Ring, mbarriers
+from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.roles import Split, consumers_of, producer_of
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "Unsuitable",
     "candidates_in",
     "consumers_of",
-    "mbarriers",
     "operators_in",
     "pipelined_loops_in",
     "producer_of",

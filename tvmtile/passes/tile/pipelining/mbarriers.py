@@ -1,0 +1,67 @@
+"""mbarriers of a loop's iterations: iteration `k` makes phase `k // n` of number `k % n`, of `n`.
+
+So who waits for an iteration knows by `k` alone which mbarrier and which phase. Where the loop is run
+several times, `k` counts on from one time to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile.ir.operators import operator_for
+from tvmtile.ir.scopes import MBARRIER_SCOPE
+
+__all__ = ["Mbarriers"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mbarriers:
+    """One mbarrier for each iteration that may be under way.
+
+    Attributes
+    ----------
+    buffer : Var
+        They.
+    arrivals : int
+        How many threads arrive in a phase.
+    """
+
+    buffer: ir.Var
+    arrivals: int
+
+    @classmethod
+    def named(cls, name: str, count: int, arrivals: int = 1) -> Mbarriers:
+        """So many mbarriers."""
+        return cls(tirx.decl_buffer((count,), "uint64", name=name, scope=MBARRIER_SCOPE), arrivals)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.buffer.ty.shape[0])
+
+    def declared(self) -> list[tirx.Stmt]:
+        """They, ready for use."""
+        init = operator_for("mbarriers")(self.buffer, [self.arrivals] * self.count)
+        return [tirx.AllocBuffer(self.buffer), tirx.Evaluate(init.to_call())]
+
+    def number(self, iteration: Any) -> Any:
+        """Which of them an iteration has."""
+        return tirx.floormod(iteration, _like(iteration, self.count))
+
+    def of(self, iteration: Any) -> ir.TensorLoad:
+        """That of an iteration."""
+        number = self.number(iteration)
+        is_int32 = str(number.ty.dtype) == "int32"
+        return tirx.BufferLoad(self.buffer, [number if is_int32 else tirx.Cast("int32", number)])
+
+    def parity(self, iteration: Any) -> Any:
+        """Of the phase that the iteration makes."""
+        phase = tirx.floordiv(iteration, _like(iteration, self.count))
+        return tirx.Cast("int32", tirx.floormod(phase, _like(iteration, 2)))
+
+
+def _like(iteration: Any, value: int) -> Any:
+    return tirx.const(value, str(iteration.ty.dtype))
