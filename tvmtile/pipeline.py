@@ -61,6 +61,7 @@ from tvmtile.passes import (
     KeepRemainders,
     LaunchBlocksOnCpu,
     Legalize,
+    LimitUnrolling,
     LocateAssertionsOnCpu,
     LowerAssertionsOnCuda,
     LowerAsyncWork,
@@ -196,6 +197,7 @@ _GPU: tuple[Any, ...] = (
     DistributeParallel,  # elementwise loops are distributed over the threads, as cp.async where it fits
     _Only("cuda", DropIdleTokens),  # copies that turn out synchronous are not waited for
     PlaceFragments,  # fragments become arrays of registers
+    LimitUnrolling,  # loops are unrolled where arrays could not be in registers otherwise
     PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
     PlanSharedMemory,  # and share it, where they would not fit otherwise
     _Only("metal", DeclareAsAccessed),  # memory that moves as words is declared in words

@@ -32,6 +32,7 @@ __all__ = [
     "with_kernels",
     "with_launch_body",
     "with_statements",
+    "written_out",
 ]
 
 
@@ -160,6 +161,15 @@ def statements_of(stmt: tirx.Stmt) -> list[tirx.Stmt]:
     """The statements directly inside a statement."""
     children = _CHILDREN.get(type(stmt))
     return [] if children is None else children(stmt)
+
+
+def written_out(stmt: tirx.Stmt) -> int:
+    """How many statements a statement is, with its unrolled loops written out."""
+    inside = sum(map(written_out, statements_of(stmt)))
+    if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED:
+        extent = stmt.extent
+        return (int(extent) if isinstance(extent, tirx.IntImm) else 1) * inside
+    return max(1, inside)
 
 
 def flattened(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:

@@ -31,6 +31,7 @@ from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
+from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
 from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
@@ -114,6 +115,7 @@ __all__ = [
     "KeepRemainders",
     "LaunchBlocksOnCpu",
     "Legalize",
+    "LimitUnrolling",
     "LocateAssertionsOnCpu",
     "LowerAssertionsOnCuda",
     "LowerAsyncWork",

@@ -13,7 +13,7 @@ from tvmtile.analysis.comers import Comers, Condition
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
-from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, statements_of
+from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, written_out
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -41,8 +41,6 @@ _MOST_WITH_LOOPS = 8
 """Those of a loop with loops inside, whose text is long and where there is little to gain."""
 _MOST_STATEMENTS = 256
 """The statements that the iterations of such a loop are written out as."""
-_MOST_IN_REGISTERS = 512
-"""Those of a loop over fragments: an array that more of them index is no matter of registers."""
 
 
 @prim_func_pass(
@@ -299,19 +297,11 @@ class _Iterations:
             body = self._moved(tirx.Var("lane", "int32"), 1, body)
         body = _guarded(self._analyzer, conditions, body)
         count = math.prod(digit.extent for _, digit in loops)
-        unrolled = count <= self._most(body)
+        unrolled = self._has_fragments or count <= _most_unrolled(body)
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
         for variable, digit in reversed(loops):
             body = _repeated(variable, digit.extent, body, kind)
         return body
-
-    def _most(self, body: tirx.Stmt) -> int:
-        """How many iterations are written out one by one."""
-        if self._has_fragments:
-            return _MOST_IN_REGISTERS
-        if contains(body, tirx.For, _is_serial):
-            return _MOST_WITH_LOOPS
-        return min(_MOST_UNROLLED, _MOST_STATEMENTS // _statements(body))
 
     def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
         """The contiguous elements that a thread moves, asynchronously where asked for and possible."""
@@ -338,12 +328,11 @@ class _Iterations:
         return for_loop(step, tirx.ceildiv(total, self._threads), body)
 
 
-def _statements(stmt: tirx.Stmt) -> int:
-    """How many statements a statement is, with its unrolled loops written out."""
-    inside = sum(map(_statements, statements_of(stmt)))
-    if isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.UNROLLED:
-        return (constant(stmt.extent) or 1) * inside
-    return max(1, inside)
+def _most_unrolled(body: tirx.Stmt) -> int:
+    """How many iterations of a loop over memory alone are written out one by one."""
+    if contains(body, tirx.For, _is_serial):
+        return _MOST_WITH_LOOPS
+    return min(_MOST_UNROLLED, _MOST_STATEMENTS // written_out(body))
 
 
 def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:

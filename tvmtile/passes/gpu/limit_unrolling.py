@@ -1,0 +1,118 @@
+"""LimitUnrolling: loops are unrolled for the sake of registers, not beyond."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import mutated, walk
+from tvmtile.ir.index_width import count_of
+from tvmtile.ir.kernels import written_out
+from tvmtile.ir.operands import constant
+from tvmtile.ir.operators import operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import contains, has_effect, replace_loop
+from tvmtile.ir.scopes import is_private
+
+__all__ = ["LimitUnrolling"]
+
+_MOST_REGISTERS = 512
+"""Elements of an array that may be held in registers, packed ones among them."""
+_MOST_STATEMENTS = 1024
+"""Statements that a nest is written out as: more than fit into an instruction cache gain nothing."""
+
+
+@prim_func_pass("LimitUnrolling", requires=(Property.NO_FRAGMENTS,))
+def LimitUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+    """Make serial loops of unrolled ones whose statements are too many, from the outermost on.
+
+    A loop whose variable says which registers an iteration uses, or what an instruction gets, stays
+    unrolled: an array that is indexed at run time lies in memory. An array of more than 512 elements
+    does so anyway, as the tiles of a block with few threads do.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 64), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            x = T.alloc_buffer((4096,), scope="local")
+            row = T.alloc_buffer((64,), scope="local")
+            for i in T.unroll(64):
+                for j in T.unroll(64):
+                    x[i * 64 + j] = A[i, j]
+            for i in T.unroll(64):
+                for j in T.unroll(64):
+                    row[i] = row[i] + x[i * 64 + j]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 64), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            x = T.alloc_buffer((4096,), scope="local")
+            row = T.alloc_buffer((64,), scope="local")
+            for i in range(64):
+                for j in T.unroll(64):
+                    x[i * 64 + j] = A[i, j]
+            for i in T.unroll(64):
+                for j in range(64):
+                    row[i] = row[i] + x[i * 64 + j]
+    ```
+    """
+    del context
+    return func.with_body(_limited(func.body, _MOST_STATEMENTS))
+
+
+def _limited(stmt: tirx.Stmt, most: int) -> Any:
+    def visit(loop: tirx.For, mutator: Any) -> Any:
+        if loop.kind != tirx.ForKind.UNROLLED:
+            return mutator.default_mutate(loop)
+        if written_out(loop) <= most:
+            return loop
+        if _indexes_registers(loop):
+            inside = _limited(loop.body, most // (constant(loop.extent) or 1))
+            return replace_loop(loop, body=inside)
+        return replace_loop(loop, kind=tirx.ForKind.SERIAL, body=_limited(loop.body, most))
+
+    return mutated(stmt, (tirx.For, visit))
+
+
+def _indexes_registers(loop: tirx.For) -> bool:
+    """Tell whether which registers an iteration uses depends on the loop variable."""
+    depending = {loop.loop_var}
+    found = False
+
+    def depends(node: Any) -> bool:
+        return contains(node, ir.Var, depending.__contains__)
+
+    def bind(node: tirx.Bind) -> None:
+        if depends(node.value):
+            depending.add(node.var)
+
+    def access(buffer: Any, indices: Any) -> None:
+        nonlocal found
+        found = found or (_is_in_registers(buffer) and any(map(depends, indices)))
+
+    def call(node: ir.Call) -> None:
+        nonlocal found
+        is_instruction = operator_of(node) is None and has_effect(node)
+        found = found or (is_instruction and depends(node))
+
+    walk(
+        loop.body,
+        (tirx.Bind, bind),
+        (tirx.BufferStore, lambda node: access(node.buffer, node.indices)),
+        (ir.TensorLoad, lambda node: access(node.source, node.indices)),
+        (ir.Call, call),
+        order="pre",
+    )
+    return found
+
+
+def _is_in_registers(buffer: ir.Var) -> bool:
+    count = constant(count_of(buffer.ty.shape)) if is_private(buffer) else None
+    return count is not None and count <= _MOST_REGISTERS
