@@ -1099,9 +1099,9 @@ def float64_within_an_expression():
 
 def tile_that_simdgroups_can_not_share():
     """
-    InvalidOperand: gemm: 4 simdgroups (128 threads) can't share an accumulator of [24, 24], which is
-        3 x 3 matrices of 8x8
-      help: use threads=32 or 96 or 288, or a tile whose extents are multiples of 32 along M or ...
+    TileWarning: gemm: C_local[0:24, 0:24] float32 is computed element by element, which is slow: the
+        target is not Metal 4; 4 simdgroups (128 threads) can't share an accumulator of [24, 24], which
+        is 3 x 3 matrices of 8x8 (32 or 96 or 288 threads can); M = 24 is more than 8 rows
     """
 
     @T.prim_func
@@ -1117,8 +1117,9 @@ def tile_that_simdgroups_can_not_share():
 
 def tile_of_no_whole_simdgroup_matrices():
     """
-    InvalidOperand: gemm: an accumulator of [20, 20] does not consist of 8x8 matrices
-      help: use multiples of 8..., such as [24, 24]
+    TileWarning: gemm: C_local[0:20, 0:20] float32 is computed element by element, which is slow: the
+        target is not Metal 4; an accumulator of [20, 20] does not consist of 8x8 matrices (one of
+        [24, 24] does); M = 20 is more than 8 rows
     """
 
     @T.prim_func

@@ -155,8 +155,8 @@ def test_all_frames_on_request(monkeypatch):
     assert "trace_prim_func" in [entry.name for entry in caught.traceback]
 
 
-def test_a_warning_that_is_an_error_keeps_its_type_and_loses_our_frames():
-    (name,) = WARNINGS
+@pytest.mark.parametrize("name", sorted(WARNINGS))
+def test_a_warning_that_is_an_error_keeps_its_type_and_loses_our_frames(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(TileWarning) as caught:

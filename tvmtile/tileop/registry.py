@@ -234,12 +234,18 @@ class Lowering:
     def check(self, op: TileOp, context: LoweringContext) -> None:
         """Raise `Decline` where it does not fit, as far as that is known before layouts are."""
         if self.unit > 1 and context.threads % self.unit:
-            groups = "warps" if self.unit == WARP_SIZE else "warpgroups"
-            raise Decline(f"{context.threads} threads are not whole {groups} of {self.unit}")
+            raise Decline(
+                f"{context.threads} threads are not whole {self._unit(context)} of {self.unit}"
+            )
         if context.group is not None and context.group.first % self.unit:
             raise Decline(f"{context.group} do not begin with a warpgroup of {self.unit}")
         if self.fits is not None:
             self.fits(op, context)
+
+    def _unit(self, context: LoweringContext) -> str:
+        if self.unit > WARP_SIZE:
+            return "warpgroups"
+        return "simdgroups" if context.kind == "metal" else "warps"
 
     def check_layouts(self, op: TileOp, context: LoweringContext) -> None:
         """Raise `Decline` where it does not fit where the operator's fragments lie."""

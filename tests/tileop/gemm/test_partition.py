@@ -3,9 +3,9 @@
 import pytest
 
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand
 from tvmtile.tileop.gemm.partition import Partition
 from tvmtile.tileop.gemm.partition import partition as share_out
+from tvmtile.tileop.registry import Decline
 
 
 def partition(m, n, simdgroups, policy):
@@ -54,16 +54,16 @@ def test_a_policy_gives_way_where_an_axis_is_too_short():
 
 def test_extents_that_are_no_multiples_of_8_are_refused():
     with pytest.raises(
-        InvalidOperand, match=r"\[60, 64\] does not consist of 8x8 matrices"
-    ) as error:
+        Decline, match=r"\[60, 64\] does not consist of 8x8 matrices .one of \[64, 64\] does"
+    ):
         partition(60, 64, 4, Square)
-    assert "[64, 64]" in error.value.help
 
 
 def test_what_simdgroups_cannot_share_is_refused_with_what_they_can():
-    with pytest.raises(InvalidOperand, match="3 simdgroups .96 threads. can't share") as error:
+    with pytest.raises(
+        Decline, match="3 simdgroups .96 threads. can't share .*64 or 128 or 256 or 512 threads can"
+    ):
         partition(32, 32, 3, Square)
-    assert "threads=64 or 128 or 256 or 512" in error.value.help
 
 
 @pytest.mark.parametrize(

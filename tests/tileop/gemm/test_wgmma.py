@@ -297,8 +297,8 @@ def test_hopper_takes_wgmma():
     ("program", "reason"),
     [
         (product(threads=96), "96 threads are not whole warpgroups of 128"),
-        (product(shape=(32, 64, 64)), "gemm: an accumulator of [32, 64] does not consist of 64x8"),
-        (product(shape=(64, 64, 64), threads=384), "gemm: 3 warpgroups (384 threads) can't share"),
+        (product(shape=(32, 64, 64)), "an accumulator of [32, 64] does not consist of 64x8"),
+        (product(shape=(64, 64, 64), threads=384), "3 warpgroups (384 threads) can't share"),
         (product(sums="float16"), "wgmma has float32 sums, c[0:64, 0:64] float16 does not hold"),
         (product(dtype="float32"), "rows of b[0:64, 0:64] float32 do not run along K, as wgmma"),
         (

@@ -177,7 +177,7 @@ def _slowness(
     if slow is None:
         return None
     declined = declined_before(op, context, chosen, refused)
-    reasons = "; ".join(reason.splitlines()[0] for _, reason in declined)
+    reasons = "; ".join(dict.fromkeys(reason.splitlines()[0] for _, reason in declined))
     return f"{op.name}: {describe(op.writes()[0])} {slow}" + (f": {reasons}" if reasons else "")
 
 

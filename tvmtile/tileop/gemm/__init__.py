@@ -191,10 +191,6 @@ class Gemm(MatrixProduct):
             else f"accumulate in {', '.join(allowed)}",
         )
 
-    def has_matrix_dtypes(self) -> bool:
-        """Whether Metal's matrix units know the dtype of each operand."""
-        return {dtype_of(o) for o in (self.C, self.A, self.B)} <= set(_MATRIX_DTYPES)
-
     def mixes_halves(self) -> bool:
         """Whether some operands are float16 and others bfloat16: neither holds the other's values."""
         return {"float16", "bfloat16"} <= {dtype_of(o) for o in (self.C, self.A, self.B)}

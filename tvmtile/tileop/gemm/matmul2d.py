@@ -16,7 +16,6 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal import matmul2d
-from tvmtile.errors import InvalidOperand
 from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
@@ -55,10 +54,7 @@ def _share(op: Gemm, context: LoweringContext) -> Partition:
         raise Decline(f"an extent of [{op.m}, {op.n}, {op.k}] is not a constant")
     if k % BLOCK:
         raise Decline(f"K = {k} is not a multiple of {BLOCK}")
-    try:
-        return partition(m, n, context.threads // WARP_SIZE, op.policy, _PAIR, "simdgroups")
-    except InvalidOperand as error:
-        raise Decline(str(error)) from error
+    return partition(m, n, context.threads // WARP_SIZE, op.policy, _PAIR, "simdgroups")
 
 
 def _check_dtypes(op: Gemm) -> None:

@@ -12,7 +12,6 @@ from typing import Any, Protocol
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand
 from tvmtile.instructions.mma import ATOMS, Atom
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
@@ -113,10 +112,7 @@ def _share(op: MatrixProduct, atom: Atom, context: LoweringContext) -> Partition
     # What is repeated may be held by several threads, but in memory it would be added twice.
     repeats = is_fragment(buffer_of(op.C))
     warps, size = context.threads // WARP_SIZE, (atom.m, atom.n)
-    try:
-        return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)
-    except InvalidOperand as error:
-        raise Decline(str(error)) from error
+    return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)
 
 
 def layouts_of(

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tvmtile.errors import InvalidOperand
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import GemmWarpPolicy
+from tvmtile.tileop.registry import Decline
 
 __all__ = [
     "Axis",
@@ -144,16 +144,15 @@ def partition(
 
     Raises
     ------
-    InvalidOperand
+    Decline
         If the extents are not multiples of the matrix, or the groups can't share the matrices evenly.
     """
     height, width = matrix
     size = f"{height}x{width}"
     if m % height or n % width:
-        raise InvalidOperand(
-            f"gemm: an accumulator of [{m}, {n}] does not consist of {size} matrices",
-            help=f"use multiples of {height} and {width}, such as "
-            f"[{_up(m, height)}, {_up(n, width)}]",
+        raise Decline(
+            f"an accumulator of [{m}, {n}] does not consist of {size} matrices "
+            f"(one of [{_up(m, height)}, {_up(n, width)}] does)"
         )
     rows, columns = m // height, n // width
     ways = _ways(rows, columns, groups)
@@ -162,11 +161,10 @@ def partition(
     if not ways:
         most = _MOST_THREADS // unit
         threads = [count * unit for count in range(1, most + 1) if _ways(rows, columns, count)]
-        raise InvalidOperand(
-            f"gemm: {groups} {noun} ({groups * unit} threads) can't share an accumulator of "
-            f"[{m}, {n}], which is {rows} x {columns} matrices of {size}",
-            help=f"use threads={' or '.join(map(str, threads[-4:]))}, or a tile whose extents are "
-            f"multiples of {height * groups} along M or {width * groups} along N",
+        raise Decline(
+            f"{groups} {noun} ({groups * unit} threads) can't share an accumulator of [{m}, {n}], "
+            f"which is {rows} x {columns} matrices of {size} "
+            f"({' or '.join(map(str, threads[-4:]))} threads can)"
         )
     ways = [replace(way, unit=unit) for way in ways]
     if policy == GemmWarpPolicy.FullRow:

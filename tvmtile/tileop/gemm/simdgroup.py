@@ -15,7 +15,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
-from tvmtile.errors import InvalidOperand, VerifyError
+from tvmtile.errors import VerifyError
 from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
@@ -75,42 +75,17 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
         if constant(extent) is None:
             raise Decline(f"{name} = {extent} is not a constant")
     _share(op, context)
-    for name in ("A", "B", "C"):
-        _check_whole(name, getattr(op, name), context)
-
-
-def _check_whole(name: str, operand: ir.TensorRegion, context: LoweringContext) -> None:
-    buffer = buffer_of(operand)
-    if is_fragment(buffer) and not is_whole(operand):
-        raise InvalidOperand(
-            f"gemm: {name} is {describe(operand)}, a part of the fragment {describe(buffer)}",
-            help="give each product a fragment of its own",
-            location=context.location,
-        )
+    for operand in (op.A, op.B, op.C):
+        if is_fragment(buffer_of(operand)) and not is_whole(operand):
+            raise Decline(f"{describe(operand)} is a part of a fragment")
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
     m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
-    if context.threads % WARP_SIZE:
-        raise InvalidOperand(
-            f"gemm: {context.threads} threads are not whole simdgroups of {WARP_SIZE}",
-            help=f"use a multiple of {WARP_SIZE}, such as "
-            f"threads={-(-context.threads // WARP_SIZE) * WARP_SIZE}",
-            location=context.location,
-        )
     if k % MATRIX:
-        raise InvalidOperand(
-            f"gemm: K = {k} is not a multiple of 8",
-            help="pad the tiles along K",
-            location=context.location,
-        )
-    try:
-        return partition(
-            m, n, context.threads // WARP_SIZE, op.policy, (MATRIX, MATRIX), "simdgroups"
-        )
-    except InvalidOperand as error:
-        error.location = context.location
-        raise
+        raise Decline(f"K = {k} is not a multiple of {MATRIX}")
+    groups = context.threads // WARP_SIZE
+    return partition(m, n, groups, op.policy, (MATRIX, MATRIX), "simdgroups")
 
 
 def simdgroup_layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
@@ -211,6 +186,7 @@ class _Registers:
     target="metal",
     variant="simdgroup",
     priority=20,
+    unit=WARP_SIZE,
     fits=_fits,
     fragments=simdgroup_layouts,
     registers=SIMDGROUP_SCOPE,

@@ -13,7 +13,6 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand
 from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
@@ -145,10 +144,7 @@ def _family(op: Gemm) -> Family:
 def _share(op: Gemm, family: Family, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
     groups, size = context.threads // WARPGROUP, (ROWS, family.columns[0])
-    try:
-        return partition(m, n, groups, op.policy, size, "warpgroups", unit=WARPGROUP)
-    except InvalidOperand as error:
-        raise Decline(str(error)) from error
+    return partition(m, n, groups, op.policy, size, "warpgroups", unit=WARPGROUP)
 
 
 def _panel(operand: ir.TensorRegion, family: Family, step: int, *, follows_k: bool) -> int:
