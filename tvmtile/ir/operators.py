@@ -69,6 +69,9 @@ class TileOp:
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
 
+    rest: ClassVar[str] = ""
+    """The last operand, where it is a tuple of all arguments that follow the others."""
+
     clearing: ClassVar[str] = ""
     """The option by which an operator that adds to a tile sets it instead."""
 
@@ -236,7 +239,9 @@ class TileOp:
         attrs = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if not item.kw_only and item.name not in self.options:
+            if item.name == self.rest:
+                args.extend(value)
+            elif not item.kw_only and item.name not in self.options:
                 args.append(value)
             elif value != item.default:
                 attrs[item.name] = value
@@ -248,7 +253,11 @@ class TileOp:
     def from_call(cls, call: ir.Call) -> TileOp:
         """Read the operator back from its call."""
         names = [f.name for f in fields(cls) if not f.kw_only and f.name not in cls.options]
-        values = dict(zip(names, call.args, strict=True))
+        args = list(call.args)
+        if cls.rest:
+            fixed = len(names) - 1
+            args[fixed:] = [tuple(args[fixed:])]
+        values = dict(zip(names, args, strict=True))
         if call.attrs is not None:
             # TVM's DictAttrs iterates over its keys through `keys()` only.
             keys = call.attrs.keys()

@@ -17,7 +17,7 @@ from tvmtile.frontend.math import as_expr
 from tvmtile.ir.asynchronous import CP_ASYNC, issue, signal, wait
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.operands import constant, describe
-from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.target import gpu
@@ -157,23 +157,13 @@ class CpAsync(ValueOp):
 
     name = "cp_async"
     options = ("count",)
+    rest = "predicate"
     by_thread = True
 
     target: Any
     source: Any
     predicate: tuple[Any, ...] = ()
     count: int = 1
-
-    @classmethod
-    def from_call(cls, call: ir.Call) -> TileOp:
-        """Read the operator back."""
-        target, source, *predicate = call.args
-        return cls(target, source, tuple(predicate), int(call.attrs["count"]))
-
-    def to_call(self, span: Any = None) -> ir.Call:
-        """The intrinsic call."""
-        args, attrs = [self.target, self.source, *self.predicate], {"count": self.count}
-        return ir.Call(f"tvmtile.{self.name}", args, attrs=attrs, span=span, ret_ty="void")
 
     def reads(self) -> list[Any]:
         return [self.source]

@@ -21,7 +21,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents_of, same_extents
-from tvmtile.ir.operators import TileOp, python_value, tile_operator
+from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.tileop.elementwise import converted
@@ -151,6 +151,7 @@ class MoveRows(TileOp):
 
     name = "move_rows"
     options = ("written", "scatter")
+    rest = "rows"
 
     tensor: Any
     tile: Any
@@ -158,17 +159,6 @@ class MoveRows(TileOp):
     rows: tuple[Any, ...]
     written: str = ""
     scatter: bool = False
-
-    def to_call(self, span: Any = None) -> ir.Call:
-        attrs = {name: getattr(self, name) for name in self.options}
-        args = [self.tensor, self.tile, self.col, *self.rows]
-        return ir.Call(f"tvmtile.{self.name}", args, attrs=attrs, span=span, ret_ty="void")
-
-    @classmethod
-    def from_call(cls, call: ir.Call) -> TileOp:
-        values = {key: python_value(call.attrs[key]) for key in cls.options}
-        tensor, tile, col, *rows = call.args
-        return cls(tensor, tile, col, tuple(rows), **values)
 
     @property
     def _index(self) -> Any:

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvmtile.codegen import cuda, metal_rounding, rounded_floats
 from tvmtile.codegen.llvm_rounding import rounding_function
 from tvmtile.errors import UnsupportedDtype
-from tvmtile.ir.operators import TileOp, ValueOp, python_value, tile_operator
+from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
@@ -33,22 +33,10 @@ _NUMBERS = {"rz": 0, "rn": 1, "ru": 2, "rd": 3}
 class _Pure(ValueOp):
     """An operator whose arguments are values, of which there need not be the same number each time."""
 
-    operands: tuple[Any, ...]
+    rest = "operands"
 
     def to_call(self, span: Any = None) -> ir.Call:
-        attrs = {name: getattr(self, name) for name in self.options}
-        return ir.Call(
-            f"tvmtile.{self.name}",
-            list(self.operands),
-            attrs=attrs,
-            span=span or current_span(),
-            ret_ty=self.result_dtype(),
-        )
-
-    @classmethod
-    def from_call(cls, call: ir.Call) -> TileOp:
-        values = {key: python_value(call.attrs[key]) for key in cls.options}
-        return cls(tuple(call.args), **values)  # type: ignore[call-arg,arg-type]
+        return super().to_call(span or current_span())
 
 
 @tile_operator

@@ -102,26 +102,13 @@ class TmaCopy(TileOp):
 
     name = "tma_copy"
     options = ("leaders",)
+    rest = "barrier"
     by_thread = True
 
     src: Any
     dst: Any
     barrier: tuple[Any, ...] = ()
     leaders: int = 0
-
-    @classmethod
-    def from_call(cls, call: ir.Call) -> TileOp:
-        src, dst, *barrier = call.args
-        attrs = {} if call.attrs is None else {k: call.attrs[k] for k in call.attrs.keys()}  # noqa: SIM118
-        leaders = int(attrs.get("leaders", 0))
-        impl = attrs.get("impl")
-        return cls(src, dst, tuple(barrier), leaders, impl=None if impl is None else str(impl))
-
-    def to_call(self, span: Any = None) -> ir.Call:
-        attrs = {"leaders": self.leaders, "impl": self.impl}
-        given = {name: value for name, value in attrs.items() if value}
-        args = [self.src, self.dst, *self.barrier]
-        return ir.Call(f"tvmtile.{self.name}", args, attrs=given or None, span=span, ret_ty="void")
 
     @property
     def is_load(self) -> bool:

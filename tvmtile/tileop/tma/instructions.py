@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
-from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
@@ -32,27 +32,8 @@ __all__ = [
 class _BulkCopy(ValueOp):
     """A copy of a box: a tensor map's address, an element of a tile, and the box's coordinates."""
 
+    rest = "coordinates"
     by_thread = True
-
-    @classmethod
-    def _operands(cls) -> list[str]:
-        names = (item.name for item in fields(cls) if not item.kw_only)
-        return [name for name in names if name not in cls.options]
-
-    @classmethod
-    def from_call(cls, call: ir.Call) -> TileOp:
-        """Read the operator back; the coordinates are what follows its other operands."""
-        fixed = len(cls._operands()) - 1
-        values = {key: call.attrs[key] for key in cls.options if key in call.attrs.keys()}  # noqa: SIM118
-        make: Any = cls
-        return make(*call.args[:fixed], tuple(call.args[fixed:]), **values)
-
-    def to_call(self, span: Any = None) -> ir.Call:
-        """The intrinsic call."""
-        *operands, coordinates = (getattr(self, name) for name in self._operands())
-        attrs = {name: getattr(self, name) for name in self.options if getattr(self, name)}
-        args = [*operands, *coordinates]
-        return ir.Call(f"tvmtile.{self.name}", args, attrs=attrs or None, span=span, ret_ty="void")
 
 
 @tile_operator

@@ -1,0 +1,43 @@
+"""Operators and their calls are the same thing."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from tvm import tirx
+from tvm.ir import assert_structural_equal
+
+from tvmtile.tileop.cp_async import CpAsync
+from tvmtile.tileop.gather import MoveRows
+from tvmtile.tileop.rounded import Rounded
+from tvmtile.tileop.tma import TmaCopy
+from tvmtile.tileop.tma.instructions import BulkLoad
+
+TENSOR = tirx.decl_buffer((8, 8), "float32", "A")
+TILE = tirx.decl_buffer((4, 8), "float32", "tile", scope="shared.dyn")
+ZERO = tirx.const(0, "int32")
+FIRST = (tirx.BufferLoad(TENSOR, [ZERO, ZERO]), tirx.BufferLoad(TILE, [ZERO, ZERO]))
+OPERATORS = [
+    MoveRows(TENSOR, TILE, ZERO, (ZERO,) * 4, written="gather4", impl="loops"),
+    CpAsync(FIRST[1], FIRST[0], (), 4),
+    CpAsync(FIRST[1], FIRST[0], (ZERO == 1,), 4),
+    TmaCopy(TENSOR, TILE, (ZERO,), impl="tma"),
+    TmaCopy(TILE, TENSOR, leaders=32),
+    BulkLoad(ZERO, FIRST[1], ZERO, (ZERO, ZERO), box=(4, 8)),
+    Rounded((FIRST[0],) * 3, "fma", "rz"),
+]
+
+
+@pytest.mark.parametrize("op", OPERATORS, ids=lambda op: op.name)
+def test_an_operator_whose_last_operand_is_a_tuple_is_read_back_whole(op):
+    again = type(op).from_call(op.to_call())
+    assert_structural_equal(again.to_call(), op.to_call())
+    for item in fields(op):
+        expected, actual = (getattr(each, item.name) for each in (op, again))
+        if item.name == op.rest:
+            assert len(actual) == len(expected)
+        elif not item.kw_only and item.name not in op.options:
+            assert_structural_equal(actual, expected)
+        else:
+            assert (tuple(actual) if isinstance(expected, tuple) else actual) == expected
