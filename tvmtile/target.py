@@ -13,6 +13,7 @@ from tvm.target import Target, codegen
 
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import UnknownTarget
+from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 
 __all__ = [
     "CpuCapability",
@@ -31,9 +32,9 @@ _SUPPORTED = ("llvm", "metal", "cuda")
 # TVM's own numbers for `metal`, 16 and 256, are those of GPUs before Apple's.
 _APPLE = {
     "kind": "metal",
-    "thread_warp_size": 32,
-    "max_threads_per_block": 1024,
-    "max_num_threads": 1024,
+    "thread_warp_size": WARP_SIZE,
+    "max_threads_per_block": MAX_THREADS,
+    "max_num_threads": MAX_THREADS,
 }
 # A key says what no option of TVM's does: that the GPU is an M5 or later, and runs Metal 4.
 _METAL4_KEY = "metal4"
@@ -309,7 +310,13 @@ _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
 _METAL = GpuCapability(
-    "Metal", 32, 1024, 32 * 1024, lacks=("float64",), stages_conflicts=True, max_buffers=31
+    "Metal",
+    WARP_SIZE,
+    MAX_THREADS,
+    32 * 1024,
+    lacks=("float64",),
+    stages_conflicts=True,
+    max_buffers=31,
 )
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
 
@@ -346,8 +353,8 @@ def gpu(target: Target) -> GpuCapability | None:
         )
     return GpuCapability(
         f"CUDA {arch}",
-        32,
-        1024,
+        WARP_SIZE,
+        MAX_THREADS,
         kilobytes * 1024,
         shared_alignment=128,
         has_async_copies=compute_capability(target) >= 80,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tvmtile.instructions.mma import ATOMS, PAIRS_OF_BYTES, Axis
-from tvmtile.ir.threads import WARPGROUP
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, with_weights
 
 __all__ = ["FAMILIES", "OPERAND_BYTES", "ROWS", "WARPGROUP", "Family", "Wgmma", "sum_map"]
@@ -85,7 +85,7 @@ class Wgmma:
         return (_WARPS, *warp.a[0]), warp.a[1]
 
 
-_WARPS = Digit(4, THREAD, 32)
+_WARPS = Digit(WARPGROUP // WARP_SIZE, THREAD, WARP_SIZE)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from tvmtile.ir.rewriting import ScopedRewriter
 
 __all__ = [
     "ALL_LANES",
+    "MAX_THREADS",
     "WARPGROUP",
     "WARP_SIZE",
     "Group",
@@ -35,6 +36,8 @@ WARP_SIZE = 32
 """Threads of a warp of NVIDIA's GPUs, and of a simdgroup of Apple's."""
 WARPGROUP = 4 * WARP_SIZE
 """Threads that do a `wgmma` together, from Hopper on."""
+MAX_THREADS = 1024
+"""Threads that a block of either may have."""
 ALL_LANES = (1 << WARP_SIZE) - 1
 """The threads of a warp, a bit each."""
 

@@ -11,13 +11,13 @@ import numpy as np
 from tvm.sym import Analyzer
 
 from tvmtile.errors import InvalidOperand, import_optional
+from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout import Fragment, Layout
 from tvmtile.layout.fragment import FragmentLayout
 
 __all__ = ["places", "plot_layout"]
 
 _FORMATS = ("pdf", "png", "svg")
-_WARP = 32
 
 
 def plot_layout(
@@ -107,7 +107,7 @@ def _cells(
     held: dict[tuple[int, ...], tuple[int, ...]], layout: Any, view: str
 ) -> dict[tuple[int, ...], _Cell]:
     if isinstance(layout, Fragment | FragmentLayout):
-        return {index: (_held(place), place[0] % _WARP) for index, place in held.items()}
+        return {index: (_held(place), place[0] % WARP_SIZE) for index, place in held.items()}
     piece = max(1, layout.shape[-1] // 8)
     if view == "output":
         return {place: (_text(index), index[-1] // piece) for index, place in held.items()}
@@ -135,7 +135,7 @@ def _figure(cells: Sequence[_Cell], columns: int, colormap: str | None) -> Any:
     figure = figures.Figure(figsize=(0.5 * columns, 0.5 * rows))
     axes = figure.subplots()
     colours = np.full(rows * columns, np.nan)
-    colours[: len(cells)] = [colour % _WARP for _, colour in cells]
+    colours[: len(cells)] = [colour % WARP_SIZE for _, colour in cells]
     grid = {"edgecolors": "black", "linewidth": 0.3, "alpha": 0.6}
     axes.pcolormesh(colours.reshape(rows, columns), cmap=colormap or "turbo", **grid)
     for number, (text, _) in enumerate(cells):

@@ -12,6 +12,7 @@ from tvm.target import Target
 from tvmtile.carver.arch import driver
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import UnknownTarget
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.target import compute_capability, cpu, gpu, resolve
 
 __all__ = ["CDNA", "CPU", "CUDA", "METAL", "TileDevice"]
@@ -58,7 +59,7 @@ class TileDevice:
     smem_cap: int
     max_smem_usage: int
     l2_cache_size_bytes: int = 0
-    matrix_threads: int = 32
+    matrix_threads: int = WARP_SIZE
     transaction_size: tuple[int, int] = field(default=(32, 128))
 
     @property
@@ -92,7 +93,6 @@ _CHIPS = {
     120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 100, 96),
 }
 _REGISTERS = 65536
-_WARPGROUP = 128
 _APPLE = _Chip("M3 Max", 40, 1.4, 400, 256, 32, 48)
 _CPU_CLOCK, _CPU_MEMORY = 2.5, 20.0
 """GHz, and GB/s of a core: a guess for servers, the same for all configurations."""
@@ -115,7 +115,7 @@ def CUDA(target: Any = "cuda") -> TileDevice:
     return TileDevice(
         resolved, chip.name, "CUDA", chip.cores, chip.clock, chip.memory, chip.matrix,
         limits.group_size, _REGISTERS, limits.shared_memory, chip.shared_kb << 10, chip.l2_mb << 20,
-        _WARPGROUP if limits.has_warpgroup_products else limits.group_size,
+        WARPGROUP if limits.has_warpgroup_products else limits.group_size,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import GemmWarpPolicy
 from tvmtile.tileop.registry import Decline
@@ -23,8 +23,6 @@ __all__ = [
 
 Axis: TypeAlias = tuple[Digit, ...]
 """The digits of an index, most significant first."""
-_MOST_THREADS = 1024
-"""Of a block."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +157,7 @@ def partition(
     if repeats and groups > 0:
         ways = next(filter(None, (_ways(rows, columns, n) for n in _divisors(groups))))
     if not ways:
-        most = _MOST_THREADS // unit
+        most = MAX_THREADS // unit
         threads = [count * unit for count in range(1, most + 1) if _ways(rows, columns, count)]
         raise Decline(
             f"{groups} {noun} ({groups * unit} threads) can't share an accumulator of [{m}, {n}], "
