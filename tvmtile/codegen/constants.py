@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
+from typing import Any, TypeGuard
 
 from tvm import DataType, ir, tirx
 
@@ -105,7 +105,7 @@ def _narrowed(casts: dict[str, str]) -> list[tuple[Any, Any]]:
     return [(_ARITHMETIC, cast), (tirx.BufferStore, store)]
 
 
-def _is_cast(value: Any, casts: dict[str, str]) -> bool:
+def _is_cast(value: ir.Expr, casts: dict[str, str]) -> TypeGuard[ir.Call]:
     if not isinstance(value, ir.Call) or getattr(value.op, "name", "") != "tirx.call_pure_extern":
         return False
     return str(value.args[0].value) == casts.get(str(value.ty.dtype))

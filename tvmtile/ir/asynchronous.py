@@ -140,7 +140,10 @@ def asynchronously(token: str, stmt: tirx.Stmt) -> tirx.Stmt:
 
 def token_of_region(stmt: tirx.AttrStmt) -> str | None:
     """The token of `asynchronously`; None of another attribute."""
-    return str(stmt.value.value) if str(stmt.attr_key) == _REGION else None
+    if str(stmt.attr_key) != _REGION:
+        return None
+    assert isinstance(stmt.value, ir.StringImm), "written by `asynchronously`"
+    return str(stmt.value.value)
 
 
 # Statements of a thread --------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from tvm import ir
 
@@ -13,7 +13,7 @@ __all__ = ["effect_of", "is_extern_call", "is_if_then_else", "op_name", "takes_a
 _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 
 
-def op_name(node: Any) -> str:
+def op_name(node: object) -> str:
     """The name of the operator that a node calls; empty where it calls none."""
     op: Any = node.op if type(node) is ir.Call else None
     return str(op.name) if type(op) is ir.Op else ""
@@ -24,16 +24,16 @@ def effect_of(call: ir.Call) -> int:
     return int(call.op.get_attr("TCallEffectKind")) if isinstance(call.op, ir.Op) else OPAQUE
 
 
-def is_if_then_else(value: Any) -> bool:
+def is_if_then_else(value: object) -> TypeGuard[ir.Call]:
     """Tell whether an expression is one of two values, of which only that one is computed."""
     return op_name(value) == "prim.if_then_else"
 
 
-def takes_address(node: Any) -> bool:
+def takes_address(node: object) -> TypeGuard[ir.Call]:
     """Tell whether an expression is the address of an element."""
     return op_name(node) == "tirx.address_of"
 
 
-def is_extern_call(node: Any) -> bool:
+def is_extern_call(node: object) -> TypeGuard[ir.Call]:
     """Tell whether a call is that of a function, by name, that is in no module of TVM's."""
     return op_name(node) in _EXTERN

@@ -84,7 +84,7 @@ class Launch:
         """Threads of a block."""
         count = 1
         for loop in self.threads:
-            count *= int(loop.extent)
+            count *= _count(loop)
         return count
 
     @property
@@ -105,14 +105,14 @@ class Launch:
         """The indices along the axes of a block, of threads by their numbers, one or an array."""
         indices: dict[ir.Var, Any] = {}
         for loop in self.threads_fastest_first:
-            extent = int(loop.extent)
+            extent = _count(loop)
             indices[loop.loop_var] = threads % extent
             threads = threads // extent
         return indices
 
     def all_threads(self) -> Iterator[dict[ir.Var, Any]]:
         """The indices of every thread of a block."""
-        ranges = [range(int(loop.extent)) for loop in self.threads]
+        ranges = [range(_count(loop)) for loop in self.threads]
         for indices in itertools.product(*ranges):
             yield {
                 loop.loop_var: tirx.const(index, str(loop.loop_var.ty.dtype))
@@ -122,6 +122,12 @@ class Launch:
     def extent_of(self, thread: ir.Var) -> Any:
         """How many threads lie along the axis of a thread's index."""
         return next(loop.extent for loop in self.threads if loop.loop_var.same_as(thread))
+
+
+def _count(loop: tirx.For) -> int:
+    """How many threads lie along an axis, which a launch knows."""
+    assert isinstance(loop.extent, tirx.IntImm)
+    return loop.extent.value
 
 
 def with_launch_body(kernel: tirx.For, body: tirx.Stmt) -> tirx.For:

@@ -96,7 +96,8 @@ def group_of_region(stmt: Any) -> Group | None:
     """The group that a region belongs to; None of another statement."""
     if not isinstance(stmt, tirx.AttrStmt) or str(stmt.attr_key) != _REGION:
         return None
-    return Group(int(stmt.node), int(stmt.value))
+    assert isinstance(stmt.value, tirx.IntImm), "written by `group_region`"
+    return Group(int(stmt.node), stmt.value.value)
 
 
 def let_in(group: Group, launch: Launch, body: tirx.Stmt) -> tirx.Stmt:

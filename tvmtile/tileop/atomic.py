@@ -496,7 +496,9 @@ def atomic_instruction(op: Atomic, context: LoweringContext) -> Any:
 def _lane(vector: ir.Expr, lane: int) -> ir.Expr:
     """One lane of a vector; of one that is made of scalars, the scalar."""
     if isinstance(vector, tirx.Shuffle) and len(vector.vectors) == _lanes(vector):
-        return vector.vectors[int(vector.indices[lane])]
+        number = vector.indices[lane]
+        assert isinstance(number, tirx.IntImm)
+        return vector.vectors[number.value]
     return tirx.Shuffle([vector], [lane])
 
 

@@ -101,6 +101,7 @@ def _index(base: Any) -> Any:
 def lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:
     """The load of one lane of a vector of neighbours."""
     *outer, last = load.indices
+    assert isinstance(last, tirx.Ramp), "a vector of neighbours"
     return tirx.BufferLoad(load.source, [*outer, last.base + lane * last.stride])
 
 

@@ -119,8 +119,8 @@ class _Direct:
             reader = self._only_reader(tile.source, statements[position + 1 :])
             if reader is None:
                 continue
-            at = position + 1 + reader
-            op = operator_of(statements[at].value)
+            at, reading = position + 1 + reader[0], reader[1]
+            op = operator_of(reading.value)
             assert op is not None
             chosen = implementation_of(op, self._context.kind)
             if chosen is None or chosen.direct is None:
@@ -129,7 +129,7 @@ class _Direct:
             fields = [name for name in times if getattr(op, name).source.same_as(tile.source)]
             if len(fields) != 1 or (times[fields[0]] > 1 and not wanted):
                 continue
-            statements[at] = _reading(statements[at], op, fields[0], source, tile)
+            statements[at] = _reading(reading, op, fields[0], source, tile)
             statements[position] = seq([])
             self._left_out.add(tile.source)
         return seq(statements) if self._left_out else node
@@ -158,7 +158,9 @@ class _Direct:
             return None
         return source, tile, bool(getattr(op, "direct", None))
 
-    def _only_reader(self, tile: ir.Var, following: list[tirx.Stmt]) -> int | None:
+    def _only_reader(
+        self, tile: ir.Var, following: list[tirx.Stmt]
+    ) -> tuple[int, tirx.Evaluate] | None:
         """The statement, among those that follow, which alone uses a tile besides its copy."""
         if sum(access.buffer.same_as(tile) for access in self._accesses) != 2:
             return None
@@ -167,7 +169,7 @@ class _Direct:
                 continue
             op = operator_of(statement.value)
             if op is not None and any(buffer_of(o).same_as(tile) for o in op.reads()):
-                return number
+                return number, statement
         return None
 
 

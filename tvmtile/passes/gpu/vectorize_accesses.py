@@ -62,6 +62,7 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
         return tirx.IfThenElse(condition, vectorized(variable, extent, body, analyzer), None)
     choice = _choice(body)
     if choice is not None and _is_same_for_all(choice.condition, variable):
+        assert choice.else_case is not None, "without_invariant has taken the others"
         then_case = vectorized(variable, extent, choice.then_case, analyzer)
         else_case = vectorized(variable, extent, choice.else_case, analyzer)
         return tirx.IfThenElse(

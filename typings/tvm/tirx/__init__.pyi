@@ -9,15 +9,15 @@ from tvm.ir import Var as Var
 class Stmt(Node): ...
 
 class SeqStmt(Stmt):
-    seq: Sequence[Any]
+    seq: Sequence[Stmt]
     def __init__(self, seq: Sequence[Stmt], span: Any = None) -> None: ...
 
 class For(Stmt):
     loop_var: Var
-    min: Any
-    extent: Any
+    min: Expr
+    extent: Expr
     kind: Any
-    body: Any
+    body: Stmt
     thread_binding: Any
     annotations: Any
     step: Any
@@ -35,14 +35,14 @@ class For(Stmt):
     ) -> None: ...
 
 class While(Stmt):
-    condition: Any
-    body: Any
+    condition: Expr
+    body: Stmt
     def __init__(self, condition: Any, body: Stmt, span: Any = None) -> None: ...
 
 class IfThenElse(Stmt):
-    condition: Any
-    then_case: Any
-    else_case: Any
+    condition: Expr
+    then_case: Stmt
+    else_case: Stmt | None
     def __init__(
         self, condition: Any, then_case: Stmt, else_case: Stmt | None, span: Any = None
     ) -> None: ...
@@ -50,27 +50,27 @@ class IfThenElse(Stmt):
 class AttrStmt(Stmt):
     node: Any
     attr_key: str
-    value: Any
-    body: Any
+    value: Expr
+    body: Stmt
     def __init__(
         self, node: Any, attr_key: str, value: Any, body: Stmt, span: Any = None
     ) -> None: ...
 
 class Bind(Stmt):
     var: Var
-    value: Any
+    value: Expr
     def __init__(self, var: Var, value: Any, span: Any = None) -> None: ...
 
 class BufferStore(Stmt):
     buffer: Var
-    value: Any
-    indices: Sequence[Any]
+    value: Expr
+    indices: Sequence[Expr]
     def __init__(
         self, buffer: Var, value: Any, indices: Sequence[Any], span: Any = None
     ) -> None: ...
 
 class Evaluate(Stmt):
-    value: Any
+    value: Any  # a call, but for the empty statement
     def __init__(self, value: Any, span: Any = None) -> None: ...
 
 class AllocBuffer(Stmt):
@@ -84,7 +84,7 @@ class DeclBuffer(Stmt):
     def __init__(self, buffer: Var, *args: Any, **kwargs: Any) -> None: ...
 
 class AssertStmt(Stmt):
-    condition: Any
+    condition: Expr
     error_kind: Any
     message_parts: Any
     def __init__(
@@ -93,7 +93,7 @@ class AssertStmt(Stmt):
 
 class PrimFunc(Node):
     params: Sequence[Var]
-    body: Any
+    body: Stmt
     ret_type: Any
     attrs: Any
     def __init__(
@@ -106,8 +106,8 @@ class PrimFunc(Node):
 # Expressions ----------------------------------------------------------------------------------------
 
 class _Binary(Expr):
-    a: Any
-    b: Any
+    a: Expr
+    b: Expr
     def __init__(self, a: Any, b: Any, span: Any = None) -> None: ...
 
 class Add(_Binary): ...
@@ -129,7 +129,7 @@ class And(_Binary): ...
 class Or(_Binary): ...
 
 class Not(Expr):
-    a: Any
+    a: Expr
     def __init__(self, a: Any, span: Any = None) -> None: ...
 
 class IntImm(Expr):
@@ -142,37 +142,37 @@ class FloatImm(Expr):
     def __init__(self, dtype: Any, value: float, span: Any = None) -> None: ...
 
 class Cast(Expr):
-    value: Any
+    value: Expr
     def __init__(self, dtype: Any, value: Any, span: Any = None) -> None: ...
 
 class Select(Expr):
-    condition: Any
-    true_value: Any
-    false_value: Any
+    condition: Expr
+    true_value: Expr
+    false_value: Expr
     def __init__(
         self, condition: Any, true_value: Any, false_value: Any, span: Any = None
     ) -> None: ...
 
 class Let(Expr):
     var: Var
-    value: Any
-    body: Any
+    value: Expr
+    body: Expr
     def __init__(self, var: Var, value: Any, body: Any, span: Any = None) -> None: ...
 
 class Ramp(Expr):
-    base: Any
-    stride: Any
+    base: Expr
+    stride: Expr
     lanes: Any
     def __init__(self, base: Any, stride: Any, lanes: Any, span: Any = None) -> None: ...
 
 class Broadcast(Expr):
-    value: Any
+    value: Expr
     lanes: Any
     def __init__(self, value: Any, lanes: Any, span: Any = None) -> None: ...
 
 class Shuffle(Expr):
-    vectors: Sequence[Any]
-    indices: Sequence[Any]
+    vectors: Sequence[Expr]
+    indices: Sequence[Expr]
     def __init__(
         self, vectors: Sequence[Any], indices: Sequence[Any], span: Any = None
     ) -> None: ...

@@ -113,6 +113,7 @@ class _Exchange:
     def _visit_attribute(self, attribute: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         if attribute.attr_key != _REDUCE_SCOPE:
             return mutator.default_mutate(attribute)
+        assert isinstance(attribute.body, tirx.Evaluate), "a call of tvm_thread_allreduce"
         return self._reduction(attribute.node, attribute.body.value)
 
     # Shuffles ----------------------------------------------------------------------------------

@@ -30,11 +30,8 @@ class Coverage:
         self._buffer = buffer
         self._tiles = tiles
         self._shape = tuple(constant(extent) or 0 for extent in buffer.ty.shape)
-        self._ranges = {
-            loop.loop_var: range(int(loop.extent))
-            for loop in tiles.bound_loops
-            if constant(loop.extent) is not None
-        }
+        extents = {loop.loop_var: constant(loop.extent) for loop in tiles.bound_loops}
+        self._ranges = {var: range(count) for var, count in extents.items() if count is not None}
 
     def holds_own_values(self, units: Sequence[Unit]) -> bool:
         """Tell whether an iteration reads only what it has written before."""
