@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol, TypeVar, overload
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -33,6 +33,7 @@ __all__ = [
     "READS",
     "CObject",
     "IRBuilder",
+    "Mutator",
     "buffer_var",
     "call_packed_returning",
     "codegen_build",
@@ -112,13 +113,42 @@ def walk(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]], order: str = "
     return _structural_walk(root, _entries(callbacks), _NO_HOOKS, _ORDERS[order])
 
 
-def mapped(root: Any, *callbacks: tuple[Any, Callable[[Any], Any]]) -> Any:
-    """Replace nodes of some types from the inside out, as `tvm_ffi.structural_map` does."""
+N = TypeVar("N")
+
+
+class Mutator(Protocol):
+    """What rewrites below a node that is visited: `tvm_ffi`'s `StructuralMutator`."""
+
+    @overload
+    def mutate(self, value: ir.Var) -> Any: ...
+    @overload
+    def mutate(self, value: tirx.Stmt) -> tirx.Stmt: ...
+    @overload
+    def mutate(self, value: ir.Expr) -> ir.Expr: ...
+    @overload
+    def mutate(self, value: Any) -> Any: ...
+    def default_mutate(self, value: N) -> N: ...
+
+
+Replacement = tuple[Any, Callable[[Any], Any]]
+"""Types of nodes, and what becomes of one."""
+Rewriting = tuple[Any, Callable[[Any, Mutator], Any]]
+"""Types of nodes, and what becomes of one, and of what is below it where that asks for it."""
+
+
+def mapped(root: N, *callbacks: Replacement) -> N:
+    """Replace nodes of some types from the inside out, as `tvm_ffi.structural_map` does.
+
+    A root that is replaced itself becomes a node that can stand in its place.
+    """
     return _structural_map(root, _entries(callbacks), _NO_HOOKS, _ORDERS["post"])
 
 
-def mutated(root: Any, *callbacks: tuple[Any, Callable[[Any, Any], Any]]) -> Any:
-    """Rewrite nodes of some types from the outside in, as `tvm_ffi.structural_mutate` does."""
+def mutated(root: N, *callbacks: Rewriting) -> N:
+    """Rewrite nodes of some types from the outside in, as `tvm_ffi.structural_mutate` does.
+
+    A root that is replaced itself becomes a node that can stand in its place.
+    """
     entries = [(index, visit, False) for index, visit in _entries(callbacks)]
     return _structural_mutate(root, entries)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import tvm
 from tvm import ir, s_tir, tirx
+from tvm.ir.transform import PassContext
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
@@ -369,7 +370,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
         )
 
     @tvm.transform.module_pass(opt_level=0, name="tvmtile.pipeline")
-    def run(mod: ir.IRModule, context: Any) -> ir.IRModule:
+    def run(mod: ir.IRModule, context: PassContext) -> ir.IRModule:
         from tvmtile.passes import LowerTilePrograms
 
         config = {**context.config, **_LEFT_OUT}

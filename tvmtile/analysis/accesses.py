@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import is_if_then_else, takes_address
@@ -123,7 +123,7 @@ class _Accesses:
         )
         self._found.append(access)
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         outer, self._loops = self._loops, (*self._loops, loop)
         if leaves_loop(loop.body):
             self._uncertain(loop, mutator)
@@ -132,21 +132,21 @@ class _Accesses:
         self._loops = outer
         return loop
 
-    def _uncertain(self, node: Any, mutator: Any) -> Any:
+    def _uncertain(self, node: Any, mutator: Mutator) -> Any:
         outer, self._is_certain = self._is_certain, False
         mutator.default_mutate(node)
         self._is_certain = outer
         return node
 
-    def _branch(self, branch: tirx.IfThenElse, mutator: Any) -> Any:
+    def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
         self._cases(mutator, branch.condition, branch.then_case, branch.else_case)
         return branch
 
-    def _select(self, node: tirx.Select, mutator: Any) -> Any:
+    def _select(self, node: tirx.Select, mutator: Mutator) -> ir.Expr:
         self._cases(mutator, node.condition, node.true_value, node.false_value)
         return node
 
-    def _cases(self, mutator: Any, condition: Any, then: Any, otherwise: Any) -> None:
+    def _cases(self, mutator: Mutator, condition: Any, then: Any, otherwise: Any) -> None:
         mutator.mutate(condition)
         outer = self._conditions
         for case, holds in ((then, condition), (otherwise, tirx.Not(condition))):
@@ -155,12 +155,12 @@ class _Accesses:
                 mutator.mutate(case)
         self._conditions = outer
 
-    def _view(self, declaration: tirx.DeclBuffer, mutator: Any) -> Any:
+    def _view(self, declaration: tirx.DeclBuffer, mutator: Mutator) -> tirx.Stmt:
         del mutator
         self._aliases.add(declaration)
         return declaration
 
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         self._location = location_of(store)
         mutator.mutate(store.value)
         for index in store.indices:
@@ -169,13 +169,13 @@ class _Accesses:
         self._location = None
         return store
 
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         outer, self._location = self._location, location_of(load) or self._location
         self._note(load.source, reads=True, writes=False, indices=load.indices)
         self._location = outer
         return mutator.default_mutate(load)
 
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         op = operator_of(call)
         if op is not None:
             outer, self._is_certain = self._is_certain, False  # it decides what it reads
@@ -194,7 +194,7 @@ class _Accesses:
                 self._note(argument.source, reads=True, writes=True, indices=indices)
         return mutator.default_mutate(call)
 
-    def _expressions_in(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
+    def _expressions_in(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         """What an operator reads besides its operands: in their indices, in values and options."""
         operands = [*op.reads(), *op.writes()]
         for argument in call.args:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import ir, tirx
 
+from tvmtile._tvm import Mutator
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.analysis.uniformity import ThreadVariance
@@ -76,7 +77,7 @@ class Comers:
         if value is not None:
             self._values[bind.var] = value
 
-    def noted(self, bind: tirx.Bind, mutator: Any) -> tirx.Bind:
+    def noted(self, bind: tirx.Bind, mutator: Mutator) -> tirx.Bind:
         """The same as the callback of a rewriting."""
         self.note(bind)
         return mutator.default_mutate(bind)

@@ -28,12 +28,12 @@ class NestRanges(ScopedRewriter):
         self._ranges: dict[ir.Var, Any] = {}
         self._values: dict[ir.Var, Any] = {}
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         last = self.analyzer.simplify(loop.min + loop.extent - 1)
         self._ranges[loop.loop_var] = IntervalSet(loop.min, last)
         return super().visit_for(loop)
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         self._values[bind.var] = substitute(bind.value, self._values)
         return super().visit_bind(bind)
 

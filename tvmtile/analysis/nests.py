@@ -9,7 +9,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
@@ -76,7 +76,7 @@ def nests_in(statement: tirx.Stmt) -> list[Nest]:
     """The nests of a statement, in program order."""
     found: list[Nest] = []
 
-    def visit(loop: tirx.For, mutator: Any) -> Any:
+    def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if is_parallel(loop):
             found.append(Nest(loop))
             return loop

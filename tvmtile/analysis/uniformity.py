@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import is_parallel, leaves_loop, statements_of
 from tvmtile.ir.operands import buffer_of
@@ -192,13 +192,13 @@ def _owners(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[int, Grou
     regions = Regions()
     users: defaultdict[int, set[Group | None]] = defaultdict(set)
 
-    def use(var: ir.Var, mutator: Any) -> ir.Var:
+    def use(var: ir.Var, mutator: Mutator) -> ir.Var:
         del mutator
         if is_buffer_var(var) and is_private(var):
             users[hash(root(var))].add(regions.group)
         return var
 
-    def store(node: tirx.BufferStore, mutator: Any) -> Any:
+    def store(node: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         if regions.group is not None:
             return mutator.default_mutate(node)
         for expression in (node.value, *node.indices):

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
@@ -162,7 +162,7 @@ class _Collector:
             )
         )
 
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         mutator.mutate(store.value)
         indices = store.indices[:]
         for index in indices:
@@ -170,11 +170,11 @@ class _Collector:
         self._note(store.buffer, indices, writes=True)
         return store
 
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         self._note(load.source, load.indices[:], writes=False)
         return mutator.default_mutate(load)
 
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         op = operator_of(call)
         if op is not None:
             self._operator(op, call, mutator)
@@ -196,7 +196,7 @@ class _Collector:
             self._function_call(call.args[:], _FUNCTIONS.get(name, _UNKNOWN), mutator)
         return call
 
-    def _operator(self, op: TileOp, call: ir.Call, mutator: Any) -> None:
+    def _operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         read, written = op.reads(), op.writes()
         mbarrier = op.completes_on()
         operands = [*read, *written, *([] if mbarrier is None else [mbarrier])]
@@ -216,7 +216,7 @@ class _Collector:
                     operator=op,
                 )
 
-    def _conditional(self, call: ir.Call, mutator: Any) -> None:
+    def _conditional(self, call: ir.Call, mutator: Mutator) -> None:
         condition, then, otherwise = call.args
         mutator.mutate(condition)
         outer = self._conditions
@@ -227,12 +227,12 @@ class _Collector:
 
     # Addresses ---------------------------------------------------------------------------------
 
-    def _copy(self, copy: Issue, mutator: Any) -> None:
+    def _copy(self, copy: Issue, mutator: Mutator) -> None:
         outer, self._token = self._token, copy.token
         self._function_call(copy.operands, _COPY, mutator)
         self._token = outer
 
-    def _product(self, product: Product, mutator: Any) -> None:
+    def _product(self, product: Product, mutator: Mutator) -> None:
         self._note(product.sums.source, product.sums.indices, writes=True)
         mutator.mutate(product.sums)
         if not takes_address(product.a):
@@ -245,7 +245,7 @@ class _Collector:
         self._role, self._token = outer
 
     def _function_call(
-        self, arguments: Iterable[Any], roles: tuple[_Role, ...], mutator: Any
+        self, arguments: Iterable[Any], roles: tuple[_Role, ...], mutator: Mutator
     ) -> None:
         outer = self._role, self._arguments
         self._arguments = tuple(arguments)
@@ -271,7 +271,7 @@ class _Collector:
         size = _ROW if self._role.row else int(self._arguments[2])
         return ((-(-size * 8 // bits(buffer)), one),)
 
-    def _address(self, load: Any, mutator: Any) -> None:
+    def _address(self, load: Any, mutator: Mutator) -> None:
         if not isinstance(load, ir.TensorLoad):
             mutator.mutate(load)
             return

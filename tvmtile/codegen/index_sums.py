@@ -36,22 +36,22 @@ class _Narrow(ScopedRewriter):
         super().__init__()
         self._known: dict[Any, tuple[int, int]] = {}
 
-    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+    def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
         if node.attr_key == "thread_extent":
             bounds = ir.Range(tirx.const(0, str(node.value.ty.dtype)), node.value)
             self.analyzer.bind(node.node.var, bounds, allow_override=True)
         return self.descend(node)
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         return self.descend(branch)  # what is known of a variable holds everywhere
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
         if not any(map(_is_wide, load.indices)):
             return load
         return tirx.BufferLoad(load.source, list(map(self._index, load.indices)), load.span)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
         if not any(map(_is_wide, store.indices)):
             return store

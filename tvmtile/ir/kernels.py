@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.rewriting import replace_loop, seq
@@ -141,7 +141,7 @@ def with_launch_body(kernel: tirx.For, body: tirx.Stmt) -> tirx.For:
 def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tirx.PrimFunc:
     """A copy of a function with each of its kernels, from its outermost loop on, rewritten."""
 
-    def visit(loop: tirx.For, mutator: Any) -> Any:
+    def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         return rewrite(loop) if is_kernel(loop) else mutator.default_mutate(loop)
 
     return func.with_body(mutated(func.body, (tirx.For, visit)))

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import is_tile_program
 
@@ -69,7 +70,7 @@ def prim_func_pass(
     _CONTRACTS[full] = Contract(tuple(requires), tuple(establishes))
 
     def decorate(function: Any) -> Any:
-        def transform(func: tirx.PrimFunc, mod: ir.IRModule, context: Any) -> tirx.PrimFunc:
+        def transform(func: tirx.PrimFunc, mod: ir.IRModule, context: PassContext) -> tirx.PrimFunc:
             del mod
             return function(func, context) if is_tile_program(func) else func
 

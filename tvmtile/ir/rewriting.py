@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
 
-from tvmtile._tvm import OPAQUE, PURE, buffer_var, is_buffer_var, mapped, mutated, walk
+from tvmtile._tvm import OPAQUE, PURE, Mutator, buffer_var, is_buffer_var, mapped, mutated, walk
 from tvmtile.ir.calls import effect_of
 from tvmtile.ir.divisions import is_division
 
@@ -31,6 +31,9 @@ __all__ = [
 ]
 
 
+N = TypeVar("N")
+
+
 class ScopedRewriter:
     """Rewrite statements top-down; `analyzer` knows the loop ranges and conditions in force.
 
@@ -39,9 +42,9 @@ class ScopedRewriter:
 
     def __init__(self) -> None:
         self.analyzer = Analyzer()
-        self._mutator: Any = None
+        self._mutator: Any = None  # a Mutator, while something is rewritten
 
-    def rewrite(self, node: Any) -> Any:
+    def rewrite(self, node: N) -> N:
         """Rewrite a statement or an expression."""
         visits = [(types, visit) for types, visit in self._visits() if _does_more(visit)]
         return mutated(
@@ -66,7 +69,7 @@ class ScopedRewriter:
         return []
 
     def _entry(self, visit: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-        def callback(node: Any, mutator: Any) -> Any:
+        def callback(node: Any, mutator: Mutator) -> Any:
             outer, self._mutator = self._mutator, mutator
             try:
                 return visit(node)
@@ -75,15 +78,27 @@ class ScopedRewriter:
 
         return callback
 
+    @overload
+    def mutate(self, child: ir.Var) -> Any: ...
+    @overload
+    def mutate(self, child: tirx.Stmt) -> tirx.Stmt: ...
+    @overload
+    def mutate(self, child: ir.Expr) -> ir.Expr: ...
+    @overload
+    def mutate(self, child: Any) -> Any: ...
     def mutate(self, child: Any) -> Any:
         """Rewrite a child of the node being visited."""
         return self._mutator.mutate(child)
 
-    def descend(self, node: Any) -> Any:
+    def descend(self, node: N) -> N:
         """Rewrite the children of a node and keep the node itself."""
         return self._mutator.default_mutate(node)
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
+        return self.descend_loop(loop)
+
+    def descend_loop(self, loop: tirx.For) -> tirx.For:
+        """Rewrite a loop's body, whose iterations are in the loop's range."""
         self.enter_loop(loop)
         return self.descend(loop)
 
@@ -93,7 +108,7 @@ class ScopedRewriter:
             loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent), allow_override=True
         )
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         condition = self.mutate(branch.condition)
         with self.assuming(condition):
             then_case = self.mutate(branch.then_case)
@@ -112,7 +127,11 @@ class ScopedRewriter:
         with self.analyzer.constraint_scope(condition):
             yield
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
+        return self.descend_bind(bind)
+
+    def descend_bind(self, bind: tirx.Bind) -> tirx.Bind:
+        """Rewrite the value of a name; the analyzer knows it from then on."""
         result = self.descend(bind)
         is_integer = ir.is_prim_expr(result.value) and "int" in str(result.value.ty.dtype)
         if is_integer and reads_no_memory(result.value):
@@ -129,22 +148,22 @@ class ScopedRewriter:
         lowest = bounds.min_value if is_negative else max(0, bounds.min_value)
         self.analyzer.update(bind.var, ConstIntBound(lowest, bounds.max_value), override=True)
 
-    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+    def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
         return self.descend(node)
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         return self.descend(node)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         return self.descend(node)
 
-    def visit_alloc(self, node: tirx.AllocBuffer) -> Any:
+    def visit_alloc(self, node: tirx.AllocBuffer) -> tirx.Stmt:
         return self.descend(node)
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         return self.descend(node)
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         return self.descend(node)
 
 
@@ -200,6 +219,10 @@ def variables_of(node: Any) -> list[ir.Var]:
     return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
 
 
+@overload
+def substitute(node: ir.Var, values: dict[ir.Var, Any]) -> Any: ...
+@overload
+def substitute(node: N, values: dict[ir.Var, Any]) -> N: ...
 def substitute(node: Any, values: dict[ir.Var, Any]) -> Any:
     """Replace variables by expressions, or buffers by buffers."""
     if not values or isinstance(node, tirx.IntImm):

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import Mutator, mapped
 from tvmtile.ir.kernels import Launch, is_kernel
 from tvmtile.ir.rewriting import ScopedRewriter
 
@@ -125,7 +125,7 @@ class Regions:
     def __init__(self) -> None:
         self.group: Group | None = None
 
-    def visit(self, node: tirx.AttrStmt, mutator: Any) -> Any:
+    def visit(self, node: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
         """Descend into an attribute: the callback of a rewriting."""
         outer, self.group = self.group, group_of_region(node) or self.group
         result = mutator.default_mutate(node)
@@ -149,14 +149,14 @@ class GroupRewriter(ScopedRewriter):
         self.launch: Launch | None = None
         self.group: Group | None = None
 
-    def visit_for(self, loop: tirx.For) -> Any:
-        """Descend into a loop, noting the kernel."""
+    def enter_loop(self, loop: tirx.For) -> None:
+        """Note the kernel."""
         if is_kernel(loop):
             self.launch = Launch(loop)
             self.group = Group.of_block(self.launch)
-        return super().visit_for(loop)
+        super().enter_loop(loop)
 
-    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+    def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
         """Descend into an attribute, noting the group."""
         group = group_of_region(node)
         if group is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm
 from tvm import ir, relax, tirx
+from tvm.ir.transform import PassContext
 from tvm.s_tir import SBlock, SBlockRealize
 
 from tvmtile._tvm import walk
@@ -45,7 +46,7 @@ def LowerTilePrograms(target: Any = None) -> Any:
     """
     wanted = None if target is None else resolve(target)
 
-    def transform(mod: ir.IRModule, context: Any) -> ir.IRModule:
+    def transform(mod: ir.IRModule, context: PassContext) -> ir.IRModule:
         from tvmtile.pipeline import lowering_passes
 
         del context

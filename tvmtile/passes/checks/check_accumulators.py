@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.analysis.aliases import allocations_in
@@ -16,7 +15,7 @@ __all__ = ["CheckAccumulators"]
 
 
 @prim_func_pass("CheckAccumulators")
-def CheckAccumulators(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckAccumulators(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Warn where a tile operator adds to a tile that nothing has written before.
 
     An operator accumulates where it both reads and writes a tile. Anything written to the tile

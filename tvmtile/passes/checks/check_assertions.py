@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.errors import NoLowering
@@ -16,7 +15,7 @@ __all__ = ["CheckAssertions"]
 
 
 @prim_func_pass("CheckAssertions")
-def CheckAssertions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckAssertions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse assertions of kernels on Metal, which has no way to stop one. The program is not changed.
 
     ```

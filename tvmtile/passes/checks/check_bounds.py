@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import OutOfBounds, SourceLocation
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant, describe
@@ -20,7 +21,7 @@ _EXITS = ("tirx.break_loop", "tirx.continue_loop")
 
 
 @prim_func_pass("CheckBounds")
-def CheckBounds(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckBounds(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse an element of a tile that the first or the last iteration of its loops puts outside it.
 
     Tensors are guarded; tiles are not, so that such a store would overwrite what lies beside the tile.
@@ -63,18 +64,18 @@ class _Bounds:
             (ir.TensorLoad, self._load),
         )
 
-    def _alloc(self, node: tirx.AllocBuffer, mutator: Any) -> Any:
+    def _alloc(self, node: tirx.AllocBuffer, mutator: Mutator) -> tirx.Stmt:
         if node.buffer.ty.storage_scope != "global":
             self._tiles.add(node.buffer)
         return mutator.default_mutate(node)
 
-    def _bind(self, node: tirx.Bind, mutator: Any) -> Any:
+    def _bind(self, node: tirx.Bind, mutator: Mutator) -> tirx.Stmt:
         if ir.is_prim_expr(node.value) and not contains(node.value, ir.TensorLoad):
             self._first[node.var] = substitute(node.value, self._first)
             self._last[node.var] = substitute(node.value, self._last)
         return mutator.default_mutate(node)
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         low, extent = constant(loop.min), constant(loop.extent)
         if low is not None and extent is not None and extent > 0:
             dtype = str(loop.loop_var.ty.dtype)
@@ -85,14 +86,14 @@ class _Bounds:
             return mutator.default_mutate(loop)
         return self._uncertain(loop, mutator)
 
-    def _uncertain(self, node: Any, mutator: Any) -> Any:
+    def _uncertain(self, node: Any, mutator: Mutator) -> Any:
         """Visit what may not be reached."""
         outer, self._is_certain = self._is_certain, False
         mutator.default_mutate(node)
         self._is_certain = outer
         return node
 
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         name = op_name(call)
         if name in ("prim.if_then_else", "tirx.address_of"):
             return self._uncertain(call, mutator)
@@ -101,14 +102,14 @@ class _Bounds:
         self._location = outer
         return call
 
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         self._location = location_of(store)
         self._check(store.buffer, store.indices)
         mutator.default_mutate(store)
         self._location = None
         return store
 
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         self._check(load.source, load.indices)
         return mutator.default_mutate(load)
 

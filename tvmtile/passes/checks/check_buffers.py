@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.errors import InvalidOperand, SourceLocation
@@ -14,7 +15,7 @@ from tvmtile.target import gpu
 __all__ = ["CheckBuffers"]
 
 
-def _check_buffers(func: tirx.PrimFunc, mod: Any, context: Any) -> tirx.PrimFunc:
+def _check_buffers(func: tirx.PrimFunc, mod: Any, context: PassContext) -> tirx.PrimFunc:
     del mod, context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None and target.host is None else None

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
@@ -23,7 +24,7 @@ _MOST_HELD_WHOLE = 64
 
 
 @prim_func_pass("CheckFragments")
-def CheckFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckFragments(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse a serial loop over the elements of a fragment that is spread over the threads.
 
     A fragment is spread over the threads where a tile operator accumulates into it (a matrix

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
@@ -25,7 +24,7 @@ _SHUFFLES = "tirx.tvm_warp_shuffle"
 
 
 @prim_func_pass("CheckLaunch")
-def CheckLaunch(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckLaunch(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse a block that the function's target can't run.
 
     The threads of a block are limited on a GPU, and its shared tiles must fit into the memory of a

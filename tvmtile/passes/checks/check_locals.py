@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import InvalidOperand
@@ -16,7 +15,7 @@ __all__ = ["CheckLocals"]
 
 
 @prim_func_pass("CheckLocals")
-def CheckLocals(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckLocals(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse an element of `T.alloc_local` indexed by a T.Parallel variable.
 
     Every thread has an array of its own, and does a few of the iterations: after the loop each array

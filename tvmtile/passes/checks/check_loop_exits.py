@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NestingError
 from tvmtile.ir.kernels import is_continue, is_loop_exit, is_parallel
 from tvmtile.ir.passes import prim_func_pass
@@ -16,7 +17,7 @@ __all__ = ["CheckLoopExits"]
 
 
 @prim_func_pass("CheckLoopExits")
-def CheckLoopExits(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckLoopExits(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse `break` in `T.Parallel`, and `break` or `continue` outside of a loop.
 
     The iterations of `T.Parallel` have no order, so none of them comes after the one that breaks.
@@ -45,14 +46,14 @@ class _Exits:
     def check(self, body: tirx.Stmt) -> None:
         mutated(body, ((tirx.For, tirx.While), self._loop), (tirx.Evaluate, self._evaluate))
 
-    def _loop(self, loop: Any, mutator: Any) -> Any:
+    def _loop(self, loop: Any, mutator: Mutator) -> Any:
         is_bound = isinstance(loop, tirx.For) and loop.thread_binding is not None
         self._loops.append(None if is_bound else loop)
         mutator.default_mutate(loop)
         self._loops.pop()
         return loop
 
-    def _evaluate(self, node: tirx.Evaluate, mutator: Any) -> Any:
+    def _evaluate(self, node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
         del mutator
         if not is_loop_exit(node):
             return node

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import walk
@@ -27,7 +28,7 @@ __all__ = ["CheckParallel"]
 
 
 @prim_func_pass("CheckParallel")
-def CheckParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckParallel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse iterations of `T.Parallel` that exchange elements.
 
     The iterations are shared out to the threads and have no order. So it is a race where one of them
@@ -66,7 +67,7 @@ class _Nests(ScopedRewriter):
         self._variance: ThreadVariance | None = None
         self._threads = 0
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
             self._enter_kernel(loop)
         if not is_parallel(loop):
@@ -90,7 +91,7 @@ class _Nests(ScopedRewriter):
             self._names[name] = substitute(value, self._names)
         self._aliased |= Aliases(launch.body).aliased
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         """The arguments that lead to a branch outside of nests are not known."""
         return branch
 

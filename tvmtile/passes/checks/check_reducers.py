@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, SourceLocation
@@ -42,7 +43,7 @@ class _Total:
 
 
 @prim_func_pass("CheckReducers")
-def CheckReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CheckReducers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Refuse a reducer that is used out of order.
 
     On a GPU each thread has totals of its own from the beginning to the end, so that what is read

@@ -15,9 +15,10 @@ from typing import Any, TypeAlias
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.analysis import verify_well_formed
 
-from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import STAGES_ANNOTATION
@@ -62,7 +63,7 @@ def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
     """A parallel loop inside another one is its whole body."""
     nested: list[tirx.For] = []
 
-    def visit(loop: tirx.For, mutator: Any) -> tirx.For:
+    def visit(loop: tirx.For, mutator: Mutator) -> tirx.For:
         if is_parallel(loop) and nested and not nested[-1].body.same_as(loop):
             problems.append(
                 f"the parallel loop over {loop.loop_var.name!r} stands inside another one"
@@ -276,7 +277,7 @@ def Verify(*passes: str) -> Any:
         When it runs, if something does not hold.
     """
 
-    def transform(mod: ir.IRModule, context: Any) -> ir.IRModule:
+    def transform(mod: ir.IRModule, context: PassContext) -> ir.IRModule:
         del context
         for gv, func in mod.functions.items():
             if is_tile_program(func):
@@ -392,17 +393,17 @@ class _Bounds(ScopedRewriter):
         self.rewrite(func.body)
         return list(dict.fromkeys(self._problems))
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         # The body of a loop without iterations is never reached.
         extent = constant(loop.extent)
         is_empty = self.analyzer.can_prove(loop.extent <= 0) if extent is None else extent <= 0
         return loop if is_empty else super().visit_for(loop)
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         self._visit_cases(branch.condition, branch.then_case, branch.else_case)
         return branch
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         op = operator_of(node)
         if op is not None:
             for operand in [*op.reads(), *op.writes()]:
@@ -432,11 +433,11 @@ class _Bounds(ScopedRewriter):
         elif isinstance(operand, ir.TensorLoad):
             self.visit_load(operand)
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         self._note(node.source, map(_ends, node.indices), lambda: node)
         return self.descend(node)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         buffer, indices = node.buffer, node.indices
         self._note(buffer, map(_ends, indices), lambda: tirx.BufferLoad(buffer, indices))
         return self.descend(node)

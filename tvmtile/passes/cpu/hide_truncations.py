@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -16,7 +17,7 @@ __all__ = ["HideTruncationsOnCpu"]
 
 
 @prim_func_pass("HideTruncationsOnCpu", requires=(Property.HOST_MEMORY,))
-def HideTruncationsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def HideTruncationsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     r"""Hide stores of narrow integers so that LLVM can't turn them into truncating stores.
 
     LLVM 22 joins a truncation and a masked store. For AVX-512 it makes a store of the whole wider

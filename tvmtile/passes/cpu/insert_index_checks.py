@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import OutOfBounds, SourceLocation
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.operands import constant, describe
@@ -31,7 +32,7 @@ CHECK_INDICES = "tvmtile.check_indices"
 
 
 @prim_func_pass("InsertIndexChecks", requires=(Property.REGIONS,))
-def InsertIndexChecks(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def InsertIndexChecks(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Check every index of a tile before its use, in a function with `tvmtile.check_indices`.
 
     An index that is certainly inside needs no check. One that is used under a condition is looked at
@@ -101,9 +102,9 @@ class _Checks(ScopedRewriter):
             (tirx.AssertStmt, lambda node: self._checked(node, node.condition)),
         ]
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         checks = self._checks(loop, loop.min, loop.extent)
-        inside = super().visit_for(loop)
+        inside = self.descend_loop(loop)
         if inside.kind == tirx.ForKind.VECTORIZED and contains(inside.body, ir.Call, _is_report):
             inside = replace_loop(inside, kind=tirx.ForKind.SERIAL)
         return seq([*checks, inside])
@@ -116,17 +117,17 @@ class _Checks(ScopedRewriter):
         ended = tirx.IfThenElse(tirx.Not(loop.condition), leave, None)
         return tirx.While(tirx.const(True, "bool"), seq([*checks, ended, self.mutate(loop.body)]))
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         return seq([*self._checks(branch, branch.condition), super().visit_if(branch)])
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         checks = self._checks(bind, bind.value)
         return seq([*checks, super().visit_bind(bind)])
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         return self._checked(node, node.value)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         return self._checked(node, node.value, tirx.BufferLoad(node.buffer, node.indices))
 
     def _checked(self, node: tirx.Stmt, *expressions: Any) -> tirx.Stmt:
@@ -209,32 +210,32 @@ class _Accesses:
             (ir.TensorRegion, self._region),
         )
 
-    def _under(self, condition: Any, node: Any, mutator: Any) -> None:
+    def _under(self, condition: Any, node: Any, mutator: Mutator) -> None:
         outer, self._guards = self._guards, (*self._guards, condition)
         mutator.mutate(node)
         self._guards = outer
 
-    def _short_circuit(self, node: Any, mutator: Any) -> Any:
+    def _short_circuit(self, node: Any, mutator: Mutator) -> Any:
         mutator.mutate(node.a)
         condition = node.a if isinstance(node, tirx.And) else tirx.Not(node.a)
         self._under(condition, node.b, mutator)
         return node
 
-    def _select(self, node: tirx.Select, mutator: Any) -> Any:
+    def _select(self, node: tirx.Select, mutator: Mutator) -> ir.Expr:
         self._cases(node.condition, node.true_value, node.false_value, mutator)
         return node
 
-    def _cases(self, condition: Any, true_value: Any, false_value: Any, mutator: Any) -> None:
+    def _cases(self, condition: Any, true_value: Any, false_value: Any, mutator: Mutator) -> None:
         mutator.mutate(condition)
         self._under(condition, true_value, mutator)
         self._under(tirx.Not(condition), false_value, mutator)
 
-    def _let(self, node: tirx.Let, mutator: Any) -> Any:
+    def _let(self, node: tirx.Let, mutator: Mutator) -> ir.Expr:
         mutator.mutate(node.value)
         mutator.mutate(substitute(node.body, {node.var: node.value}))
         return node
 
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         if is_if_then_else(call):
             condition, true_value, false_value = call.args
             self._cases(condition, true_value, false_value, mutator)
@@ -245,12 +246,12 @@ class _Accesses:
             mutator.default_mutate(call)
         return call
 
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         mutator.default_mutate(load)
         self._note(load.source, load.indices, [_last(index) for index in load.indices], load)
         return load
 
-    def _region(self, region: ir.TensorRegion, mutator: Any) -> Any:
+    def _region(self, region: ir.TensorRegion, mutator: Mutator) -> ir.Expr:
         mutator.default_mutate(region)
         outer = self._guards  # a region without elements lies nowhere
         self._guards += tuple(r.extent > 0 for r in region.region if constant(r.extent) is None)

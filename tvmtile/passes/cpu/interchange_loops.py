@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.accesses import accesses_of
@@ -30,7 +31,7 @@ _FEWEST = 8
 
 
 @prim_func_pass("InterchangeLoopsOnCpu", requires=(Property.NO_TILE_OPERATORS,))
-def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Move the innermost loop of T.Parallel into the serial loops of its body.
 
     An iteration that sums in a serial loop, as a product of matrices written by hand does, is a chain

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.uniformity import ThreadVariance
@@ -33,7 +34,7 @@ __all__ = ["LaunchBlocksOnCpu"]
 @prim_func_pass(
     "LaunchBlocksOnCpu", requires=(Property.NO_THREADS,), establishes=(Property.NO_KERNELS,)
 )
-def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
 
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
@@ -23,7 +24,7 @@ _FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "log1p", "tanh
 
 
 @prim_func_pass("LowerMathOnCpu")
-def LowerMathOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerMathOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Write out `exp`, `exp2` and `tanh` of floats of at most 32 bits (`tvmtile.codegen.cpu_math`).
 
     As calls of the C library they would keep LLVM from vectorising the loop around them. Functions of

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
@@ -21,7 +22,7 @@ __all__ = ["LowerParallelOnCpu"]
     requires=(Property.NO_TILE_OPERATORS,),
     establishes=(Property.NO_PARALLEL,),
 )
-def LowerParallelOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerParallelOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     r"""Run the iterations of elementwise nests one after the other.
 
     LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. So
@@ -77,8 +78,8 @@ class _Lower(ScopedRewriter):
         super().__init__()
         self._zeros = zeros
 
-    def visit_for(self, loop: tirx.For) -> Any:
-        result = super().visit_for(loop)
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
+        result = self.descend_loop(loop)
         if result.kind == tirx.ForKind.PARALLEL:
             extent = self._extent(loop)
             return replace_loop(result, extent=extent, kind=tirx.ForKind.SERIAL, annotations={})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import constant
@@ -20,7 +19,7 @@ __all__ = ["SerializeThreads"]
 @prim_func_pass(
     "SerializeThreads", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.NO_THREADS,)
 )
-def SerializeThreads(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def SerializeThreads(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Remove the thread loops of a kernel; code that uses the thread index gets loops over threads.
 
     A tile program describes the work of a block, and most programs never name a thread: their body

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains
 
@@ -14,7 +15,7 @@ __all__ = ["ShortCircuitOnCpu"]
 
 
 @prim_func_pass("ShortCircuitOnCpu")
-def ShortCircuitOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def ShortCircuitOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make branches of `and` and `or` whose right side loads an element.
 
     TVM's generator for LLVM computes both sides. The left one may be what keeps the index of the right
@@ -42,7 +43,7 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
 
-    def visit(node: Any, mutator: Any) -> Any:
+    def visit(node: Any, mutator: Mutator) -> Any:
         result = mutator.default_mutate(node)
         if int(result.ty.dtype.lanes) > 1 or not contains(result.b, ir.TensorLoad):
             return result

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
@@ -18,7 +19,7 @@ _LIMIT = 1000
 
 
 @prim_func_pass("StoreNamesOnCpu", requires=(Property.HOST_MEMORY,))
-def StoreNamesOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def StoreNamesOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Store what the names of an expression (`T.Let`) stand for, where too many are in one another.
 
     TVM's generator for LLVM tells its analyzer what each name stands for, which then puts that in every
@@ -69,7 +70,7 @@ def StoreNamesOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     """
     del context
 
-    def visit_for(loop: tirx.For, mutator: Any) -> tirx.Stmt:
+    def visit_for(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         is_vector = loop.kind == tirx.ForKind.VECTORIZED  # its names have a lane for each iteration
         return loop if is_vector else mutator.default_mutate(loop)
 
@@ -103,7 +104,7 @@ class _Storer:
         )
         return seq([*self._before, rewritten])
 
-    def _visit_let(self, let: tirx.Let, mutator: Any) -> Any:
+    def _visit_let(self, let: tirx.Let, mutator: Mutator) -> ir.Expr:
         if not _is_scalar(let.value) or has_effect(let.value):
             return substitute(let, self._loads)
         value = mutator.mutate(let.value)
@@ -112,7 +113,7 @@ class _Storer:
         self._loads[let.var] = load
         return mutator.mutate(let.body)
 
-    def _visit_call(self, call: ir.Call, mutator: Any) -> Any:
+    def _visit_call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         if not is_if_then_else(call):
             return mutator.default_mutate(call)
         if not contains(call, tirx.Let) or not _is_scalar(call) or has_effect(call):
@@ -125,7 +126,7 @@ class _Storer:
         self._before += [tirx.AllocBuffer(kept), chosen]
         return load
 
-    def _assigned(self, kept: ir.Var, case: Any, mutator: Any) -> tirx.Stmt:
+    def _assigned(self, kept: ir.Var, case: Any, mutator: Mutator) -> tirx.Stmt:
         """The statements that store one value of a choice, which run only where it is taken."""
         outer, self._before = self._before, []
         value = mutator.mutate(case)
@@ -147,7 +148,7 @@ def _copies(statement: tirx.Stmt) -> int:
     """The most copies of one value that come of putting values in the places of their names."""
     copies: dict[ir.Var, int] = {}
 
-    def visit(let: tirx.Let, mutator: Any) -> Any:
+    def visit(let: tirx.Let, mutator: Mutator) -> ir.Expr:
         mutator.mutate(let.value)
         uses: list[int] = []
         walk(let.value, (ir.Var, lambda var: uses.append(copies.get(var, 0))))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
 from tvmtile.ir.kernels import importing_llvm
 from tvmtile.ir.passes import prim_func_pass
@@ -17,7 +18,7 @@ _OPERATIONS = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
 
 
 @prim_func_pass("WrapUnsignedOnCpu")
-def WrapUnsignedOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def WrapUnsignedOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     r"""Compute with uint32 and uint64 modulo 2^32 and 2^64, as GPUs do.
 
     TVM tells LLVM that such arithmetic does not overflow: a hash, or `T.max(a + b, b)`, gets a wrong
@@ -52,7 +53,7 @@ def WrapUnsignedOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     del context
     texts: list[str] = []
 
-    def wrapped(node: Any, mutator: Any) -> Any:
+    def wrapped(node: Any, mutator: Mutator) -> Any:
         result = mutator.default_mutate(node)
         dtype = str(result.ty.dtype)
         if dtype not in WRAPPING:

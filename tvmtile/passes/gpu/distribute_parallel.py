@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.comers import Comers, Condition
@@ -48,7 +49,7 @@ _MOST_STATEMENTS = 256
     requires=(Property.NO_TILE_OPERATORS, Property.IN_BOUNDS, Property.FRAGMENT_LAYOUTS),
     establishes=(Property.NO_PARALLEL,),
 )
-def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def DistributeParallel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Distribute the iterations of `T.Parallel` over the threads.
 
     A nest that touches fragments runs where their elements lie, but for what every thread holds. Any
@@ -90,8 +91,8 @@ def DistributeParallel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 class _Vectors(ScopedRewriter):
     """The user's vectors, of any dtype and number of lanes: moves of words, and unrolled loops."""
 
-    def visit_for(self, loop: tirx.For) -> Any:
-        result = super().visit_for(loop)
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
+        result = self.descend_loop(loop)
         if result.kind != tirx.ForKind.VECTORIZED:
             return result
         extent = constant(result.extent)
@@ -109,7 +110,7 @@ class _Distribute(GroupRewriter):
     def others(self) -> list[tuple[Any, Any]]:
         return [(tirx.While, self.visit_while)]
 
-    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+    def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
         token = token_of_region(node)
         if token is None:
             return super().visit_attribute(node)
@@ -118,7 +119,7 @@ class _Distribute(GroupRewriter):
         self._token = outer
         return body
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
             self._comers = Comers(Launch(loop))
         if self.launch is not None and self.group is not None and is_parallel(loop):
@@ -140,12 +141,12 @@ class _Distribute(GroupRewriter):
             return nullcontext()
         return self._comers.only(None)
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         if self._comers is not None:
             self._comers.note(bind)
         return super().visit_bind(bind)
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         if self._comers is None or not self._comers.variance.may_diverge(branch.condition):
             return super().visit_if(branch)
         condition = Condition(branch.condition, self._comers)
@@ -160,12 +161,12 @@ class _Distribute(GroupRewriter):
 
     # Statements outside of nests: what is the same for all threads is done by one --------------
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         if is_private(node.buffer) or is_fragment(node.buffer):
             return node
         return self._once(node)
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
         if op is None or not op.once:
             return node
@@ -381,19 +382,19 @@ def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
     """Let one of the threads that repeat an iteration do what others would see."""
 
     class _Once(ScopedRewriter):
-        def visit_if(self, node: tirx.IfThenElse) -> Any:
+        def visit_if(self, node: tirx.IfThenElse) -> tirx.Stmt:
             return (
                 tirx.IfThenElse(owner, node, None)
                 if _is_for_others(node)
                 else super().visit_if(node)
             )
 
-        def visit_store(self, node: tirx.BufferStore) -> Any:
+        def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
             if is_private(node.buffer) or is_fragment(node.buffer):
                 return node
             return tirx.IfThenElse(owner, node, None)
 
-        def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+        def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
             return tirx.IfThenElse(owner, node, None) if has_effect(node.value) else node
 
     return _Once().rewrite(body)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.asynchronous import issued, kind_of, signalled, waited
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.operators import operator_of
@@ -17,7 +16,7 @@ __all__ = ["DropIdleTokens"]
 
 
 @prim_func_pass("DropIdleTokens", requires=(Property.NO_PARALLEL,))
-def DropIdleTokens(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def DropIdleTokens(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Remove the signals of tokens on which nothing is issued, and the waits for them.
 
     InjectPipeline gives a token to all copies that run ahead; whether their elements can be copied
@@ -76,7 +75,7 @@ def _without_idle_tokens(kernel: tirx.For) -> tirx.For:
         token = signalled(stmt) if awaited is None else awaited.token
         return token is not None and token not in used
 
-    def sequence(node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+    def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
         return seq([mutator.mutate(child) for child in flattened(node) if not is_idle(child)])
 
     return mutated(kernel, (tirx.SeqStmt, sequence))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped, mutated, walk
+from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, with_kernels
@@ -24,7 +25,7 @@ __all__ = ["ElideSharedStaging"]
 
 
 @prim_func_pass("ElideSharedStaging", requires=(Property.IMPLEMENTATIONS,))
-def ElideSharedStaging(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def ElideSharedStaging(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Let an operator read a tile from global memory that was copied to shared memory for it alone.
 
     On unified memory the copy pays where several simdgroups read the tile, or where it is read more
@@ -106,7 +107,7 @@ class _Direct:
     def _without_tile(self, node: tirx.AllocBuffer) -> tirx.Stmt:
         return seq([]) if node.buffer in self._left_out else node
 
-    def _sequence(self, node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+    def _sequence(self, node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
         return self._without_copies(mutator.default_mutate(node))
 
     def _without_copies(self, node: tirx.SeqStmt) -> tirx.Stmt:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped, walk
@@ -20,7 +21,7 @@ __all__ = ["EncodeTensorMaps"]
 
 
 @prim_func_pass("EncodeTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
-def EncodeTensorMaps(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def EncodeTensorMaps(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Bind each tensor map of a kernel in front of it, once, and give the kernel its address.
 
     TVM passes it to the kernel by value, as a `__grid_constant__` parameter. A tensor without elements
@@ -65,7 +66,7 @@ def EncodeTensorMaps(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 class _Encoder(ScopedRewriter):
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_kernel(loop):
             return super().visit_for(loop)
         maps: dict[Any, ir.Var] = {}

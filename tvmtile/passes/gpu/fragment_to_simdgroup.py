@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.ir.operators import operator_of
@@ -18,7 +17,7 @@ __all__ = ["FragmentToSimdgroup"]
 
 
 @prim_func_pass("FragmentToSimdgroup", requires=(Property.IMPLEMENTATIONS,))
-def FragmentToSimdgroup(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def FragmentToSimdgroup(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Move fragments to the registers in which the implementations of operators hold them.
 
     These are simdgroup matrices where the chosen instruction multiplies such. The layout that the

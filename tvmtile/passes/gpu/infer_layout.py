@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm.target import Target
 
@@ -32,7 +31,7 @@ __all__ = ["InferLayout"]
     requires=(Property.IMPLEMENTATIONS, Property.PIPELINED, Property.SHARED_LAYOUTS),
     establishes=(Property.FRAGMENT_LAYOUTS,),
 )
-def InferLayout(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def InferLayout(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Give the type of every fragment's buffer a layout, `tvm.tirx.layout.TileLayout`.
 
     The layout maps the element's indices to the number of the thread (`tx`) and of the register

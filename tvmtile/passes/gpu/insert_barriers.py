@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import walk
@@ -39,7 +39,7 @@ __all__ = ["InsertBarriers"]
     requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS, Property.SHARED_MEMORY_FITS),
     establishes=(Property.ORDERED,),
 )
-def InsertBarriers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def InsertBarriers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Insert the barriers that accesses of memory by the threads of a block need, and no more.
 
     Two accesses of an element by different threads, one of them a write, get a barrier between them on

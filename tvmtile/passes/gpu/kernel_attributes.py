@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.ir.annotations import MAY_ALIAS
@@ -21,7 +20,7 @@ _COOPERATIVE = "tirx.use_cooperative_launch"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmtile.SetKernelAttributes")
-def SetKernelAttributes(mod: ir.IRModule, context: Any) -> ir.IRModule:
+def SetKernelAttributes(mod: ir.IRModule, context: PassContext) -> ir.IRModule:
     """Write down what TVM's SplitHostDevice does not, in the functions that it has made.
 
     A kernel with a barrier for the grid gets a launch for which CUDA makes sure that all blocks run at

@@ -19,6 +19,7 @@ from typing import Any
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import Mutator
 from tvmtile.analysis.nests import Nest, NestAccess, nests_in
 from tvmtile.errors import LayoutConflict, SourceLocation
 from tvmtile.ir.kernels import is_parallel
@@ -127,13 +128,13 @@ class Inference:
     def _collect(self, body: tirx.Stmt) -> None:
         regions = Regions()
 
-        def loop(node: tirx.For, mutator: Any) -> Any:
+        def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
             if not is_parallel(node):
                 return mutator.default_mutate(node)
             self._add(_Step(None, (Nest(node),), _location_in(node), regions.group))
             return node
 
-        def evaluate(node: tirx.Evaluate, mutator: Any) -> Any:
+        def evaluate(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
             op = operator_of(node.value)
             if op is None or not op.is_tile:
                 return mutator.default_mutate(node)
@@ -148,7 +149,7 @@ class Inference:
             self._add(_Step(op, nests, location, regions.group, demanded))
             return node
 
-        def by_itself(node: Any, mutator: Any) -> Any:
+        def by_itself(node: Any, mutator: Mutator) -> Any:
             buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
             if buffer in self._fragments:
                 self._whole.add(buffer)

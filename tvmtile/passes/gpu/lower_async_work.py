@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.aliases import Aliases
@@ -34,7 +35,7 @@ __all__ = ["LowerAsyncWork"]
 @prim_func_pass(
     "LowerAsyncWork", requires=(Property.ORDERED,), establishes=(Property.NO_ASYNC_TOKENS,)
 )
-def LowerAsyncWork(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerAsyncWork(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Lower issues, signals and waits to `cp.async` and its groups.
 
     A thread's groups complete in the order in which it has committed them, whatever their tokens. So a

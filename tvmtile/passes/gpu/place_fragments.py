@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.codegen.metal import element_of, set_element
@@ -25,7 +26,7 @@ __all__ = ["PlaceFragments"]
     requires=(Property.FRAGMENT_LAYOUTS, Property.NO_PARALLEL),
     establishes=(Property.NO_FRAGMENTS,),
 )
-def PlaceFragments(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def PlaceFragments(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Replace fragments by arrays of registers, and indices of elements by numbers of registers.
 
     Each thread accesses elements that it holds (InferLayout and DistributeParallel see to that), and as
@@ -95,12 +96,12 @@ class _Place(ScopedRewriter):
             scope=SIMDGROUP_SCOPE if in_matrices else "local",
         )
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
             self._launch = Launch(loop)
         return super().visit_for(loop)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         if node.buffer not in self._arrays:
             return self.descend(node)
         array = self._arrays[node.buffer]
@@ -110,7 +111,7 @@ class _Place(ScopedRewriter):
             return set_element(array, register, value)
         return tirx.BufferStore(array, value, [register], span=node.span)
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         if node.source not in self._arrays:
             return self.descend(node)
         array = self._arrays[node.source]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.ir.divisions import named_divisions
@@ -17,7 +18,7 @@ __all__ = ["SwizzleBlockIdx"]
 
 
 @prim_func_pass("SwizzleBlockIdx")
-def SwizzleBlockIdx(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def SwizzleBlockIdx(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Permute the blocks of the grid so that blocks which run together share operands.
 
     A GPU starts blocks in the order of their numbers. Every block still has work of its own. This

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.ir.calls import is_if_then_else, takes_address
 from tvmtile.ir.index_width import count_of, is_large, widened
@@ -170,11 +170,11 @@ def _loads_in(body: tirx.Stmt) -> list[ir.TensorLoad]:
         return []
     found: list[ir.TensorLoad] = []
 
-    def call(node: ir.Call, mutator: Any) -> Any:
+    def call(node: ir.Call, mutator: Mutator) -> ir.Expr:
         is_certain = not is_if_then_else(node) and not _takes_places(node)
         return mutator.default_mutate(node) if is_certain else node
 
-    def load(node: ir.TensorLoad, mutator: Any) -> Any:
+    def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         found.append(node)
         return mutator.default_mutate(node)
 
@@ -298,14 +298,14 @@ class _Moves:
         return self._move(store.buffer, target, loaded.load.source, loaded.first, self._extent)
 
     def with_loads_replaced(self, body: tirx.Stmt) -> tirx.Stmt:
-        def replace(node: ir.TensorLoad, mutator: Any) -> Any:
+        def replace(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
             for loaded in self.loaded:
                 if tvm_ffi.structural_equal(node, loaded.load):
                     number = tirx.floordiv(self._variable, loaded.repeats)
                     return tirx.BufferLoad(loaded.array, [number])
             return mutator.default_mutate(node)
 
-        def call(node: ir.Call, mutator: Any) -> Any:
+        def call(node: ir.Call, mutator: Mutator) -> ir.Expr:
             return node if _takes_places(node) else mutator.default_mutate(node)
 
         return mutated(body, (ir.TensorLoad, replace), (ir.Call, call))

@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.aliases import Aliases, allocations_in
@@ -17,7 +18,7 @@ __all__ = ["DeclareAsAccessed"]
 
 
 @prim_func_pass("DeclareAsAccessed", requires=(Property.NO_FRAGMENTS,))
-def DeclareAsAccessed(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def DeclareAsAccessed(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Declare memory that is only accessed through views of one other dtype in that dtype.
 
     TVM's generator for Metal does so itself, but keeps the number of elements: float16 that moves as

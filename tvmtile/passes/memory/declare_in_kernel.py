@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import buffer_var, walk
 from tvmtile.analysis.aliases import Aliases, allocations_in
@@ -16,7 +17,7 @@ __all__ = ["DeclareInKernel"]
 
 
 @prim_func_pass("DeclareInKernel")
-def DeclareInKernel(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def DeclareInKernel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Declare tensors that are accessed directly and through views again, in the kernel.
 
     TVM flattens what is accessed directly, outside of the kernel, which then has two arguments for one

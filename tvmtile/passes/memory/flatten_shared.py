@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.kernels import with_kernels
@@ -18,7 +19,7 @@ __all__ = ["FlattenShared"]
 
 
 @prim_func_pass("FlattenShared", requires=(Property.ORDERED,), establishes=(Property.FLAT_TILES,))
-def FlattenShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def FlattenShared(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make tiles with a layout arrays of one axis, and their indices places in memory.
 
     It comes after the passes that ask which elements are accessed.
@@ -75,7 +76,7 @@ class _Flattener(ScopedRewriter):
             self._flat[hash(var)] = var, var if stays else retyped(var, shape=(span(var),))
         return self._flat[hash(var)][1]
 
-    def visit_store(self, store: tirx.BufferStore) -> Any:
+    def visit_store(self, store: tirx.BufferStore) -> tirx.Stmt:
         array = self._array(store.buffer)
         if array.same_as(store.buffer):
             return self.descend(store)
@@ -83,7 +84,7 @@ class _Flattener(ScopedRewriter):
         place = self._place(store.buffer, indices)
         return tirx.BufferStore(array, self.mutate(store.value), [place], span=store.span)
 
-    def visit_load(self, load: ir.TensorLoad) -> Any:
+    def visit_load(self, load: ir.TensorLoad) -> ir.Expr:
         array = self._array(load.source)
         if array.same_as(load.source):
             return self.descend(load)

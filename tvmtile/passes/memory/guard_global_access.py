@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
@@ -26,7 +27,7 @@ __all__ = ["GuardGlobalAccess"]
 @prim_func_pass(
     "GuardGlobalAccess", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.IN_BOUNDS,)
 )
-def GuardGlobalAccess(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def GuardGlobalAccess(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make every access that may lie outside a tensor in global memory safe.
 
     Loads outside read as zero, or what `T.annotate_safe_value` says, lane by lane where they are of
@@ -110,7 +111,7 @@ class _Guard(ScopedRewriter):
 
     # Loops: an elementwise nest is versioned as a whole ---------------------------------------
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
             self._in_kernel = True
             result = self._visit_body(loop)
@@ -170,7 +171,7 @@ class _Guard(ScopedRewriter):
 
     # Single accesses ---------------------------------------------------------------------------
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
         bindings, indices = _effects_once(load.indices)
         if self._condition(load.source, indices) is None:
@@ -187,7 +188,7 @@ class _Guard(ScopedRewriter):
         outside = self._outside.get(buffer, tirx.const(0, str(buffer.ty.dtype)))
         return load if condition is None else tirx.if_then_else(condition, load, outside)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
         bindings, indices = _effects_once(store.indices)
         if self._condition(store.buffer, indices) is None:
@@ -213,7 +214,7 @@ class _Guard(ScopedRewriter):
         condition = self._condition(store.buffer, indices)
         return inside if condition is None else tirx.IfThenElse(condition, inside, None)
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
         if op is None:
             return self.descend(node)
@@ -223,7 +224,7 @@ class _Guard(ScopedRewriter):
         inside = self._places_inside(op)
         return guarded if inside is None else tirx.IfThenElse(inside, guarded, None)
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         op = operator_of(node)
         if op is None:
             return self._address(node) if _is_address(node) else self.descend(node)
@@ -351,11 +352,11 @@ class _NestBounds(NestRanges):
                 unique.append(condition)
         return unique
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         self._note(node.source, node.indices)
         return self.descend(node)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         self._note(node.buffer, node.indices)
         return self.descend(node)
 

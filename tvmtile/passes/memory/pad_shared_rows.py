@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -20,7 +19,7 @@ __all__ = ["PadSharedRows"]
 @prim_func_pass(
     "PadSharedRows", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
 )
-def PadSharedRows(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def PadSharedRows(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make the rows of shared tiles as much longer as implementations want, where a block has room.
 
     Tiles that are seen through views, or have a user layout, stay as they are.

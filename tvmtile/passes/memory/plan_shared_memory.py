@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
@@ -26,7 +25,7 @@ __all__ = ["PlanSharedMemory"]
     requires=(Property.NO_FRAGMENTS,),
     establishes=(Property.SHARED_MEMORY_FITS,),
 )
-def PlanSharedMemory(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def PlanSharedMemory(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Let tiles share memory where a block would otherwise need more than the target has.
 
     Two tiles can share memory where one is last used before the other is first used; several smaller

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.ir.scopes import is_mbarrier, is_shared
@@ -207,11 +207,11 @@ class _Lifetimes:
             ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), self._statement),
         )
 
-    def _statement(self, node: Any, mutator: Any) -> Any:
+    def _statement(self, node: Any, mutator: Mutator) -> Any:
         self._time += 1
         return mutator.default_mutate(node)
 
-    def _loop(self, loop: Any, mutator: Any) -> Any:
+    def _loop(self, loop: Any, mutator: Mutator) -> Any:
         self._time += 1
         start = self._time
         self._pending.append([])
@@ -222,7 +222,7 @@ class _Lifetimes:
             tile.last = max(tile.last, self._time)
         return loop
 
-    def _allocate(self, node: tirx.AllocBuffer, mutator: Any) -> Any:
+    def _allocate(self, node: tirx.AllocBuffer, mutator: Mutator) -> tirx.Stmt:
         del mutator
         if is_shared(node.buffer):
             size = allocated_bytes(node.buffer, self._capability)
@@ -234,12 +234,12 @@ class _Lifetimes:
             self.tiles.append(tile)
         return node
 
-    def _view(self, node: tirx.DeclBuffer, mutator: Any) -> Any:
+    def _view(self, node: tirx.DeclBuffer, mutator: Mutator) -> tirx.Stmt:
         del mutator
         self._aliases.add(node)
         return node
 
-    def _use(self, var: ir.Var, mutator: Any) -> ir.Var:
+    def _use(self, var: ir.Var, mutator: Mutator) -> ir.Var:
         del mutator
         tile = self._by_buffer.get(self._aliases.root(var))
         if tile is not None:

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import is_buffer_var, mutated
+from tvmtile._tvm import Mutator, is_buffer_var, mutated
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
@@ -61,7 +61,7 @@ class SharedTiles:
         tiles = cls(context, shared, viewed=set(Aliases(kernel).aliased))
         regions = Regions()
 
-        def call(node: ir.Call, mutator: Any) -> ir.Call:
+        def call(node: ir.Call, mutator: Mutator) -> ir.Call:
             tiles._note(node, context.of(regions.group))
             return mutator.default_mutate(node)
 

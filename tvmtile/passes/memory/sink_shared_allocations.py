@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.accesses import Access
 from tvmtile.ir.kernels import Launch, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -22,7 +21,7 @@ __all__ = ["SinkSharedAllocations"]
 
 
 @prim_func_pass("SinkSharedAllocations", requires=(Property.PIPELINED,))
-def SinkSharedAllocations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def SinkSharedAllocations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Allocate shared tiles in the loops that use them, where a block has no memory for all at once.
 
     No iteration may read what another one wrote. Tiles of an iteration that are used one after the
@@ -118,7 +117,7 @@ class _Allocations:
             return False
         return Coverage(buffer, self._tiles).holds_own_values(units)
 
-    def _sequence(self, node: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
+    def _sequence(self, node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
         kept = [
             child
             for child in node.seq
@@ -126,7 +125,7 @@ class _Allocations:
         ]
         return seq([mutator.mutate(child) for child in kept])
 
-    def _loop(self, node: tirx.For, mutator: Any) -> tirx.For:
+    def _loop(self, node: tirx.For, mutator: Mutator) -> tirx.For:
         loop = mutator.default_mutate(node)
         allocations = self._into.get(node.loop_var, [])
         return replace_loop(loop, body=seq([*allocations, loop.body])) if allocations else loop

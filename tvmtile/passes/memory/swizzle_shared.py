@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 from tvm.tirx.layout import ComposeLayout, Layout
 
@@ -26,7 +27,7 @@ __all__ = ["SwizzleShared"]
 @prim_func_pass(
     "SwizzleShared", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
 )
-def SwizzleShared(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def SwizzleShared(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Give the types of shared tiles a layout, a `tvm.tirx.layout.ComposeLayout` or `TileLayout`.
 
     It is the one that `T.annotate_layout` asks for, or, for tiles that an implementation wants

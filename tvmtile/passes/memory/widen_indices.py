@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.ir.index_width import is_large, widened
 from tvmtile.ir.passes import prim_func_pass
@@ -14,7 +13,7 @@ __all__ = ["WidenIndices"]
 
 
 @prim_func_pass("WidenIndices")
-def WidenIndices(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def WidenIndices(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Compute in 64 bits where an element of a tensor lies, if 31 bits may not hold it.
 
     That is so where a tensor has more than 2^31 elements, or may have: a product with a dynamic
@@ -49,13 +48,13 @@ class _Widen(ScopedRewriter):
         super().__init__()
         self._known: dict[int, bool] = {}  # by address
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
         if not self._is_large(load.source):
             return load
         return tirx.BufferLoad(load.source, [widened(index) for index in load.indices], load.span)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
         if not self._is_large(store.buffer):
             return store

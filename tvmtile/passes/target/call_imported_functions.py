@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.calls import is_extern_call
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
@@ -17,7 +17,7 @@ __all__ = ["CallImportedFunctions", "imported_sources"]
 
 
 @prim_func_pass("CallImportedFunctions")
-def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def CallImportedFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make calls of functions from `T.import_source` put its text into the CUDA source.
 
     The first call brings all texts, in their order, because one may call functions that another
@@ -66,7 +66,7 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
         return func
     texts = iter(["\n".join(sources)])
 
-    def call(node: ir.Call, mutator: Any) -> Any:
+    def call(node: ir.Call, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
         if not is_extern_call(result):
             return result

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant
@@ -15,7 +14,7 @@ __all__ = ["InlineSingleTripLoops"]
 
 
 @prim_func_pass("InlineSingleTripLoops", requires=(Property.NO_PARALLEL,))
-def InlineSingleTripLoops(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def InlineSingleTripLoops(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Replace serial loops of one iteration by their body.
 
     TVM unrolls such a loop, and its analyzer then knows two ranges of the variable, if the start of the
@@ -47,7 +46,7 @@ def InlineSingleTripLoops(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 class _Runner(ScopedRewriter):
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         is_plain = loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
         runs_once = constant(self.analyzer.simplify(loop.extent)) == 1
         if not is_plain or not runs_once or leaves_loop(loop.body):

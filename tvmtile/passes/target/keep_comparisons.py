@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.passes import prim_func_pass
@@ -16,7 +17,7 @@ _TYPES = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 @prim_func_pass("KeepComparisons")
-def KeepComparisons(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def KeepComparisons(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Hide comparisons of floats from TVM's simplifier, to which floats are ordered.
 
     It makes `a <= b` of `not a > b`, false of `a != a`, and takes the second branch of `if a > b`,

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.ir.passes import prim_func_pass
@@ -18,7 +19,7 @@ _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
 @prim_func_pass("KeepRemainders")
-def KeepRemainders(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def KeepRemainders(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Hide indices in which a loop variable is divided with different offsets.
 
     TVM's FlattenBuffer pads a loop variable for the offset of one division, and takes the padded one
@@ -54,16 +55,16 @@ class _Keeper(ScopedRewriter):
         super().__init__()
         self._loops: set[ir.Var] = set()
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         self._loops.add(loop.loop_var)
         return super().visit_for(loop)
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
         kept = self._kept(load.indices)
         return load if kept is None else tirx.BufferLoad(load.source, kept, load.span)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         store = self.descend(node)
         kept = self._kept(store.indices)
         if kept is None:

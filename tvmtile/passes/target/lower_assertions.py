@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.cuda import ASSERT_FAIL, function_call
@@ -16,7 +15,7 @@ __all__ = ["LocateAssertionsOnCpu", "LowerAssertionsOnCuda"]
 
 
 @prim_func_pass("LocateAssertionsOnCpu")
-def LocateAssertionsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LocateAssertionsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     r"""Say at which line of the kernel an assertion stands, in the message that TVM raises.
 
     Before
@@ -54,7 +53,7 @@ def _message(node: tirx.AssertStmt) -> str:
 
 
 @prim_func_pass("LowerAssertionsOnCuda")
-def LowerAssertionsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerAssertionsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Stop as an assertion of C does: CUDA prints the message, the line, the block and the thread.
 
     TVM's generator would return an error code, which a kernel can't. Assertions outside of kernels are

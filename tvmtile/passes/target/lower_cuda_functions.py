@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
 from tvmtile.ir.operators import operator_for
@@ -22,7 +23,7 @@ __all__ = ["LowerCudaFunctions"]
 
 
 @prim_func_pass("LowerCudaFunctions")
-def LowerCudaFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerCudaFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Replace calls of CUDA's functions by name, `T.call_extern(T.float16, "__float2half_rz", x)`.
 
     They are conversions and arithmetic with a rounding, and approximate functions, which are exact
@@ -62,12 +63,12 @@ def LowerCudaFunctions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
     location: SourceLocation | None = None
 
-    def statement(node: tirx.Stmt, mutator: Any) -> Any:
+    def statement(node: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
         nonlocal location
         location = location_of(node) or location
         return mutator.default_mutate(node)
 
-    def call(node: ir.Call, mutator: Any) -> Any:
+    def call(node: ir.Call, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
         if not is_extern_call(result):
             return result

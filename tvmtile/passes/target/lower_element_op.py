@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from tvmtile.ir.kernels import importing_llvm, is_kernel
@@ -21,7 +22,7 @@ __all__ = ["LowerElementOp"]
 @prim_func_pass(
     "LowerElementOp", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.NO_OPERATORS,)
 )
-def LowerElementOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerElementOp(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Replace each element operator by the implementation that fits the function's target best.
 
     Such an operator is a statement or part of an expression, and names an element by a load that is
@@ -66,22 +67,22 @@ class _Lower(ScopedRewriter):
         self.imports: list[str] = []
         self._attributes: dict[str, Any] = {}
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_kernel(loop):
             return super().visit_for(loop)
         self._attributes = {}
-        rewritten = super().visit_for(loop)
+        rewritten = self.descend_loop(loop)
         body = rewritten.body
         for key, value in self._attributes.items():
             body = tirx.AttrStmt(tirx.const(0, "int32"), key, value, body)
         return replace_loop(rewritten, body=body) if self._attributes else rewritten
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         self._statement = node.value
         lowered = self.mutate(node.value)
         return lowered if isinstance(lowered, tirx.Stmt) else tirx.Evaluate(lowered, node.span)
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         call = self.descend(node)
         op = operator_of(call)
         if op is None or op.is_tile:

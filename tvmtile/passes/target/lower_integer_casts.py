@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
@@ -18,7 +19,7 @@ _EXPONENT_OF_ONE = {"float16": 15, "bfloat16": 127}
 
 
 @prim_func_pass("LowerIntegerCastsOnCuda")
-def LowerIntegerCastsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerIntegerCastsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make 16-bit floats of integers of a known small range without an instruction that converts.
 
     A GPU converts integers to 16-bit floats at an eighth of the rate of its arithmetic (CUDA C++
@@ -57,7 +58,7 @@ class _Converter(ScopedRewriter):
     def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
         return [(tirx.Cast, self.visit_cast)]
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         # What is read from memory may change, but the value of a name does not leave its range.
         if _is_scalar_integer(bind.value) and not reads_no_memory(bind.value):
             bound = self.analyzer.const_int_bound(bind.value)

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
@@ -28,7 +29,7 @@ _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 @prim_func_pass("LowerNarrowFloatsOnCpu", requires=(Property.HOST_MEMORY,))
-def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Keep values of narrow floats as their bits, and compute with them in float32.
 
     Every operation rounds its result to its dtype, as torch does, a store and a cast among them; copies
@@ -71,7 +72,7 @@ def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 @prim_func_pass("LowerNarrowFloatsOnMetal")
-def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Keep values of floats of 8 bits as their bits, and compute with them in float32.
 
     Metal has bfloat16. The conversions are functions in the source of the kernel
@@ -126,7 +127,7 @@ def _refuse_vector(buffer: ir.Var, access: Any) -> None:
 
 
 @prim_func_pass("LowerNarrowFloatsOnCuda")
-def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Keep values of floats of 8 bits as their bits, and compute with them in float32.
 
     TVM's generator knows two of their dtypes, has no arithmetic on them and no vectors of eight. The
@@ -267,7 +268,7 @@ class _Lowering:
             )
         return self._variables[buffer]
 
-    def _variable(self, var: ir.Var, mutator: Any) -> Any:
+    def _variable(self, var: ir.Var, mutator: Mutator) -> ir.Expr:
         del mutator
         if not is_buffer_var(var):
             return self._variables.get(var, var)
@@ -281,7 +282,7 @@ class _Lowering:
             self._variables[var] = tirx.Var(var.name, bits)
         return self._variables.get(var, var)
 
-    def _value(self, node: Any, mutator: Any) -> Any:
+    def _value(self, node: Any, mutator: Mutator) -> Any:
         """An operand as its value, in float32 where it is a narrow float."""
         narrow, lowered = self._narrow_type(node), mutator.mutate(node)
         return lowered if narrow is None else self._decode(narrow, self._stored(lowered))
@@ -303,7 +304,7 @@ class _Lowering:
         finally:
             self._before = outer
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         """The lanes of a vector have no variables of their own."""
         outer = self._stores_between
         self._stores_between = outer and loop.kind != tirx.ForKind.VECTORIZED
@@ -311,13 +312,13 @@ class _Lowering:
         self._stores_between = outer
         return lowered
 
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         if self._narrow_type(load) is None:
             return mutator.default_mutate(load)
         indices = [mutator.mutate(index) for index in load.indices]
         return tirx.BufferLoad(mutator.mutate(load.source), indices)
 
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         indices = [mutator.mutate(index) for index in store.indices]
         before: list[tirx.Stmt] = []
         is_scalar = int(DataType(str(store.value.ty.dtype)).lanes) == 1
@@ -325,14 +326,14 @@ class _Lowering:
             buffer, value = mutator.mutate(store.buffer), mutator.mutate(store.value)
         return seq([*before, tirx.BufferStore(buffer, value, indices, store.span)])
 
-    def _constant(self, number: tirx.FloatImm, mutator: Any) -> Any:
+    def _constant(self, number: tirx.FloatImm, mutator: Mutator) -> ir.Expr:
         del mutator
         narrow = self._narrow_type(number)
         return (
             number if narrow is None else self._encode(narrow, tirx.const(number.value, "float32"))
         )
 
-    def _cast(self, cast: tirx.Cast, mutator: Any) -> Any:
+    def _cast(self, cast: tirx.Cast, mutator: Mutator) -> ir.Expr:
         source, target = self._narrow_type(cast.value), self._narrow_type(cast)
         if source is None and target is None:
             return mutator.default_mutate(cast)
@@ -353,45 +354,45 @@ class _Lowering:
             target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value)
         )
 
-    def _arithmetic(self, node: Any, mutator: Any) -> Any:
+    def _arithmetic(self, node: Any, mutator: Mutator) -> Any:
         narrow = self._narrow_type(node)
         if narrow is None:
             return mutator.default_mutate(node)
         a, b = self._value(node.a, mutator), self._value(node.b, mutator)
         return self._encode(narrow, type(node)(a, b, node.span))
 
-    def _comparison(self, node: Any, mutator: Any) -> Any:
+    def _comparison(self, node: Any, mutator: Mutator) -> Any:
         if self._narrow_type(node.a) is None:
             return mutator.default_mutate(node)
         return type(node)(self._value(node.a, mutator), self._value(node.b, mutator), node.span)
 
-    def _select(self, node: tirx.Select, mutator: Any) -> Any:
+    def _select(self, node: tirx.Select, mutator: Mutator) -> ir.Expr:
         parts = (node.condition, node.true_value, node.false_value)
         condition, true_value, false_value = map(mutator.mutate, parts)
         return tirx.Select(condition, true_value, false_value, node.span)
 
-    def _broadcast(self, node: tirx.Broadcast, mutator: Any) -> Any:
+    def _broadcast(self, node: tirx.Broadcast, mutator: Mutator) -> ir.Expr:
         return tirx.Broadcast(mutator.mutate(node.value), node.lanes, node.span)
 
-    def _shuffle(self, node: tirx.Shuffle, mutator: Any) -> Any:
+    def _shuffle(self, node: tirx.Shuffle, mutator: Mutator) -> ir.Expr:
         vectors = [mutator.mutate(vector) for vector in node.vectors]
         return tirx.Shuffle(vectors, [mutator.mutate(index) for index in node.indices], node.span)
 
-    def _let(self, node: tirx.Let, mutator: Any) -> Any:
+    def _let(self, node: tirx.Let, mutator: Mutator) -> ir.Expr:
         value = mutator.mutate(node.value)
         with self._storing(None):
             return tirx.Let(self._defined(node.var), value, mutator.mutate(node.body), node.span)
 
-    def _logical(self, node: Any, mutator: Any) -> Any:
+    def _logical(self, node: Any, mutator: Mutator) -> Any:
         a = mutator.mutate(node.a)
         with self._storing(None):
             return type(node)(a, mutator.mutate(node.b), node.span)
 
-    def _bind(self, node: tirx.Bind, mutator: Any) -> Any:
+    def _bind(self, node: tirx.Bind, mutator: Mutator) -> tirx.Stmt:
         value = mutator.mutate(node.value)
         return tirx.Bind(self._defined(node.var), value, node.span)
 
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         operands = [arg for arg in call.args if self._narrow_type(arg) is not None]
         result = self._narrow_type(call)
         name = op_name(call)
@@ -405,7 +406,7 @@ class _Lowering:
         computed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=str(dtype))
         return computed if result is None else self._encode(result, computed)
 
-    def _moved_call(self, call: ir.Call, name: str, mutator: Any) -> Any:
+    def _moved_call(self, call: ir.Call, name: str, mutator: Mutator) -> Any:
         if name == _BYTE_OFFSET:
             start, offset, element = call.args
             storage = NARROW_FLOATS[str(element.ty.dtype)].storage

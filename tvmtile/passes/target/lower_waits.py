@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
@@ -22,7 +23,7 @@ _BARRIERS = {"warp": T.cuda.warp_sync, "grid": T.cuda.grid_sync}
 
 
 @prim_func_pass("LowerWaitsOnCuda", requires=(Property.ORDERED,))
-def LowerWaitsOnCuda(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerWaitsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Write barriers as CUDA has them.
 
     Threads of a warp run independently, and TVM's generator prints nothing for a barrier of a warp,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.once import once
@@ -18,7 +19,7 @@ __all__ = ["KeepNames", "NameDivisions"]
 
 
 @prim_func_pass("NameDivisions")
-def NameDivisions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def NameDivisions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Name the divisions by run-time divisors in the values of names.
 
     Passes replace names by their values to prove what they need; those that are such divisions they
@@ -69,7 +70,7 @@ def _is_plain(value: Any) -> bool:
 
 
 @prim_func_pass("KeepNames")
-def KeepNames(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def KeepNames(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Keep the names of costly values, which TVM would recompute at every use.
 
     That is a division by what is no constant, a choice between two values, and a value that holds names
@@ -119,11 +120,11 @@ class _Keep(ScopedRewriter):
         kept = once(value) if "int" in str(value.ty.dtype) else value
         return tirx.Let(let.var, kept, body, let.span)
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         if _holds_names(bind.value) and reads_no_memory(bind.value):
             return tirx.Bind(bind.var, once(bind.value), bind.span)
         if not (_is_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)):
-            return _with_hidden_factors(super().visit_bind(bind))
+            return _with_hidden_factors(self.descend_bind(bind))
         self.note_value(bind)
         value = once(self._without_signs(bind.value))
         if self.analyzer.can_prove(bind.var >= 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
@@ -18,7 +19,7 @@ __all__ = ["DoScalarsOnce"]
 
 
 @prim_func_pass("DoScalarsOnce")
-def DoScalarsOnce(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def DoScalarsOnce(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Do atomic operations, and reads of what is written, once a block, where no thread is named.
 
     A kernel that never asks which thread it is says what a block does, so the number of its threads
@@ -99,7 +100,7 @@ class _Once(ScopedRewriter):
     def others(self) -> list[tuple[Any, Any]]:
         return [(tirx.While, self.visit_while)]
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_parallel(loop):
             return loop
         low_taken, low = self._decided_once(loop.min, loop)
@@ -107,7 +108,7 @@ class _Once(ScopedRewriter):
         bounded = replace_loop(loop, min=low, extent=extent)
         return seq([*low_taken, *extent_taken, super().visit_for(bounded)])
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         taken, condition = self._decided_once(branch.condition, branch)
         decided = tirx.IfThenElse(condition, branch.then_case, branch.else_case, branch.span)
         return seq([*taken, super().visit_if(decided)])
@@ -120,16 +121,16 @@ class _Once(ScopedRewriter):
         leave = tirx.IfThenElse(tirx.Not(condition), tirx.Evaluate(tirx.break_loop()), None)
         return tirx.While(tirx.const(True, "bool"), seq([*taken, leave, body]), loop.span)
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         return _once(node) if _is_atomic(node.value) else node
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         if is_private(node.buffer):
             taken, value = self._once_read(node.value)
             return seq([*taken, tirx.BufferStore(node.buffer, value, node.indices, span=node.span)])
         return _once(node) if contains(node.value, ir.Call, _is_atomic) else node
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         taken, value = self._once_read(bind.value)
         return seq([*taken, tirx.Bind(bind.var, value, bind.span)])
 

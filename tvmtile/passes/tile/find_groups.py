@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.comers import Comers, Condition, Threads
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
@@ -32,7 +31,7 @@ __all__ = ["FindGroups"]
 @prim_func_pass(
     "FindGroups", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.GROUPS,)
 )
-def FindGroups(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def FindGroups(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make regions of groups of threads of the branches on the index of a thread.
 
     A case of a branch that lets in whole warps which follow each other, and not all of those that come
@@ -110,7 +109,7 @@ class _Finder:
     def regions(self) -> tirx.Stmt:
         return mutated(self._body, (tirx.IfThenElse, self._branch), (tirx.Bind, self._comers.noted))
 
-    def _branch(self, branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
+    def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
         condition, coming = Condition(branch.condition, self._comers), self._comers.coming
         if not condition.on_threads or coming is None:
             return mutator.default_mutate(branch)
@@ -131,7 +130,7 @@ class _Finder:
             return then_case
         return tirx.IfThenElse(test, then_case, else_case, branch.span)
 
-    def _case(self, body: tirx.Stmt, threads: Threads, mutator: Any) -> tirx.Stmt:
+    def _case(self, body: tirx.Stmt, threads: Threads, mutator: Mutator) -> tirx.Stmt:
         is_part = _is_part(threads, self._comers.coming)
         with self._comers.only(threads):
             body = mutator.mutate(body)
@@ -161,7 +160,7 @@ class _Workers:
             (tirx.Evaluate, self._evaluate),
         )
 
-    def _branch(self, branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
+    def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
         if not self._variance.may_diverge(branch.condition):
             return mutator.default_mutate(branch)
         condition = Condition(branch.condition, self._comers)
@@ -173,7 +172,7 @@ class _Workers:
                 else_case = mutator.mutate(else_case)
         return tirx.IfThenElse(branch.condition, then_case, else_case, branch.span)
 
-    def _loop(self, loop: tirx.For | tirx.While, mutator: Any) -> tirx.Stmt:
+    def _loop(self, loop: tirx.For | tirx.While, mutator: Mutator) -> tirx.Stmt:
         if is_parallel(loop):
             is_shared = not self._variance.depends(loop)
             return self._shared_work(loop, "T.Parallel") if is_shared else loop
@@ -182,7 +181,7 @@ class _Workers:
         with self._comers.only(None):
             return mutator.default_mutate(loop)
 
-    def _evaluate(self, node: tirx.Evaluate, mutator: Any) -> tirx.Stmt:
+    def _evaluate(self, node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
         del mutator
         if is_grid_barrier(node) or op_name(node.value) in _OF_BLOCK:
             self._need_all(node, _OF_BLOCK.get(op_name(node.value), "T.sync_grid"))

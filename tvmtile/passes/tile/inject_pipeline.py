@@ -8,9 +8,10 @@ from itertools import groupby
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import mapped, mutated, walk
+from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
 from tvmtile.ir.kernels import Launch, outermost_loops_in, with_kernels, with_launch_body
@@ -48,7 +49,7 @@ __all__ = ["InjectPipeline"]
 
 
 @prim_func_pass("InjectPipeline", requires=(Property.PLANNED,), establishes=(Property.PIPELINED,))
-def InjectPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def InjectPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Carry out the plans of PlanPipeline.
 
     A tile that is written in one stage and used in a later one gets a leading axis of buffer
@@ -208,7 +209,7 @@ class _Stager:
     def rewrite(self, kernel: tirx.For) -> tirx.For:
         return mutated(kernel, (tirx.For, self._loop))
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         plan = plan_of(loop)
         if plan is None:
             return mutator.default_mutate(loop)

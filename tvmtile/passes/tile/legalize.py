@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.operators import operator_of
@@ -15,7 +16,7 @@ __all__ = ["Legalize"]
 
 
 @prim_func_pass("Legalize", establishes=(Property.REGIONS,))
-def Legalize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def Legalize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make every operand of a tile operator an explicit region.
 
     Whole buffers and elements that name a tile's origin are what users write; from here on an operand

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from tvmtile._tvm import mapped
@@ -45,13 +44,13 @@ class TileOperators(GroupRewriter):
         self.alignments: dict[ir.Var, int] = {}
         self.setup: list[tirx.Stmt] = []
 
-    def visit_for(self, loop: tirx.For) -> Any:
-        """Descend into a loop, noting the kernel."""
+    def enter_loop(self, loop: tirx.For) -> None:
+        """Note the kernel."""
         if is_kernel(loop):
             self._kernel, self._tiles = loop, None
-        return super().visit_for(loop)
+        super().enter_loop(loop)
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         """Rewrite a tile operator."""
         op = operator_of(node.value)
         if op is None or not op.is_tile:
@@ -83,11 +82,11 @@ class TileOperators(GroupRewriter):
 
 
 class _Lower(TileOperators):
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_kernel(loop):
             return super().visit_for(loop)
         self.alignments, self.setup = {}, []
-        kernel = super().visit_for(loop)
+        kernel = self.descend_loop(loop)
         if self.setup:
             kernel = with_launch_body(kernel, seq([*self.setup, Launch(kernel).body]))
         return substitute(
@@ -98,7 +97,7 @@ class _Lower(TileOperators):
             },
         )
 
-    def visit_attribute(self, node: tirx.AttrStmt) -> Any:
+    def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
         """Statements whose asynchronous work is waited for elsewhere."""
         token = token_of_region(node)
         if token is None or not self._issues(node.body):
@@ -143,7 +142,7 @@ def _at_line_of(call: ir.Call, stmt: tirx.Stmt) -> tirx.Stmt:
     requires=(Property.REGIONS, Property.IMPLEMENTATIONS),
     establishes=(Property.NO_TILE_OPERATORS,),
 )
-def LowerTileOp(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LowerTileOp(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Replace each tile operator by the statement of its implementation.
 
     SelectImplementation has chosen that, unless the target implements an operator in one way only.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.nests import Nest
@@ -37,7 +38,7 @@ _LOW, _HIGH = 0x0F, 0xF0
 
 
 @prim_func_pass("PackFloats", requires=(Property.REGIONS,))
-def PackFloats(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def PackFloats(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Keep floats of 4 bits as bytes: two in one in memory, one in one in registers.
 
     A copy of whole bytes becomes one of bytes. Loops that store single elements take two of them an
@@ -120,7 +121,7 @@ class _Pack(ScopedRewriter):
 
     # Loops ---------------------------------------------------------------------------------------
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if is_kernel(loop):
             launch = Launch(loop)
             self._blocks = [block.loop_var for block in launch.blocks]
@@ -237,7 +238,7 @@ class _Pack(ScopedRewriter):
 
     # Elements --------------------------------------------------------------------------------------
 
-    def visit_load(self, node: ir.TensorLoad) -> Any:
+    def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         if not has_float4(node.source):
             return self.descend(node)
         self._refuse_vector(node)
@@ -252,7 +253,7 @@ class _Pack(ScopedRewriter):
             code = byte >> _byte(4) if which else byte & _byte(_LOW)
         return tirx.reinterpret(FLOAT4, code)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         if not has_float4(node.buffer):
             return self.descend(node)
         self._refuse_vector(node)
@@ -302,7 +303,7 @@ class _Pack(ScopedRewriter):
 
     # Operators -------------------------------------------------------------------------------------
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
         if op is None or not op.is_tile:
             return self.descend(node)
@@ -328,7 +329,7 @@ class _Pack(ScopedRewriter):
             origin, extents = self._place(origin), self._place(extents)
         return region(self._variable(side.source), origin, extents)
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         op = operator_of(node)
         if op is not None and not op.is_tile:
             operands = [x for x in (*op.reads(), *op.writes()) if has_float4(buffer_of(x))]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.errors import InvalidOperand, SourceLocation, warn
 from tvmtile.ir.annotations import (
@@ -41,7 +41,7 @@ MOST_STAGES = "tvmtile.most_stages"
 
 
 @prim_func_pass("PlanPipeline", requires=(Property.REGIONS,), establishes=(Property.PLANNED,))
-def PlanPipeline(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def PlanPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Give each statement of a pipelined loop a stage, and a place in the order.
 
     With `num_stages=s` there are `s` copies of a tile: what copies from global memory into shared
@@ -128,7 +128,7 @@ class _Planner:
     def rewrite(self, kernel: tirx.For) -> tirx.For:
         return mutated(kernel, (tirx.For, self._loop))
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         outer = self._multi_buffered
         result = mutator.default_mutate(self._planned(loop))
         self._multi_buffered = outer

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.analysis.contributions import contribution
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import COMBINERS, Combiner
@@ -26,7 +27,7 @@ _FEW = 8
 
 
 @prim_func_pass("ReduceAccumulations")
-def ReduceAccumulations(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def ReduceAccumulations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Write `total[i] += x[i, j]` in `T.Parallel(i, j)` as the reduction that it is.
 
     All iterations that add to an element would otherwise run in the thread that holds it. The terms
@@ -113,7 +114,7 @@ class _Reducer(ScopedRewriter):
         self._threads = threads
         self.allocated: list[ir.Var] = []
 
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_parallel(loop):
             return super().visit_for(loop)
         nest = Nest(loop)
@@ -205,12 +206,12 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
     """The stores that an iteration does once at most."""
     found: list[tirx.BufferStore] = []
 
-    def note(store: tirx.BufferStore, mutator: Any) -> Any:
+    def note(store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         del mutator
         found.append(store)
         return store
 
-    def skip(loop: Any, mutator: Any) -> Any:
+    def skip(loop: Any, mutator: Mutator) -> Any:
         del mutator
         return loop
 
@@ -240,7 +241,7 @@ def _with_terms(nest: Nest, found: list[_Accumulation], terms: dict[Any, ir.Var]
     """The body of a nest that stores terms; iterations without one store the identity."""
     by_store = {each.store: each for each in found}
 
-    def visit(store: tirx.BufferStore, mutator: Any) -> Any:
+    def visit(store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         each = by_store.get(store)
         if each is None:
             return mutator.default_mutate(store)

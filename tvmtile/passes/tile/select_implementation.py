@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from tvmtile.errors import SourceLocation, warn
@@ -34,7 +35,7 @@ __all__ = ["Choice", "Choices", "SelectImplementation", "choices_of", "with_impl
     requires=(Property.REGIONS, Property.GROUPS),
     establishes=(Property.IMPLEMENTATIONS,),
 )
-def SelectImplementation(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def SelectImplementation(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Write into each tile operator which of its implementations is used.
 
     It is the most specific one that fits, or the one that a call asks for, `T.gemm(..., impl="mma")`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.aliases import allocations_in
@@ -22,7 +23,7 @@ __all__ = ["SplitReducers"]
 
 
 @prim_func_pass("SplitReducers", requires=(Property.REGIONS,))
-def SplitReducers(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def SplitReducers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make two tiles of a reducer: an array of each thread's totals, and a fragment for the results.
 
     From its initialization on, a reducer is the array: what is stored into it must be a contribution,
@@ -120,13 +121,13 @@ class _Split(ScopedRewriter):
         results = {reducer: parts.result for reducer, parts in self._parts.items()}
         return substitute(self.rewrite(body), results)
 
-    def visit_alloc(self, node: tirx.AllocBuffer) -> Any:
+    def visit_alloc(self, node: tirx.AllocBuffer) -> tirx.Stmt:
         parts = self._parts.get(node.buffer)
         if parts is None:
             return node
         return seq([tirx.AllocBuffer(parts.own), tirx.AllocBuffer(parts.result)])
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
         if op is None:
             return self.descend(node)
@@ -166,7 +167,7 @@ class _Split(ScopedRewriter):
         update = operator_for("contribute")(place, self.mutate(value), parts.kind)
         return tirx.Evaluate(update.to_call(span), span)
 
-    def visit_store(self, node: tirx.BufferStore) -> Any:
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
         parts = self._parts.get(node.buffer)
         if parts is None:
             return self.descend(node)

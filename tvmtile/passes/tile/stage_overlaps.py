@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
@@ -19,7 +20,7 @@ __all__ = ["StageOverlaps"]
 
 
 @prim_func_pass("StageOverlaps", requires=(Property.REGIONS,))
-def StageOverlaps(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def StageOverlaps(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Copy by way of a tile where source and target may have elements in common.
 
     The threads of a block move elements in no order. The tile is a fragment; between two parts of a
@@ -61,7 +62,7 @@ class _Stage(ScopedRewriter):
         super().__init__()
         self._aliases = aliases
 
-    def visit_evaluate(self, node: tirx.Evaluate) -> Any:
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
         if op is None or not op.is_copy:
             return node

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
+from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import flattened, is_parallel, with_kernels
@@ -22,7 +21,7 @@ __all__ = ["SumBeforeScaling"]
 
 
 @prim_func_pass("SumBeforeScaling")
-def SumBeforeScaling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def SumBeforeScaling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Let a loop add up products, and scale the sums behind it.
 
     That is done to an operator that has sums of its own (`TileOp.accumulated`) if nothing else in the
@@ -81,7 +80,7 @@ class _Sums:
     def rewrite(self, kernel: tirx.For) -> tirx.For:
         return mutated(kernel, (tirx.For, self._loop))
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if is_parallel(loop):
             return loop
         inner = mutator.default_mutate(loop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile.analysis.conflicts.expressions import conjuncts
@@ -24,7 +25,7 @@ __all__ = ["UnswitchConditions"]
 
 
 @prim_func_pass("UnswitchConditions", requires=(Property.NO_TILE_OPERATORS,))
-def UnswitchConditions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def UnswitchConditions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Decide the conditions in a nest of `T.Parallel` before it, where they hold for all of it.
 
     A user's own bounds check, `if y < M and x < N`, holds for all iterations of all tiles but the last
@@ -64,14 +65,14 @@ def UnswitchConditions(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
 
 
 class _DropUnreached(ScopedRewriter):
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         cases = (branch.then_case, branch.else_case)
         taken = self._taken(branch.condition, *cases)
         if len(taken) == len(cases):
             return super().visit_if(branch)
         return seq([]) if taken[0] is None else self.mutate(taken[0])
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         if not is_if_then_else(node):
             return self.descend(node)
         condition, *values = node.args
@@ -94,7 +95,7 @@ class _DropUnreached(ScopedRewriter):
 
 
 class _Unswitch(ScopedRewriter):
-    def visit_for(self, loop: tirx.For) -> Any:
+    def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_parallel(loop):
             return super().visit_for(loop)
         conditions = _NestConditions(self.analyzer)
@@ -126,16 +127,16 @@ class _NestConditions(NestRanges):
         self.decided: list[Any] = []
         self.outside: list[Any] = []
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         if _is_bool(bind.value):
             self._note(bind.value)
         return super().visit_bind(bind)
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         self._note(branch.condition)
         return super().visit_if(branch)
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         if is_if_then_else(node):
             self._note(node.args[0])
         return self.descend(node)
@@ -188,19 +189,19 @@ class _Assume(ScopedRewriter):
         self._holding = holding
         self._true: set[ir.Var] = set()
 
-    def visit_bind(self, bind: tirx.Bind) -> Any:
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         if _is_bool(bind.value) and not self._rest(bind.value):
             self._true.add(bind.var)
             return tirx.Bind(bind.var, tirx.const(True, "bool"), bind.span)
         return self.descend(bind)
 
-    def visit_if(self, branch: tirx.IfThenElse) -> Any:
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         rest = self._rest(branch.condition)
         if not rest:
             return self.mutate(branch.then_case)
         return self.descend(_with_condition(branch, tirx.all(*rest)))
 
-    def visit_call(self, node: ir.Call) -> Any:
+    def visit_call(self, node: ir.Call) -> ir.Expr:
         if not is_if_then_else(node):
             return self.descend(node)
         condition, value, otherwise = node.args

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm.target import Target
 
@@ -49,7 +50,7 @@ __all__ = ["WarpSpecialize"]
 
 
 @prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))
-def WarpSpecialize(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def WarpSpecialize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Split pipelined loops between consumers, a block's threads, and a producer, a warp more.
 
     The producer copies tiles ahead by tensor maps, one buffer copy a stage; mbarriers say when a tile

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NestingError
 from tvmtile.frontend.dtypes import DType, cast
 from tvmtile.ir.calls import is_extern_call, is_if_then_else, op_name
@@ -92,7 +92,7 @@ class _Exchange:
             (tirx.AttrStmt, self._visit_attribute),
         )
 
-    def _visit_if(self, branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
+    def _visit_if(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
         then_case = mutator.mutate(branch.then_case)
         else_case = None if branch.else_case is None else mutator.mutate(branch.else_case)
         return self._with_exchanges(
@@ -100,17 +100,17 @@ class _Exchange:
             lambda condition: tirx.IfThenElse(condition, then_case, else_case, branch.span),
         )
 
-    def _visit_for(self, loop: tirx.For, mutator: Any) -> tirx.Stmt:
+    def _visit_for(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if contains((loop.min, loop.extent), ir.Call, _is_exchange):
             raise _misplaced(loop, "the bounds of a loop")
         return mutator.default_mutate(loop)
 
-    def _visit_while(self, loop: tirx.While, mutator: Any) -> tirx.Stmt:
+    def _visit_while(self, loop: tirx.While, mutator: Mutator) -> tirx.Stmt:
         if contains(loop.condition, ir.Call, _is_exchange):
             raise _misplaced(loop, "the condition of a `while`")
         return mutator.default_mutate(loop)
 
-    def _visit_attribute(self, attribute: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+    def _visit_attribute(self, attribute: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
         if attribute.attr_key != _REDUCE_SCOPE:
             return mutator.default_mutate(attribute)
         assert isinstance(attribute.body, tirx.Evaluate), "a call of tvm_thread_allreduce"
@@ -123,7 +123,7 @@ class _Exchange:
             return rebuild(node)
         before: list[tirx.Stmt] = []
 
-        def visit(call: ir.Call, mutator: Any) -> Any:
+        def visit(call: ir.Call, mutator: Mutator) -> ir.Expr:
             if is_if_then_else(call):
                 if contains(list(call.args[1:]), ir.Call, _is_exchange):
                     raise _misplaced(call, "one side of a conditional expression")

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import NestingError, SourceLocation
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
 from tvmtile.ir.kernels import is_barrier, statements_of
@@ -66,7 +66,7 @@ def seen_by(body: tirx.Stmt, group: Group | None) -> tirx.Stmt:
     if group is None:
         return body
 
-    def visit(branch: tirx.IfThenElse, mutator: Any) -> tirx.Stmt:
+    def visit(branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
         taken = case_of(branch, group)
         if taken is None:
             return mutator.default_mutate(branch)
@@ -175,7 +175,7 @@ def with_own_barriers(body: tirx.Stmt, named: NamedBarriers) -> tirx.Stmt:
     """
     regions = Regions()
 
-    def visit(node: tirx.Evaluate, mutator: Any) -> tirx.Stmt:
+    def visit(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
         del mutator
         if not is_barrier(node) or str(node.value.args[0].value) != "shared":
             return node

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import mutated
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
@@ -83,11 +83,11 @@ class _Expander:
             (ir.Var, self._variable),
         )
 
-    def _variable(self, var: ir.Var, mutator: Any) -> ir.Var:
+    def _variable(self, var: ir.Var, mutator: Mutator) -> ir.Var:
         del mutator
         return self._new.get(var, var)
 
-    def _loop(self, loop: tirx.For, mutator: Any) -> Any:
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         outer = self._index
         own = self._axes.get(loop.loop_var, {})
         self._index = {**outer, **{tile: axis.index for tile, axis in own.items()}}
@@ -98,20 +98,20 @@ class _Expander:
     def _at(self, buffer: ir.Var) -> Any:
         return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
 
-    def _load(self, load: ir.TensorLoad, mutator: Any) -> Any:
+    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         if load.source not in self._new:
             return mutator.default_mutate(load)
         indices = [self._at(load.source), *(mutator.mutate(index) for index in load.indices)]
         return tirx.BufferLoad(self._new[load.source], indices, load.span)
 
-    def _store(self, store: tirx.BufferStore, mutator: Any) -> Any:
+    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         if store.buffer not in self._new:
             return mutator.default_mutate(store)
         indices = [self._at(store.buffer), *(mutator.mutate(index) for index in store.indices)]
         value = mutator.mutate(store.value)
         return tirx.BufferStore(self._new[store.buffer], value, indices, span=store.span)
 
-    def _region(self, region: ir.TensorRegion, mutator: Any) -> Any:
+    def _region(self, region: ir.TensorRegion, mutator: Mutator) -> ir.Expr:
         if region.source not in self._new:
             return mutator.default_mutate(region)
         stage = ir.Range.from_min_extent(self._at(region.source), tirx.const(1, "int32"))
@@ -121,7 +121,7 @@ class _Expander:
         ]
         return tirx.BufferRegion(self._new[region.source], [stage, *ranges])
 
-    def _call(self, call: ir.Call, mutator: Any) -> Any:
+    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(call)
         op = operator_of(result)
         if op is None:

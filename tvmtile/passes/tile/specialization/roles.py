@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import mapped, mutated, walk
+from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import NO_UNROLLING
 from tvmtile.ir.asynchronous import asynchronously, signal, wait
@@ -118,7 +118,7 @@ def consumers_of(
         Of the target.
     """
 
-    def visit(loop: tirx.For, mutator: Any) -> tirx.Stmt:
+    def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         split = splits.get(loop.loop_var)
         if split is None:
             return mutator.default_mutate(loop)
