@@ -15,13 +15,8 @@ from tvm.ir.transform import PassContext
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
-from tvmtile.codegen.comparisons import ShowComparisons
-from tvmtile.codegen.constants import WriteConstants
-from tvmtile.codegen.cuda_negations import KeepNegations
 from tvmtile.codegen.device import marked
-from tvmtile.codegen.index_sums import NarrowSums
 from tvmtile.codegen.intrinsics import LowerIntrinsics
-from tvmtile.codegen.metal_arrays import KeepElements
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
 from tvmtile.errors import UnknownTarget, hide_internal_frames
@@ -107,9 +102,14 @@ from tvmtile.passes import (
 )
 from tvmtile.passes.checks.check_buffers import CheckBuffers
 from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
+from tvmtile.passes.workarounds.keep_comparisons import ShowComparisons
+from tvmtile.passes.workarounds.keep_elements import KeepElements
+from tvmtile.passes.workarounds.keep_negations import KeepNegations
+from tvmtile.passes.workarounds.narrow_sums import NarrowSums
+from tvmtile.passes.workarounds.write_constants import WriteConstants
 from tvmtile.target import gpu, host_target, parse
 
-__all__ = ["CHECKS", "LOWERING", "check", "lowering_passes", "tvm_pipeline"]
+__all__ = ["CHECKS", "LOWERING", "SOURCE", "check", "lowering_passes", "tvm_pipeline"]
 
 CHECKS: tuple[Any, ...] = (
     CheckAssertions,  # a kernel stops with an error only where the target can stop it
@@ -240,6 +240,15 @@ LOWERING: dict[str, tuple[Any, ...]] = {
 }
 """The passes that lower a tile program, by kind of target."""
 
+SOURCE: tuple[Any, ...] = (
+    NarrowSums,  # 64-bit indices are summed in 32 bits where they fit
+    ShowComparisons,  # comparisons of floats look as they were written
+    KeepNegations,  # ptxas does not lose the sign of a negation
+    WriteConstants,  # constants and narrow dtypes are printed right
+    KeepElements,  # arrays that are read by elements are declared as such
+)
+"""The passes over a GPU's kernels when nothing simplifies any more: their source is printed next."""
+
 for _steps in LOWERING.values():
     check_order((*CHECKS, *_steps))
 
@@ -361,11 +370,7 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
                 LowerIntrinsics,
                 tirx.transform.LowerIntrin(),
                 tirx.transform.FP8StorageLegalize(),
-                NarrowSums,
-                ShowComparisons,
-                KeepNegations,
-                WriteConstants,
-                KeepElements,
+                *SOURCE,
             ]
         )
 

@@ -38,7 +38,7 @@ __device__ __noinline__ void tvmtile_assert_fail(const char* message, const char
 #endif
 }
 """,
-    # See `cuda_negations`.
+    # See `KeepNegations`.
     "tvmtile_negate": """\
 __device__ __forceinline__ int tvmtile_negate(int x) {
   int result;

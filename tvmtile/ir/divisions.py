@@ -14,7 +14,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped
 
-__all__ = ["is_division", "named_divisions", "rounded_to_zero"]
+__all__ = ["is_division", "is_integer", "named_divisions", "rounded_to_zero"]
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
@@ -23,6 +23,11 @@ _TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
 def is_division(value: Any) -> bool:
     """Tell whether a value is a division, or its remainder, whose divisor is no constant."""
     return isinstance(value, _DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
+
+
+def is_integer(value: Any) -> bool:
+    """Tell whether a value is a signed integer."""
+    return ir.is_prim_expr(value) and str(value.ty.dtype).startswith("int")
 
 
 def rounded_to_zero(division: Any) -> Any:

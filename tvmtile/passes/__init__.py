@@ -13,7 +13,6 @@ from tvmtile.passes.checks.check_loop_exits import CheckLoopExits
 from tvmtile.passes.checks.check_parallel import CheckParallel
 from tvmtile.passes.checks.check_reducers import CheckReducers
 from tvmtile.passes.checks.verify import Verifier, Verify
-from tvmtile.passes.cpu.hide_truncations import HideTruncationsOnCpu
 from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
@@ -21,9 +20,6 @@ from tvmtile.passes.cpu.lower_extrema import LowerExtremaOnCpu
 from tvmtile.passes.cpu.lower_math import LowerMathOnCpu
 from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
-from tvmtile.passes.cpu.short_circuit import ShortCircuitOnCpu
-from tvmtile.passes.cpu.store_names import StoreNamesOnCpu
-from tvmtile.passes.cpu.wrap_unsigned import WrapUnsignedOnCpu
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
 from tvmtile.passes.gpu.elide_shared_staging import ElideSharedStaging
@@ -48,8 +44,6 @@ from tvmtile.passes.memory.swizzle_shared import SwizzleShared
 from tvmtile.passes.memory.widen_indices import WidenIndices
 from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
 from tvmtile.passes.target.inline_single_trip_loops import InlineSingleTripLoops
-from tvmtile.passes.target.keep_comparisons import KeepComparisons
-from tvmtile.passes.target.keep_remainders import KeepRemainders
 from tvmtile.passes.target.lower_assertions import LocateAssertionsOnCpu, LowerAssertionsOnCuda
 from tvmtile.passes.target.lower_cuda_functions import LowerCudaFunctions
 from tvmtile.passes.target.lower_element_op import LowerElementOp
@@ -60,7 +54,7 @@ from tvmtile.passes.target.lower_narrow_floats import (
     LowerNarrowFloatsOnMetal,
 )
 from tvmtile.passes.target.lower_waits import LowerWaitsOnCuda
-from tvmtile.passes.target.name_divisions import KeepNames, NameDivisions
+from tvmtile.passes.target.name_divisions import NameDivisions
 from tvmtile.passes.tile.bind_extents import BindExtents
 from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
 from tvmtile.passes.tile.find_groups import FindGroups
@@ -79,6 +73,13 @@ from tvmtile.passes.tile.stage_overlaps import StageOverlaps
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
 from tvmtile.passes.tile.unswitch_conditions import UnswitchConditions
 from tvmtile.passes.tile.warp_specialize import WarpSpecialize
+from tvmtile.passes.workarounds.hide_truncations import HideTruncationsOnCpu
+from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons
+from tvmtile.passes.workarounds.keep_names import KeepNames
+from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
+from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
+from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
+from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 
 __all__ = [
     "BindExtents",

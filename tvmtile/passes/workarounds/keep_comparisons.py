@@ -1,4 +1,4 @@
-"""KeepComparisons: a comparison of floats means what is written, for NaN too."""
+"""KeepComparisons, ShowComparisons: a comparison of floats means what is written, for NaN too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from tvm import tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
+from tvmtile.codegen.device import device_pass
+from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
 
-__all__ = ["KeepComparisons"]
+__all__ = ["KeepComparisons", "ShowComparisons"]
 
 _TYPES = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
@@ -69,3 +71,22 @@ def _kept(comparison: Any) -> Any:
 def _is_nan(value: Any) -> Any:
     narrow = str(value.ty.dtype) not in ("float16", "float32", "float64")
     return tirx.isnan(tirx.Cast("float32", value) if narrow else value)
+
+
+@device_pass("ShowComparisons")
+def ShowComparisons(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    """Undo `KeepComparisons`, when nothing simplifies any more."""
+    del kind
+    tests = (tirx.EQ, tirx.NE, tirx.LT)
+    return func.with_body(mapped(func.body, (tests, _shown)))
+
+
+def _shown(test: Any) -> Any:
+    """The comparison whose conversion to an integer is tested; TVM makes `0 < x` of `x != 0`."""
+    zero, converted = (test.a, test.b) if isinstance(test, tirx.LT) else (test.b, test.a)
+    if not isinstance(converted, tirx.Cast) or constant(zero) != 0:
+        return test
+    comparison = converted.value
+    if not isinstance(comparison, tirx.LT | tirx.LE | tirx.GT | tirx.GE | tirx.EQ | tirx.NE):
+        return test
+    return tirx.Not(comparison) if isinstance(test, tirx.EQ) else comparison

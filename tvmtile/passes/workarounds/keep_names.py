@@ -1,0 +1,121 @@
+"""KeepNames: costly values are computed once, where they are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.ir.transform import PassContext
+
+from tvmtile._tvm import mapped
+from tvmtile.codegen.once import once
+from tvmtile.ir.divisions import is_division, is_integer, rounded_to_zero
+from tvmtile.ir.extents import take_for_extents
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
+
+__all__ = ["KeepNames"]
+
+
+@prim_func_pass("KeepNames")
+def KeepNames(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+    """Keep the names of costly values, which TVM would recompute at every use.
+
+    That is a division by what is no constant, a choice between two values, and a value that holds names
+    (`T.Let`): where copies of it stand, TVM's analyzer fails if it knows more of a name in one of them.
+    So it does where an integer is made of a value that holds integers with names, as of `exp` on CPUs.
+    And it fails on a float's name whose value is a product of another name and of what has a range, as
+    `first * T.Cast("float32", i)`: such a factor is hidden from it.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, "n"), "float32")):
+        n = T.int32()
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            row: T.let = bx // n
+            A[row, 0] = A[row, 1]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, "n"), "float32")):
+        n = T.int32()
+        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            row: T.let = T.max(T.Call("tvmtile.once", [T.truncdiv(bx, n)], ret_ty="int32"), 0)
+            A[row, 0] = A[row, 1]
+    ```
+    """
+    del context
+
+    def keep(kernel: tirx.For) -> Any:
+        rewriter = _Keep()
+        take_for_extents(rewriter.analyzer, func.params)
+        return rewriter.rewrite(kernel)
+
+    return with_kernels(func, keep)
+
+
+class _Keep(ScopedRewriter):
+    def others(self) -> list[tuple[Any, Any]]:
+        return [(tirx.Let, self.visit_let)]
+
+    def visit_let(self, let: tirx.Let) -> Any:
+        value, body = self.mutate(let.value), self.mutate(let.body)
+        kept = once(value) if "int" in str(value.ty.dtype) else value
+        return tirx.Let(let.var, kept, body, let.span)
+
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
+        if _holds_names(bind.value) and reads_no_memory(bind.value):
+            return tirx.Bind(bind.var, once(bind.value), bind.span)
+        if not (is_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)):
+            return _with_hidden_factors(self.descend_bind(bind))
+        self.note_value(bind)
+        value = once(self._without_signs(bind.value))
+        if self.analyzer.can_prove(bind.var >= 0):
+            # TVM's passes learn the sign from this.
+            value = tirx.max(value, tirx.const(0, bind.value.ty.dtype))
+        return tirx.Bind(bind.var, value, bind.span)
+
+    def _without_signs(self, value: Any) -> Any:
+        """A division of numbers that are not negative as one that rounds to zero."""
+        if not is_division(value):
+            return value
+        is_above_zero = all(self.analyzer.can_prove(part >= 0) for part in (value.a, value.b))
+        return rounded_to_zero(value) if is_above_zero else value
+
+
+def _holds_names(value: Any) -> bool:
+    return contains(value, tirx.Let)
+
+
+def _is_costly(value: Any) -> bool:
+    return is_division(value) or contains(value, tirx.Select)
+
+
+def _with_hidden_factors(bind: tirx.Bind) -> tirx.Bind:
+    return mapped(bind, ((tirx.Mul, tirx.Div), _with_hidden_factor))
+
+
+def _with_hidden_factor(product: Any) -> Any:
+    """A product of floats in which a name that stands beside a range is hidden."""
+    a, b = product.a, product.b
+    if "float" not in str(product.ty.dtype):
+        return product
+    hidden = (
+        once(x) if isinstance(x, ir.Var) and _has_range(y) else x for x, y in ((a, b), (b, a))
+    )
+    return type(product)(*hidden, product.span)
+
+
+def _has_range(value: Any) -> bool:
+    """Tell whether TVM's analyzer may find bounds of a float: they come from integers and choices."""
+    return reads_no_memory(value) and contains(value, (tirx.Cast, tirx.Select), _gives_range)
+
+
+def _gives_range(node: Any) -> bool:
+    return isinstance(node, tirx.Select) or "float" not in str(node.value.ty.dtype)
