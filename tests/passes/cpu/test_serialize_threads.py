@@ -688,3 +688,26 @@ def test_value_in_a_branch_of_some_threads_that_work_of_the_block_uses():
     c = np.zeros(64, "float32")
     run(program, p, x, c)
     np.testing.assert_allclose(c, p @ x[::-1], rtol=1e-5, atol=1e-5)
+
+
+def test_an_element_of_a_fragment_that_some_threads_add_to():
+    """All threads of the branch hold it, and it grows once, also in a loop beside work of each."""
+
+    @T.prim_func
+    def program(Q: T.Tensor((3,), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            tx = T.get_thread_binding()
+            if tx < 32:
+                total = T.alloc_fragment(1, "float32")
+                total[0] = 1
+                for k in T.serial(3):
+                    total[0] += Q[k]
+                    C[tx] += k
+                total[0] = total[0] * 2
+                for i in T.Parallel(32):
+                    C[32 + i] = total[0]
+
+    q, c = RNG.normal(size=3).astype("float32"), np.zeros(64, "float32")
+    run(program, q, c)
+    np.testing.assert_allclose(c[:32], 3)
+    np.testing.assert_allclose(c[32:], 2 * (1 + q.sum()), rtol=1e-6)

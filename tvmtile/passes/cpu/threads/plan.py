@@ -29,7 +29,7 @@ from tvmtile.ir.kernels import (
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, for_loop, has_effect, substitute
-from tvmtile.ir.scopes import is_of_block, is_private
+from tvmtile.ir.scopes import is_fragment, is_of_block, is_private
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, group_of_region
 from tvmtile.passes.cpu.threads.accesses import Accesses
@@ -275,11 +275,18 @@ class _Planner:
     def _is_common(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
         """Tell whether what a statement keeps is one for all threads that guards let in.
 
-        That is a name, which work of the block under guards may use too, or a variable of a group.
+        That is a name, which work of the block under guards may use too, a variable of a group, or an
+        element of a fragment, which all of them hold.
         """
-        if isinstance(stmt, tirx.BufferStore):
-            return is_private(stmt.buffer) and not self._variance.depends(stmt.buffer)
-        return isinstance(stmt, tirx.Bind) and (self._comers(guards) or 0) > 0
+        if isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer):
+            return not self._variance.depends(stmt.buffer)
+        is_kept = isinstance(stmt, tirx.Bind) or self._is_same_element(stmt)
+        return is_kept and (self._comers(guards) or 0) > 0
+
+    def _is_same_element(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether all threads store the same to an element of a fragment."""
+        is_store = isinstance(stmt, tirx.BufferStore) and is_fragment(stmt.buffer)
+        return is_store and not self._variance.depends(stmt)
 
     def _is_block_level(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is work that the threads of a block share."""
@@ -334,9 +341,11 @@ class _Planner:
         return all(len(counts) == 1 for counts in warps.values())
 
     def _stores_common_array(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether a statement stores a uniform private array, kept once for all threads."""
+        """Tell whether a statement stores to what is kept once for all threads."""
         stored = _stored_private(stmt, self._variance)
-        return any(not self._variance.depends(array) for array in stored)
+        return any(not self._variance.depends(array) for array in stored) or contains(
+            stmt, tirx.BufferStore, self._is_same_element
+        )
 
     def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
         for child in statements_of(stmt):
