@@ -107,7 +107,7 @@ class _Accesses:
         writes: bool,
         operator: Any = None,
         indices: Any = (),
-        value: Any = None,
+        value: ir.Expr | None = None,
     ) -> None:
         access = Access(
             self._aliases.root(buffer),
@@ -146,7 +146,9 @@ class _Accesses:
         self._cases(mutator, node.condition, node.true_value, node.false_value)
         return node
 
-    def _cases(self, mutator: Mutator, condition: Any, then: Any, otherwise: Any) -> None:
+    def _cases(
+        self, mutator: Mutator, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None
+    ) -> None:
         mutator.mutate(condition)
         outer = self._conditions
         for case, holds in ((then, condition), (otherwise, tirx.Not(condition))):
@@ -230,10 +232,10 @@ def values_of_names(kernel: tirx.For) -> dict[ir.Var, Any]:
     return values
 
 
-def uses(indices: tuple[Any, ...], variable: ir.Var, names: dict[ir.Var, Any]) -> bool:
+def uses(indices: tuple[ir.Expr, ...], variable: ir.Var, names: dict[ir.Var, Any]) -> bool:
     """Tell whether an index depends on a variable, directly or through names bound to it."""
 
-    def depends(node: Any) -> bool:
+    def depends(node: ir.Expr) -> bool:
         return contains(
             node,
             ir.Var,

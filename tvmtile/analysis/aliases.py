@@ -72,7 +72,7 @@ class Aliases:
         return False
 
 
-def _source_of(data: Any) -> ir.Var | None:
+def _source_of(data: ir.Expr) -> ir.Var | None:
     """The buffer that a pointer is made from."""
     found: list[ir.Var] = []
     walk(data, (ir.Var, lambda var: found.append(var) if is_buffer_var(var) else None))

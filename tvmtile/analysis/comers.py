@@ -35,7 +35,7 @@ class Condition:
         The rest is the same for all threads.
     """
 
-    def __init__(self, condition: Any, comers: Comers) -> None:
+    def __init__(self, condition: ir.Expr, comers: Comers) -> None:
         self.on_threads: list[Any] = []
         self.others: list[Any] = []
         self.taken: Threads = comers.all
@@ -82,7 +82,7 @@ class Comers:
         self.note(bind)
         return mutator.default_mutate(bind)
 
-    def value_of(self, expression: Any) -> Any:
+    def value_of(self, expression: ir.Expr) -> Any:
         """The value of an expression in each thread; None if it is made from more than its index."""
         if not self.variance.depends(expression):
             return None

@@ -56,7 +56,7 @@ class Loop:
         return None if self.extent is None else literal(self.extent)
 
     @property
-    def step(self) -> Any:
+    def step(self) -> ir.Expr:
         """By how much the variable grows from one iteration to the next."""
         step = getattr(self.node, "step", None)
         return tirx.const(1, "int32") if step is None else step
@@ -94,7 +94,7 @@ class Access(Use):
         return not is_shared(self.root)
 
     @cached_property
-    def places(self) -> list[Any]:
+    def places(self) -> list[ir.Expr]:
         """The expressions that say which elements are touched."""
         used = [*(self.indices or ()), *self.conditions]
         for loop in self.loops:
@@ -185,9 +185,9 @@ class Effects:
 
     def of(
         self,
-        node: Any,
+        node: ir.Node,
         loops: tuple[Loop, ...],
-        conditions: tuple[Any, ...],
+        conditions: tuple[ir.Expr, ...],
         **region: Any,
     ) -> list[Access]:
         """The accesses of an expression, or of a statement that holds no others, in their order.
@@ -200,7 +200,7 @@ class Effects:
             if self._is_ordered(use.buffer)
         ]
 
-    def _uses_in(self, node: Any) -> list[Use]:
+    def _uses_in(self, node: ir.Node) -> list[Use]:
         """The uses in a part of the body, which is looked at once, but for the arrays of a thread."""
         if hash(node) not in self._uses:
             uses = uses_in(node) if contains(node, ir.Var, _is_seen_by_others) else []
@@ -217,7 +217,7 @@ class Effects:
         self,
         use: Use,
         loops: tuple[Loop, ...],
-        conditions: tuple[Any, ...],
+        conditions: tuple[ir.Expr, ...],
         location: SourceLocation | None,
         region: dict[str, Any],
     ) -> Access:
@@ -261,7 +261,7 @@ class Effects:
         )
         return self._alike.setdefault(key, access)
 
-    def resolved(self, expression: Any) -> Any:
+    def resolved(self, expression: ir.Expr) -> ir.Expr:
         """An expression with bound names replaced by their values, where these never change."""
         if not self._values:
             return expression

@@ -28,7 +28,7 @@ def elements_in(body: tirx.Stmt, names: dict[ir.Var, Any]) -> list[Access]:
     Names that the kernel binds are replaced by their values.
     """
 
-    def known(expressions: tuple[Any, ...]) -> tuple[Any, ...]:
+    def known(expressions: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
         return tuple(substitute(each, names) for each in expressions)
 
     return [

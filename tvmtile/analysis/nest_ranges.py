@@ -37,7 +37,7 @@ class NestRanges(ScopedRewriter):
         self._values[bind.var] = substitute(bind.value, self._values)
         return super().visit_bind(bind)
 
-    def range_of(self, expression: Any) -> IntervalSet:
+    def range_of(self, expression: ir.Expr) -> IntervalSet:
         """The least and the greatest value over all iterations, in terms of what is outside.
 
         A name that the nest binds is not known before it: its value is looked at instead. What is
@@ -58,6 +58,6 @@ class NestRanges(ScopedRewriter):
         return var in self._ranges or var in self._values
 
     @staticmethod
-    def is_finite(bound: Any) -> bool:
+    def is_finite(bound: ir.Expr) -> bool:
         """Tell whether a bound of a range is a value."""
         return not contains(bound, ir.Var, lambda var: var.name in ("pos_inf", "neg_inf"))

@@ -57,11 +57,11 @@ class ThreadVariance:
         self._visit(body, _Around([], None, []), in_parallel=False)
         self._spread([_EFFECT, *map(hash, threads)])
 
-    def depends(self, node: Any) -> bool:
+    def depends(self, node: ir.Node) -> bool:
         """Tell whether a statement or an expression uses a divergent value."""
         return not self._divergent.isdisjoint(self._names_in(node))
 
-    def may_diverge(self, expression: Any) -> bool:
+    def may_diverge(self, expression: ir.Expr) -> bool:
         """Tell whether an expression may have another value in another thread."""
         return self.depends(expression) or self.acts(expression)
 
@@ -82,7 +82,7 @@ class ThreadVariance:
         """Mark variables as divergent."""
         self._spread(map(hash, variables))
 
-    def _names_in(self, node: Any) -> list[int]:
+    def _names_in(self, node: ir.Node) -> list[int]:
         known = self._names.get(hash(node))
         if known is None:
             known = node, [hash(self.root(var)) for var in variables_of(node)]
@@ -152,7 +152,7 @@ class ThreadVariance:
         is_own = owner is not None and owner == around.group
         return around.own if is_own else around.guards
 
-    def _visit_call(self, call: Any, around: _Around, *, in_parallel: bool) -> None:
+    def _visit_call(self, call: ir.Expr, around: _Around, *, in_parallel: bool) -> None:
         op = operator_of(call)
         if op is not None and op.is_tile:
             for operand in op.writes():
@@ -216,13 +216,13 @@ def _owners(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[int, Grou
     return {array: group for array, group in only.items() if group is not None}
 
 
-def _decisions(loop: tirx.For | tirx.While) -> list[Any]:
+def _decisions(loop: tirx.For | tirx.While) -> list[ir.Expr]:
     """The expressions that decide how often a loop runs."""
     bounds = [loop.min, loop.extent] if isinstance(loop, tirx.For) else [loop.condition]
     return [*bounds, *(_conditions_of_exits(loop.body) if leaves_loop(loop.body) else ())]
 
 
-def _conditions_of_exits(stmt: tirx.Stmt) -> list[Any]:
+def _conditions_of_exits(stmt: tirx.Stmt) -> list[ir.Expr]:
     """The conditions under which a statement leaves the loop around it."""
     if isinstance(stmt, tirx.For | tirx.While) or not leaves_loop(stmt):
         return []
@@ -230,7 +230,7 @@ def _conditions_of_exits(stmt: tirx.Stmt) -> list[Any]:
     return own + [c for child in statements_of(stmt) for c in _conditions_of_exits(child)]
 
 
-def _given(argument: Any) -> Iterator[ir.Var]:
+def _given(argument: ir.Expr) -> Iterator[ir.Var]:
     """The buffers whose elements or addresses a call gets; what only an index reads is none of them."""
     if isinstance(argument, ir.Call):
         for each in argument.args[:]:

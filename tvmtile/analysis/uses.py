@@ -107,7 +107,7 @@ _MATRIX_EXTENT = 8
 _ROW = 16  # bytes
 
 
-def uses_in(node: Any) -> list[Use]:
+def uses_in(node: ir.Node) -> list[Use]:
     """The uses of buffers of any scope in an expression or a statement, in their order."""
     return _Collector().collect(node)
 
@@ -120,7 +120,7 @@ class _Collector:
         self._token: str | None = None  # of the copy that it is handed to
         self._found: list[Use] = []
 
-    def collect(self, node: Any) -> list[Use]:
+    def collect(self, node: ir.Node) -> list[Use]:
         mutated(
             node,
             ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration, _: declaration),
@@ -133,7 +133,7 @@ class _Collector:
     def _note(
         self,
         buffer: ir.Var,
-        indices: Iterable[Any] | None,
+        indices: Iterable[ir.Expr] | None,
         *,
         writes: bool,
         is_atomic: bool = False,
@@ -245,7 +245,7 @@ class _Collector:
         self._role, self._token = outer
 
     def _function_call(
-        self, arguments: Iterable[Any], roles: tuple[_Role, ...], mutator: Mutator
+        self, arguments: Iterable[ir.Expr], roles: tuple[_Role, ...], mutator: Mutator
     ) -> None:
         outer = self._role, self._arguments
         self._arguments = tuple(arguments)
@@ -271,7 +271,7 @@ class _Collector:
         size = _ROW if self._role.row else int(self._arguments[2])
         return ((-(-size * 8 // bits(buffer)), one),)
 
-    def _address(self, load: Any, mutator: Mutator) -> None:
+    def _address(self, load: ir.Expr, mutator: Mutator) -> None:
         if not isinstance(load, ir.TensorLoad):
             mutator.mutate(load)
             return
@@ -288,7 +288,7 @@ class _Collector:
 
         walk(call.args[1], (ir.Var, passed))
 
-    def _passed(self, buffer: ir.Var, indices: Iterable[Any] | None) -> None:
+    def _passed(self, buffer: ir.Var, indices: Iterable[ir.Expr] | None) -> None:
         if self._role.reads:
             self._note(buffer, indices, writes=False, is_opaque=True)
         if self._role.writes:

@@ -79,7 +79,7 @@ def calling(names: Mapping[str, str]) -> Rule:
     return lowered
 
 
-def _scalar_and_lanes(value: Any) -> tuple[str, str]:
+def _scalar_and_lanes(value: ir.Expr) -> tuple[str, str]:
     """The dtype of a lane, and what makes that of the vector: "float16", "x4"."""
     dtype = DataType(str(value.ty.dtype))
     suffix = "" if dtype.lanes == 1 else f"x{dtype.lanes}"

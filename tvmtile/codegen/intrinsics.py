@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
@@ -23,7 +21,7 @@ def LowerIntrinsics(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """
     rules = _RULES[kind]
 
-    def lowered(call: ir.Call) -> Any:
+    def lowered(call: ir.Call) -> ir.Expr:
         rule = rules.get(getattr(call.op, "name", ""))
         return call if rule is None else rule(call)
 

@@ -132,7 +132,7 @@ _HOMES = (
 )
 
 
-def element_of(matrices: ir.Var, register: Any) -> ir.Expr:
+def element_of(matrices: ir.Var, register: ir.Expr) -> ir.Expr:
     """An element that a thread holds of an array of simdgroup matrices.
 
     Parameters
@@ -168,7 +168,7 @@ def matmul2d(transpose_a: bool, transpose_b: bool, c: Any, a: Any, b0: Any, b1: 
     return tirx.Evaluate(T.call_extern("void", name, c, a, b0, b1))
 
 
-def _split(matrices: ir.Var, register: Any) -> tuple[Any, Any]:
+def _split(matrices: ir.Var, register: ir.Expr) -> tuple[Any, Any]:
     from tvm.sym import Analyzer
 
     simplify = Analyzer().simplify

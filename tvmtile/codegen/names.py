@@ -71,7 +71,7 @@ def without_keywords(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     renamed: dict[ir.Var, Any] = {}
 
-    def rename(var: ir.Var) -> Any:
+    def rename(var: ir.Var) -> ir.Expr:
         if var.name not in _NAMES:
             return var
         if var not in renamed:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import DataType, tirx
+from tvm import DataType, ir, tirx
 
 __all__ = ["NARROW_FLOATS", "NarrowFloat", "decode", "encode"]
 
@@ -133,7 +133,7 @@ def _decode_bits(kind: NarrowFloat, u32: _Lanes, code: Any) -> Any:
     return u32.let(code & u32(kind.sign - 1), from_magnitude)
 
 
-def encode(dtype: str, value: Any) -> Any:
+def encode(dtype: str, value: ir.Expr) -> ir.Expr:
     """The code of the value of a dtype that is nearest to a float32.
 
     Parameters
@@ -164,11 +164,11 @@ def _encode_e8m0(u32: _Lanes, bits: Any) -> Any:
     return u32.let(bits & u32(0x7FFFFFFF), from_magnitude)
 
 
-def _encode_bits(kind: NarrowFloat, u32: _Lanes, bits: Any) -> Any:
+def _encode_bits(kind: NarrowFloat, u32: _Lanes, bits: ir.Expr) -> ir.Expr:
     """The bits of the narrow value in a uint32, from those of the float32."""
     shift = _FLOAT32_MANTISSA - kind.mantissa
 
-    def from_magnitude(magnitude: Any) -> Any:
+    def from_magnitude(magnitude: ir.Expr) -> ir.Expr:
         odd = (magnitude >> u32(shift)) & u32(1)
         rounded = (magnitude + u32((1 << (shift - 1)) - 1) + odd) >> u32(shift)
         code = rounded - u32(_exponents(kind) << kind.mantissa)
@@ -203,29 +203,29 @@ def _overflow(kind: NarrowFloat) -> int:
 class _Lanes:
     """Makes uint32 constants and conversions with the lanes of an expression."""
 
-    def __init__(self, like: Any) -> None:
+    def __init__(self, like: ir.Expr) -> None:
         self._lanes = int(DataType(str(like.ty.dtype)).lanes)
 
     def dtype(self, scalar: str) -> str:
         return scalar if self._lanes == 1 else f"{scalar}x{self._lanes}"
 
-    def _constant(self, value: float, dtype: str) -> Any:
+    def _constant(self, value: float, dtype: str) -> ir.Expr:
         constant = tirx.const(value, dtype)
         return constant if self._lanes == 1 else tirx.Broadcast(constant, self._lanes)
 
-    def __call__(self, value: int) -> Any:
+    def __call__(self, value: int) -> ir.Expr:
         return self._constant(value, "uint32")
 
-    def float(self, value: float) -> Any:
+    def float(self, value: float) -> ir.Expr:
         return self._constant(value, "float32")
 
-    def as_float(self, bits: Any) -> Any:
+    def as_float(self, bits: ir.Expr) -> ir.Expr:
         return tirx.reinterpret(self.dtype("float32"), bits)
 
-    def as_bits(self, value: Any) -> Any:
+    def as_bits(self, value: ir.Expr) -> ir.Expr:
         return tirx.reinterpret(self.dtype("uint32"), value)
 
-    def let(self, value: Any, body: Callable[[Any], Any]) -> Any:
+    def let(self, value: ir.Expr, body: Callable[[Any], Any]) -> ir.Expr:
         """`body(value)` with the value computed once.
 
         TVM's analyzer, which meets a Let twice, does not expect that it then knows a constant better.

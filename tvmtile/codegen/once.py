@@ -8,8 +8,6 @@ knows of names it asks then, too.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import READS, register_op, register_op_attr
@@ -19,12 +17,12 @@ __all__ = ["once"]
 _NAME = "tvmtile.once"
 
 
-def once(value: Any) -> ir.Call:
+def once(value: ir.Expr) -> ir.Call:
     """A value that is computed once, where it is bound."""
     return ir.Call(_NAME, [value], ret_ty=value.ty.dtype)
 
 
-def _lowered(call: ir.Call) -> Any:
+def _lowered(call: ir.Call) -> ir.Expr:
     (value,) = call.args
     if isinstance(value, ir.Var) and "float" in str(value.ty.dtype):
         return ir.Call("tirx.reinterpret", [value], ret_ty=value.ty)

@@ -247,7 +247,7 @@ def _statement(name: str, token: str, *args: ir.Expr | int) -> tirx.Stmt:
     return tirx.Evaluate(call)
 
 
-def names_token(call: Any) -> bool:
+def names_token(call: ir.Expr) -> bool:
     """Tell whether a call is one of the three statements, and not an instruction."""
     return op_name(call).removeprefix("tvmtile.") in INTRINSICS
 

@@ -20,7 +20,7 @@ _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
 
 
-def is_division(value: Any) -> bool:
+def is_division(value: ir.Expr) -> bool:
     """Tell whether a value is a division, or its remainder, whose divisor is no constant."""
     return isinstance(value, _DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
 
@@ -39,7 +39,7 @@ def rounded_to_zero(division: Any) -> Any:
     return division if kind is None else kind(division.a, division.b)
 
 
-def named_divisions(values: list[Any], name: str) -> tuple[list[tirx.Bind], list[Any]]:
+def named_divisions(values: list[ir.Expr], name: str) -> tuple[list[tirx.Bind], list[Any]]:
     """Name the integer divisions in some values, inner ones first; equal ones share a name.
 
     Parameters
@@ -57,7 +57,7 @@ def named_divisions(values: list[Any], name: str) -> tuple[list[tirx.Bind], list
     analyzer = Analyzer()
     named: list[tirx.Bind] = []
 
-    def replace(node: Any) -> Any:
+    def replace(node: Any) -> ir.Expr:
         simple = analyzer.simplify(node)
         if not is_division(simple):
             return simple

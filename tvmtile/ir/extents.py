@@ -23,7 +23,7 @@ def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
                 analyzer.update(extent, not_negative, override=True)
 
 
-def linear_in(expression: Any, var: ir.Var) -> tuple[int, Any] | None:
+def linear_in(expression: ir.Expr, var: ir.Var) -> tuple[int, Any] | None:
     """`(c, r)` where an integer expression is `c * var + r`, with a constant c other than 0.
 
     Parameters

@@ -33,7 +33,7 @@ def is_large(buffer: ir.Var) -> bool:
     return sum((n - 1) * s for n, s in zip(extents, strides, strict=True)) >= _LIMIT
 
 
-def _upper_bounds(values: Sequence[Any]) -> list[int]:
+def _upper_bounds(values: Sequence[ir.Expr]) -> list[int]:
     analyzer = Analyzer()
     return [int(analyzer.const_int_bound(value).max_value) for value in values]
 
@@ -45,7 +45,7 @@ def count_of(extents: Sequence[Any]) -> Any:
     return math.prod(extents[1:], start=extents[0])
 
 
-def widened(index: Any) -> Any:
+def widened(index: ir.Expr) -> ir.Expr:
     """An index in 64 bits: sums, differences and products in it can't wrap any more.
 
     Whatever else stands in it fits into its own dtype, and is converted from there.

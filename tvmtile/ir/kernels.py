@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-def is_kernel(node: Any) -> TypeGuard[tirx.For]:
+def is_kernel(node: tirx.Stmt) -> TypeGuard[tirx.For]:
     """Tell whether a statement is the outermost loop of a `T.Kernel`."""
     return isinstance(node, tirx.For) and KERNEL_ANNOTATION in node.annotations
 
@@ -53,7 +53,7 @@ def is_tile_program(func: Any) -> bool:
     return found is not None
 
 
-def is_parallel(stmt: Any) -> TypeGuard[tirx.For]:
+def is_parallel(stmt: tirx.Stmt) -> TypeGuard[tirx.For]:
     """Tell whether a statement is a loop of `T.Parallel`."""
     return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
 
@@ -88,7 +88,7 @@ class Launch:
         return count
 
     @property
-    def thread_index(self) -> Any:
+    def thread_index(self) -> ir.Expr:
         """The number of a thread in its block: `threadIdx.x` counts fastest."""
         slowest, *others = reversed(self.threads_fastest_first)
         index: Any = slowest.loop_var
@@ -252,5 +252,5 @@ def is_thread_return(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
     return _calls(stmt, ("tirx.thread_return",))
 
 
-def _calls(stmt: Any, names: tuple[str, ...]) -> bool:
+def _calls(stmt: tirx.Stmt, names: tuple[str, ...]) -> bool:
     return type(stmt) is tirx.Evaluate and op_name(stmt.value) in names

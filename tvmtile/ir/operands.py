@@ -46,12 +46,12 @@ def buffer_of(operand: Any) -> ir.Var:
     return operand if is_buffer_var(operand) else operand.source
 
 
-def dtype_of(operand: Any) -> str:
+def dtype_of(operand: ir.Expr) -> str:
     """The dtype of an operand's elements."""
     return str(buffer_of(operand).ty.dtype)
 
 
-def extents_of(operand: Any) -> list[Any] | None:
+def extents_of(operand: ir.Expr) -> list[ir.Expr] | None:
     """The extents of an operand, or None for an element, which has only an origin."""
     if is_buffer_var(operand):
         return list(operand.ty.shape)
@@ -100,19 +100,19 @@ def as_region(operand: Any, extents: Sequence[Any] | None = None) -> ir.TensorRe
     return region(buffer_of(operand), origin_of(operand), own)
 
 
-def literal(value: Any) -> int | None:
+def literal(value: ir.Expr) -> int | None:
     """The value of an integer as it stands, None for anything else; `constant` simplifies first."""
     return int(value.value) if type(value) is tirx.IntImm else None
 
 
-def constant(value: Any) -> int | None:
+def constant(value: ir.Expr | int) -> int | None:
     """The value of a constant extent or index, None for anything else."""
     if isinstance(value, int | tirx.IntImm):
         return int(value)
     return literal(_OF_THREAD.analyzer.simplify(value))
 
 
-def offset_in_memory(buffer: ir.Var, indices: Sequence[Any]) -> Any:
+def offset_in_memory(buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
     """The number of elements before one of a buffer, in memory."""
     strides = buffer.ty.strides
     offset: Any = 0
@@ -130,12 +130,12 @@ def is_whole(operand: ir.TensorRegion) -> bool:
     return None not in extents and extents == [constant(e) for e in operand.source.ty.shape]
 
 
-def same_extents(a: Any, b: Any) -> bool:
+def same_extents(a: ir.Expr | int, b: ir.Expr | int) -> bool:
     """Tell whether two extents are equal, as far as can be known."""
     return constant(_expr(a) - _expr(b)) == 0
 
 
-def without_units(extents: Sequence[Any]) -> list[Any]:
+def without_units(extents: Sequence[ir.Expr | int]) -> list[ir.Expr | int]:
     """The extents that are not 1."""
     return [extent for extent in extents if constant(extent) != 1]
 
@@ -171,7 +171,7 @@ def _fit(extents: list[Any], rank: int) -> list[Any] | None:
     return [1] * (rank - len(extents)) + extents
 
 
-def check_bounds(operator: str, operand: Any) -> None:
+def check_bounds(operator: str, operand: ir.Expr) -> None:
     """Refuse a constant region that certainly reaches outside its buffer.
 
     Regions whose position is known only at run time are guarded instead: elements outside the

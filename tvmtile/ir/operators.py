@@ -183,7 +183,7 @@ class TileOp:
         del layouts
         return {}
 
-    def block_order(self, blocks: Sequence[Any], grid: Sequence[Any]) -> list[Any] | None:
+    def block_order(self, blocks: Sequence[ir.Expr], grid: Sequence[ir.Expr]) -> list[Any] | None:
         """The block whose work a block should do; None where the order makes no difference.
 
         Parameters
@@ -209,7 +209,7 @@ class TileOp:
         del target
         return None
 
-    def with_buffer_copies(self, operands: Sequence[Any]) -> TileOp:
+    def with_buffer_copies(self, operands: Sequence[ir.Expr]) -> TileOp:
         """The same operator after operands of it got a leading axis.
 
         Parameters

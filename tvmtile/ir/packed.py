@@ -23,7 +23,7 @@ __all__ = ["FLOAT4", "has_float4", "in_bytes", "is_packed", "params_in_bytes"]
 FLOAT4 = "float4_e2m1fn"
 
 
-def has_float4(buffer: Any) -> bool:
+def has_float4(buffer: ir.Expr) -> bool:
     """Tell whether a variable is a buffer of floats of 4 bits."""
     return is_buffer_var(buffer) and str(buffer.ty.dtype) == FLOAT4
 

@@ -69,7 +69,7 @@ class ScopedRewriter:
         return []
 
     def _entry(self, visit: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-        def callback(node: Any, mutator: Mutator) -> Any:
+        def callback(node: ir.Node, mutator: Mutator) -> ir.Node | None:
             outer, self._mutator = self._mutator, mutator
             try:
                 return visit(node)
@@ -119,7 +119,7 @@ class ScopedRewriter:
         return tirx.IfThenElse(condition, then_case, else_case, branch.span)
 
     @contextmanager
-    def assuming(self, condition: Any) -> Iterator[None]:
+    def assuming(self, condition: ir.Expr) -> Iterator[None]:
         """Rewrite under the assumption that a condition holds, if it is one that stays true."""
         if not reads_no_memory(condition):
             yield
@@ -182,7 +182,7 @@ def _does_more(visit: Any) -> bool:
     return getattr(visit, "__func__", visit) not in _DESCENDS
 
 
-def reads_no_memory(value: Any) -> bool:
+def reads_no_memory(value: ir.Expr) -> bool:
     """Tell whether an expression keeps its value: it reads no memory, which a store may change."""
     return not contains(value, (ir.TensorLoad, ir.Call), _may_change)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import ir
+from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.errors import SourceLocation, user_location
@@ -21,7 +21,7 @@ def current_span() -> ir.Span | None:
     return ir.Span(ir.SourceName(location.file), location.line, location.line, 1, 1)
 
 
-def location_of(node: Any) -> SourceLocation | None:
+def location_of(node: ir.Node) -> SourceLocation | None:
     """The user's line that a node carries, if any."""
     span = getattr(node, "span", None)
     if isinstance(span, ir.Span):
@@ -29,7 +29,7 @@ def location_of(node: Any) -> SourceLocation | None:
     return None
 
 
-def span_within(stmt: Any) -> ir.Span | None:
+def span_within(stmt: tirx.Stmt) -> ir.Span | None:
     """The span of the first node in a statement that has one."""
     found: list[ir.Span] = []
 
@@ -44,7 +44,7 @@ def span_within(stmt: Any) -> ir.Span | None:
     return found[0] if found else None
 
 
-def first_location(stmt: Any) -> SourceLocation | None:
+def first_location(stmt: tirx.Stmt) -> SourceLocation | None:
     """The user's line of the first node in a statement that carries one."""
     span = span_within(stmt)
     return None if span is None else SourceLocation(str(span.source_name.name), int(span.line))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped
 from tvmtile.ir.kernels import Launch, is_kernel
@@ -82,7 +82,7 @@ class Group:
         bounds += [thread < end] if end < threads else []
         return tirx.all(*bounds) if bounds else tirx.const(True, "bool")
 
-    def index_of(self, thread: Any) -> Any:
+    def index_of(self, thread: ir.Expr) -> ir.Expr:
         """The number in the group of a thread, given that in the block."""
         return thread - self.first if self.first else thread
 
@@ -92,7 +92,7 @@ def group_region(group: Group, body: tirx.Stmt) -> tirx.AttrStmt:
     return tirx.AttrStmt(group.first, _REGION, tirx.const(group.count, "int32"), body)
 
 
-def group_of_region(stmt: Any) -> Group | None:
+def group_of_region(stmt: tirx.Stmt) -> Group | None:
     """The group that a region belongs to; None of another statement."""
     if not isinstance(stmt, tirx.AttrStmt) or str(stmt.attr_key) != _REGION:
         return None

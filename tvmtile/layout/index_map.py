@@ -40,7 +40,7 @@ class IndexMap:
     base: Any
 
     @classmethod
-    def of(cls, index: Any, nest: Nest) -> IndexMap | None:
+    def of(cls, index: ir.Expr, nest: Nest) -> IndexMap | None:
         """Take an index apart; None where it is no such sum."""
         known = list(zip(nest.variables, nest.extents, strict=True))
         used = {v: e for v, e in known if e is not None and mentions(index, v)}
@@ -69,7 +69,7 @@ class IndexMap:
         result = cls(tuple(parts), total.base if base is None else base)
         return result if result._is(index, ranges) else None
 
-    def _is(self, index: Any, ranges: dict[ir.Var, Any]) -> bool:
+    def _is(self, index: ir.Expr, ranges: dict[ir.Var, Any]) -> bool:
         value = self.base
         for p in self.parts:
             value = value + p.variable // p.lower % p.extent * p.scale

@@ -180,7 +180,7 @@ class LoopLayout:
             for digit in axis.digits
         )
 
-    def _digits_of(self, nest: Nest, index: Any, extent: int) -> list[Digit] | None:
+    def _digits_of(self, nest: Nest, index: ir.Expr, extent: int) -> list[Digit] | None:
         """The digits of an index, from those of the loop variables in it."""
         index_map = IndexMap.of(index, nest)
         if index_map is None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from tvm import DataType, ir, tirx
@@ -130,7 +129,7 @@ def span(buffer: ir.Var) -> int:
     return -(-_number(layout.tile_layout.span("m")) // mixed) * mixed
 
 
-def _number(value: Any) -> int:
+def _number(value: ir.Expr) -> int:
     """A constant; 0 for an extent that is known only when a kernel runs."""
     return int(value) if isinstance(value, tirx.IntImm) else 0
 

@@ -69,7 +69,7 @@ def atomic_add(
     return_prev: bool = False,
     use_tma: bool = False,
     annotations: dict[str, Any] | None = None,
-) -> Any:
+) -> ir.Expr | None:
     """`dst += value` in one indivisible step, for one element or for every element of a tile.
 
     Parameters
@@ -250,7 +250,9 @@ def _cast_like(value: ir.Expr, target: ir.TensorLoad) -> ir.Expr:
     return converted(value, dtype_of(target))
 
 
-def _update(kind: str, dst: Any, value: Any, memory_order: str | None, return_prev: bool) -> Any:
+def _update(
+    kind: str, dst: ir.Expr, value: Any, memory_order: str | None, return_prev: bool
+) -> ir.Expr | None:
     from tvmtile.frontend.math import as_expr
 
     name = f"atomic_{kind}"
@@ -280,7 +282,7 @@ def _is_tile(operand: Any) -> bool:
     return is_buffer_var(operand) or isinstance(operand, ir.TensorRegion)
 
 
-def _element_update(op: Atomic, return_prev: bool) -> Any:
+def _element_update(op: Atomic, return_prev: bool) -> ir.Expr | None:
     if return_prev:
         return checked_call(op)
     emit(op)
@@ -305,7 +307,7 @@ _VECTORS = ("float16", "bfloat16", "float32")
 """Dtypes of which some GPU adds several elements at once."""
 
 
-def _check_dtype(kind: str, operand: Any) -> None:
+def _check_dtype(kind: str, operand: ir.Expr) -> None:
     if dtype_of(operand) not in supported_dtypes(kind):
         raise UnsupportedDtype(
             f"atomic_{kind}: {describe(operand)} has a dtype without this operation",
@@ -331,10 +333,10 @@ class Atomic(TileOp):
     kind: str = "add"
     order: str = "relaxed"
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.dst]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def result_dtype(self) -> str:
@@ -518,7 +520,7 @@ def _call(
 
 
 def _llvm_call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+    kind: str, order: str, place: ir.TensorLoad, value: ir.Expr, context: LoweringContext
 ) -> ir.Expr:
     dtype = dtype_of(place)
     function, text = atomic_function(kind, dtype, order)

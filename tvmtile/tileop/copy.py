@@ -142,10 +142,10 @@ class Copy(TileOp):
     dst: Any
     direct: bool | None = None
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:

@@ -96,6 +96,6 @@ def _places(
     return loops, (number, *places)
 
 
-def _first_lane(context: LoweringContext) -> Any:
+def _first_lane(context: LoweringContext) -> ir.Expr:
     """The lane of a simdgroup that holds the first element of its matrices."""
     return tirx.floordiv(context.thread_index, WARP_SIZE) * WARP_SIZE

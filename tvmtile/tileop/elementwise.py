@@ -57,7 +57,7 @@ def over_region(
     return nest([extents[axis] for axis in looped], inside, kind)
 
 
-def element(operand: ir.TensorRegion, offsets: Sequence[Any]) -> list[Any]:
+def element(operand: ir.TensorRegion, offsets: Sequence[Any]) -> list[ir.Expr]:
     """The indices of the element at `offsets` from a region's origin."""
     return [
         r.min if isinstance(offset, int) and offset == 0 else r.min + offset
@@ -71,7 +71,7 @@ def matching_offsets(
     offsets: Sequence[Any],
     *,
     without: Sequence[int] = (),
-) -> list[Any]:
+) -> list[ir.Expr | int]:
     """Offsets in `target` of the element at `offsets` in `source`, units on either side skipped.
 
     The axes `without` of the source have no counterpart in the target.

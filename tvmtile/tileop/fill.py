@@ -44,7 +44,7 @@ def fill(buffer: Any, value: Any, annotations: dict[str, Any] | None = None) -> 
     emit(Fill(buffer, cast(as_expr(value), dtype_of(buffer)) if _is_expr(value) else value))
 
 
-def _is_expr(value: Any) -> bool:
+def _is_expr(value: ir.Expr | int) -> bool:
     return not isinstance(value, bool | int | float)
 
 
@@ -78,7 +78,7 @@ class Fill(TileOp):
     def reads(self) -> list[Any]:
         return []
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:

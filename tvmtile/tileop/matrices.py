@@ -27,17 +27,17 @@ class MatrixProduct(TileOp):
 
     C: Any
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         """The accumulator."""
         return [self.C]
 
     @property
-    def m(self) -> Any:
+    def m(self) -> ir.Expr:
         """Rows of the accumulator."""
         return oriented(self.C)[0]
 
     @property
-    def n(self) -> Any:
+    def n(self) -> ir.Expr:
         """Columns of the accumulator."""
         return oriented(self.C)[1]
 
@@ -67,7 +67,7 @@ def ignore_schedule(
     warn_ignored(operator, OPTIONS_OF_TILELANG, annotations=annotations)
 
 
-def _check_matrix(operator: str, name: str, operand: Any) -> None:
+def _check_matrix(operator: str, name: str, operand: ir.Expr) -> None:
     """Refuse an operand that is no matrix.
 
     Parameters

@@ -208,7 +208,7 @@ def _check_batch(batch: int, reducer: Any) -> None:
     )
 
 
-def _combiner_of(name: str, operand: Any) -> Combiner:
+def _combiner_of(name: str, operand: ir.Expr) -> Combiner:
     scope = str(buffer_of(check_operand(name, "reducer", operand)).ty.storage_scope)
     if not scope.startswith(REDUCER_SCOPE):
         raise InvalidOperand(
@@ -233,7 +233,7 @@ class ReducerInit(TileOp):
     def reads(self) -> list[Any]:
         return []
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def normalized(self) -> ReducerInit:
@@ -255,10 +255,10 @@ class ReducerUpdate(TileOp):
     value: Any
     kind: str = ""
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.dst]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def normalized(self) -> ReducerUpdate:
@@ -278,10 +278,10 @@ class FinalizeReducer(TileOp):
     dst: Any
     kind: str = ""
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:

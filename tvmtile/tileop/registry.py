@@ -108,7 +108,7 @@ class LoweringContext:
         return int(self.launch.num_threads) if self.group is None else self.group.count
 
     @property
-    def thread_index(self) -> Any:
+    def thread_index(self) -> ir.Expr:
         """The number of a thread among those."""
         index = self.launch.thread_index
         return index if self.group is None else self.group.index_of(index)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.domain import Domain
@@ -165,7 +164,7 @@ class Comparison:
                 return True
         return False
 
-    def _difference(self, a: Any, b: Any) -> Any:
+    def _difference(self, a: ir.Expr | None, b: ir.Expr | None) -> ir.Expr | int:
         """The later term minus the earlier one; a number where it is constant."""
         if a is None and b is None:
             return 0

@@ -85,15 +85,15 @@ class Domain:
         """Tell whether a variable has one value for all threads, in all iterations."""
         return var not in self._varying
 
-    def upper_bound(self, expression: Any) -> int:
+    def upper_bound(self, expression: ir.Expr) -> int:
         """The largest value of an expression, as far as is known."""
         return int(self._analyzer.const_int_bound(expression).max_value)
 
-    def simplified(self, expression: Any) -> Any:
+    def simplified(self, expression: Any) -> ir.Expr:
         """An expression, simplified by the ranges of its variables."""
         return self._analyzer.simplify(expression)
 
-    def excludes(self, expression: Any, low: Any, high: Any) -> bool:
+    def excludes(self, expression: ir.Expr, low: Any, high: Any) -> bool:
         """Tell whether an expression is certainly no number from `low` to `high`."""
         bound = self._analyzer.const_int_bound(expression)
         if int(bound.min_value) > high or int(bound.max_value) < low:
@@ -106,7 +106,7 @@ class Domain:
         cases = self._by_remainders(expression)
         return bool(cases) and all(self._analyzer.can_prove(case != wanted) for case in cases)
 
-    def _by_remainders(self, expression: Any) -> list[Any]:
+    def _by_remainders(self, expression: ir.Expr) -> list[ir.Expr]:
         """An expression for each combination of the remainders that it takes of its variables.
 
         None, if it takes none, or there are too many.
@@ -128,7 +128,7 @@ class Domain:
     def _quotient(self, var: ir.Var) -> ir.Var:
         return self.symbol(var, "quotient", str(var.ty.dtype), -UNBOUNDED, 2 * UNBOUNDED)
 
-    def remainder(self, expression: Any) -> tuple[int, int]:
+    def remainder(self, expression: ir.Expr) -> tuple[int, int]:
         """A number, and what is left of an expression when it is divided by that."""
         known = self._analyzer.modular_set(expression)
         return int(known.coeff) or 1, int(known.base)
@@ -144,7 +144,7 @@ class Domain:
         return threads, leaders, np.minimum(leaders + WARP_SIZE, self.num_threads) - 1
 
 
-def _with_positive_divisor(remainder: tirx.FloorMod) -> Any:
+def _with_positive_divisor(remainder: tirx.FloorMod) -> ir.Expr:
     """TVM makes `-(x % -3)` of `(-x) % 3`, and does not see through it."""
     divisor = literal(remainder.b)
     if divisor is None or divisor >= 0:

@@ -106,14 +106,14 @@ class Enumeration:
             return None
         return found
 
-    def _uniform(self, index: Any) -> Value:
+    def _uniform(self, index: ir.Expr) -> Value:
         return evaluate(self._simplified(index), {}, self._domain.is_uniform, 0)
 
-    def _evaluated(self, expression: Any, points: Points) -> Value:
+    def _evaluated(self, expression: ir.Expr, points: Points) -> Value:
         simple = self._simplified(expression)
         return evaluate(simple, points.values, self._domain.is_uniform, points.lanes)
 
-    def _simplified(self, expression: Any) -> Any:
+    def _simplified(self, expression: ir.Expr) -> ir.Expr:
         return expression if may_wrap(expression) else self._domain.simplified(expression)
 
     def _index(self, number: int) -> Value:

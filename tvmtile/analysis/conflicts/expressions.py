@@ -59,13 +59,13 @@ def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
     return None if mentions(rest, var) else math.lcm(1, *divisors)
 
 
-def _is_polynomial(value: Any) -> bool:
+def _is_polynomial(value: ir.Expr) -> bool:
     if isinstance(value, tirx.Add | tirx.Sub | tirx.Mul):
         return _is_polynomial(value.a) and _is_polynomial(value.b)
     return isinstance(value, ir.Var | tirx.IntImm)
 
 
-def strides(buffer: ir.Var) -> list[Any]:
+def strides(buffer: ir.Var) -> list[ir.Expr]:
     """How far apart in memory neighbours along each axis are, in elements."""
     if len(buffer.ty.strides):
         return list(buffer.ty.strides)

@@ -173,7 +173,7 @@ def _operation(node: Any, a: Value, b: Value) -> Value:
     return Value(0, type(node)(_uniform(a, node.a), _uniform(b, node.b)))
 
 
-def _check_shift(node: Any, count: Value) -> None:
+def _check_shift(node: ir.Expr, count: Value) -> None:
     """Bits are shifted by less than there are, or nobody knows where to."""
     number = np.asarray(_number(count))
     integer = _integer(str(node.ty.dtype))
@@ -248,7 +248,7 @@ def may_wrap(expression: Any) -> bool:
     return contains(expression, (tirx.Cast, ir.prim.LShift, ir.Var), wraps)
 
 
-def _held(node: Any, value: Value) -> Value:
+def _held(node: ir.Expr, value: Value) -> Value:
     """The value of an operation as the machine holds it."""
     integer = _integer(str(node.ty.dtype))
     if integer is None:
@@ -284,7 +284,7 @@ def _number(value: Value) -> Any:
     return value.numbers
 
 
-def _uniform(value: Value, node: Any) -> Any:
+def _uniform(value: Value, node: ir.Expr) -> ir.Expr | None:
     """A value as an expression of the dtype of a node."""
     if isinstance(value.numbers, np.ndarray) and value.numbers.ndim:
         raise NotSeparable

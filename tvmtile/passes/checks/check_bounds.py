@@ -131,7 +131,7 @@ class _Bounds:
                     )
 
 
-def _ends(index: Any) -> tuple[Any, ...]:
+def _ends(index: ir.Expr) -> tuple[ir.Expr, ...]:
     if isinstance(index, tirx.Ramp):
         return index.base, index.base + (index.lanes - 1) * index.stride
     return (index,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var, walk
@@ -50,7 +50,7 @@ InvalidOperand
 """
 
 
-def _is_tensor(param: Any) -> bool:
+def _is_tensor(param: ir.Expr) -> bool:
     return is_buffer_var(param) or str(getattr(param.ty, "dtype", "handle")) == "handle"
 
 
@@ -58,7 +58,7 @@ def _location(func: tirx.PrimFunc) -> SourceLocation | None:
     """The user's first line."""
     found: list[SourceLocation] = []
 
-    def note(node: Any) -> None:
+    def note(node: tirx.Stmt) -> None:
         location = location_of(node)
         if location is not None and not found:
             found.append(location)

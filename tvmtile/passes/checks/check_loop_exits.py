@@ -46,7 +46,7 @@ class _Exits:
     def check(self, body: tirx.Stmt) -> None:
         mutated(body, ((tirx.For, tirx.While), self._loop), (tirx.Evaluate, self._evaluate))
 
-    def _loop(self, loop: Any, mutator: Mutator) -> Any:
+    def _loop(self, loop: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
         is_bound = isinstance(loop, tirx.For) and loop.thread_binding is not None
         self._loops.append(None if is_bound else loop)
         mutator.default_mutate(loop)

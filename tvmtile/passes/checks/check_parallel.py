@@ -118,7 +118,7 @@ class _Nests(ScopedRewriter):
                 _check_elements([e for e in found if e is not None], loops)
 
 
-def _is_arithmetic(value: Any) -> bool:
+def _is_arithmetic(value: ir.Expr) -> bool:
     return ir.is_prim_expr(value) and "int" in str(value.ty.dtype)
 
 
@@ -260,7 +260,7 @@ def _same_terms(a: Elements, b: Elements) -> bool:
     return bool(tvm_ffi.structural_equal(list(a.terms), list(b.terms)))
 
 
-def _value_at(elements: Elements, point: Any) -> Any:
+def _value_at(elements: Elements, point: Any) -> ir.Expr:
     numbers = {
         var: tirx.const(int(values[point]), str(var.ty.dtype))
         for var, values in elements.values.items()

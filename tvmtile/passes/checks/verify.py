@@ -418,7 +418,9 @@ class _Bounds(ScopedRewriter):
             return node
         return self.descend(node)
 
-    def _visit_cases(self, condition: Any, then_case: Any, else_case: Any) -> None:
+    def _visit_cases(
+        self, condition: ir.Expr, then_case: ir.Node, else_case: ir.Node | None
+    ) -> None:
         self.mutate(condition)
         for case, holds in ((then_case, condition), (else_case, tirx.Not(condition))):
             if case is None or self.analyzer.can_prove(tirx.Not(holds)):
@@ -426,7 +428,7 @@ class _Bounds(ScopedRewriter):
             with self.assuming(holds):
                 self.mutate(case)
 
-    def _visit_operand(self, operand: Any) -> None:
+    def _visit_operand(self, operand: ir.Expr) -> None:
         if isinstance(operand, ir.TensorRegion):
             ends = [(r.min, r.min + r.extent - 1) for r in operand.region]
             self._note(operand.source, ends, lambda: operand)
@@ -460,7 +462,7 @@ class _Bounds(ScopedRewriter):
             self._shapes[buffer] = [(extent, constant(extent)) for extent in buffer.ty.shape]
         return self._shapes[buffer]
 
-    def _is_inside(self, first: Any, last: Any, size: int | None) -> bool:
+    def _is_inside(self, first: ir.Expr, last: ir.Expr, size: int | None) -> bool:
         """Tell whether bounds say so at once, as they mostly do."""
         if size is None:
             return False
@@ -469,13 +471,13 @@ class _Bounds(ScopedRewriter):
             high = self.analyzer.const_int_bound(last)
         return bool(low.min_value >= 0 and high.max_value < size)
 
-    def _is_proven(self, excess: Any) -> bool:
+    def _is_proven(self, excess: ir.Expr) -> bool:
         """Tell whether an index is outside; under conditions that exclude each other, nothing is."""
         may_be = self.analyzer.const_int_bound(excess).max_value >= 0
         return may_be and self.analyzer.can_prove(excess >= 0)
 
 
-def _ends(index: Any) -> tuple[Any, Any]:
+def _ends(index: ir.Expr) -> tuple[Any, Any]:
     if isinstance(index, tirx.Ramp):
         return index.base, index.base + (index.lanes - 1) * index.stride
     return index, index

@@ -109,7 +109,7 @@ class _Checks(ScopedRewriter):
             inside = replace_loop(inside, kind=tirx.ForKind.SERIAL)
         return seq([*checks, inside])
 
-    def visit_while(self, loop: tirx.While) -> Any:
+    def visit_while(self, loop: tirx.While) -> tirx.Stmt:
         checks = self._checks(loop, loop.condition)
         if not checks:
             return self.descend(loop)
@@ -184,7 +184,7 @@ class _Access:
     location: SourceLocation | None
 
 
-def _accesses_in(expressions: Iterable[Any], location: SourceLocation | None) -> list[_Access]:
+def _accesses_in(expressions: Iterable[ir.Expr], location: SourceLocation | None) -> list[_Access]:
     accesses = _Accesses(location)
     for expression in expressions:
         accesses.visit(expression)
@@ -199,7 +199,7 @@ class _Accesses:
         self._location = location
         self._guards: tuple[Any, ...] = ()
 
-    def visit(self, expression: Any) -> None:
+    def visit(self, expression: ir.Expr) -> None:
         mutated(
             expression,
             ((tirx.And, tirx.Or), self._short_circuit),
@@ -210,7 +210,7 @@ class _Accesses:
             (ir.TensorRegion, self._region),
         )
 
-    def _under(self, condition: Any, node: Any, mutator: Mutator) -> None:
+    def _under(self, condition: ir.Expr, node: ir.Expr, mutator: Mutator) -> None:
         outer, self._guards = self._guards, (*self._guards, condition)
         mutator.mutate(node)
         self._guards = outer
@@ -225,7 +225,9 @@ class _Accesses:
         self._cases(node.condition, node.true_value, node.false_value, mutator)
         return node
 
-    def _cases(self, condition: Any, true_value: Any, false_value: Any, mutator: Mutator) -> None:
+    def _cases(
+        self, condition: ir.Expr, true_value: ir.Expr, false_value: ir.Expr, mutator: Mutator
+    ) -> None:
         mutator.mutate(condition)
         self._under(condition, true_value, mutator)
         self._under(tirx.Not(condition), false_value, mutator)
@@ -260,18 +262,20 @@ class _Accesses:
         self._guards = outer
         return region
 
-    def _note(self, buffer: ir.Var, low: Iterable[Any], high: list[Any], node: Any) -> None:
+    def _note(
+        self, buffer: ir.Var, low: Iterable[ir.Expr], high: list[ir.Expr], node: ir.Expr
+    ) -> None:
         if buffer.ty.storage_scope != "global":
             first = [_first(index) for index in low]
             location = location_of(node) or self._location
             self.found.append(_Access(buffer, first, high, self._guards, location))
 
 
-def _first(index: Any) -> Any:
+def _first(index: ir.Expr) -> ir.Expr:
     return index.base if isinstance(index, tirx.Ramp) else index
 
 
-def _last(index: Any) -> Any:
+def _last(index: ir.Expr) -> ir.Expr:
     if isinstance(index, tirx.Ramp):
         return index.base + (index.lanes - 1) * index.stride
     return index

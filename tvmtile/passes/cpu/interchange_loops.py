@@ -112,7 +112,7 @@ def _is_plain(stmt: tirx.Stmt, var: ir.Var) -> bool:
     return isinstance(stmt, tirx.BufferStore)
 
 
-def _varies(node: Any, var: ir.Var) -> bool:
+def _varies(node: ir.Expr, var: ir.Var) -> bool:
     return isinstance(node, ir.TensorLoad) or node.same_as(var)
 
 
@@ -131,7 +131,7 @@ def _is_contiguous(indices: Any, var: ir.Var) -> bool:
     return fixed and _step(last, var) in (0, 1)
 
 
-def _step(index: Any, var: ir.Var) -> int | None:
+def _step(index: ir.Expr, var: ir.Var) -> int | None:
     """By how much an index grows with the iteration; None where that is not one number."""
     if not mentions(index, var):
         return 0

@@ -101,7 +101,7 @@ def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.Stmt:
     return for_loop(block, total, seq([*bindings, launch.body]), kind)
 
 
-def _kept(index: Any) -> Any:
+def _kept(index: ir.Expr) -> ir.Expr:
     """A division that is computed once, where it is one by a dynamic extent."""
     if not is_division(index):
         return index
@@ -197,7 +197,7 @@ class _Phases:
         bodies = [self.cut(child) for child in statements_of(stmt)]
         return Nested(bodies, lambda bodies: with_statements(stmt, bodies))
 
-    def _differs(self, expression: Any) -> bool:
+    def _differs(self, expression: ir.Expr) -> bool:
         return self._variance.may_diverge(expression) or contains(
             expression,
             ir.Var,

@@ -75,7 +75,7 @@ def LowerMathOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     return func.with_body(mapped(func.body, (ir.Call, _lower)))
 
 
-def _lower(call: ir.Call) -> Any:
+def _lower(call: ir.Call) -> ir.Expr:
     name = op_name(call)
     if name not in _FUNCTIONS:
         return call

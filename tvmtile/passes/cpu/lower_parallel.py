@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import is_parallel
@@ -93,7 +92,7 @@ class _Lower(ScopedRewriter):
             return result
         return replace_loop(result, annotations=notes)
 
-    def _extent(self, loop: tirx.For) -> Any:
+    def _extent(self, loop: tirx.For) -> ir.Expr:
         """The extent of a loop of a nest; LLVM may know that of the innermost one."""
         is_large = is_parallel(loop.body) and _iterations(loop) > _UNROLLED
         if not is_large or constant(loop.extent) is None:

@@ -195,7 +195,7 @@ class _Iterations:
     """The iterations of a nest that one thread does."""
 
     def __init__(
-        self, nest: Nest, thread: Any, threads: int, analyzer: Any, token: str | None
+        self, nest: Nest, thread: ir.Expr, threads: int, analyzer: Any, token: str | None
     ) -> None:
         self._nest = nest
         self._thread = thread
@@ -268,15 +268,15 @@ class _Iterations:
                 body = _done_by(owner, body)
         return self._looped(loops, conditions, body)
 
-    def _thread_digit(self, digit: Digit) -> Any:
+    def _thread_digit(self, digit: Digit) -> ir.Expr:
         return digit.value_in(self._thread, self._threads)
 
-    def _typed(self, value: Any, variable: ir.Var) -> Any:
+    def _typed(self, value: ir.Expr, variable: ir.Var) -> ir.Expr:
         dtype = str(variable.ty.dtype)
         simple = self._analyzer.simplify(value)
         return simple if str(simple.ty.dtype) == dtype else tirx.Cast(dtype, simple)
 
-    def _guards(self, loop: tirx.For, axis: LoopAxis, value: Any) -> list[Any]:
+    def _guards(self, loop: tirx.For, axis: LoopAxis, value: ir.Expr) -> list[ir.Expr]:
         """What must hold for a value of the digits to be an iteration of the loop."""
         displaced = not (isinstance(axis.base, int) and axis.base == 0)
         if not displaced and isinstance(loop.extent, tirx.IntImm) and axis.size == int(loop.extent):
@@ -336,7 +336,7 @@ def _most_unrolled(body: tirx.Stmt) -> int:
     return min(_MOST_UNROLLED, _MOST_STATEMENTS // written_out(body))
 
 
-def _mentioned(conditions: list[Any], variable: ir.Var) -> bool:
+def _mentioned(conditions: list[ir.Expr], variable: ir.Var) -> bool:
     return any(mentions(condition, variable) for condition in conditions)
 
 

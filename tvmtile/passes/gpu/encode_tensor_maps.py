@@ -73,7 +73,7 @@ class _Encoder(ScopedRewriter):
         encoded: list[tirx.Stmt] = []
         inside = _defined_in(loop)
 
-        def address(call: ir.Call) -> Any:
+        def address(call: ir.Call) -> ir.Expr:
             made_of = tensor_map_of(call)
             if made_of is None:
                 return call

@@ -86,7 +86,7 @@ def _move_of(body: tirx.Stmt) -> _Move | None:
     return _Move(body, value, conditions)
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: ir.Expr) -> bool:
     return isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
 
 
@@ -112,7 +112,7 @@ def _in_pieces(
     return copy if count == 1 else for_loop(piece, count, copy, tirx.ForKind.UNROLLED)
 
 
-def _copy(move: _Move, size: int, read: Any, analyzer: Analyzer, token: str) -> tirx.Stmt:
+def _copy(move: _Move, size: int, read: ir.Expr, analyzer: Analyzer, token: str) -> tirx.Stmt:
     """A copy of some bytes, zeros for those behind the ones that are read.
 
     The address may lie outside of the tensor where nothing is read.
@@ -168,7 +168,7 @@ class _Bound:
     left: Any = None
 
 
-def _bound(condition: Any, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bound | None:
+def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bound | None:
     if not isinstance(condition, tirx.LT | tirx.GE):
         return None
     index, limit = condition.a, condition.b
@@ -178,7 +178,7 @@ def _bound(condition: Any, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bou
     if not analyzer.can_prove_equal(index - base, lane):
         return None
 
-    def is_whole(value: Any) -> bool:
+    def is_whole(value: ir.Expr) -> bool:
         return bool(analyzer.can_prove_equal(tirx.floormod(value, lanes), 0))
 
     first = type(condition)(base, limit)

@@ -77,7 +77,7 @@ class _Place(ScopedRewriter):
         body = self._places(node)
         return substitute(body, dict(self._arrays))
 
-    def _places(self, node: Any) -> Any:
+    def _places(self, node: tirx.Stmt) -> tirx.Stmt:
         walk(node, (tirx.AllocBuffer, lambda alloc: self._note(alloc.buffer)), order="pre")
         return super().rewrite(node)
 
@@ -120,7 +120,7 @@ class _Place(ScopedRewriter):
             return element_of(array, register)
         return tirx.BufferLoad(array, [register])
 
-    def _register(self, fragment: ir.Var, indices: Any) -> Any:
+    def _register(self, fragment: ir.Var, indices: Any) -> ir.Expr:
         indices = [self.mutate(index) for index in indices]
         layout = self._layouts[fragment]
         if self._launch is None:

@@ -108,7 +108,7 @@ def without_invariant(variable: ir.Var, body: tirx.Stmt) -> tuple[Any, tirx.Stmt
     return tirx.all(*outside), tirx.IfThenElse(tirx.all(*inside), body.then_case, None, body.span)
 
 
-def _is_same_for_all(condition: Any, variable: ir.Var) -> bool:
+def _is_same_for_all(condition: ir.Expr, variable: ir.Var) -> bool:
     return reads_no_memory(condition) and not mentions(condition, variable)
 
 
@@ -138,7 +138,7 @@ def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
     return seq(rest)
 
 
-def _is_place(value: Any) -> bool:
+def _is_place(value: ir.Expr) -> bool:
     is_integer = str(value.ty.dtype).startswith("int")
     return is_integer and not contains(value, (ir.TensorLoad, ir.Call))
 
@@ -271,7 +271,7 @@ class _Moves:
         starts = [tirx.const(n, "int32") for n in range(0, self._extent, lanes)]
         return seq([substitute(together, {self._variable: start}) for start in starts])
 
-    def _first_of_repeated(self, load: ir.TensorLoad, repeats: int) -> list[Any] | None:
+    def _first_of_repeated(self, load: ir.TensorLoad, repeats: int) -> list[ir.Expr] | None:
         """The first of contiguous elements that some iterations in a row each load, as `x[i // 2]`."""
         count = self._extent // repeats
         dtype = str(self._variable.ty.dtype)
@@ -319,12 +319,12 @@ class _Moves:
         self.after.append(self._move(store.buffer, first, array, _START, self._extent))
         return tirx.BufferStore(array, store.value, [self._variable], span=store.span)
 
-    def _first(self, buffer: ir.Var, indices: Any) -> list[Any] | None:
+    def _first(self, buffer: ir.Var, indices: Any) -> list[ir.Expr] | None:
         """The indices of the first element, in the buffer or in the buffer as one row."""
         return contiguous_base(buffer, indices, self._variable, self._extent, self._analyzer)
 
     def _move(
-        self, target: ir.Var, to: list[Any], source: ir.Var, origin: list[Any], count: int
+        self, target: ir.Var, to: list[ir.Expr], source: ir.Var, origin: list[ir.Expr], count: int
     ) -> tirx.Stmt:
         target_view, target_indices = self._words(target, to, count)
         source_view, source_indices = self._words(source, origin, count)
@@ -337,7 +337,7 @@ class _Moves:
             ]
         )
 
-    def _words(self, buffer: ir.Var, place: list[Any], count: int) -> tuple[ir.Var, list[Any]]:
+    def _words(self, buffer: ir.Var, place: list[ir.Expr], count: int) -> tuple[ir.Var, list[Any]]:
         """A buffer as an array of words, and the place of the elements in it."""
         packed = max(1, _WORD // bytes_of(buffer))
         shape = list(buffer.ty.shape)
@@ -363,7 +363,7 @@ _START = [tirx.const(0, "int32")]
 
 def contiguous_base(
     buffer: ir.Var, indices: Any, variable: ir.Var, extent: int, analyzer: Analyzer
-) -> list[Any] | None:
+) -> list[ir.Expr] | None:
     """The indices of the first element, if all are contiguous from an aligned address on.
 
     Parameters
@@ -406,8 +406,8 @@ def contiguous_base(
 
 
 def _aligned(
-    place: list[Any], variable: ir.Var, extent: int, analyzer: Analyzer
-) -> list[Any] | None:
+    place: list[ir.Expr], variable: ir.Var, extent: int, analyzer: Analyzer
+) -> list[ir.Expr] | None:
     """The indices of the first element, if the last one counts on from an aligned value."""
     zero = {variable: tirx.const(0, str(variable.ty.dtype))}
     *outer, last = place

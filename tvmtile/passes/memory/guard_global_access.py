@@ -135,7 +135,7 @@ class _Guard(ScopedRewriter):
             self._inside = []
         return tirx.IfThenElse(inside, with_fresh_variables(plain), guarded)
 
-    def _exclude_each_other(self, conditions: list[Any]) -> bool:
+    def _exclude_each_other(self, conditions: list[ir.Expr]) -> bool:
         """Tell whether conditions are known not to hold together: a tile is larger than its tensor."""
         with ExitStack() as stack:
             for condition in conditions:
@@ -144,7 +144,7 @@ class _Guard(ScopedRewriter):
                 stack.enter_context(self.assuming(condition))
         return False
 
-    def _visit_body(self, loop: tirx.For) -> Any:
+    def _visit_body(self, loop: tirx.For) -> tirx.Stmt:
         outer = self._is_innermost
         self._is_innermost = self._on_cpu or not self._moves_tiles_in_loops(loop.body)
         result = super().visit_for(loop)
@@ -163,7 +163,7 @@ class _Guard(ScopedRewriter):
 
         return contains(body, tirx.For, is_loop)
 
-    def _visit_nest(self, loop: tirx.For) -> Any:
+    def _visit_nest(self, loop: tirx.For) -> tirx.Stmt:
         self._in_nest = True
         result = super().visit_for(loop)
         self._in_nest = False
@@ -182,7 +182,7 @@ class _Guard(ScopedRewriter):
             guarded = tirx.Let(var, index, guarded)
         return guarded
 
-    def _guarded_load(self, buffer: ir.Var, indices: list[Any]) -> Any:
+    def _guarded_load(self, buffer: ir.Var, indices: list[ir.Expr]) -> ir.Expr:
         load = tirx.BufferLoad(buffer, indices)
         condition = self._condition(buffer, indices)
         outside = self._outside.get(buffer, tirx.const(0, str(buffer.ty.dtype)))
@@ -209,7 +209,9 @@ class _Guard(ScopedRewriter):
             ]
         )
 
-    def _guarded_store(self, store: tirx.BufferStore, value: Any, indices: list[Any]) -> tirx.Stmt:
+    def _guarded_store(
+        self, store: tirx.BufferStore, value: ir.Expr, indices: list[ir.Expr]
+    ) -> tirx.Stmt:
         inside = tirx.BufferStore(store.buffer, value, indices, span=store.span)
         condition = self._condition(store.buffer, indices)
         return inside if condition is None else tirx.IfThenElse(condition, inside, None)
@@ -281,7 +283,7 @@ def _is_address(node: ir.Call) -> bool:
     return takes_address(node) and isinstance(node.args[0], ir.TensorLoad)
 
 
-def _lanes(indices: list[Any]) -> list[list[Any]]:
+def _lanes(indices: list[ir.Expr]) -> list[list[Any]]:
     """The indices of each element of an access: of one, or of the lanes of a vector."""
     *outer, last = indices
     if not isinstance(last, tirx.Ramp):
@@ -296,7 +298,7 @@ def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
     """
     bindings: list[tuple[ir.Var, Any]] = []
 
-    def once(index: Any) -> Any:
+    def once(index: ir.Expr) -> ir.Expr:
         if not has_effect(index):
             return index
         bindings.append((ir.Var("index", index.ty), index))
@@ -305,7 +307,7 @@ def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
     return bindings, [once(index) for index in indices]
 
 
-def _bounds(low: Any, high: Any, extent: Any) -> tuple[Any, Any]:
+def _bounds(low: ir.Expr, high: ir.Expr, extent: ir.Expr) -> tuple[Any, Any]:
     if isinstance(low, tirx.Ramp):
         high = low.base + (low.lanes - 1) * low.stride
         low = low.base
@@ -344,7 +346,7 @@ class _NestBounds(NestRanges):
         self._conditions: list[Any] = []
         self.inside: list[_Index] = []
 
-    def of(self, loop: tirx.For) -> list[Any]:
+    def of(self, loop: tirx.For) -> list[ir.Expr]:
         self.rewrite(loop)
         unique: list[Any] = []
         for condition in self._conditions:
@@ -379,7 +381,7 @@ class _NestBounds(NestRanges):
                     self._conditions.append(condition)
 
 
-def _depends_on_outer_only(bound: Any) -> bool:
+def _depends_on_outer_only(bound: ir.Expr) -> bool:
     """Tell whether a bound is finite and reads no memory, which the nest might change."""
     reads = contains(bound, (ir.TensorLoad, ir.Call))
     return NestRanges.is_finite(bound) and not reads

@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from tvm import DataType, ir, tirx
 
@@ -207,11 +206,11 @@ class _Lifetimes:
             ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), self._statement),
         )
 
-    def _statement(self, node: Any, mutator: Mutator) -> Any:
+    def _statement(self, node: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
         self._time += 1
         return mutator.default_mutate(node)
 
-    def _loop(self, loop: Any, mutator: Mutator) -> Any:
+    def _loop(self, loop: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
         self._time += 1
         start = self._time
         self._pending.append([])

@@ -69,7 +69,7 @@ class _Converter(ScopedRewriter):
                 self.analyzer.bind(bind.var, values, allow_override=True)
         return super().visit_bind(bind)
 
-    def visit_cast(self, cast: tirx.Cast) -> Any:
+    def visit_cast(self, cast: tirx.Cast) -> ir.Expr:
         value = self.mutate(cast.value)
         dtype = str(cast.ty.dtype)
         if dtype not in _MANTISSA_BITS or not _is_scalar_integer(cast.value):
@@ -90,7 +90,7 @@ class _Converter(ScopedRewriter):
 _SMALL = 1 << max(_MANTISSA_BITS.values())
 
 
-def _is_scalar_integer(value: Any) -> bool:
+def _is_scalar_integer(value: ir.Expr) -> bool:
     if not ir.is_prim_expr(value):  # an address
         return False
     dtype = DataType(str(value.ty.dtype))

@@ -217,7 +217,7 @@ class _Lowering:
         scalar = name if name in self._dtypes else name.partition("x")[0]
         return scalar if scalar in self._dtypes else None
 
-    def _narrow_type(self, node: Any) -> str | None:
+    def _narrow_type(self, node: ir.Expr) -> str | None:
         """The narrow float that an expression has, if it has one."""
         return self.narrow(node.ty.dtype) if ir.is_prim_expr(node) else None
 
@@ -282,12 +282,12 @@ class _Lowering:
             self._variables[var] = tirx.Var(var.name, bits)
         return self._variables.get(var, var)
 
-    def _value(self, node: Any, mutator: Mutator) -> Any:
+    def _value(self, node: ir.Expr, mutator: Mutator) -> ir.Expr:
         """An operand as its value, in float32 where it is a narrow float."""
         narrow, lowered = self._narrow_type(node), mutator.mutate(node)
         return lowered if narrow is None else self._decode(narrow, self._stored(lowered))
 
-    def _stored(self, code: Any) -> Any:
+    def _stored(self, code: ir.Expr) -> ir.Expr:
         """The code of a rounded number, stored before the statement where that is possible."""
         if self._before is None or not contains(code, tirx.Let):
             return code

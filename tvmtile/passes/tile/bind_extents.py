@@ -90,7 +90,7 @@ class _Solver:
             pass
         self.statements += [self._check(*place) for place in self.given]
 
-    def _unknown(self, extent: Any) -> list[ir.Var]:
+    def _unknown(self, extent: ir.Expr) -> list[ir.Var]:
         return [var for var in variables_of(extent) if var not in self._known]
 
     def _solve(self, buffer: ir.Var, axis: int) -> bool:

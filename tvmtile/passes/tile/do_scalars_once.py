@@ -113,7 +113,7 @@ class _Once(ScopedRewriter):
         decided = tirx.IfThenElse(condition, branch.then_case, branch.else_case, branch.span)
         return seq([*taken, super().visit_if(decided)])
 
-    def visit_while(self, loop: tirx.While) -> Any:
+    def visit_while(self, loop: tirx.While) -> tirx.Stmt:
         taken, condition = self._decided_once(loop.condition, loop)
         body = self.mutate(loop.body)
         if not taken:
@@ -134,7 +134,7 @@ class _Once(ScopedRewriter):
         taken, value = self._once_read(bind.value)
         return seq([*taken, tirx.Bind(bind.var, value, bind.span)])
 
-    def _decided_once(self, value: Any, stmt: tirx.Stmt) -> tuple[list[tirx.Stmt], Any]:
+    def _decided_once(self, value: ir.Expr, stmt: tirx.Stmt) -> tuple[list[tirx.Stmt], Any]:
         """What decides a loop or a branch, taken once.
 
         Where the grid waits in it, the blocks have to agree: nobody writes what they all decide by.
@@ -143,7 +143,7 @@ class _Once(ScopedRewriter):
             return [], value
         return self._once_read(value)
 
-    def _once_read(self, value: Any) -> tuple[list[tirx.Stmt], Any]:
+    def _once_read(self, value: ir.Expr) -> tuple[list[tirx.Stmt], Any]:
         """The statements that take a value once, and the value, for every thread."""
         if _is_atomic(value):
             return _taken(value, "former")
@@ -156,7 +156,7 @@ class _Once(ScopedRewriter):
         return taken, number != 0
 
 
-def _is_atomic(value: Any) -> bool:
+def _is_atomic(value: ir.Expr) -> bool:
     op = operator_of(value)
     return op is not None and op.is_atomic and not (op.is_tile or op.by_thread)
 
@@ -165,7 +165,7 @@ def _once(stmt: tirx.Stmt) -> tirx.Stmt:
     return for_loop(tirx.Var("once", "int32"), 1, stmt, tirx.ForKind.PARALLEL)
 
 
-def _taken(value: Any, name: str) -> tuple[list[tirx.Stmt], Any]:
+def _taken(value: ir.Expr, name: str) -> tuple[list[tirx.Stmt], Any]:
     held = tirx.decl_buffer((1,), str(value.ty.dtype), name=name, scope=SHARED_SCOPE)
     done = _once(tirx.BufferStore(held, value, [0], span=getattr(value, "span", None)))
     return [tirx.AllocBuffer(held), done], tirx.BufferLoad(held, [0])

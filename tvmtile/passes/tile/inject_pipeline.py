@@ -176,7 +176,7 @@ def _buffer_copies_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir
         ) from None
 
 
-def _stage_index(loop: tirx.For, copies: BufferCopies) -> Any:
+def _stage_index(loop: tirx.For, copies: BufferCopies) -> ir.Expr:
     """The buffer copy that an iteration works on."""
     number: Any = loop.loop_var
     if copies.is_read_after:
@@ -318,7 +318,7 @@ class _Stages:
         self._first = self._once("start", loop.min)
         self._count = self._once("count", loop.extent)
 
-    def _once(self, name: str, value: Any) -> Any:
+    def _once(self, name: str, value: ir.Expr) -> ir.Expr:
         """A bound of the loop, which is computed once."""
         if reads_no_memory(value):
             return value
@@ -438,7 +438,7 @@ class _Stages:
         is_async = group.are_async[number] and group.token is not None
         return asynchronously(str(group.token), stmt) if is_async else stmt
 
-    def _number(self, value: int) -> Any:
+    def _number(self, value: int) -> ir.Expr:
         return tirx.const(value, self._dtype)
 
 

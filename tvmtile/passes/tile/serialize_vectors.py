@@ -101,7 +101,7 @@ class _Iterations:
     def _has_own_elements(self, buffer: ir.Var) -> bool:
         return any(map(self._tells_iterations_apart, zip(*self._accesses[buffer], strict=True)))
 
-    def _tells_iterations_apart(self, indices: tuple[Any, ...]) -> bool:
+    def _tells_iterations_apart(self, indices: tuple[ir.Expr, ...]) -> bool:
         """Tell whether the indices along one axis are never those of another iteration."""
         if any(contains(index, (ir.Var, ir.TensorLoad), self._is_unknown) for index in indices):
             return False
@@ -111,7 +111,7 @@ class _Iterations:
             for a, b in combinations_with_replacement(places, 2)
         )
 
-    def _is_unknown(self, node: Any) -> bool:
+    def _is_unknown(self, node: ir.Expr) -> bool:
         """Tell whether another iteration may see another value, the loop's variable apart."""
         if isinstance(node, ir.TensorLoad):
             return node.source in self._stored

@@ -86,7 +86,7 @@ class _DropUnreached(ScopedRewriter):
             otherwise = self.mutate(values[1])
         return tirx.if_then_else(condition, value, otherwise, node.span)
 
-    def _taken(self, condition: Any, then: Any, otherwise: Any) -> list[Any]:
+    def _taken(self, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None) -> list[Any]:
         """Of what a condition decides between, what may come of it."""
         if not reads_no_memory(condition):
             return [then, otherwise]
@@ -141,7 +141,7 @@ class _NestConditions(NestRanges):
             self._note(node.args[0])
         return self.descend(node)
 
-    def _note(self, condition: Any) -> None:
+    def _note(self, condition: ir.Expr) -> None:
         for part in conjuncts(condition):
             if any(part.same_as(known) for known in (*self.always, *self.decided)):
                 continue
@@ -164,7 +164,7 @@ class _NestConditions(NestRanges):
         zero = tirx.const(0, str(worst.ty.dtype))
         return self.analyzer.simplify(type(comparison)(worst, zero))
 
-    def _is_known_before(self, bound: Any) -> bool:
+    def _is_known_before(self, bound: ir.Expr) -> bool:
         is_outer = not contains(bound, ir.Var, self.is_of_nest)
         return self.is_finite(bound) and reads_no_memory(bound) and is_outer
 
@@ -174,17 +174,17 @@ def _compares_integers(condition: Any) -> bool:
     return is_order and str(condition.a.ty.dtype).startswith("int") and reads_no_memory(condition)
 
 
-def _is_bool(value: Any) -> bool:
+def _is_bool(value: ir.Expr) -> bool:
     return ir.is_prim_expr(value) and str(value.ty.dtype) == "bool"
 
 
-def _without(loop: tirx.For, holding: list[Any]) -> tirx.For:
+def _without(loop: tirx.For, holding: list[ir.Expr]) -> tirx.For:
     """A nest without conditions that hold in it."""
     return _Assume(holding).rewrite(loop) if holding else loop
 
 
 class _Assume(ScopedRewriter):
-    def __init__(self, holding: list[Any]) -> None:
+    def __init__(self, holding: list[ir.Expr]) -> None:
         super().__init__()
         self._holding = holding
         self._true: set[ir.Var] = set()
@@ -210,7 +210,7 @@ class _Assume(ScopedRewriter):
             return self.mutate(value)
         return self.descend(tirx.if_then_else(tirx.all(*rest), value, otherwise, node.span))
 
-    def _rest(self, condition: Any) -> list[Any]:
+    def _rest(self, condition: ir.Expr) -> list[Any]:
         """The parts of a condition that are to be looked at still."""
         return [
             part

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
@@ -73,7 +71,7 @@ def _hidden(body: tirx.Stmt, zeros: Zeros) -> tirx.Stmt:
     return mapped(body, (tirx.BufferStore, visit))
 
 
-def _may_be_truncated(value: Any) -> bool:
+def _may_be_truncated(value: ir.Expr) -> bool:
     """Tell whether LLVM may compute a value in more bits than it has.
 
     Of 8 and 16 bits, all that is computed: the machine multiplies and shifts in more of them.

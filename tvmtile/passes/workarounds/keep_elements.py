@@ -30,7 +30,7 @@ def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     lanes = _vector_lanes(func.body, root)
     analyzer = Analyzer()
 
-    def read(load: ir.TensorLoad) -> Any:
+    def read(load: ir.TensorLoad) -> ir.Expr:
         width = lanes.get(root(load.source))
         last = load.indices[-1]
         if width is None or isinstance(last, tirx.Ramp):

@@ -71,7 +71,7 @@ class _Keeper(ScopedRewriter):
             return store
         return tirx.BufferStore(store.buffer, store.value, kept, span=store.span)
 
-    def _kept(self, indices: Sequence[Any]) -> list[Any] | None:
+    def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
         """The indices with one of them hidden; None where nothing is to be hidden."""
         divisions = _divisions(indices)
         if len(divisions) < 2 or not self._differ(divisions):
@@ -97,13 +97,13 @@ class _Keeper(ScopedRewriter):
         )
 
 
-def _divisions(node: Any) -> list[Any]:
+def _divisions(node: Any) -> list[ir.Expr]:
     found: list[Any] = []
     walk(node, (_DIVISIONS, found.append))
     return found
 
 
-def _terms(value: Any) -> Iterator[Any]:
+def _terms(value: ir.Expr) -> Iterator[Any]:
     if not isinstance(value, tirx.Add | tirx.Sub):
         yield value
         return

@@ -58,7 +58,7 @@ class _Narrow(ScopedRewriter):
         indices = list(map(self._index, store.indices))
         return tirx.BufferStore(store.buffer, store.value, indices, span=store.span)
 
-    def _index(self, index: Any) -> Any:
+    def _index(self, index: ir.Expr) -> ir.Expr:
         if isinstance(index, tirx.Ramp):
             return tirx.Ramp(self._index(index.base), index.stride, index.lanes, index.span)
         return self._parts(index).wide if _is_wide(index) else index
@@ -80,7 +80,7 @@ class _Narrow(ScopedRewriter):
         narrow = type(value)(a.narrow, b.narrow)
         return _Parts(narrow, tirx.Cast(_WIDE, narrow), low, high)
 
-    def _bounds(self, value: Any) -> tuple[int, int]:
+    def _bounds(self, value: ir.Expr) -> tuple[int, int]:
         if value not in self._known:
             bound = self.analyzer.const_int_bound(value)
             self._known[value] = int(bound.min_value), int(bound.max_value)
@@ -130,11 +130,11 @@ _BOUNDS: dict[type, Callable[[_Parts, _Parts], tuple[int, int]]] = {
 }
 
 
-def _is_wide(index: Any) -> bool:
+def _is_wide(index: ir.Expr) -> bool:
     return str(index.ty.dtype).startswith(_WIDE)
 
 
-def _is_conversion(value: Any) -> bool:
+def _is_conversion(value: ir.Expr) -> bool:
     """Tell whether a value is one of 32 bits, in 64."""
     if not isinstance(value, tirx.Cast) or str(value.ty.dtype) != _WIDE:
         return False

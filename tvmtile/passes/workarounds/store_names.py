@@ -126,7 +126,7 @@ class _Storer:
         self._before += [tirx.AllocBuffer(kept), chosen]
         return load
 
-    def _assigned(self, kept: ir.Var, case: Any, mutator: Mutator) -> tirx.Stmt:
+    def _assigned(self, kept: ir.Var, case: ir.Expr, mutator: Mutator) -> tirx.Stmt:
         """The statements that store one value of a choice, which run only where it is taken."""
         outer, self._before = self._before, []
         value = mutator.mutate(case)
@@ -140,7 +140,7 @@ def _variable(name: str, value: Any) -> tuple[ir.Var, Any]:
     return kept, tirx.BufferLoad(kept, [0])
 
 
-def _is_scalar(value: Any) -> bool:
+def _is_scalar(value: ir.Expr) -> bool:
     return ir.is_prim_expr(value) and int(DataType(str(value.ty.dtype)).lanes) == 1
 
 

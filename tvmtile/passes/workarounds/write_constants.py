@@ -38,7 +38,7 @@ def WriteConstants(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     return func.with_body(mapped(func.body, *_RULES[kind]))
 
 
-def _float(number: tirx.FloatImm) -> Any:
+def _float(number: tirx.FloatImm) -> ir.Expr:
     dtype, value = str(number.ty.dtype), float(number.value)
     if dtype == "float32":
         return _float32(value)
@@ -47,7 +47,7 @@ def _float(number: tirx.FloatImm) -> Any:
     return number
 
 
-def _float32(value: float) -> Any:
+def _float32(value: float) -> ir.Expr:
     number = tirx.FloatImm("float32", value)
     if not math.isfinite(value) or _bits(float(f"{value:e}")) == _bits(value):
         return number
@@ -91,11 +91,11 @@ _ARITHMETIC = (
 def _narrowed(casts: dict[str, str]) -> list[tuple[Any, Any]]:
     """The rules that put casts after arithmetic on narrow integers, but where a value is stored."""
 
-    def cast(value: Any) -> Any:
+    def cast(value: ir.Expr) -> ir.Expr:
         dtype = str(value.ty.dtype)
         return tirx.call_pure_extern(dtype, casts[dtype], value) if dtype in casts else value
 
-    def store(statement: tirx.BufferStore) -> Any:
+    def store(statement: tirx.BufferStore) -> tirx.Stmt:
         value = statement.value
         if not _is_cast(value, casts):
             return statement
@@ -115,13 +115,13 @@ def _wide(value: Any) -> Any:
     return tirx.Cast("float32", value)
 
 
-def _integer(number: tirx.IntImm) -> Any:
+def _integer(number: tirx.IntImm) -> ir.Expr:
     if str(number.ty.dtype) == "int32" and int(number.value) == _LOWEST_INT:
         return tirx.reinterpret("int32", tirx.const(2**31, "uint32"))
     return number
 
 
-def _cast(number: tirx.FloatImm) -> Any:
+def _cast(number: tirx.FloatImm) -> ir.Expr:
     dtype = str(number.ty.dtype)
     if dtype not in ("float16", "bfloat16"):
         return number
@@ -138,7 +138,7 @@ def _number(node: Any) -> Any:
     return tirx.call_pure_extern(dtype, _EXTREMES[type(node)], node.a, node.b)
 
 
-def _by_float32(cast: tirx.Cast) -> Any:
+def _by_float32(cast: tirx.Cast) -> ir.Expr:
     """A conversion between the two floats of 16 bits in two steps."""
     to, of = DataType(str(cast.ty.dtype)), DataType(str(cast.value.ty.dtype))
     if {to.with_lanes(1), of.with_lanes(1)} != {"float16", "bfloat16"}:

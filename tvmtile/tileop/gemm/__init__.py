@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.frontend.emit import emit
@@ -140,11 +140,11 @@ class Gemm(MatrixProduct):
     def is_complete(self) -> bool:
         return self.wg_wait == 0
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.A, self.B] if self.clear_accum else [self.A, self.B, self.C]
 
     @property
-    def k(self) -> Any:
+    def k(self) -> ir.Expr:
         """The extent that is summed over."""
         return oriented(self.A)[0 if self.transpose_A else 1]
 

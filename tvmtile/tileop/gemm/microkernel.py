@@ -38,7 +38,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import DataType, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile.ir.rewriting import seq
 from tvmtile.target import CpuCapability
@@ -153,7 +153,7 @@ class Products:
         packed = array(shape, self.dtype, "a_packed")
         return packed, [tirx.AllocBuffer(packed.buffer), cast_copy(packed, tile.a, shape)]
 
-    def packed_b(self, first: Any, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(self, first: int, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
         """The panel of B from column `first` on, [steps, columns] in `dtype`, and what makes it."""
         tile = self.tile
         source = tile.b.moved(first, 0) if tile.transpose_b else tile.b.moved(0, first)
@@ -168,13 +168,13 @@ class Products:
         )
         return packed, [tirx.AllocBuffer(packed.buffer), copy]
 
-    def start(self, row: Any, column: Any, lanes: int) -> Any:
+    def start(self, row: ir.Expr, column: int, lanes: int) -> ir.Expr:
         """What the sums of `lanes` elements of C begin with."""
         if self.tile.clear:
             return broadcast(tirx.const(0, self.tile.compute_dtype), lanes)
         return self.tile.c.load(row, column, lanes, self.tile.compute_dtype)
 
-    def add(self, sums: Any, a: Any, b: Any, lanes: int) -> Any:
+    def add(self, sums: ir.Expr, a: ir.Expr, b: ir.Expr, lanes: int) -> ir.Expr:
         """The sums and the products of an element of A and `lanes` elements of B."""
         return sums + broadcast(a, lanes) * b
 
@@ -199,11 +199,11 @@ def _panel_emitter(
     rows = register_block(cpu, len(widths), products.tile.m)
     full, rest = divmod(products.tile.m, rows)
 
-    def panel(number: Any) -> tirx.Stmt:
+    def panel(number: int) -> tirx.Stmt:
         first = column + number * sum(widths)
         b, statements = products.packed_b(first, widths)
 
-        def block(index: Any) -> tirx.Stmt:
+        def block(index: ir.Expr) -> tirx.Stmt:
             return _register_block(products, a, b, index * rows, first, rows, widths)
 
         if full:
@@ -230,7 +230,7 @@ def _register_block(
     sums = [array((1, sum(widths)), tile.compute_dtype, f"acc{r}") for r in range(rows)]
     block = [(r, offset, lanes) for r in range(rows) for offset, lanes in vectors]
 
-    def step(k: Any) -> tirx.Stmt:
+    def step(k: ir.Expr) -> tirx.Stmt:
         columns = [tirx.Var(f"b{v}", vector_dtype(dtype, lanes)) for v, lanes in enumerate(widths)]
         body: list[tirx.Stmt] = [
             tirx.Bind(var, b.load(k, offset, lanes))

@@ -227,12 +227,12 @@ class WarpProduct:
             return []
         return [tirx.DeclBuffer(self._registers, data=self._sums.data)]
 
-    def _also(self, m: int, k: Any) -> list[Any]:
+    def _also(self, m: int, k: ir.Expr) -> list[Any]:
         """What else the instructions for a matrix of A are given."""
         del m, k
         return []
 
-    def _multiplied(self, a: Operand, b: Operand, k: Any) -> Iterator[tirx.Stmt]:
+    def _multiplied(self, a: Operand, b: Operand, k: ir.Expr) -> Iterator[tirx.Stmt]:
         size = registers_of(self._atom.c)
         for m in range(self._share.row_matrices):
             also = self._also(m, k)
@@ -258,13 +258,13 @@ class WarpProduct:
                     place = [self._row + m * atom.m + row, self._column + n * atom.n + column]
                     yield move(number, indices_of(self._op.C, *place))
 
-    def _taken(self, number: int, indices: list[Any]) -> tirx.Stmt:
+    def _taken(self, number: int, indices: list[ir.Expr]) -> tirx.Stmt:
         value: Any = tirx.const(0, self._atom.sums)
         if not self._op.clear_accum:
             held = tirx.BufferLoad(self._op.C.source, indices)
             value = converted(held, self._atom.sums)
         return tirx.BufferStore(self._sums, value, [number])
 
-    def _left(self, number: int, indices: list[Any]) -> tirx.Stmt:
+    def _left(self, number: int, indices: list[ir.Expr]) -> tirx.Stmt:
         value = converted(tirx.BufferLoad(self._sums, [number]), dtype_of(self._op.C))
         return tirx.BufferStore(self._op.C.source, value, indices)

@@ -86,12 +86,12 @@ class Operand:
         """Whether neighbours in memory are neighbours along K."""
         return self._transposed == (self._k_axis == 0)
 
-    def registers_of(self, number: int) -> list[Any]:
+    def registers_of(self, number: int) -> list[ir.Expr]:
         """The registers of one instruction."""
         first = number * self._words_of_one
         return [tirx.BufferLoad(self._words, [first + w]) for w in range(self._words_of_one)]
 
-    def loads(self, origin: Callable[[int], tuple[Any, Any]], lane: Any) -> Iterator[tirx.Stmt]:
+    def loads(self, origin: Callable[[int], tuple[Any, Any]], lane: ir.Expr) -> Iterator[tirx.Stmt]:
         """The statements that load all of them.
 
         Parameters
@@ -112,7 +112,9 @@ class Operand:
             yield self._by_matrices(number, count, origin(number), lane)
             number += count
 
-    def _by_elements(self, number: int, first: tuple[Any, Any], lane: Any) -> Iterator[tirx.Stmt]:
+    def _by_elements(
+        self, number: int, first: tuple[Any, Any], lane: ir.Expr
+    ) -> Iterator[tirx.Stmt]:
         for element in range(self._size):
             row, column = place_of(self._axes, lane, element)
             indices = self._indices(first[0] + row, first[1] + column)
@@ -125,7 +127,9 @@ class Operand:
             return False
         return (self._bits == 16 or self._follows_k) and has_matrix_rows(self._operand)
 
-    def _by_matrices(self, number: int, count: int, first: tuple[Any, Any], lane: Any) -> tirx.Stmt:
+    def _by_matrices(
+        self, number: int, count: int, first: tuple[Any, Any], lane: ir.Expr
+    ) -> tirx.Stmt:
         """One `ldmatrix`: the lanes of each group of eight give the addresses of a matrix's rows.
 
         The matrices follow each other as the registers do: along M (of A) or K (of B) first.
@@ -151,7 +155,7 @@ class Operand:
         load = T.ptx[f"ldmatrix.sync.aligned.m8n8.x{words}{trans}.shared.b16"]
         return tirx.Evaluate(load(*registers, address))
 
-    def _indices(self, row: Any, column: Any) -> list[Any]:
+    def _indices(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         place = (column, row) if self._transposed else (row, column)
         return indices_of(self._operand, *place)
 
@@ -167,7 +171,7 @@ def has_matrix_rows(region: ir.TensorRegion) -> bool:
     return all(constant(tirx.floormod(start, row)) == 0 for start in starts)
 
 
-def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[Any]:
+def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[ir.Expr]:
     """Row and column of an element that a lane holds."""
     place = []
     for digits in axes:
@@ -181,7 +185,7 @@ def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[Any]:
     return place
 
 
-def indices_of(operand: ir.TensorRegion, row: Any, column: Any) -> list[Any]:
+def indices_of(operand: ir.TensorRegion, row: Any, column: Any) -> list[ir.Expr]:
     """The indices of an element of an operand."""
     *outer, rows, columns = operand.region
     return [*(r.min for r in outer), rows.min + row, columns.min + column]

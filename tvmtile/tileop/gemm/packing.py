@@ -49,22 +49,26 @@ class Matrix:
         """Dtype of the elements."""
         return str(self.buffer.ty.dtype)
 
-    def moved(self, rows: Any, columns: Any) -> Matrix:
+    def moved(self, rows: int, columns: int) -> Matrix:
         """The matrix that begins so many rows and columns further on."""
         *outer, row, column = self.origin
         return Matrix(self.buffer, [*outer, row + rows, column + columns])
 
-    def load(self, row: Any, column: Any, lanes: int = 1, dtype: str | None = None) -> Any:
+    def load(
+        self, row: ir.Expr | int, column: ir.Expr | int, lanes: int = 1, dtype: str | None = None
+    ) -> ir.Expr:
         """`lanes` neighbours in a row, converted to `dtype`."""
         value = tirx.BufferLoad(self.buffer, self._at(row, column, lanes))
         return _cast(value, dtype or self.dtype, lanes)
 
-    def store(self, row: Any, column: Any, value: Any, lanes: int = 1) -> tirx.Stmt:
+    def store(
+        self, row: ir.Expr | int, column: ir.Expr | int, value: ir.Expr, lanes: int = 1
+    ) -> tirx.Stmt:
         """Store `lanes` neighbours in a row, converted to the matrix's dtype."""
         indices = self._at(row, column, lanes)
         return tirx.BufferStore(self.buffer, _cast(value, self.dtype, lanes), indices)
 
-    def _at(self, row: Any, column: Any, lanes: int) -> list[Any]:
+    def _at(self, row: ir.Expr | int, column: ir.Expr | int, lanes: int) -> list[ir.Expr | int]:
         *outer, first_row, first_column = self.origin
         return [*outer, first_row + row, _ramp(first_column + column, lanes)]
 
@@ -75,7 +79,9 @@ def cast_copy(dst: Matrix, src: Source, shape: tuple[int, int]) -> tirx.Stmt:
     return loop("i", rows, lambda i: loop("j", columns, lambda j: _element(dst, src, i, j, i, j)))
 
 
-def _element(dst: Matrix, src: Source, i: Any, j: Any, source_i: Any, source_j: Any) -> tirx.Stmt:
+def _element(
+    dst: Matrix, src: Source, i: ir.Expr, j: ir.Expr, source_i: ir.Expr, source_j: ir.Expr
+) -> tirx.Stmt:
     return dst.store(i, j, src.load(source_i, source_j, 1, dst.dtype))
 
 
@@ -167,12 +173,12 @@ def _ramp(base: Any, lanes: int) -> Any:
     return base if lanes == 1 else tirx.Ramp(base, 1, lanes)
 
 
-def broadcast(value: Any, lanes: int) -> Any:
+def broadcast(value: Any, lanes: int) -> ir.Expr:
     """A vector of one value."""
     return value if lanes == 1 else tirx.Broadcast(value, lanes)
 
 
-def _cast(value: Any, dtype: str, lanes: int) -> Any:
+def _cast(value: Any, dtype: str, lanes: int) -> ir.Expr:
     wanted = vector_dtype(dtype, lanes)
     return value if str(value.ty.dtype) == wanted else tirx.Cast(wanted, value)
 

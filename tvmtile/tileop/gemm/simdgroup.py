@@ -129,7 +129,7 @@ class Matrices:
         self.buffer = buffer_of(operand)
         self.in_registers = self.buffer.ty.storage_scope == SIMDGROUP_SCOPE
 
-    def number(self, row: Any, column: Any) -> Any:
+    def number(self, row: int, column: int) -> ir.Expr:
         """The number of a matrix among those in the registers of a simdgroup."""
         layout = layout_of(self.buffer)
         if layout is None:
@@ -140,7 +140,7 @@ class Matrices:
         places = [0] * (len(layout.axes) - 2) + indices
         return tirx.floordiv(layout.register_of(places), ELEMENTS_PER_LANE)
 
-    def load(self, into: ir.Var, number: Any, row: Any, column: Any) -> tirx.Stmt:
+    def load(self, into: ir.Var, number: int, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
         """Load a matrix from memory, from a row and a column counted in matrices."""
         address, stride = self._address(MATRIX * row, MATRIX * column)
         return tirx.Evaluate(
@@ -153,14 +153,14 @@ class Matrices:
         """Store a matrix to memory, at a row and a column counted in matrices."""
         return self.store_at(source, number, MATRIX * row, MATRIX * column)
 
-    def store_at(self, source: ir.Var, number: Any, row: Any, column: Any) -> tirx.Stmt:
+    def store_at(self, source: ir.Var, number: ir.Expr, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
         """Store a matrix to memory, at a row and a column counted in elements."""
         address, stride = self._address(row, column)
         return tirx.Evaluate(
             T.metal.simdgroup_store(source.data, number, address, stride, MATRIX, MATRIX, False)
         )
 
-    def _address(self, row: Any, column: Any) -> tuple[Any, Any]:
+    def _address(self, row: ir.Expr, column: ir.Expr) -> tuple[Any, Any]:
         """The element at (row, column), and the stride between rows."""
         *outer, first, second = self.operand.region
         offsets = [row, column]
@@ -207,7 +207,7 @@ def gemm_simdgroup(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     return tirx.IfThenElse(tirx.all(*inside), direct, _through_shared_memory(op, share, context))
 
 
-def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContext) -> list[Any]:
+def unproven_bounds(operands: Sequence[ir.TensorRegion], context: LoweringContext) -> list[ir.Expr]:
     """What must hold for operands in device memory to lie inside their tensors."""
     conditions = []
     for operand in operands:

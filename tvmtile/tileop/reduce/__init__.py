@@ -228,10 +228,10 @@ class Reduce(TileOp):
     clear: bool = True
     nan_propagate: bool = False
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src] if self.clear else [self.src, self.dst]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     @property
@@ -252,8 +252,8 @@ class Reduce(TileOp):
 
     def _check_shape(self) -> None:
         extents = extents_of(self.src) or []
-        rest = [*extents[: self.dim], *extents[self.dim + 1 :]]
-        kept = [*extents[: self.dim], 1, *extents[self.dim + 1 :]]
+        rest: list[ir.Expr | int] = [*extents[: self.dim], *extents[self.dim + 1 :]]
+        kept: list[ir.Expr | int] = [*extents[: self.dim], 1, *extents[self.dim + 1 :]]
         given = extents_of(self.dst)
         if given is None:
             given = []

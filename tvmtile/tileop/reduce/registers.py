@@ -140,7 +140,7 @@ class _Reduction:
 
     # Indices -------------------------------------------------------------------------------------
 
-    def _index(self, axis: int) -> Any:
+    def _index(self, axis: int) -> ir.Expr:
         """The index along an axis, for this thread and the values of the loop variables."""
         value: Any = tirx.const(0, "int32")
         loops = {(loop.axis, loop.weight): loop.variable for loop in (*self._kept, *self._reduced)}
@@ -154,14 +154,14 @@ class _Reduction:
         return self._analyzer.simplify(value)
 
     @cached_property
-    def _number(self) -> Any:
+    def _number(self) -> ir.Expr:
         """Which of the thread's totals belongs to the values of the loop variables."""
         number: Any = tirx.const(0, "int32")
         for loop in self._kept:
             number = number * loop.digit.extent + loop.variable
         return number
 
-    def _inside(self, axis: int) -> list[Any]:
+    def _inside(self, axis: int) -> list[ir.Expr]:
         """What must hold for an index to lie in the region that is reduced."""
         region, index = self._op.src.region[axis], self._index(axis)
         conditions = [index < region.min + region.extent, index >= region.min]
@@ -176,10 +176,10 @@ class _Reduction:
         return body
 
     @property
-    def _total(self) -> Any:
+    def _total(self) -> ir.Expr:
         return tirx.BufferLoad(self._totals, [self._number])
 
-    def _set(self, value: Any) -> tirx.Stmt:
+    def _set(self, value: ir.Expr) -> tirx.Stmt:
         return tirx.BufferStore(self._totals, value, [self._number])
 
     # Code ----------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ class _Reduction:
         difference = self._op.src.region[source].min - self._op.dst.region[target].min
         return bool(self._analyzer.can_prove_equal(difference, 0))
 
-    def _indices_in(self, target: ir.TensorRegion) -> list[Any]:
+    def _indices_in(self, target: ir.TensorRegion) -> list[ir.Expr]:
         kept = [a for a in moving_axes(self._op.src) if a != self._op.dim]
         offsets = [self._index(axis) - self._op.src.region[axis].min for axis in kept]
         offsets.reverse()

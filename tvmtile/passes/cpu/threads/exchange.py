@@ -118,7 +118,7 @@ class _Exchange:
 
     # Shuffles ----------------------------------------------------------------------------------
 
-    def _with_exchanges(self, node: Any, rebuild: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+    def _with_exchanges(self, node: ir.Node, rebuild: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
         if not contains(node, ir.Call, _is_exchange):
             return rebuild(node)
         before: list[tirx.Stmt] = []
@@ -143,7 +143,7 @@ class _Exchange:
         after = rebuild(mutated(node, (ir.Call, visit)))
         return seq([*before, after])
 
-    def _published(self, value: Any) -> tuple[list[tirx.Stmt], ir.Var]:
+    def _published(self, value: ir.Expr) -> tuple[list[tirx.Stmt], ir.Var]:
         """Every thread writes its value into an element of a new shared array."""
         lanes = tirx.decl_buffer(
             (self._launch.num_threads,), str(value.ty.dtype), name="lanes", scope="shared"
@@ -152,7 +152,7 @@ class _Exchange:
         store = tirx.BufferStore(lanes, value, [self._launch.thread_index])
         return [tirx.AllocBuffer(lanes), store], lanes
 
-    def _partner(self, name: str, lanes: ir.Var, operand: Any, width: Any) -> Any:
+    def _partner(self, name: str, lanes: ir.Var, operand: ir.Expr, width: ir.Expr) -> ir.Expr:
         thread = self._launch.thread_index
         lane = tirx.floormod(thread, width)
         source = _SOURCES[name](lane, cast(operand, DType("int32")), width)
@@ -161,7 +161,7 @@ class _Exchange:
         present = tirx.all(source >= 0, source < width, partner < self._launch.num_threads)
         return tirx.BufferLoad(lanes, [tirx.Select(present, partner, thread)])
 
-    def _equal_lanes(self, lanes: ir.Var) -> Any:
+    def _equal_lanes(self, lanes: ir.Var) -> ir.Expr:
         """A bit for each lane of a thread's warp whose value is that of the thread."""
         thread = self._launch.thread_index
         first, last = thread - tirx.floormod(thread, WARP_SIZE), self._launch.num_threads - 1

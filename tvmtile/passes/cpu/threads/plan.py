@@ -255,14 +255,14 @@ class _Planner:
         tests = (substitute(test, thread) for thread in self._launch.all_threads())
         return sum(analyzer.can_prove(each) for each in tests)
 
-    def _is_of_threads(self, value: Any) -> bool:
+    def _is_of_threads(self, value: ir.Expr) -> bool:
         """Tell whether a value depends on the thread's index only."""
         threads = {loop.loop_var for loop in self._launch.threads}
         return not contains(value, (ir.TensorLoad, ir.Call)) and not contains(
             value, ir.Var, lambda var: var not in threads
         )
 
-    def _inlined(self, expression: Any) -> Any:
+    def _inlined(self, expression: ir.Expr) -> ir.Expr:
         while contains(expression, ir.Var, lambda var: var in self._bound):
             expression = substitute(expression, self._bound)
         return expression
@@ -466,7 +466,7 @@ def _has_shared_effect(stmt: tirx.Stmt) -> bool:
     )
 
 
-def may_change(value: Any) -> bool:
+def may_change(value: ir.Expr) -> bool:
     """Tell whether recomputing a value later may give another result."""
     return has_effect(value) or contains(value, ir.TensorLoad)
 

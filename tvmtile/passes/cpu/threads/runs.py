@@ -102,7 +102,7 @@ class _Emitter:
             (self._launch.num_threads,), str(var.ty.dtype), name=var.name, scope=self._scope
         )
 
-    def _recall(self, var: ir.Var) -> Any:
+    def _recall(self, var: ir.Var) -> ir.Expr:
         if var in self._kept:
             return tirx.BufferLoad(self._kept[var], [self._launch.thread_index])
         return self._values[var]
@@ -154,19 +154,19 @@ class _Emitter:
         return tirx.DeclBuffer(stacked, data=data, span=declaration.span)
 
     def _stacked_accesses(self, stmt: tirx.Stmt) -> tirx.Stmt:
-        def place(buffer: ir.Var, index: Any) -> Any:
+        def place(buffer: ir.Var, index: ir.Expr) -> ir.Expr:
             offset = self._launch.thread_index * buffer.ty.shape[0]
             if isinstance(index, tirx.Ramp):
                 return tirx.Ramp(offset + index.base, index.stride, index.lanes)
             return offset + index
 
-        def load(node: ir.TensorLoad) -> Any:
+        def load(node: ir.TensorLoad) -> ir.Expr:
             if node.source not in self._stacked:
                 return node
             indices = [place(node.source, node.indices[0]), *node.indices[1:]]
             return tirx.BufferLoad(self._stacked[node.source], indices)
 
-        def store(node: tirx.BufferStore) -> Any:
+        def store(node: tirx.BufferStore) -> tirx.Stmt:
             if node.buffer not in self._stacked:
                 return node
             indices = [place(node.buffer, node.indices[0]), *node.indices[1:]]

@@ -128,7 +128,7 @@ class Builder:
         self,
         stmt: tirx.Stmt,
         loops: tuple[Loop, ...] = (),
-        conditions: tuple[Any, ...] = (),
+        conditions: tuple[ir.Expr, ...] = (),
         weight: float | None = 1.0,
         is_body: bool = False,
     ) -> Sequence:
@@ -162,7 +162,7 @@ class Builder:
         self,
         stmt: tirx.Stmt,
         loops: tuple[Loop, ...],
-        conditions: tuple[Any, ...],
+        conditions: tuple[ir.Expr, ...],
         weight: float | None,
     ) -> Item:
         if is_barrier(stmt):
@@ -189,7 +189,7 @@ class Builder:
         return self._leaf(stmt, loops, conditions)
 
     def _handover(
-        self, stmt: tirx.Stmt, loops: tuple[Loop, ...], conditions: tuple[Any, ...]
+        self, stmt: tirx.Stmt, loops: tuple[Loop, ...], conditions: tuple[ir.Expr, ...]
     ) -> Handover | None:
         """What threads do at an mbarrier; None of another statement."""
         op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
@@ -216,7 +216,7 @@ class Builder:
         self,
         stmt: tirx.AttrStmt,
         loops: tuple[Loop, ...],
-        conditions: tuple[Any, ...],
+        conditions: tuple[ir.Expr, ...],
         weight: float | None,
     ) -> Item:
         group, outer = group_of_region(stmt), self._hands_over
@@ -258,7 +258,9 @@ class Builder:
         waits_for_all = awaited is not None and (not awaited or awaited >= least)
         return ConflictScope.BLOCK if waits_for_all else ConflictScope.NONE
 
-    def _leaf(self, stmt: tirx.Stmt, loops: tuple[Loop, ...], conditions: tuple[Any, ...]) -> Leaf:
+    def _leaf(
+        self, stmt: tirx.Stmt, loops: tuple[Loop, ...], conditions: tuple[ir.Expr, ...]
+    ) -> Leaf:
         accesses = self._read([stmt], loops, conditions)
         for earlier in accesses:
             for later in accesses:
@@ -279,7 +281,7 @@ class Builder:
         self,
         stmt: tirx.For | tirx.While,
         loops: tuple[Loop, ...],
-        conditions: tuple[Any, ...],
+        conditions: tuple[ir.Expr, ...],
         weight: float | None,
     ) -> Item:
         is_uniform = weight is not None and not self._variance.is_divergent(stmt)
@@ -302,7 +304,7 @@ class Builder:
         self,
         stmt: tirx.IfThenElse,
         loops: tuple[Loop, ...],
-        conditions: tuple[Any, ...],
+        conditions: tuple[ir.Expr, ...],
         weight: float | None,
     ) -> Item:
         head = self._read([stmt.condition], loops, conditions)
@@ -328,7 +330,7 @@ class Builder:
         stmt: tirx.IfThenElse,
         number: int,
         loops: tuple[Loop, ...],
-        conditions: tuple[Any, ...],
+        conditions: tuple[ir.Expr, ...],
         weight: float | None,
     ) -> Item:
         """A branch of which all threads take one case, if it is there, and others the other one."""
@@ -342,7 +344,7 @@ class Builder:
         return self._closed(Branch(stmt, (), cases, diverges=True), loops, weight)
 
     def _read(
-        self, expressions: Statements[Any], loops: tuple[Loop, ...], conditions: tuple[Any, ...]
+        self, expressions: Statements[Any], loops: tuple[Loop, ...], conditions: tuple[ir.Expr, ...]
     ) -> tuple[Access, ...]:
         groups = self._groups
         if groups is None:

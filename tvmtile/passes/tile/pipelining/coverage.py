@@ -120,7 +120,7 @@ class Coverage:
         mask[tuple(box)] = True
         return mask
 
-    def _box(self, operand: Any) -> tuple[slice, ...] | None:
+    def _box(self, operand: ir.Expr) -> tuple[slice, ...] | None:
         origin = [constant(low) for low in origin_of(operand)]
         extents = [constant(extent) for extent in extents_of(operand) or []]
         if None in origin or None in extents:

@@ -95,7 +95,7 @@ class _Expander:
         self._index = outer
         return result
 
-    def _at(self, buffer: ir.Var) -> Any:
+    def _at(self, buffer: ir.Var) -> ir.Expr:
         return self._index.get(self._tiles.root(buffer), tirx.const(0, "int32"))
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
