@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 import tvm
@@ -174,3 +176,35 @@ def test_a_named_float_times_what_has_a_range(target):
     i = torch.arange(8)
     numerator = torch.where(i < 4, 1.0, 2.0)
     assert torch.equal(result, scales[:, None] * (i + 1) + numerator / scales[:, None])
+
+
+def chosen(rows, columns):
+    """Elements that are chosen by names of choices between other names."""
+
+    @T.prim_func
+    def main(C: T.Tensor((4 * rows, columns), "int32")):
+        with T.Kernel(4, threads=32) as bx:
+            x = T.alloc_fragment((rows, columns), "int32")
+            last = T.if_then_else(bx < 2, bx, bx - 2)
+            is_last = T.if_then_else(last == 1, 1, 0)
+            for i, j in T.Parallel(rows, columns):
+                allowed = T.if_then_else(is_last == 1, T.if_then_else(i // 2 == j // 2, 3, 4), last)
+                x[i, j] = T.if_then_else(allowed > 2, allowed * 2, allowed - 1)
+            T.copy(x, C[bx * rows, 0])
+
+    return main
+
+
+@pytest.mark.parametrize("target", ["metal", CUDA], ids=["metal", "cuda"])
+def test_choices_are_made_once(target):
+    program = chosen(8, 8)  # two elements a thread
+    kernel = tvmtile.compile(program, target=target, execution_backend="emulator")
+    source = kernel.get_kernel_source()
+    assert len(re.findall(r"blockIdx(?:\.x)?\) - 2\)", source)) == 1
+    block, i, j = torch.meshgrid(torch.arange(4), torch.arange(8), torch.arange(8), indexing="ij")
+    last = block % 2
+    allowed = torch.where(last == 1, torch.where(i // 2 == j // 2, 3, 4), last)
+    expected = torch.where(allowed > 2, allowed * 2, allowed - 1).reshape(32, 8).int()
+    result = torch.zeros(32, 8, dtype=torch.int32)
+    kernel(result)
+    assert torch.equal(result, expected)

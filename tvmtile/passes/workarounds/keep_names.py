@@ -9,6 +9,7 @@ from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.once import once
+from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.divisions import is_division, is_integer, rounded_to_zero
 from tvmtile.ir.extents import take_for_extents
 from tvmtile.ir.kernels import with_kernels
@@ -94,7 +95,11 @@ def _holds_names(value: Any) -> bool:
 
 
 def _is_costly(value: Any) -> bool:
-    return is_division(value) or contains(value, tirx.Select)
+    return is_division(value) or contains(value, (tirx.Select, ir.Call), _is_choice)
+
+
+def _is_choice(node: Any) -> bool:
+    return isinstance(node, tirx.Select) or is_if_then_else(node)
 
 
 def _with_hidden_factors(bind: tirx.Bind) -> tirx.Bind:
