@@ -171,6 +171,48 @@ def test_float16_of_every_code_on_nvidias_gpus_is_made_directly(dtype, arch):
     assert torch.equal(bits_of(result), bits_of(tensor.half()))
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("wide", ["float16", "float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_vectors_on_nvidias_gpus_are_decoded_by_words(dtype, wide, arch):
+    target = {"kind": "cuda", "arch": arch}
+    program = elementwise(dtype, wide, 4096)
+    kernel = tvmtile.compile(program, target=target, execution_backend="emulator")
+    source = kernel.get_kernel_source()
+    assert f"tvmtile_halves_{dtype}((&(" in source
+    assert f"tvmtile_half_{dtype}" not in source
+    assert f"tvmtile_decode_{dtype}" not in source
+    generator = torch.Generator().manual_seed(0)  # each code beside many others
+    codes = torch.randint(256, (4096,), dtype=torch.uint8, generator=generator)
+    codes[1:2048:2] = torch.arange(256, dtype=torch.uint8).repeat(4)
+    tensor = codes.view(getattr(torch, dtype))
+    result = torch.zeros(4096, dtype=getattr(torch, wide))
+    kernel(tensor, result)
+    assert torch.equal(bits_of(result), bits_of(tensor.to(result.dtype)))
+
+
+def test_registers_that_their_loop_changes_are_decoded_one_by_one():
+    dtype = "float8_e4m3fn"
+
+    @T.prim_func
+    def main(A: T.Tensor((32, 8), dtype), B: T.Tensor((32, 8), "float16")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            codes = T.alloc_local((8,), dtype)
+            for i in T.unroll(8):
+                codes[i] = A[tx, i]
+            for i in T.unroll(8):
+                B[tx, i] = T.cast(codes[i], "float16")
+                codes[(i + 1) % 8] = codes[i]
+
+    kernel = on_cuda(main)
+    assert "tvmtile_halves" not in kernel.get_kernel_source()
+    tensor = torch.randn(32, 8).to(torch.float8_e4m3fn)
+    result = torch.zeros(32, 8, dtype=torch.float16)
+    kernel(tensor, result)
+    assert torch.equal(result, tensor[:, :1].half().expand(32, 8))
+
+
 def saturated(values, dtype):
     """What torch makes of values, after those beyond the largest number have become that."""
     kind = getattr(torch, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from functools import cache
 
 import pytest
@@ -119,3 +120,47 @@ def test_one_source_serves_architectures_without_instructions_of_their_own(name)
         source = tvmtile.compile(WITHOUT_SPILLS[name](), target=target).get_kernel_source()
         assert source == source_of(name, arch)
         assert ("wgmma" in source) == (arch == HOPPER)
+
+
+def instructions(cubin):
+    """How many instructions the only kernel of a file has, without those that fill it up.
+
+    An instruction takes 16 bytes, the code of its operation is in the lowest 12 bits.
+    """
+    (headers,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names = struct.unpack_from("<3H", cubin, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQ", cubin, headers + n * size) for n in range(count)]
+    start_of_names = sections[names][4]
+    (text,) = (s for s in sections if cubin.startswith(b".text.", start_of_names + s[0]))
+    _, _, _, _, offset, length = text
+    words = struct.unpack_from(f"<{length // 8}Q", cubin, offset)
+    return sum(word & 0xFFF != 0x918 for word in words[::2])  # a NOP
+
+
+def to_float16(dtype, size):
+    @T.prim_func
+    def main(A: T.Tensor((size,), dtype), B: T.Tensor((size,), "float16")):
+        with T.Kernel(1, threads=128):
+            for i in T.Parallel(size):
+                B[i] = T.cast(A[i], "float16")
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arch", "most"),
+    [
+        ("float8_e4m3fn", "sm_80", 2.5),
+        ("float8_e5m2", "sm_80", 0.5),
+        ("float8_e4m3fn", "sm_90a", 0.5),
+        ("float8_e5m2", "sm_90a", 0.5),
+    ],
+)
+def test_instructions_that_decode_an_element(dtype, arch, most):
+    """A load of 8 elements and a store are counted with them."""
+    target = {"kind": "cuda", "arch": arch}
+    counts = [
+        instructions(tvmtile.compile(to_float16(dtype, 128 * n), target=target).cubin)
+        for n in (16, 32)
+    ]
+    assert (counts[1] - counts[0]) / 16 <= most + 2 / 8

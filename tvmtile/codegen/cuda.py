@@ -76,6 +76,11 @@ def decode_half(dtype: str, code: Any) -> Any:
     return value("float16", cuda_floats.name_of("half", dtype), code)
 
 
+def decode_halves(dtype: str, halves: Any, codes: Any) -> ir.Call:
+    """Decode four codes in registers of one of `cuda_floats.HALVES`; takes addresses."""
+    return function_call("void", cuda_floats.name_of("halves", dtype), halves, codes)
+
+
 def encode(dtype: str, number: Any) -> Any:
     """The code, a uint8, of the float of 8 bits that is nearest to a float32."""
     return value("uint8", cuda_floats.name_of("encode", dtype), number)

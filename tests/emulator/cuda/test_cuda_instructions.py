@@ -242,6 +242,29 @@ def test_movmatrix_transposes():
 
 # Four bytes ------------------------------------------------------------------------------------------
 
+PERMUTED = """
+extern "C" __global__ void permuted(unsigned* a, unsigned* b, unsigned* selectors, unsigned* out) {
+  int i = threadIdx.x;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out[i]) : "r"(a[i]), "r"(b[i]), "r"(selectors[i]));
+  out[i + 32] = __byte_perm(a[i], b[i], selectors[i]);
+}
+"""
+
+
+def test_bytes_that_are_permuted():
+    generator = np.random.default_rng(0)
+    a, b, selectors = (generator.integers(0, 1 << 32, LANES, np.uint32) for _ in range(3))
+    out = np.zeros((2, LANES), np.uint32)
+    compile_cuda(PERMUTED).kernel("permuted")(a, b, selectors, out, grid=1, block=LANES)
+    eight = np.stack([a, b], axis=1).view(np.uint8).reshape(LANES, 8)
+    select = selectors[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)
+    picked = np.take_along_axis(eight, select & 7, axis=1)
+    signs = np.where(picked >= 128, 255, 0)  # of the bytes whose selector has the top bit
+    with_signs = np.where(select & 8, signs, picked).astype(np.uint8)
+    for found, expected in zip(out, (with_signs, picked), strict=True):
+        assert np.array_equal(found, np.ascontiguousarray(expected).view(np.uint32)[:, 0])
+
+
 BYTES = {"s32": np.int8, "u32": np.uint8}
 DOTS = """
 extern "C" __global__ void dots(unsigned* a, unsigned* b, int* sums) {

@@ -285,7 +285,10 @@ def _conversions() -> list[Instruction]:
     return [
         Instruction(f"cvt.rn.{name}.f32", pack.replace("{{type}}", type_), 3)
         for name, type_ in (("f16x2", "__half"), ("bf16x2", "__nv_bfloat16"))
-    ] + [Instruction("mov.u32", "{0} = {1}", 2)]
+    ] + [
+        Instruction("mov.u32", "{0} = {1}", 2),
+        Instruction("prmt.b32", "{0} = ::emulator::prmt({1}, {2}, {3})", 4),
+    ]
 
 
 def _approximations() -> list[Instruction]:

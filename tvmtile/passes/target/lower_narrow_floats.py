@@ -12,12 +12,14 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.codegen import cuda, metal_floats
+from tvmtile.codegen.cuda_floats import HALVES
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.operands import describe
+from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, seq
+from tvmtile.ir.rewriting import contains, for_loop, seq
+from tvmtile.ir.scopes import is_private
 from tvmtile.ir.spans import location_of
 
 __all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloatsOnMetal"]
@@ -25,6 +27,8 @@ __all__ = ["LowerNarrowFloatsOnCpu", "LowerNarrowFloatsOnCuda", "LowerNarrowFloa
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
 _BYTE_OFFSET = "tirx.ptr_byte_offset"
 _MOVES_BITS = ("prim.if_then_else", "tirx.reinterpret", "tirx.address_of", _BYTE_OFFSET)
+_TOGETHER = 4
+"""Codes in a word."""
 _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
@@ -131,7 +135,8 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.P
     """Keep values of floats of 8 bits as their bits, and compute with them in float32.
 
     TVM's generator knows two of their dtypes, has no arithmetic on them and no vectors of eight. The
-    conversions are functions in the source of the kernel (`tvmtile.codegen.cuda_floats`).
+    conversions are functions in the source of the kernel (`tvmtile.codegen.cuda_floats`). What an
+    unrolled loop converts of registers, one an iteration, is decoded before it, four at once.
 
     Before
     ------
@@ -162,6 +167,7 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.P
         cuda.encode,
         decode_half=cuda.decode_half,
         encode_half=cuda.encode_half,
+        decode_halves=cuda.decode_halves,
     )
     return _lowered(func, lowering)
 
@@ -184,6 +190,26 @@ def _like(dtype: str, wide: str) -> str:
     return wide if lanes == 1 else f"{wide}x{lanes}"
 
 
+def _converted_registers(loop: tirx.For) -> list[ir.Var]:
+    """The registers, one an iteration, whose elements a loop converts and does not write."""
+    found: dict[ir.Var, None] = {}
+    written: set[ir.Var] = set()
+
+    def see(cast: tirx.Cast) -> None:
+        load = cast.value
+        if isinstance(load, ir.TensorLoad) and loop.loop_var.same_as(load.indices[-1]):
+            extents = [constant(extent) for extent in load.source.ty.shape]
+            if is_private(load.source) and extents == [constant(loop.extent)]:
+                found[load.source] = None
+
+    walk(
+        loop.body,
+        (tirx.Cast, see),
+        (tirx.BufferStore, lambda store: written.add(store.buffer)),
+    )
+    return [buffer for buffer in found if buffer not in written]
+
+
 def _no_direct_way(dtype: str, operand: Any) -> Any:
     """A conversion between a dtype and float16 by way of float32."""
     del dtype, operand
@@ -200,12 +226,16 @@ class _Lowering:
         stores_between: bool = False,
         decode_half: Callable[[str, Any], Any] = _no_direct_way,
         encode_half: Callable[[str, Any], Any] = _no_direct_way,
+        decode_halves: Callable[[str, Any, Any], Any] | None = None,
     ) -> None:
         self._dtypes = dtypes
         self._decode = decode
         self._encode = encode
         self._decode_half = decode_half
         self._encode_half = encode_half
+        self._decode_halves = decode_halves
+        # What the loop at hand reads at its variable, decoded before it.
+        self._halves: dict[ir.Var, tuple[ir.Var, ir.Var]] = {}
         self._stores_between = stores_between
         # What goes before the store at hand; None where nothing may, as it would run unconditionally.
         self._before: list[tirx.Stmt] | None = None
@@ -284,6 +314,9 @@ class _Lowering:
 
     def _value(self, node: ir.Expr, mutator: Mutator) -> ir.Expr:
         """An operand as its value, in float32 where it is a narrow float."""
+        half = self._decoded_before(node)
+        if half is not None:
+            return tirx.Cast("float32", half)
         narrow, lowered = self._narrow_type(node), mutator.mutate(node)
         return lowered if narrow is None else self._decode(narrow, self._stored(lowered))
 
@@ -306,11 +339,41 @@ class _Lowering:
 
     def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         """The lanes of a vector have no variables of their own."""
-        outer = self._stores_between
-        self._stores_between = outer and loop.kind != tirx.ForKind.VECTORIZED
+        outer = self._stores_between, self._halves
+        self._stores_between = outer[0] and loop.kind != tirx.ForKind.VECTORIZED
+        before = self._decode_before(loop) if self._decode_halves is not None else []
         lowered = mutator.default_mutate(loop)
-        self._stores_between = outer
-        return lowered
+        self._stores_between, self._halves = outer
+        return seq([*before, lowered])
+
+    def _decode_before(self, loop: tirx.For) -> list[tirx.Stmt]:
+        """Decode registers that an unrolled loop converts one by one, four at a time."""
+        assert self._decode_halves is not None
+        extent, four = constant(loop.extent), tirx.Var("four", "int32")
+        if loop.kind != tirx.ForKind.UNROLLED or extent is None or extent % _TOGETHER:
+            return []
+        statements: list[tirx.Stmt] = []
+        for codes in _converted_registers(loop):
+            narrow = self._narrow_type(tirx.BufferLoad(codes, [0]))
+            if narrow not in HALVES:
+                continue
+            halves = tirx.decl_buffer(
+                (extent,), "float16", name="halves", scope=codes.ty.storage_scope
+            )
+            self._halves = {**self._halves, codes: (loop.loop_var, halves)}
+            bits = self.storage(codes, codes.name)
+            places = (tirx.BufferLoad(b, [four * _TOGETHER]) for b in (halves, bits))
+            call = self._decode_halves(narrow, *map(tirx.address_of, places))
+            decode = for_loop(four, extent // _TOGETHER, tirx.Evaluate(call), tirx.ForKind.UNROLLED)
+            statements += [tirx.AllocBuffer(halves), decode]
+        return statements
+
+    def _decoded_before(self, node: Any) -> Any:
+        """The float16 of a code that was decoded before the loop; None for anything else."""
+        if not isinstance(node, ir.TensorLoad) or node.source not in self._halves:
+            return None
+        variable, halves = self._halves[node.source]
+        return tirx.BufferLoad(halves, [variable]) if variable.same_as(node.indices[0]) else None
 
     def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         if self._narrow_type(load) is None:
@@ -338,6 +401,9 @@ class _Lowering:
         if source is None and target is None:
             return mutator.default_mutate(cast)
         dtype = str(cast.ty.dtype)
+        half = self._decoded_before(cast.value)
+        if half is not None and dtype == "float16":
+            return half
         if source is not None and dtype == "float16":
             half = self._decode_half(source, self._stored(mutator.mutate(cast.value)))
             if half is not None:

@@ -44,7 +44,8 @@ inline unsigned __brev(unsigned x) {
 inline unsigned long long __brevll(unsigned long long x) {
   return (unsigned long long)__brev(unsigned(x)) << 32 | __brev(unsigned(x >> 32));
 }
-inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+namespace emulator {
+inline unsigned prmt(unsigned x, unsigned y, unsigned selector) {
   const std::uint64_t bytes = std::uint64_t(y) << 32 | x;
   unsigned result = 0;
   for (int i = 0; i < 4; ++i) {
@@ -55,6 +56,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
   }
   return result;
 }
+}  // namespace emulator
+EMULATOR_FUNCTION(unsigned __byte_perm(unsigned x, unsigned y, unsigned selector),
+                  emulator::prmt(x, y, selector & 0x7777))
 EMULATOR_FUNCTION(int __mulhi(int a, int b), int((long long)a * b >> 32))
 EMULATOR_FUNCTION(unsigned __umulhi(unsigned a, unsigned b), unsigned(std::uint64_t(a) * b >> 32))
 EMULATOR_FUNCTION(unsigned long long __umul64hi(unsigned long long a, unsigned long long b),
