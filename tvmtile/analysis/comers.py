@@ -82,7 +82,7 @@ class Comers:
         self.note(bind)
         return mutator.default_mutate(bind)
 
-    def value_of(self, expression: ir.Expr) -> Any:
+    def value_of(self, expression: ir.Expr) -> np.ndarray | None:
         """The value of an expression in each thread; None if it is made from more than its index."""
         if not self.variance.depends(expression):
             return None

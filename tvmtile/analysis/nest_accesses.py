@@ -61,7 +61,7 @@ def sample(loops: list[tirx.For]) -> dict[ir.Var, Any] | None:
     return {loop.loop_var: axis.ravel() for loop, axis in zip(loops, grid, strict=True)}
 
 
-def _ends(extent: int, most: int) -> Any:
+def _ends(extent: int, most: int) -> np.ndarray:
     """The numbers below an extent: all of them, or the first and the last ones."""
     if extent <= most:
         return np.arange(extent)

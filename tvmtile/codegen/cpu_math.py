@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 __all__ = ["exp2_float32", "exp_float32", "tanh_float32"]
 
@@ -56,11 +56,11 @@ _ROUNDER = 12582912.0  # 1.5 * 2^23
 _ROUNDER_BITS = 0x4B400000
 
 
-def _f(value: float) -> Any:
+def _f(value: float) -> ir.Expr:
     return tirx.const(value, "float32")
 
 
-def _i(value: int) -> Any:
+def _i(value: int) -> ir.Expr:
     return tirx.const(value, "int32")
 
 
@@ -79,7 +79,7 @@ def exp_float32(x: Any) -> Any:
     return _power(x, 1 / _LN2, remainder, (-104.0, 89.0))
 
 
-def exp2_float32(x: Any) -> Any:
+def exp2_float32(x: ir.Expr) -> ir.Expr:
     """2 to the power of a float32 expression; exact at integers.
 
     Parameters
@@ -88,7 +88,7 @@ def exp2_float32(x: Any) -> Any:
         A float32 scalar.
     """
 
-    def remainder(limited: Any, n: Any) -> Any:
+    def remainder(limited: ir.Expr, n: ir.Expr) -> ir.Expr:
         return (limited - n) * _f(_LN2)
 
     return _power(x, 1.0, remainder, (-151.0, 129.0))
@@ -113,7 +113,7 @@ def tanh_float32(x: Any) -> Any:
     return tirx.Let(argument, x, body)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
+def _polynomial(coefficients: tuple[float, ...], x: ir.Expr) -> ir.Expr:
     """The value of a polynomial, its constant first."""
     value = _f(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -122,8 +122,8 @@ def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
 
 
 def _power(
-    x: Any, scale: float, remainder: Callable[[Any, Any], Any], limits: tuple[float, float]
-) -> Any:
+    x: ir.Expr, scale: float, remainder: Callable[[Any, Any], Any], limits: tuple[float, float]
+) -> ir.Expr:
     """`2^n * exp(remainder(x, n))` with `n = round(x * scale)`."""
     limited, shifted, n, r = (tirx.Var(name, "float32") for name in ("x", "t", "n", "r"))
     exponent, half = tirx.Var("i", "int32"), tirx.Var("h", "int32")
@@ -141,5 +141,5 @@ def _power(
     return tirx.Let(limited, tirx.Min(_f(high), tirx.Max(_f(low), x)), body)
 
 
-def _power_of_two(exponent: Any) -> Any:
+def _power_of_two(exponent: ir.Expr) -> ir.Expr:
     return tirx.reinterpret("float32", (exponent + _i(127)) << _i(23))

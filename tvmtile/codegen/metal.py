@@ -146,7 +146,7 @@ def element_of(matrices: ir.Var, register: ir.Expr) -> ir.Expr:
     return T.call_extern(str(matrices.ty.dtype), "tvmtile_element", matrix, element)
 
 
-def set_element(matrices: ir.Var, register: Any, value: Any) -> tirx.Stmt:
+def set_element(matrices: ir.Var, register: ir.Expr, value: ir.Expr) -> tirx.Stmt:
     """Set an element that a thread holds of an array of simdgroup matrices; see `element_of`."""
     matrix, element = _split(matrices, register)
     return tirx.Evaluate(T.call_extern("void", "tvmtile_set_element", matrix, element, value))

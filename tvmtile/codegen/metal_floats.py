@@ -11,6 +11,7 @@ import struct
 from functools import cache
 from typing import Any
 
+from tvm import ir
 from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, NarrowFloat
@@ -22,7 +23,7 @@ _BIAS = 127
 _NAME = re.compile(r"tvmtile_(decode|encode|encode_half)_(float[48]_\w+)")
 
 
-def decode(dtype: str, code: Any) -> Any:
+def decode(dtype: str, code: ir.Expr) -> ir.Expr:
     """The float32 value of a code, a uint8."""
     return T.call_pure_extern("float32", f"tvmtile_decode_{dtype}", code)
 

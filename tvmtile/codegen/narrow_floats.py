@@ -110,12 +110,12 @@ def _decode_e8m0(u32: _Lanes, code: Any) -> Any:
     return tirx.Select(code == u32(0xFF), u32(0x7FC00000), bits)
 
 
-def _decode_bits(kind: NarrowFloat, u32: _Lanes, code: Any) -> Any:
+def _decode_bits(kind: NarrowFloat, u32: _Lanes, code: ir.Expr) -> ir.Expr:
     """The bits of the float32 value, from those of the narrow one in a uint32."""
     shift = _FLOAT32_MANTISSA - kind.mantissa
     step = 2.0 ** (1 - kind.bias - kind.mantissa)
 
-    def from_magnitude(magnitude: Any) -> Any:
+    def from_magnitude(magnitude: ir.Expr) -> ir.Expr:
         normal = (magnitude << u32(shift)) + u32(_exponents(kind) << _FLOAT32_MANTISSA)
         counted = tirx.Cast(u32.dtype("float32"), tirx.Cast(u32.dtype("int32"), magnitude))
         subnormal = u32.as_bits(counted * u32.float(step))

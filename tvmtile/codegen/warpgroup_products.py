@@ -74,7 +74,7 @@ class _Emitter:
                 for n in range(self._product.n // self._row.n):
                     yield tirx.Evaluate(self._instruction(m, n, step))
 
-    def _instruction(self, m: int, n: int, step: int) -> Any:
+    def _instruction(self, m: int, n: int, step: int) -> ir.Expr:
         product, row = self._product, self._row
         number = m * (product.n // row.n) + n
         sums = self._sums.loads(number * row.registers, row.registers)
@@ -82,7 +82,7 @@ class _Emitter:
         b = self._b.descriptor(n * row.n, step * row.k)
         return T.ptx[row.instruction](*sums, *self._a_of(m, step), b, adds, *self._options())
 
-    def _a_of(self, m: int, step: int) -> list[Any]:
+    def _a_of(self, m: int, step: int) -> list[ir.Expr]:
         """The operand A of an instruction."""
         row = self._row
         if isinstance(self._a, _Tile):
@@ -133,7 +133,7 @@ class _Registers:
             self.declarations.append(tirx.DeclBuffer(view, data=self._array.data))
             self._array = view
 
-    def loads(self, start: int, count: int) -> list[Any]:
+    def loads(self, start: int, count: int) -> list[ir.Expr]:
         """The registers that hold some elements."""
         first = (self._first + start) // self._per_word
         return [tirx.BufferLoad(self._array, [first + i]) for i in range(count // self._per_word)]
@@ -171,7 +171,7 @@ class _Tile:
         self._words = tirx.decl_buffer((1,), "uint64", name=f"{name}_descriptor", scope="local")
         self.declarations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), self._encoded()]
 
-    def descriptor(self, outer: int, k: int) -> Any:
+    def descriptor(self, outer: int, k: int) -> ir.Expr:
         """What tells an instruction where its part of the matrix is.
 
         Parameters
@@ -196,7 +196,7 @@ class _Tile:
         )
         return tirx.Evaluate(encode)
 
-    def _place(self, rows: int, columns: int) -> Any:
+    def _place(self, rows: int, columns: int) -> ir.Expr:
         """The place of an element of the matrix, without the swizzle, which the hardware adds."""
         *outer, row, column = self._origin
         indices = [*outer, row + rows, column + columns]

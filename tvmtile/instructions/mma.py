@@ -205,7 +205,7 @@ class MetadataPiece:
     bits: int
 
 
-def metadata_of(atom: Atom, lane: Any) -> list[MetadataPiece]:
+def metadata_of(atom: Atom, lane: int) -> list[MetadataPiece]:
     """What the word of a lane holds, of a sparse instruction with the sparsity selector 0.
 
     Four lanes share two rows of A, eight apart. A row of elements of 16 or 32 bits has 32 bits of

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
@@ -38,7 +37,7 @@ def _upper_bounds(values: Sequence[ir.Expr]) -> list[int]:
     return [int(analyzer.const_int_bound(value).max_value) for value in values]
 
 
-def count_of(extents: Sequence[Any]) -> Any:
+def count_of(extents: Sequence[ir.Expr]) -> ir.Expr:
     """The product of extents, computed in 64 bits where it may not fit into 32."""
     if math.prod(_upper_bounds(extents)) > _LIMIT:
         extents = [widened(extent) for extent in extents]

@@ -79,5 +79,5 @@ def tensor_map_of(call: Any) -> TensorMap | None:
     )
 
 
-def _expr(value: Any) -> Any:
+def _expr(value: Any) -> ir.Expr:
     return tirx.const(value, "int32") if isinstance(value, int) else value

@@ -10,7 +10,6 @@ regions, InsertBarriers takes them away.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, tirx
 
@@ -75,7 +74,7 @@ class Group:
     def __str__(self) -> str:
         return f"threads {self.first} to {self.first + self.count - 1}"
 
-    def admits(self, thread: Any, threads: int) -> Any:
+    def admits(self, thread: ir.Expr, threads: int) -> ir.Expr:
         """The condition that a thread is of this group, given its number in a block of so many."""
         end = self.first + self.count
         bounds = [thread >= self.first] if self.first else []

@@ -171,7 +171,7 @@ class Copy(TileOp):
     def between(self, source: Any, target: Any) -> Copy:
         return Copy(source, target)
 
-    def begun_on(self, mbarrier: Any) -> TileOp:
+    def begun_on(self, mbarrier: ir.Expr) -> TileOp:
         from tvmtile.tileop.tma import TmaCopy
 
         return TmaCopy(self.src, self.dst, (mbarrier,))

@@ -168,11 +168,11 @@ class Fp8ScaledMatmul(MatrixProduct):
         return BlockScaledLayout(**{name: getattr(self, name) for name in names})
 
     @property
-    def k(self) -> Any:
+    def k(self) -> ir.Expr:
         """The extent that is summed over."""
         return oriented(self.A)[1]
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         operands = [self.A, self.B, *(s for s in (self.A_scale, self.B_scale) if _is_tile(s))]
         return operands if self.clear_accum else [*operands, self.C]
 
@@ -226,7 +226,7 @@ class Fp8ScaledMatmul(MatrixProduct):
             found = (dtype_of(scale), _matrix_shape(scale))
             layout.validate(m, n, k, **{f"{name[0].lower()}_scale": found})
 
-    def _check_plain_scale(self, name: str, scale: Any, rows: int | None) -> None:
+    def _check_plain_scale(self, name: str, scale: ir.Expr, rows: int | None) -> None:
         dtype = dtype_of(scale) if _is_tile(scale) else str(scale.ty.dtype)
         if dtype not in _SCALES:
             raise UnsupportedDtype(
@@ -336,7 +336,7 @@ class Fp8ScaledMatmul(MatrixProduct):
         before_a, of_row = self._scales("A_scale", self.m, self.a_rows, block)
         before_b, of_column = self._scales("B_scale", self.n, self.b_rows, block)
 
-        def add(variables: list[Any]) -> tirx.Stmt:
+        def add(variables: list[ir.Var]) -> tirx.Stmt:
             i, j = variables
             value = tirx.BufferLoad(sums, [i, j]) * of_row(i) * of_column(j)
             target = element_of(self.C, False, i, j)
@@ -365,13 +365,13 @@ class Fp8ScaledMatmul(MatrixProduct):
         decode = nest([extent], lambda v: tirx.BufferStore(held, load(v[0]), [v[0]]))
         return [tirx.AllocBuffer(held), decode], lambda row: tirx.BufferLoad(held, [row])
 
-    def _decoded(self, value: Any) -> Any:
+    def _decoded(self, value: ir.Expr) -> ir.Expr:
         if str(value.ty.dtype) == "uint8" or (self.zero_codes and "e8m0" in str(value.ty.dtype)):
             return e8m0_to_float(value, self.zero_codes)
         return cast(value, "float32")
 
 
-def _is_tile(scale: Any) -> bool:
+def _is_tile(scale: ir.Expr) -> bool:
     return isinstance(scale, ir.TensorRegion) or is_buffer_var(scale)
 
 
@@ -379,7 +379,7 @@ def _evaluated(op: Any) -> tirx.Stmt:
     return tirx.Evaluate(op.to_call())
 
 
-def _shape(operand: Any) -> tuple[Any, Any]:
+def _shape(operand: ir.Expr) -> tuple[Any, Any]:
     return oriented(operand)
 
 
@@ -389,7 +389,7 @@ def _moving(operand: Any) -> list[Any]:
     return [extent for extent in known if extent != 1]
 
 
-def _matrix_shape(operand: Any) -> tuple[int, ...]:
+def _matrix_shape(operand: ir.Expr) -> tuple[int, ...]:
     """The extents of an operand, of more than two the last two where the others are 1."""
     extents = [constant(extent) or 0 for extent in extents_of(operand) or []]
     while len(extents) > 2 and extents[0] == 1:
@@ -397,7 +397,7 @@ def _matrix_shape(operand: Any) -> tuple[int, ...]:
     return tuple(extents)
 
 
-def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> Any:
+def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> ir.Expr:
     """The element of a region at a place; extents of 1 may be missing in it."""
     axes = list(scale.region)
     place = list(place)
@@ -419,7 +419,7 @@ def _tile_like(operand: Any, dtype: str) -> ir.TensorRegion:
     return as_region(tirx.decl_buffer(shape, dtype, name=name, scope=SHARED_SCOPE))
 
 
-def _part(operand: ir.TensorRegion, axis: int, first: Any, extent: Any) -> ir.TensorRegion:
+def _part(operand: ir.TensorRegion, axis: int, first: int, extent: ir.Expr) -> ir.TensorRegion:
     """The part of a matrix along its rows (0) or columns (1)."""
     origin = [r.min for r in operand.region]
     extents = [r.extent for r in operand.region]

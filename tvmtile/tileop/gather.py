@@ -130,7 +130,7 @@ def _four(name: str, rows: Sequence[Any]) -> list[Any]:
     return [as_expr(row) for row in rows]
 
 
-def _index_tile(name: str, rows: Any) -> Any:
+def _index_tile(name: str, rows: Any) -> ir.Expr:
     if not isinstance(rows, ir.TensorRegion) and not is_buffer_var(rows):
         raise InvalidOperand(
             f"{name}: rows is {describe(rows)}, not a tile of indices",
@@ -171,7 +171,7 @@ class MoveRows(TileOp):
         index = [] if self._index is None else [self._index]
         return [self.tile if self.scatter else self.tensor, *index]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.tensor if self.scatter else self.tile]
 
     def normalized(self) -> MoveRows:
@@ -215,7 +215,7 @@ class MoveRows(TileOp):
         del target
         before, row_of = self._named_rows() if self._index is None else self._rows_of_tile()
 
-        def move(variables: list[Any]) -> tirx.Stmt:
+        def move(variables: list[ir.Var]) -> tirx.Stmt:
             i, j = variables
             inside = element_of(self.tile, False, i, j)
             place = [row_of(i), self.col + j]

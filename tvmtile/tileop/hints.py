@@ -54,7 +54,9 @@ class UseSwizzle(ValueOp):
     panel_size: int = 10
     order: str = "row"
 
-    def block_order(self, blocks: Sequence[Any], grid: Sequence[Any]) -> list[Any] | None:
+    def block_order(
+        self, blocks: Sequence[ir.Expr], grid: Sequence[ir.Expr]
+    ) -> list[ir.Expr] | None:
         if len(blocks) < 2:
             return None  # there is nothing beside a block
         x, y, *rest = blocks
@@ -66,7 +68,7 @@ class UseSwizzle(ValueOp):
             x, y = self._in_panels(number, width, height)
         return [x, y, *rest]
 
-    def _in_panels(self, number: Any, width: Any, height: Any) -> tuple[Any, Any]:
+    def _in_panels(self, number: ir.Expr, width: ir.Expr, height: ir.Expr) -> tuple[Any, Any]:
         """Column and row of the block that starts as a number: panels of some rows each."""
         size = width * self.panel_size
         panel, offset = tirx.floordiv(number, size), tirx.floormod(number, size)
@@ -270,7 +272,7 @@ class AnnotateLayout(TileOp):
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         return {self.tile: self.layout}
 
-    def with_buffer_copies(self, operands: Sequence[Any]) -> AnnotateLayout:
+    def with_buffer_copies(self, operands: Sequence[ir.Expr]) -> AnnotateLayout:
         del operands
         return replace(self, layout=_of_each_buffer_copy(self.tile, self.layout))
 

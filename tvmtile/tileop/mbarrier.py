@@ -200,7 +200,7 @@ class InitMbarriers(ValueOp):
     barriers: Any
     counts: Any = ()
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.barriers]
 
 
@@ -223,19 +223,19 @@ class Mbarrier(ValueOp):
     value: Any
     action: str = "arrive"
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.barrier]
 
-    def completes_on(self) -> Any:
+    def completes_on(self) -> ir.Expr | None:
         return self.barrier if self.action.endswith("expect_tx") else None
 
-    def releases(self) -> Any:
+    def releases(self) -> ir.Expr | None:
         return self.barrier if self.action.startswith("arrive") else None
 
     def releases_copies(self) -> bool:
         return self.action == "arrive_when_copied"
 
-    def acquires(self) -> Any:
+    def acquires(self) -> ir.Expr | None:
         return self.barrier if self.action == "wait" else None
 
 
@@ -291,7 +291,7 @@ class ProxyFence(ValueOp):
 # Code ----------------------------------------------------------------------------------------------
 
 
-def _has_mbarriers(op: Any, context: LoweringContext) -> None:
+def _has_mbarriers(op: Mbarrier | InitMbarriers, context: LoweringContext) -> None:
     del op
     capability = gpu(context.target)
     if capability is None or not capability.has_bulk_copies:

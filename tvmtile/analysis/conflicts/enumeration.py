@@ -137,6 +137,6 @@ class Enumeration:
         return place.scaled(self._parts) + Value(points.parts)
 
 
-def _offset_of_axis(points: Points, axis: int) -> Any:
+def _offset_of_axis(points: Points, axis: int) -> int | np.ndarray:
     """The places in a block along an axis, counted from the last one, which is -1."""
     return points.offsets[axis] if -axis <= len(points.offsets) else 0

@@ -207,7 +207,7 @@ class Iterations:
         free.append(Free(iteration, numbers, iteration < extent))
         return low + iteration * loop.step
 
-    def _distinct(self, loop: Loop, access: Access, numbers: Any) -> Any:
+    def _distinct(self, loop: Loop, access: Access, numbers: np.ndarray) -> np.ndarray:
         """Iterations of a loop that stand for all others.
 
         What an access touches repeats with the remainders that its indices take of the variable. Of

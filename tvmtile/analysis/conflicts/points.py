@@ -69,7 +69,7 @@ class Points:
     def __len__(self) -> int:
         return len(self.first)
 
-    def where(self, mask: Any) -> Points:
+    def where(self, mask: np.ndarray) -> Points:
         """The points at which a mask holds."""
         if mask.all():
             return self
@@ -118,7 +118,7 @@ class Owners:
     last: Any
 
     @classmethod
-    def of(cls, keys: Any, points: Points) -> Owners:
+    def of(cls, keys: np.ndarray, points: Points) -> Owners:
         """Group points by the numbers of their elements."""
         order = np.argsort(keys, kind="stable")
         ordered = keys[order]

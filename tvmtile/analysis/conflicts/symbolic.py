@@ -206,12 +206,12 @@ class _Integer:
             return False
         return self.bits - self.is_signed >= other.bits - other.is_signed
 
-    def contains(self, numbers: Any) -> bool:
+    def contains(self, numbers: np.ndarray) -> bool:
         low, high = int(np.min(numbers)), int(np.max(numbers))
         least = -(1 << (self.bits - 1)) if self.is_signed else 0
         return least <= low and high < least + (1 << self.bits)
 
-    def wrapped(self, numbers: Any) -> Any:
+    def wrapped(self, numbers: Any) -> np.ndarray:
         """Numbers as the low bits of them are read."""
         if self.contains(numbers):
             return numbers
@@ -278,7 +278,7 @@ def _choice(condition: Value, then: Value, otherwise: Value) -> Value:
     return Value(np.where(_number(condition), _number(then), _number(otherwise)))
 
 
-def _number(value: Value) -> Any:
+def _number(value: Value) -> int | np.ndarray:
     if value.term is not None:
         raise NotSeparable
     return value.numbers

@@ -206,7 +206,7 @@ def _check_read(
         )
 
 
-def _written_too(read: Elements, written: list[Elements]) -> Any:
+def _written_too(read: Elements, written: list[Elements]) -> np.ndarray:
     """At which points an iteration writes the element that it reads, as far as is known."""
     result = np.zeros(len(read.places), dtype=bool)
     for own in written:

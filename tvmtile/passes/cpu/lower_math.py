@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
@@ -87,7 +85,7 @@ def _lower(call: ir.Call) -> ir.Expr:
     return tirx.Cast(dtype, _computed(widened, name, "float32"))
 
 
-def _computed(call: ir.Call, name: str, dtype: str) -> Any:
+def _computed(call: ir.Call, name: str, dtype: str) -> ir.Expr:
     if name in _FLOAT32 and dtype == "float32":
         return _FLOAT32[name](*call.args)
     function = _IN_LIBRARY.get(name, {}).get(dtype)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.ir.transform import PassContext
 
-from tvmtile._tvm import mutated, walk
+from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.index_width import count_of
 from tvmtile.ir.kernels import written_out
 from tvmtile.ir.operands import constant
@@ -24,7 +25,7 @@ _MOST_STATEMENTS = 1024
 
 
 @prim_func_pass("LimitUnrolling", requires=(Property.NO_FRAGMENTS,))
-def LimitUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
+def LimitUnrolling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """Make serial loops of unrolled ones whose statements are too many, from the outermost on.
 
     A loop whose variable says which registers an iteration uses, or what an instruction gets, stays
@@ -67,8 +68,8 @@ def LimitUnrolling(func: tirx.PrimFunc, context: Any) -> tirx.PrimFunc:
     return func.with_body(_limited(func.body, _MOST_STATEMENTS))
 
 
-def _limited(stmt: tirx.Stmt, most: int) -> Any:
-    def visit(loop: tirx.For, mutator: Any) -> Any:
+def _limited(stmt: tirx.Stmt, most: int) -> tirx.Stmt:
+    def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if loop.kind != tirx.ForKind.UNROLLED:
             return mutator.default_mutate(loop)
         if written_out(loop) <= most:
@@ -86,7 +87,7 @@ def _indexes_registers(loop: tirx.For) -> bool:
     depending = {loop.loop_var}
     found = False
 
-    def depends(node: Any) -> bool:
+    def depends(node: ir.Expr) -> bool:
         return contains(node, ir.Var, depending.__contains__)
 
     def bind(node: tirx.Bind) -> None:

@@ -91,7 +91,7 @@ class _Flattener(ScopedRewriter):
         indices = [self.mutate(index) for index in load.indices]
         return tirx.BufferLoad(array, [self._place(load.source, indices)], load.span)
 
-    def _place(self, tile: ir.Var, indices: Sequence[Any]) -> Any:
+    def _place(self, tile: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
         """The place of an element, or of the contiguous elements of a vector."""
         *outer, last = indices
         vector = last if isinstance(last, tirx.Ramp) else None

@@ -472,7 +472,7 @@ class _Lowering:
         computed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=str(dtype))
         return computed if result is None else self._encode(result, computed)
 
-    def _moved_call(self, call: ir.Call, name: str, mutator: Mutator) -> Any:
+    def _moved_call(self, call: ir.Call, name: str, mutator: Mutator) -> ir.Expr:
         if name == _BYTE_OFFSET:
             start, offset, element = call.args
             storage = NARROW_FLOATS[str(element.ty.dtype)].storage

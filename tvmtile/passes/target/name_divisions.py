@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
@@ -58,6 +56,6 @@ def NameDivisions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     return with_kernels(func, lambda kernel: mapped(kernel, (tirx.Bind, name)))
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: ir.Expr) -> bool:
     """Tell whether all of a value is computed in any case, and always the same."""
     return reads_no_memory(value) and not contains(value, (ir.Call, tirx.Select))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
@@ -381,7 +380,7 @@ def _without_declarations(body: tirx.Stmt) -> tuple[list[tirx.Stmt], tirx.Stmt]:
     """The allocations and views of a kernel, which both roles may use, and the rest."""
     found: list[tirx.Stmt] = []
 
-    def take(node: Any) -> Any:
+    def take(node: tirx.Stmt) -> tirx.Stmt:
         found.append(node)
         return tirx.Evaluate(tirx.const(0, "int32"))
 

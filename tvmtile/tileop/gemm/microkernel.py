@@ -153,7 +153,9 @@ class Products:
         packed = array(shape, self.dtype, "a_packed")
         return packed, [tirx.AllocBuffer(packed.buffer), cast_copy(packed, tile.a, shape)]
 
-    def packed_b(self, first: int, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(
+        self, first: ir.Expr | int, widths: tuple[int, ...]
+    ) -> tuple[Source, list[tirx.Stmt]]:
         """The panel of B from column `first` on, [steps, columns] in `dtype`, and what makes it."""
         tile = self.tile
         source = tile.b.moved(first, 0) if tile.transpose_b else tile.b.moved(0, first)
@@ -168,7 +170,7 @@ class Products:
         )
         return packed, [tirx.AllocBuffer(packed.buffer), copy]
 
-    def start(self, row: ir.Expr, column: int, lanes: int) -> ir.Expr:
+    def start(self, row: ir.Expr | int, column: ir.Expr | int, lanes: int) -> ir.Expr:
         """What the sums of `lanes` elements of C begin with."""
         if self.tile.clear:
             return broadcast(tirx.const(0, self.tile.compute_dtype), lanes)
@@ -199,7 +201,7 @@ def _panel_emitter(
     rows = register_block(cpu, len(widths), products.tile.m)
     full, rest = divmod(products.tile.m, rows)
 
-    def panel(number: int) -> tirx.Stmt:
+    def panel(number: ir.Expr | int) -> tirx.Stmt:
         first = column + number * sum(widths)
         b, statements = products.packed_b(first, widths)
 
@@ -219,8 +221,8 @@ def _register_block(
     products: Products,
     a: Source,
     b: Source,
-    row: Any,
-    column: Any,
+    row: ir.Expr | int,
+    column: ir.Expr | int,
     rows: int,
     widths: tuple[int, ...],
 ) -> tirx.Stmt:

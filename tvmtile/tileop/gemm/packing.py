@@ -49,7 +49,7 @@ class Matrix:
         """Dtype of the elements."""
         return str(self.buffer.ty.dtype)
 
-    def moved(self, rows: int, columns: int) -> Matrix:
+    def moved(self, rows: ir.Expr | int, columns: ir.Expr | int) -> Matrix:
         """The matrix that begins so many rows and columns further on."""
         *outer, row, column = self.origin
         return Matrix(self.buffer, [*outer, row + rows, column + columns])
@@ -117,7 +117,9 @@ def _remainder(
     return loop("i", rows, lambda i: loop("j", columns, lambda j: element(i, j)))
 
 
-def _transposed_square(dst: Matrix, src: Source, row: Any, column: int, size: int) -> tirx.Stmt:
+def _transposed_square(
+    dst: Matrix, src: Source, row: ir.Expr | int, column: ir.Expr | int, size: int
+) -> tirx.Stmt:
     """`dst[row + i, column + j] = src[column + j, row + i]` for a square, a power of two wide.
 
     Eklundh's method in registers: log2(size) rounds, of which round s exchanges, between rows that
@@ -125,7 +127,7 @@ def _transposed_square(dst: Matrix, src: Source, row: Any, column: int, size: in
     """
     body: list[tirx.Stmt] = []
 
-    def bind(value: Any) -> ir.Var:
+    def bind(value: ir.Expr) -> ir.Var:
         var = tirx.Var("t", vector_dtype(dst.dtype, size))
         body.append(tirx.Bind(var, value))
         return var

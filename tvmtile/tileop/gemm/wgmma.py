@@ -100,7 +100,7 @@ def _operands(op: Gemm, plan: _Plan) -> Iterator[tuple[ir.TensorRegion, bool, in
 def _check(op: Gemm, context: LoweringContext) -> None:
     """Decline a product also where its operands do not begin where instructions can."""
 
-    def is_multiple(value: Any, of: int) -> bool:
+    def is_multiple(value: ir.Expr, of: int) -> bool:
         return bool(context.analyzer.can_prove_equal(tirx.floormod(value, of), 0))
 
     plan = _plan(op, context)
@@ -237,13 +237,17 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     first_column = tirx.floormod(group, share.columns) * plan.columns
     thread = tirx.floormod(context.thread_index, WARPGROUP)
 
-    def first_held(operand: ir.TensorRegion, matrix: Any, column: Any, transposed: bool) -> Any:
+    def first_held(
+        operand: ir.TensorRegion, matrix: Any, column: ir.Expr | int, transposed: bool
+    ) -> ir.Expr:
         """The first element of a fragment that the thread holds."""
         place = (first_row + _first(matrix[0], thread), column + _first(matrix[1], thread))
         indices = indices_of(operand, *(reversed(place) if transposed else place))
         return tirx.BufferLoad(operand.source, indices)
 
-    def address(operand: ir.TensorRegion, row: Any, column: Any, transposed: bool) -> Any:
+    def address(
+        operand: ir.TensorRegion, row: ir.Expr | int, column: ir.Expr | int, transposed: bool
+    ) -> ir.Expr:
         indices = indices_of(operand, *((column, row) if transposed else (row, column)))
         return T.address_of(tirx.BufferLoad(operand.source, indices))
 
@@ -268,7 +272,7 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     return seq([issued, signal(WGMMA.name), *waits])
 
 
-def _first(digits: Axis, thread: Any) -> Any:
+def _first(digits: Axis, thread: ir.Expr) -> ir.Expr:
     """The first row, or column, that a thread of the warpgroup holds."""
     parts = [
         d.value_in(thread, WARPGROUP) * weight for weight, d in with_weights(digits) if d.is_thread

@@ -94,10 +94,10 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     remainder = {lanes: start for start, _, lanes in groups[1:]}
     _, count, lanes = groups[0]
 
-    def row(offsets: list[Any]) -> tirx.Stmt:
+    def row(offsets: list[ir.Expr | int]) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
 
-        def combine(s: Any) -> tirx.Stmt:
+        def combine(s: ir.Expr) -> tirx.Stmt:
             return reduction.step(total, reduction.elements(offsets, op.dim, s * lanes, lanes))
 
         statements = [total.starting_from(reduction.identity), repeat(count, combine)]

@@ -228,7 +228,7 @@ class _Reduction:
         )
         others = [tirx.Var("g", "int32") for _ in groups]
 
-        def slot_of(values: dict[Digit, Any]) -> Any:
+        def slot_of(values: dict[Digit, Any]) -> ir.Expr:
             number: Any = tirx.const(0, "int32")
             weight = 1
             for slot in slots:
@@ -256,7 +256,7 @@ class _Reduction:
             ]
         )
 
-    def _slot_value(self, slot: Digit, values: dict[Digit, Any]) -> Any:
+    def _slot_value(self, slot: Digit, values: dict[Digit, Any]) -> ir.Expr:
         """A slot's digit in this thread, the digits of some groups replaced by given values."""
         value = slot.value_in(self._thread, self._threads)
         for group, given in values.items():

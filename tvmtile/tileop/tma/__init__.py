@@ -115,10 +115,10 @@ class TmaCopy(TileOp):
         """The tile is in shared memory."""
         return is_shared(buffer_of(self.dst))
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def completes_on(self) -> Any:

@@ -84,7 +84,7 @@ class Boxes:
         return max(_LINE, self.swizzle * _SWIZZLED_LINES)
 
 
-def strides_of(tensor: ir.Var) -> list[Any]:
+def strides_of(tensor: ir.Var) -> list[ir.Expr]:
     """The elements from one index to the next, along each axis of a tensor."""
     if tensor.ty.strides:
         return list(tensor.ty.strides)
@@ -216,7 +216,7 @@ def _box(
     return Box(inside, outside)
 
 
-def _place(tile: ir.Var, indices: Sequence[Any], panel: int | None) -> Any:
+def _place(tile: ir.Var, indices: Sequence[ir.Expr], panel: int | None) -> ir.Expr:
     """The number of elements in front of one, as if pieces were not exchanged."""
     shape = [constant(extent) or 0 for extent in tile.ty.shape]
     *outer, last = indices

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.target import Target
 from tvm.tirx.script import builder as T
 
@@ -52,10 +52,10 @@ class BulkLoad(_BulkCopy):
     gathers: bool = False
     """The coordinates are a column and four rows."""
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.tile]
 
-    def completes_on(self) -> Any:
+    def completes_on(self) -> ir.Expr:
         return self.barrier
 
     def touched(self) -> Sequence[int]:
@@ -164,13 +164,13 @@ def _moves_rows(op: Any, context: LoweringContext) -> None:
         )
 
 
-def _boxes_only(op: Any, context: LoweringContext) -> None:
+def _boxes_only(op: BulkLoad | BulkStore, context: LoweringContext) -> None:
     has_bulk_copies(op, context)
     if getattr(op, "gathers", False) or getattr(op, "scatters", False):
         raise Decline("it moves four rows")
 
 
-def _rows_only(op: Any, context: LoweringContext) -> None:
+def _rows_only(op: BulkLoad | BulkStore, context: LoweringContext) -> None:
     if not (getattr(op, "gathers", False) or getattr(op, "scatters", False)):
         raise Decline("it moves a box")
     _moves_rows(op, context)
@@ -219,5 +219,5 @@ def _(op: BulkStore, context: LoweringContext) -> tirx.Stmt:
     return tirx.Evaluate(T.ptx[name](op.tensor_map, *places, T.address_of(op.tile)))
 
 
-def _places(coordinates: Sequence[Any]) -> list[Any]:
+def _places(coordinates: Sequence[ir.Expr]) -> list[ir.Expr]:
     return [tirx.Cast("int32", place) for place in reversed(coordinates)]

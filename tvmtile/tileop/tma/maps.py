@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import DataType, ir
 
 from tvmtile.ir.tensor_maps import TensorMap, tensor_map
@@ -18,7 +16,7 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")
 _NO_INTERLEAVE, _ZEROS = 0, 0
 
 
-def map_of(tensor: ir.Var, boxes: Boxes) -> Any:
+def map_of(tensor: ir.Var, boxes: Boxes) -> ir.Expr:
     """The address of the map, as an expression of the kernel."""
     dtype, bits = str(tensor.ty.dtype), int(DataType(str(tensor.ty.dtype)).bits)
     steps = [stride * (bits // 8) for stride in strides_of(tensor)[:-1]]

@@ -158,7 +158,7 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
     body = Body()
     scheduled: set[ir.Var] = set()
 
-    def is_replayable(value: Any) -> bool:
+    def is_replayable(value: ir.Expr) -> bool:
         return (
             not contains(value, ir.Call, _has_effect)
             and not contains(value, ir.Call, lambda call: operator_of(call) is not None)

@@ -7,7 +7,6 @@ several times, `k` counts on from one time to the next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, tirx
 
@@ -47,21 +46,21 @@ class Mbarriers:
         init = operator_for("mbarriers")(self.buffer, [self.arrivals] * self.count)
         return [tirx.AllocBuffer(self.buffer), tirx.Evaluate(init.to_call())]
 
-    def number(self, iteration: Any) -> Any:
+    def number(self, iteration: ir.Expr) -> ir.Expr:
         """Which of them an iteration has."""
         return tirx.floormod(iteration, _like(iteration, self.count))
 
-    def of(self, iteration: Any) -> ir.TensorLoad:
+    def of(self, iteration: ir.Expr) -> ir.TensorLoad:
         """That of an iteration."""
         number = self.number(iteration)
         is_int32 = str(number.ty.dtype) == "int32"
         return tirx.BufferLoad(self.buffer, [number if is_int32 else tirx.Cast("int32", number)])
 
-    def parity(self, iteration: Any) -> Any:
+    def parity(self, iteration: ir.Expr) -> ir.Expr:
         """Of the phase that the iteration makes."""
         phase = tirx.floordiv(iteration, _like(iteration, self.count))
         return tirx.Cast("int32", tirx.floormod(phase, _like(iteration, 2)))
 
 
-def _like(iteration: Any, value: int) -> Any:
+def _like(iteration: ir.Expr, value: int) -> ir.Expr:
     return tirx.const(value, str(iteration.ty.dtype))

@@ -48,7 +48,7 @@ class Ring:
         return self.full.count
 
     @property
-    def index(self) -> Any:
+    def index(self) -> ir.Expr:
         """The copy that the iteration works on."""
         return self.full.number(self.iteration)
 
@@ -72,7 +72,7 @@ class Ring:
         """The mbarrier on which the tiles of the iteration arrive."""
         return self.full.of(self.iteration)
 
-    def fill(self, copies: Sequence[tirx.Stmt], thread: Any) -> list[tirx.Stmt]:
+    def fill(self, copies: Sequence[tirx.Stmt], thread: ir.Expr) -> list[tirx.Stmt]:
         """Begin copies that arrive on the mbarrier; one thread says that there are no more.
 
         Parameters
@@ -85,7 +85,9 @@ class Ring:
         arrive = _act(self.arrives_on, tirx.const(1, "int32"), "arrive")
         return [self.wait_until_empty(), *copies, tirx.IfThenElse(thread == 0, arrive, None)]
 
-    def release(self, thread: Any, iteration: Any = None, condition: Any = None) -> list[tirx.Stmt]:
+    def release(
+        self, thread: ir.Expr, iteration: ir.Expr | None = None, condition: ir.Expr | None = None
+    ) -> list[tirx.Stmt]:
         """Let the producer have the copy again: a thread of each warp says so.
 
         Parameters
@@ -106,5 +108,5 @@ class Ring:
         return [together, tirx.IfThenElse(leads, arrive, None)]
 
 
-def _act(mbarrier: ir.TensorLoad, value: Any, action: str) -> tirx.Stmt:
+def _act(mbarrier: ir.TensorLoad, value: ir.Expr, action: str) -> tirx.Stmt:
     return tirx.Evaluate(operator_for("mbarrier")(mbarrier, value, action).to_call())

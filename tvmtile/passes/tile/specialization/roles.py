@@ -100,7 +100,7 @@ def _parts(loop: tirx.For, split: Split, tiles: KernelTiles) -> Body:
 
 
 def consumers_of(
-    body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: Any, kind: str
+    body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr, kind: str
 ) -> tirx.Stmt:
     """What the consumers do: all but the producer's copies.
 
@@ -127,7 +127,9 @@ def consumers_of(
     return seq([*_counters(splits), mutated(body, (tirx.For, visit))])
 
 
-def _consuming(loop: tirx.For, split: Split, body: Body, thread: Any, kind: str) -> list[tirx.Stmt]:
+def _consuming(
+    loop: tirx.For, split: Split, body: Body, thread: ir.Expr, kind: str
+) -> list[tirx.Stmt]:
     tokens = {
         number: f"{work.name}/{loop.loop_var.name}{number}"
         for number in split.candidate.in_flight
@@ -159,14 +161,14 @@ def _begun(stmt: tirx.Stmt, token: str | None) -> list[tirx.Stmt]:
     return [asynchronously(token, stmt), signal(token), wait(token, 1)]
 
 
-def _released(ring: Ring, loop: tirx.For, thread: Any) -> list[tirx.Stmt]:
+def _released(ring: Ring, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
     if not ring.in_flight:
         return ring.release(thread)
     return ring.release(thread, ring.iteration - _one(loop), loop.loop_var > loop.min)
 
 
-def _released_last(split: Split, loop: tirx.For, thread: Any) -> list[tirx.Stmt]:
+def _released_last(split: Split, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the loop: the copies of the last iteration, if there was one."""
     last = loop.min + loop.extent - _one(loop)
     happens = None if (constant(loop.extent) or 0) > 0 else loop.extent > 0
@@ -180,7 +182,7 @@ def _released_last(split: Split, loop: tirx.For, thread: Any) -> list[tirx.Stmt]
     ]
 
 
-def _one(loop: tirx.For) -> Any:
+def _one(loop: tirx.For) -> ir.Expr:
     return tirx.const(1, str(loop.loop_var.ty.dtype))
 
 
@@ -197,7 +199,7 @@ def _rolled(loop: tirx.For, body: list[tirx.Stmt]) -> tirx.For:
 # Producer ----------------------------------------------------------------------------------------
 
 
-def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: Any) -> tirx.Stmt:
+def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr) -> tirx.Stmt:
     """What the producer does: the copies, in the loops and under the conditions around them.
 
     Parameters
@@ -221,7 +223,9 @@ def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: Any
 class _Slicer:
     """Keeps the loops to be split, what is around them, and the names that they need."""
 
-    def __init__(self, body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: Any) -> None:
+    def __init__(
+        self, body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr
+    ) -> None:
         self._body = body
         self._splits = splits
         self._tiles = tiles
