@@ -31,3 +31,28 @@ def test_tvm_has_the_class_with_its_fields(module, node):
             assert (
                 list(inspect.signature(actual.__init__).parameters)[: len(arguments)] == arguments
             )
+
+
+# Each line is a mistake that a type checker must find.
+MISTAKES = """\
+from tvm import ir, tirx
+
+def wrong(loop: tirx.For, store: tirx.BufferStore, branch: tirx.IfThenElse) -> tirx.Stmt:
+    tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.extent)
+    tirx.BufferStore(store.buffer, loop.body, store.indices)
+    tirx.SeqStmt([branch.then_case, branch.else_case])
+    tirx.IfThenElse(loop, branch.then_case, None)
+    ir.IRModule().functions[loop.body]
+    store.value.args
+    return loop.extent
+"""
+
+
+def test_a_statement_for_an_expression_is_found(tmp_path):
+    api = pytest.importorskip("mypy.api")
+    (tmp_path / "wrong.py").write_text(MISTAKES)
+    (tmp_path / "mypy.ini").write_text(f"[mypy]\nstrict = true\nmypy_path = {TYPINGS}\n")
+    options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]
+    output, _, _ = api.run([*options, str(tmp_path / "wrong.py")])
+    found = {int(line.split(":")[-3]) for line in output.splitlines() if ": error:" in line}
+    assert found == set(range(4, MISTAKES.count("\n") + 1)), output

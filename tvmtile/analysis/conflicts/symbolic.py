@@ -284,7 +284,7 @@ def _number(value: Value) -> int | np.ndarray:
     return value.numbers
 
 
-def _uniform(value: Value, node: ir.Expr) -> ir.Expr | None:
+def _uniform(value: Value, node: ir.Expr) -> ir.Expr:
     """A value as an expression of the dtype of a node."""
     if isinstance(value.numbers, np.ndarray) and value.numbers.ndim:
         raise NotSeparable

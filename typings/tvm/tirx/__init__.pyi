@@ -4,6 +4,9 @@ from typing import Any
 from tvm.ir import Call, Expr, Node, Range, TensorLoad, TensorRegion
 from tvm.ir import Var as Var
 
+_Value = Expr | int | float
+"""What TVM makes an expression of."""
+
 # Statements -----------------------------------------------------------------------------------------
 
 class Stmt(Node): ...
@@ -24,8 +27,8 @@ class For(Stmt):
     def __init__(
         self,
         loop_var: Var,
-        min: Any,  # noqa: A002
-        extent: Any,
+        min: _Value,  # noqa: A002
+        extent: _Value,
         kind: Any,
         body: Stmt,
         thread_binding: Any = None,
@@ -37,14 +40,14 @@ class For(Stmt):
 class While(Stmt):
     condition: Expr
     body: Stmt
-    def __init__(self, condition: Any, body: Stmt, span: Any = None) -> None: ...
+    def __init__(self, condition: _Value, body: Stmt, span: Any = None) -> None: ...
 
 class IfThenElse(Stmt):
     condition: Expr
     then_case: Stmt
     else_case: Stmt | None
     def __init__(
-        self, condition: Any, then_case: Stmt, else_case: Stmt | None, span: Any = None
+        self, condition: _Value, then_case: Stmt, else_case: Stmt | None, span: Any = None
     ) -> None: ...
 
 class AttrStmt(Stmt):
@@ -53,25 +56,25 @@ class AttrStmt(Stmt):
     value: Expr
     body: Stmt
     def __init__(
-        self, node: Any, attr_key: str, value: Any, body: Stmt, span: Any = None
+        self, node: Any, attr_key: str, value: _Value, body: Stmt, span: Any = None
     ) -> None: ...
 
 class Bind(Stmt):
     var: Var
     value: Expr
-    def __init__(self, var: Var, value: Any, span: Any = None) -> None: ...
+    def __init__(self, var: Var, value: _Value, span: Any = None) -> None: ...
 
 class BufferStore(Stmt):
     buffer: Var
     value: Expr
     indices: Sequence[Expr]
     def __init__(
-        self, buffer: Var, value: Any, indices: Sequence[Any], span: Any = None
+        self, buffer: Var, value: _Value, indices: Sequence[_Value], span: Any = None
     ) -> None: ...
 
 class Evaluate(Stmt):
     value: Any  # a call, but for the empty statement
-    def __init__(self, value: Any, span: Any = None) -> None: ...
+    def __init__(self, value: _Value, span: Any = None) -> None: ...
 
 class AllocBuffer(Stmt):
     buffer: Var
@@ -88,7 +91,7 @@ class AssertStmt(Stmt):
     error_kind: Any
     message_parts: Any
     def __init__(
-        self, kind: Any, condition: Any, message_parts: Any = None, span: Any = None
+        self, kind: Any, condition: _Value, message_parts: Any = None, span: Any = None
     ) -> None: ...
 
 class PrimFunc(Node):
@@ -108,7 +111,7 @@ class PrimFunc(Node):
 class _Binary(Expr):
     a: Expr
     b: Expr
-    def __init__(self, a: Any, b: Any, span: Any = None) -> None: ...
+    def __init__(self, a: _Value, b: _Value, span: Any = None) -> None: ...
 
 class Add(_Binary): ...
 class Sub(_Binary): ...
@@ -130,7 +133,7 @@ class Or(_Binary): ...
 
 class Not(Expr):
     a: Expr
-    def __init__(self, a: Any, span: Any = None) -> None: ...
+    def __init__(self, a: _Value, span: Any = None) -> None: ...
 
 class IntImm(Expr):
     value: int
@@ -143,41 +146,41 @@ class FloatImm(Expr):
 
 class Cast(Expr):
     value: Expr
-    def __init__(self, dtype: Any, value: Any, span: Any = None) -> None: ...
+    def __init__(self, dtype: Any, value: _Value, span: Any = None) -> None: ...
 
 class Select(Expr):
     condition: Expr
     true_value: Expr
     false_value: Expr
     def __init__(
-        self, condition: Any, true_value: Any, false_value: Any, span: Any = None
+        self, condition: _Value, true_value: _Value, false_value: _Value, span: Any = None
     ) -> None: ...
 
 class Let(Expr):
     var: Var
     value: Expr
     body: Expr
-    def __init__(self, var: Var, value: Any, body: Any, span: Any = None) -> None: ...
+    def __init__(self, var: Var, value: _Value, body: _Value, span: Any = None) -> None: ...
 
 class Ramp(Expr):
     base: Expr
     stride: Expr
     lanes: Any
-    def __init__(self, base: Any, stride: Any, lanes: Any, span: Any = None) -> None: ...
+    def __init__(self, base: _Value, stride: _Value, lanes: Any, span: Any = None) -> None: ...
 
 class Broadcast(Expr):
     value: Expr
     lanes: Any
-    def __init__(self, value: Any, lanes: Any, span: Any = None) -> None: ...
+    def __init__(self, value: _Value, lanes: Any, span: Any = None) -> None: ...
 
 class Shuffle(Expr):
     vectors: Sequence[Expr]
     indices: Sequence[Expr]
     def __init__(
-        self, vectors: Sequence[Any], indices: Sequence[Any], span: Any = None
+        self, vectors: Sequence[_Value], indices: Sequence[_Value], span: Any = None
     ) -> None: ...
 
-def BufferLoad(buffer: Var, indices: Sequence[Any], span: Any = None) -> TensorLoad: ...
+def BufferLoad(buffer: Var, indices: Sequence[_Value], span: Any = None) -> TensorLoad: ...
 def BufferRegion(buffer: Var, region: Sequence[Range]) -> TensorRegion: ...
 def decl_buffer(shape: Any, *args: Any, **kwargs: Any) -> Var: ...
 def const(value: Any, dtype: Any = None, span: Any = None) -> Any: ...
