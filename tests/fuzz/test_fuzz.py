@@ -27,9 +27,6 @@ DOCUMENTED = {
 }
 """What a target refuses by its documentation."""
 
-SLOW = {"metal": {164}, "cuda": {100, 164, 177}}
-"""Programs whose blocks of one thread hold tiles of 2,048 elements: each of them is a statement."""
-
 _has_compiler = shutil.which("g++") is not None or shutil.which("clang++") is not None
 emulated = pytest.mark.skipif(not _has_compiler, reason="the emulator needs a C++ compiler")
 
@@ -43,8 +40,7 @@ def pytest_generate_tests(metafunc):
 
 
 def check(seed, target, directory):
-    limit = 120.0 if seed in SLOW.get(target, ()) else 10.0
-    outcome = run(generate(seed, SIZE), target, directory, limit)
+    outcome = run(generate(seed, SIZE), target, directory)
     if outcome.kind == "refused":
         reason = outcome.detail.partition(": ")[2]
         assert any(re.match(known, reason) for known in DOCUMENTED[target]), outcome.detail
