@@ -181,6 +181,30 @@ def test_floats_of_4_bits(compiled, a, form, transpose_B):
     assert (np.abs(C.numpy() - expected) <= 2**-23 * (K + 4) * magnitude).all()
 
 
+TOGETHER = list(itertools.product(FORMS, (32, 4096)))
+"""The dtypes and the transposes change along, each with a period of its own."""
+
+
+@pytest.mark.parametrize("number", range(len(TOGETHER)))
+def test_forms_dtypes_transposes_and_ragged_extents_together(number):
+    form, depth = TOGETHER[number]
+    pairs = [(E4M3, E5M2), (E5M2, E4M3), (FLOAT8[2], E4M3), (E5M2, FLOAT8[3]), (E4M3, E4M3)]
+    a, b = pairs[number % len(pairs)]
+    check(tvmtile.compile, 37, 70, depth, form, transpose_B=number % 3 > 0, a=a, b=b)
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+def test_every_code_is_multiplied_as_its_value(compiled, dtype):
+    """Zeros, subnormals and the largest values, by ones and the scales 2 and 1/2, exactly."""
+    codes = torch.arange(256, dtype=torch.uint8).repeat(8).reshape(32, 64)
+    A = codes.view(getattr(torch, dtype))
+    A = torch.where(A.float().isfinite(), A.float(), 0).to(A.dtype)
+    B, C = torch.eye(64).to(A.dtype), torch.zeros(32, 64)
+    scales = torch.full((32,), 2.0), torch.full((64,), 0.5)
+    compiled(scaled(32, 64, 64, "row", dtype, dtype))(A, scales[0], B, scales[1], C)
+    assert torch.equal(C, A.float())
+
+
 @pytest.mark.parametrize(("M", "N", "K"), [(300, 70, 96), (1, 32, 32), (31, 1, 4096)])
 def test_ragged_rows_take_the_scales_of_their_own(M, N, K):
     check(tvmtile.compile, M, N, K, "row", block=(128, 32, 32))
