@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from tvm.target import Target
 
+import tvmtile
 from tvmtile.errors import UnknownTarget
 from tvmtile.target import gpu, host_target, resolve, target_kinds
 
@@ -95,3 +99,33 @@ def test_llvm_is_asked_for_the_level_that_it_is_right_at(target, level):
     resolved = resolve(target)
     assert resolved.attrs.get("opt-level") == level
     assert resolve(resolved).attrs.get("opt-level") == level
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "reason"),
+    [
+        ({"kind": "cuda", "arch": "sm_80"}, "float16", None),
+        ({"kind": "cuda", "arch": "sm_90a"}, "float8_e5m2", None),
+        (
+            {"kind": "cuda", "arch": "sm_86"},
+            "float8_e5m2",
+            "float8_e5m2 needs sm_89, the target is sm_86",
+        ),
+        (
+            {"kind": "cuda", "arch": "sm_90a"},
+            "int64",
+            "CUDA sm_90a has no mma.sync of int64",
+        ),
+        ("metal", "float16", "Metal has no mma.sync of float16"),
+    ],
+    ids=str,
+)
+def test_why_warps_do_not_multiply_factors_of_a_dtype(target, dtype, reason):
+    assert gpu(resolve(target)).why_no_factors(dtype) == reason
+
+
+@pytest.mark.parametrize("layer", ["analysis", "codegen", "ir", "layout", "passes", "tileop"])
+def test_no_layer_of_the_compiler_asks_for_the_number_of_an_architecture(layer):
+    sources = (Path(tvmtile.__file__).parent / layer).rglob("*.py")
+    number = re.compile(r"compute_capability|attrs(\.get\(|\[)\"arch\"")
+    assert [path.name for path in sources if number.search(path.read_text())] == []

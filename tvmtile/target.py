@@ -253,6 +253,10 @@ class GpuCapability:
         Whether a fragment that does not lie where a statement needs it goes through shared memory, with
         a warning. Metal does so, since kernels come there whose fragments fit the matrix
         instructions of another GPU; elsewhere it is an error.
+    compute_capability : int
+        Of an NVIDIA GPU its architecture's number, which messages show; 0 of others.
+    stores_matrices : bool
+        Whether a warp stores matrices from registers to shared memory together (`stmatrix`).
     has_async_copies : bool
         Whether elements move from global to shared memory while threads go on (`cp.async`).
     has_bulk_copies : bool
@@ -262,6 +266,8 @@ class GpuCapability:
         Whether such a copy takes four rows that indices name (`gather4`, `scatter4`).
     has_warpgroup_products : bool
         Whether 128 threads together start products of matrices in shared memory (`wgmma`).
+    overlaps_launches : bool
+        Whether a kernel may begin while the one before it in a stream ends (`griddepcontrol`).
     max_buffers : int or None
         Tensors that a kernel takes, its scalars counted as one; None: as many as there are.
     runs_blocks_at_once : bool
@@ -278,14 +284,24 @@ class GpuCapability:
     shared_alignment: int = 16
     lacks: tuple[str, ...] = ()
     has_matmul2d: bool = False
+    compute_capability: int = 0
+    stores_matrices: bool = False
     stages_conflicts: bool = False
     has_async_copies: bool = False
     has_bulk_copies: bool = False
     moves_rows: bool = False
     has_warpgroup_products: bool = False
+    overlaps_launches: bool = False
     max_buffers: int | None = None
     runs_blocks_at_once: bool = False
     named_barriers: int = 0
+
+    def why_no_factors(self, dtype: str) -> str | None:
+        """Why warps can't multiply factors of a dtype together (`mma.sync`); None where they can."""
+        since, own = _CUDA_MATRIX_DTYPES.get(dtype), self.compute_capability
+        if since is None or not own:
+            return f"{self.name} has no mma.sync of {dtype}"
+        return None if since <= own else f"{dtype} needs sm_{since}, the target is sm_{own}"
 
 
 # KB of shared memory of a block: CUDA C++ Programming Guide, "Technical Specifications per Compute
@@ -303,6 +319,11 @@ _CUDA_SHARED_KB = {
     "sm_103": 227,
     "sm_120": 99,
 }
+_CUDA_MATRIX_DTYPES = {
+    **dict.fromkeys(("float16", "bfloat16", "float32", "float64", "int8", "uint8"), 80),
+    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 89),
+}
+"""The dtypes of factors that NVIDIA's matrix units have, and the first architecture with each."""
 _CUDA_WITH_WARPGROUP_PRODUCTS = ("sm_90a",)
 """Not `sm_90`, whose code runs on later architectures, which have no `wgmma`."""
 _MOVE_ROWS = ("sm_100a", "sm_100f", "sm_103a", "sm_103f")
@@ -330,14 +351,16 @@ def compute_capability(target: Target) -> int:
     return int(str(target.attrs["arch"]).removeprefix("sm_").rstrip("af"))
 
 
-def gpu(target: Target) -> GpuCapability | None:
-    """What a block of a target may ask for, or None for a target that is no GPU.
+def gpu(target: Target | None) -> GpuCapability | None:
+    """What a block of a target may ask for, or None for a target that is no GPU, or not known.
 
     Raises
     ------
     UnknownTarget
         If it is a CUDA architecture whose limits are not known.
     """
+    if target is None:
+        return None
     if target.kind.name == "metal":
         return _METAL4 if _METAL4_KEY in target.keys else _METAL
     if target.kind.name != "cuda":
@@ -351,16 +374,20 @@ def gpu(target: Target) -> GpuCapability | None:
             f"the limits of the CUDA architecture {arch!r} are not known",
             help=f"the architectures are {', '.join(_CUDA_SHARED_KB)}",
         )
+    number = compute_capability(target)
     return GpuCapability(
         f"CUDA {arch}",
         WARP_SIZE,
         MAX_THREADS,
         kilobytes * 1024,
         shared_alignment=128,
-        has_async_copies=compute_capability(target) >= 80,
-        has_bulk_copies=compute_capability(target) >= 90,
+        compute_capability=number,
+        stores_matrices=number >= 90,
+        has_async_copies=number >= 80,
+        has_bulk_copies=number >= 90,
         moves_rows=arch in _MOVE_ROWS,
         has_warpgroup_products=arch in _CUDA_WITH_WARPGROUP_PRODUCTS,
+        overlaps_launches=number >= 90,
         runs_blocks_at_once=True,
         named_barriers=CUDA_NAMED_BARRIERS,
     )

@@ -23,7 +23,6 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import Digit, FragmentLayout, layout_of, with_weights
-from tvmtile.target import compute_capability
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_of
@@ -31,12 +30,10 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["load_matrices", "store_matrices"]
 
-_STMATRIX_SINCE = 90
-
 
 def _stores(op: Copy, context: LoweringContext) -> None:
-    if compute_capability(context.target) < _STMATRIX_SINCE:
-        raise Decline(f"stmatrix needs sm_{_STMATRIX_SINCE}")
+    if not context.gpu.stores_matrices:
+        raise Decline("stmatrix needs sm_90")
     _check_tiles(op.src, op.dst)
 
 

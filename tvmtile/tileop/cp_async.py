@@ -173,7 +173,7 @@ class CpAsync(ValueOp):
 
     def expanded(self, target: Target | None) -> tirx.Stmt:
         """The work of a token; elsewhere a loop."""
-        capability = None if target is None else gpu(target)
+        capability = gpu(target)
         if capability is None or not capability.has_async_copies:
             return self._loop()
         size = self.count * int(DataType(str(self.target.source.ty.dtype)).bits) // 8
@@ -211,7 +211,7 @@ class CpAsyncGroup(ValueOp):
 
     def expanded(self, target: Target | None) -> tirx.Stmt:
         """Statements about a token; nothing where there are no such copies."""
-        capability = None if target is None else gpu(target)
+        capability = gpu(target)
         if capability is None or not capability.has_async_copies:
             return seq([])
         token = CP_ASYNC.name

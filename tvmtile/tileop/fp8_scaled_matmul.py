@@ -37,11 +37,11 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
-from tvmtile.target import compute_capability, gpu
+from tvmtile.target import gpu
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.fill import Fill
-from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, Gemm
+from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
 
 __all__ = ["Fp8ScaledMatmul", "fp8_scaled_matmul", "reference"]
@@ -273,11 +273,10 @@ class Fp8ScaledMatmul(MatrixProduct):
 
     def _fits(self, target: Target) -> bool:
         """Whether matrix units take the operands as they are."""
-        if target.kind.name != "cuda" or self.block_size % _MMA_DEPTH:
+        unit = gpu(target)
+        if unit is None or self.block_size % _MMA_DEPTH:
             return False
-        arch = compute_capability(target)
-        dtypes = (dtype_of(self.A), dtype_of(self.B))
-        return all(CUDA_MATRIX_DTYPES.get(dtype, arch + 1) <= arch for dtype in dtypes)
+        return all(unit.why_no_factors(dtype_of(operand)) is None for operand in (self.A, self.B))
 
     def _blocks(self, conversions: Mapping[str, str]) -> list[tirx.Stmt]:
         """A product for each block of K that has scales of its own."""

@@ -20,7 +20,6 @@ from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.user_layout import read_user_layout
-from tvmtile.target import compute_capability
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [
@@ -232,7 +231,7 @@ def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
 
 def _launches_overlap(op: DependentLaunch, context: LoweringContext) -> None:
     del op
-    if compute_capability(context.target) < _WITH_DEPENDENT_LAUNCH:
+    if not context.gpu.overlaps_launches:
         raise Decline("launches overlap on GPUs from compute capability 9.0 on")
 
 
@@ -247,9 +246,6 @@ def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
     """An instruction since compute capability 9.0."""
     del context
     return tirx.Evaluate(getattr(T.ptx.griddepcontrol, op.action)())
-
-
-_WITH_DEPENDENT_LAUNCH = 90
 
 
 @tile_operator

@@ -24,7 +24,6 @@ from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import MBARRIER_SCOPE, is_mbarrier
-from tvmtile.target import gpu
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [
@@ -293,8 +292,7 @@ class ProxyFence(ValueOp):
 
 def _has_mbarriers(op: Mbarrier | InitMbarriers, context: LoweringContext) -> None:
     del op
-    capability = gpu(context.target)
-    if capability is None or not capability.has_bulk_copies:
+    if not context.gpu.has_bulk_copies:
         raise Decline(
             "NVIDIA's GPUs from compute capability 9.0 on have mbarriers that count bytes"
         )

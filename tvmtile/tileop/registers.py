@@ -10,7 +10,6 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.ir.operators import ValueOp, tile_operator
-from tvmtile.target import gpu
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
@@ -81,8 +80,7 @@ def _(op: SetMaxRegisters, context: LoweringContext) -> tirx.Stmt:
 
 def _moves_registers(op: SetMaxRegisters, context: LoweringContext) -> None:
     del op
-    capability = gpu(context.target)
-    if capability is None or not capability.has_warpgroup_products:
+    if not context.gpu.has_warpgroup_products:
         raise Decline("the registers of a thread are fixed when a block begins")
 
 

@@ -26,6 +26,7 @@ from tvmtile.ir.operators import TileOp
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment, is_shared
 from tvmtile.ir.threads import WARP_SIZE, Group
 from tvmtile.layout.fragment import FragmentLayout, layout_of
+from tvmtile.target import GpuCapability, gpu
 
 __all__ = [
     "Decline",
@@ -101,6 +102,13 @@ class LoweringContext:
     def kind(self) -> str:
         """Kind of target."""
         return str(self.target.kind.name)
+
+    @property
+    def gpu(self) -> GpuCapability:
+        """What the GPU can do that the target is."""
+        capability = gpu(self.target)
+        assert capability is not None, f"a lowering for GPUs is asked for {self.kind}"
+        return capability
 
     @property
     def threads(self) -> int:

@@ -184,7 +184,7 @@ def no_fragments(func: tirx.PrimFunc) -> Iterator[str]:
 def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
     """A block needs no more shared memory than the target has."""
     target = func.attrs.get("target") if func.attrs is not None else None
-    capability = gpu(target) if target is not None else None
+    capability = gpu(target)
     if capability is None:
         return
     for kernel in filter(is_kernel, _loops(func.body)):

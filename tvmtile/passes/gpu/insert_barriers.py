@@ -103,7 +103,7 @@ def InsertBarriers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
     is_for_metal = target is not None and target.kind.name == "metal"
-    capability = gpu(target) if target is not None else None
+    capability = gpu(target)
     count = CUDA_NAMED_BARRIERS if capability is None else capability.named_barriers
 
     def order(kernel: tirx.For) -> tirx.For:

@@ -118,7 +118,7 @@ def InjectPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
-    capability = gpu(target) if target is not None else None
+    capability = gpu(target)
     async_copies = capability is not None and capability.has_async_copies
     kind = str(target.kind.name) if target is not None else ""
     return with_kernels(func, lambda kernel: _inject(kernel, kind, async_copies=async_copies))

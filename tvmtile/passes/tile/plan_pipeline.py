@@ -104,7 +104,7 @@ def PlanPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     """
     del context
     target = func.attrs.get("target") if func.attrs is not None else None
-    capability = gpu(target) if target is not None else None
+    capability = gpu(target)
     kind = str(target.kind.name) if target is not None else ""
     limit = func.attrs.get(MOST_STAGES) if func.attrs is not None else None
 

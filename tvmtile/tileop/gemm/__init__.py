@@ -103,11 +103,6 @@ def gemm(
 
 
 _MATRIX_DTYPES = ("float16", "bfloat16", "float32")
-CUDA_MATRIX_DTYPES = {
-    **dict.fromkeys((*_MATRIX_DTYPES, "float64", "int8", "uint8"), 80),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 89),
-}
-"""The dtypes of A and B that NVIDIA's matrix units have, and the first architecture with each."""
 _SUMMED_IN = {"float16": "float32", "bfloat16": "float32"}
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")

@@ -21,7 +21,6 @@ from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
-from tvmtile.target import gpu
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
 from tvmtile.tileop.gemm.simdgroup import PADDED
@@ -45,8 +44,7 @@ COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(4, REGISTER, 1))
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:
     """How simdgroups share the accumulator, in units of 16x32."""
-    capability = gpu(context.target)
-    if capability is None or not capability.has_matmul2d:
+    if not context.gpu.has_matmul2d:
         raise Decline("the target is not Metal 4")
     _check_dtypes(op)
     m, n, k = (constant(extent) for extent in (op.m, op.n, op.k))

@@ -18,9 +18,8 @@ from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout
-from tvmtile.target import compute_capability
 from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.gemm import CUDA_MATRIX_DTYPES, Gemm
+from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.mma_operands import Operand, indices_of, place_of
 from tvmtile.tileop.gemm.partition import (
     Partition,
@@ -86,10 +85,10 @@ def atom_of(
         raise Decline(f"no instruction multiplies {dtypes[0]} and {dtypes[1]}")
     fitting = (a for a in atoms[dtypes] if constant(tirx.floormod(op.k, a.k)) == 0)
     atom = next(fitting, atoms[dtypes][-1])
-    since = max(CUDA_MATRIX_DTYPES[dtype] for dtype in dtypes)
-    arch = compute_capability(context.target)
-    if arch < since:
-        raise Decline(f"{dtypes[0]} needs sm_{since}, the target is sm_{arch}")
+    for dtype in dtypes:
+        lacking = context.gpu.why_no_factors(dtype)
+        if lacking is not None:
+            raise Decline(lacking)
     if dtype_of(op.C) not in _INTO[atom.sums]:
         raise Decline(f"{atom.sums} sums are not kept in {dtype_of(op.C)}")
     for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):

@@ -20,7 +20,6 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, with_weights
 from tvmtile.layout.shared import SWIZZLES
-from tvmtile.target import gpu
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.mma import SWIZZLED
 from tvmtile.tileop.gemm.mma_operands import indices_of
@@ -73,9 +72,8 @@ class _Plan:
 
 def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     """How a product is done, if its operands begin where instructions can."""
-    capability = gpu(context.target)
-    if capability is None or not capability.has_warpgroup_products:
-        raise Decline(f"{capability.name if capability else context.kind} has no wgmma")
+    if not context.gpu.has_warpgroup_products:
+        raise Decline(f"{context.gpu.name} has no wgmma")
     family = _family(op)
     plan = _Plan(family, _share(op, family, context), {})
     for operand, follows_k, step in _operands(op, plan):

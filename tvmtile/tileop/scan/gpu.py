@@ -18,7 +18,6 @@ from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
 from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_shared
-from tvmtile.target import gpu
 from tvmtile.tileop.across_threads import Prefix
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, moving_axes
@@ -34,9 +33,7 @@ def _fits_in_memory(op: Scan, context: LoweringContext) -> None:
         raise Decline("the extents are not constants")
     dtype = _dtype_of_totals(op)
     size = math.prod(e or 1 for e in extents) * int(DataType(dtype).bits) // 8
-    capability = gpu(context.target)
-    room = capability.shared_memory // 2 if capability is not None else size
-    if not _is_in_place(op, dtype) and size > room:
+    if not _is_in_place(op, dtype) and size > context.gpu.shared_memory // 2:
         raise Decline(f"a copy of the tile needs {size} bytes of shared memory")
 
 

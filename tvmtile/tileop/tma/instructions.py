@@ -106,7 +106,7 @@ class BulkGroup(ValueOp):
 
     def expanded(self, target: Target | None) -> tirx.Stmt:
         """Statements about a token; nothing where there are no such copies."""
-        capability = None if target is None else gpu(target)
+        capability = gpu(target)
         if capability is None or not capability.has_bulk_copies:
             return seq([])
         if self.action == "end":
@@ -149,15 +149,13 @@ _MOST_BEHIND = BULK_STORE.max_behind
 def has_bulk_copies(op: Any, context: LoweringContext) -> None:
     """Raise `Decline` where the target has none."""
     del op
-    capability = gpu(context.target)
-    if capability is None or not capability.has_bulk_copies:
+    if not context.gpu.has_bulk_copies:
         raise Decline("NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps")
 
 
 def _moves_rows(op: Any, context: LoweringContext) -> None:
     has_bulk_copies(op, context)
-    capability = gpu(context.target)
-    if capability is None or not capability.moves_rows:
+    if not context.gpu.moves_rows:
         raise Decline(
             "NVIDIA's GPUs of compute capability 10.0 move four rows at once (sm_100a); T.gather4 and "
             "T.scatter4 run everywhere"
