@@ -10,6 +10,8 @@ from tvmtile.passes.memory.shared_memory import (
     Tile,
     alignment_of,
     allocated_bytes,
+    lifetimes_in,
+    most_at_once,
     one_after_the_other,
     packed,
 )
@@ -81,3 +83,41 @@ def test_memory_that_is_asked_for_has_the_largest_alignment_of_a_tile():
 def test_a_plan_is_not_needed_where_all_fits():
     mod = ir.IRModule({"main": unaligned_first})
     assert PlanSharedMemory(mod)["main"].body.same_as(unaligned_first.body)
+
+
+@T.prim_func(private=True)
+def copied_in_a_loop(A: T.Buffer((4, 1024), "uint8"), C: T.Buffer((4, 1024), "uint8")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            x = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
+            y = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
+            z = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
+            for k in range(4):
+                T.tile.copy(A[k, 0:1024], x[0:1024])
+                T.tile.copy(x[0:1024], y[0:1024])
+                T.tile.copy(y[0:1024], z[0:1024])
+                T.tile.copy(z[0:1024], C[k, 0:1024])
+
+
+@pytest.mark.parametrize(("through_loops", "names"), [(True, "xyz"), (False, "xy")])
+def test_a_statement_needs_what_it_reads_and_writes_at_once(through_loops, names):
+    tiles = lifetimes_in(copied_in_a_loop.body, CUDA, through_loops=through_loops)
+    assert "".join(tile.buffer.name for tile in most_at_once(tiles)) == names
+
+
+@T.prim_func(private=True)
+def with_a_hint(A: T.Buffer((1024,), "uint8"), C: T.Buffer((1024,), "uint8")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(32, thread="threadIdx.x"):
+            x = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
+            y = T.alloc_buffer((1024,), "uint8", scope="shared.dyn")
+            T.tile.annotate_layout(y)
+            T.tile.copy(A[0:1024], x[0:1024])
+            T.tile.copy(x[0:1024], C[0:1024])
+            T.tile.copy(A[0:1024], y[0:1024])
+            T.tile.copy(y[0:1024], C[0:1024])
+
+
+def test_a_tile_is_not_in_use_where_a_hint_names_it():
+    tiles = lifetimes_in(with_a_hint.body, CUDA, through_loops=False)
+    assert [tile.buffer.name for tile in most_at_once(tiles)] == ["x"]

@@ -14,7 +14,7 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.memory.shared_memory import most_at_once
+from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
@@ -163,11 +163,11 @@ def _check_extents(kernel: tirx.For, capability: GpuCapability) -> None:
 
 
 def _check_shared_memory(kernel: tirx.For, capability: GpuCapability) -> None:
-    tiles = most_at_once(kernel, capability)
-    needed = sum(tiles.values())
+    tiles = most_at_once(lifetimes_in(kernel, capability, through_loops=False))
+    needed = sum(tile.size for tile in tiles)
     if needed <= capability.shared_memory:
         return
-    table = "".join(f"\n  {describe(tile)}: {_bytes(size)}" for tile, size in tiles.items())
+    table = "".join(f"\n  {describe(tile.buffer)}: {_bytes(tile.size)}" for tile in tiles)
     raise OutOfSharedMemory(
         f"T.Kernel: the shared tiles need {_bytes(needed)} at once; a block of {capability.name} has "
         f"{_bytes(capability.shared_memory)}{table}",

@@ -38,7 +38,7 @@ from tvmtile.ir.passes import Property, contract_of
 from tvmtile.ir.rewriting import ScopedRewriter, contains
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.layout.fragment import layout_of
-from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
+from tvmtile.passes.memory.shared_memory import all_bytes
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import fragments_of, implementation_of
 
@@ -188,7 +188,7 @@ def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
     if capability is None:
         return
     for kernel in filter(is_kernel, _loops(func.body)):
-        size = sum(allocated_bytes(b, capability) for b in shared_tiles_in(kernel))
+        size = all_bytes(kernel, capability)
         if size > capability.shared_memory:
             yield f"a block needs {size} bytes of shared memory"
 

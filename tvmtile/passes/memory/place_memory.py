@@ -16,7 +16,7 @@ from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.passes.memory.shared_memory import (
     alignment_of,
-    allocated_bytes,
+    all_bytes,
     one_after_the_other,
     shared_tiles_in,
 )
@@ -201,7 +201,7 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
 
 def _with_arena(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
     tiles = shared_tiles_in(kernel)
-    size = sum(allocated_bytes(tile, capability) for tile in tiles)
+    size = all_bytes(kernel, capability)
     if size <= _STATIC_LIMIT and not _moves_boxes(kernel, tiles):
         return kernel
     if size <= _STATIC_LIMIT:

@@ -6,14 +6,14 @@ All passes go by these answers: the check of a launch, the number of stages, and
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.threads import Regions
 from tvmtile.layout.shared import span
@@ -23,6 +23,7 @@ __all__ = [
     "Slot",
     "Tile",
     "alignment_of",
+    "all_bytes",
     "allocated_bytes",
     "lifetimes_in",
     "most_at_once",
@@ -59,35 +60,9 @@ def _aligned(count: int, alignment: int) -> int:
     return -(-count // alignment) * alignment
 
 
-def most_at_once(
-    kernel: tirx.For, capability: GpuCapability, without: Collection[ir.Var] = ()
-) -> dict[ir.Var, int]:
-    """The shared tiles that hold a value at the point where they need most memory, with their bytes.
-
-    Parameters
-    ----------
-    kernel : For
-        The outermost loop of a kernel, of a tile program.
-    capability : GpuCapability
-        What it runs on.
-    without : collection of Var
-        Tiles that are not counted.
-    """
-    sizes = {
-        tile: allocated_bytes(tile, capability)
-        for tile in shared_tiles_in(kernel)
-        if tile not in without
-    }
-    first: dict[ir.Var, int] = {}
-    last: dict[ir.Var, int] = {}
-    for time, access in enumerate(accesses_of(kernel)):
-        first.setdefault(access.buffer, time)
-        last[access.buffer] = time
-    best: dict[ir.Var, int] = {}
-    for start in [first[buffer] for buffer in sizes if buffer in first]:
-        live = {b: s for b, s in sizes.items() if b in first and first[b] <= start <= last[b]}
-        best = max(best, live, key=lambda tiles: sum(tiles.values()))
-    return best
+def all_bytes(kernel: tirx.For, capability: GpuCapability) -> int:
+    """Bytes of all shared tiles of a kernel, where none share memory."""
+    return sum(allocated_bytes(tile, capability) for tile in shared_tiles_in(kernel))
 
 
 def one_after_the_other(tiles: Iterable[ir.Var], capability: GpuCapability) -> dict[ir.Var, int]:
@@ -178,18 +153,38 @@ def packed(tiles: Iterable[Tile]) -> list[Slot]:
     return slots
 
 
-def lifetimes_in(kernel: tirx.For, capability: GpuCapability) -> list[Tile]:
-    """The shared tiles of a kernel whose operators are lowered, with when each is in use.
+def most_at_once(tiles: Iterable[Tile]) -> list[Tile]:
+    """The tiles in use where these need most memory."""
+    used = [tile for tile in tiles if tile.first >= 0]
+    at_starts = ([t for t in used if t.first <= each.first <= t.last] for each in used)
+    return max(at_starts, key=lambda live: sum(tile.size for tile in live), default=[])
 
-    A tile that is used in a loop, and allocated outside of it, is in use during all of the loop. One
-    that a group of threads uses is in use all the time: what the others do meanwhile is not known.
+
+def lifetimes_in(
+    kernel: tirx.For, capability: GpuCapability, *, through_loops: bool = True
+) -> list[Tile]:
+    """The shared tiles of a kernel, with when each is in use.
+
+    A tile that a group of threads uses is in use all the time: what the others do meanwhile is not
+    known.
+
+    Parameters
+    ----------
+    kernel : For
+        The outermost loop of a kernel.
+    capability : GpuCapability
+        What it runs on.
+    through_loops : bool
+        A tile that is used in a loop, and allocated outside of it, is in use during all of the loop. If
+        not: as if each were allocated where SinkSharedAllocations could put it at best.
     """
-    return _Lifetimes(kernel, capability).tiles
+    return _Lifetimes(kernel, capability, through_loops=through_loops).tiles
 
 
 class _Lifetimes:
-    def __init__(self, kernel: tirx.For, capability: GpuCapability) -> None:
+    def __init__(self, kernel: tirx.For, capability: GpuCapability, *, through_loops: bool) -> None:
         self.tiles: list[Tile] = []
+        self._through_loops = through_loops
         self._capability = capability
         self._by_buffer: dict[ir.Var, Tile] = {}
         self._aliases = Aliases()
@@ -206,9 +201,13 @@ class _Lifetimes:
             ((tirx.BufferStore, tirx.Evaluate, tirx.Bind), self._statement),
         )
 
-    def _statement(self, node: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
+    def _statement(
+        self, node: tirx.BufferStore | tirx.Evaluate | tirx.Bind, mutator: Mutator
+    ) -> tirx.Stmt:
         self._time += 1
-        return mutator.default_mutate(node)
+        op = operator_of(node.value)
+        is_hint = op is not None and not op.reads() and not op.writes()
+        return node if is_hint else mutator.default_mutate(node)
 
     def _loop(self, loop: tirx.Stmt, mutator: Mutator) -> tirx.Stmt:
         self._time += 1
@@ -246,6 +245,6 @@ class _Lifetimes:
             tile.last = max(tile.last, self._time)
             if self._regions.group is not None:
                 tile.first, tile.last = 0, sys.maxsize
-            for pending in self._pending[tile.depth :]:
+            for pending in self._pending[tile.depth :] if self._through_loops else ():
                 pending.append(tile)
         return var

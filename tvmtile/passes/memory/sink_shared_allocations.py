@@ -11,7 +11,7 @@ from tvmtile.ir.kernels import Launch, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
+from tvmtile.passes.memory.shared_memory import all_bytes
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.passes.tile.pipelining import KernelTiles, Obstacle, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
@@ -70,8 +70,7 @@ def SinkSharedAllocations(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
 
     def move(kernel: tirx.For) -> tirx.For:
         tiles = KernelTiles(kernel)
-        needed = sum(allocated_bytes(t, capability) for t in shared_tiles_in(kernel))
-        fits = needed <= capability.shared_memory
+        fits = all_bytes(kernel, capability) <= capability.shared_memory
         return kernel if fits else _Allocations(kernel, tiles).moved()
 
     return with_kernels(func, move)
