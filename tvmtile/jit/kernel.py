@@ -384,12 +384,20 @@ class Kernel:
     def choices(self) -> Choices:
         """What implements each tile operator, and why nothing better does; printed, a table.
 
+        On GPUs that split pipelined loops between warps it says of each whether it is, and why not.
+
         The passes are run again to find out.
         """
         from tvmtile.jit.trace import module_before
-        from tvmtile.passes.tile.select_implementation import choices_of
+        from tvmtile.passes.tile.select_implementation import Choices, choices_of
+        from tvmtile.passes.tile.warp_specialize import roles_of
 
-        return choices_of(module_before("tvmtile.LowerTileOp", self.lowering)[self.name])
+        steps = self.lowering
+        chosen = choices_of(module_before("tvmtile.LowerTileOp", steps)[self.name])
+        if self.target.kind.name != "cuda":
+            return chosen
+        loops = roles_of(module_before("tvmtile.WarpSpecialize", steps)[self.name])
+        return Choices([*loops, *chosen])
 
 
 def _described(param: KernelParam) -> str:

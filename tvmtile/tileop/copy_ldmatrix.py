@@ -26,14 +26,14 @@ from tvmtile.layout.fragment import Digit, FragmentLayout, layout_of, with_weigh
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_of
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 
 __all__ = ["load_matrices", "store_matrices"]
 
 
 def _stores(op: Copy, context: LoweringContext) -> None:
     if not context.gpu.stores_matrices:
-        raise Decline("stmatrix needs sm_90")
+        raise Lacking("stmatrix needs sm_90")
     _check_tiles(op.src, op.dst)
 
 

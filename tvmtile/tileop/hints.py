@@ -20,7 +20,7 @@ from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.user_layout import read_user_layout
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
 
 __all__ = [
     "LAUNCH_BOUNDS_BLOCKS",
@@ -232,7 +232,7 @@ def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
 def _launches_overlap(op: DependentLaunch, context: LoweringContext) -> None:
     del op
     if not context.gpu.overlaps_launches:
-        raise Decline("launches overlap on GPUs from compute capability 9.0 on")
+        raise Lacking("launches overlap on GPUs from compute capability 9.0 on")
 
 
 @lowering(

@@ -24,7 +24,7 @@ from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import MBARRIER_SCOPE, is_mbarrier
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
 
 __all__ = [
     "AwaitPhase",
@@ -293,7 +293,7 @@ class ProxyFence(ValueOp):
 def _has_mbarriers(op: Mbarrier | InitMbarriers, context: LoweringContext) -> None:
     del op
     if not context.gpu.has_bulk_copies:
-        raise Decline(
+        raise Lacking(
             "NVIDIA's GPUs from compute capability 9.0 on have mbarriers that count bytes"
         )
 

@@ -11,7 +11,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
 
 __all__ = ["SetMaxRegisters", "dec_max_nreg", "inc_max_nreg", "set_max_nreg"]
 
@@ -81,7 +81,7 @@ def _(op: SetMaxRegisters, context: LoweringContext) -> tirx.Stmt:
 def _moves_registers(op: SetMaxRegisters, context: LoweringContext) -> None:
     del op
     if not context.gpu.has_warpgroup_products:
-        raise Decline("the registers of a thread are fixed when a block begins")
+        raise Lacking("the registers of a thread are fixed when a block begins")
 
 
 @lowering(SetMaxRegisters, target="cuda", variant="setmaxnreg", priority=10, fits=_moves_registers)

@@ -30,6 +30,7 @@ from tvmtile.target import GpuCapability, gpu
 
 __all__ = [
     "Decline",
+    "Lacking",
     "Lowering",
     "LoweringContext",
     "SharedTile",
@@ -50,6 +51,10 @@ _LOWERINGS: dict[tuple[str, str], list[Lowering]] = {}
 
 class Decline(Exception):
     """A lowering does not fit; the message says why, in terms of the operands or the target."""
+
+
+class Lacking(Decline):
+    """The target has not the instructions: nothing in a kernel could change that."""
 
 
 @dataclass
@@ -403,6 +408,8 @@ def declined_before(
     context: LoweringContext,
     chosen: Lowering | None = None,
     refused: Mapping[str, str] | None = None,
+    *,
+    lacking: bool = True,
 ) -> list[tuple[str, str]]:
     """The implementations that are more specific than the chosen one, and why they do not fit.
 
@@ -416,6 +423,8 @@ def declined_before(
         Where absent, all are asked.
     refused : mapping of str to str, optional
         Variants that the kernel can't use, with the reasons.
+    lacking : bool
+        Name those too whose instructions the target has not.
     """
     reasons = []
     for candidate in candidates_of(op, context.kind):
@@ -426,7 +435,8 @@ def declined_before(
             if _has_layouts(op):
                 candidate.check_layouts(op, context)
         except Decline as decline:
-            reasons.append((candidate.variant, str(decline)))
+            if lacking or not isinstance(decline, Lacking):
+                reasons.append((candidate.variant, str(decline)))
         else:
             reasons.append((candidate.variant, "fits"))
     return reasons

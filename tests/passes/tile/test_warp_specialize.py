@@ -348,6 +348,33 @@ def test_options_of_tilelang_that_say_no(key):
         assert ("mbarrier" in kernel.get_kernel_source()) != value
 
 
+@pytest.mark.parametrize(
+    ("options", "target", "expected"),
+    [
+        ({}, HOPPER, [("k", "two roles", ())]),
+        (
+            {"threads": 64},
+            HOPPER,
+            [("k", "one role", (("two roles", "64 threads are not whole warpgroups"),))],
+        ),
+        (
+            {"wish": False},
+            HOPPER,
+            [("k", "one role", (("two roles", "the kernel asks for one role"),))],
+        ),
+        ({}, {"kind": "cuda", "arch": "sm_80"}, []),
+    ],
+    ids=["split", "threads", "wish", "no tensor maps"],
+)
+def test_the_choices_of_a_kernel_say_whether_a_loop_is_split_and_why_not(options, target, expected):
+    kernel = tvmtile.compile(
+        gemm(64, 64, 192, **options), target=target, execution_backend="emulator"
+    )
+    loops = [choice for choice in kernel.choices if choice.operator == "Pipelined"]
+    assert [(loop.operand, loop.chosen, loop.declined) for loop in loops] == expected
+    assert all(loop.location.text == "T.copy(A[by * bM, k * bK], a)" for loop in loops)
+
+
 def reason_of(program):
     with pytest.warns(UserWarning, match="no warps are specialised") as caught:
         assert not is_split(program)

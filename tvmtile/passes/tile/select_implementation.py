@@ -224,7 +224,7 @@ class Choice:
     chosen : str
         The variant.
     declined : tuple of (str, str)
-        The better variants, and why they do not fit.
+        The better variants that the target has, and why they do not fit.
     """
 
     location: SourceLocation | None
@@ -270,7 +270,7 @@ class _Collect(TileOperators):
         chosen = implementation_of(op, context.kind)
         written = op.writes()
         if chosen is not None and written:
-            declined = declined_before(op, context, chosen)
+            declined = declined_before(op, context, chosen, lacking=False)
             operand = buffer_of(written[0]).name
             choice = Choice(context.location, op.name, operand, chosen.variant, tuple(declined))
             self.found.append(choice)

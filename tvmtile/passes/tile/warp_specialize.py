@@ -11,6 +11,7 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from tvmtile._tvm import mapped
+from tvmtile.analysis.accesses import kernels_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import NoLowering, warn
 from tvmtile.ir.kernels import Launch, outermost_loops_in, with_kernels, with_launch_body
@@ -30,6 +31,7 @@ from tvmtile.passes.tile.pipelining import (
     StageAxis,
     with_stage_axes,
 )
+from tvmtile.passes.tile.select_implementation import Choice
 from tvmtile.passes.tile.specialization import (
     Candidate,
     Ring,
@@ -45,7 +47,7 @@ from tvmtile.target import GpuCapability, gpu
 from tvmtile.tileop.registry import LoweringContext, declined_before, implementation_of, select
 from tvmtile.transform import ONE_ROLE
 
-__all__ = ["WarpSpecialize"]
+__all__ = ["WarpSpecialize", "roles_of"]
 
 
 @prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))
@@ -161,18 +163,60 @@ def WarpSpecialize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     return with_kernels(func, lambda kernel: _specialized(kernel, target, capability))
 
 
+def roles_of(func: tirx.PrimFunc) -> list[Choice]:
+    """Whether the pipelined loops of a function are split, and why not; nothing where no target splits.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        What WarpSpecialize is given.
+    """
+    target = target_of(func)
+    capability = gpu(target)
+    if capability is None or not capability.has_bulk_copies:
+        return []
+    is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)
+    found: list[Choice] = []
+    for kernel in kernels_of(func):
+        chosen, declined = "two roles", list[tuple[str, str]]()
+        try:
+            if is_off:
+                raise Unsuitable("tl.disable_warp_specialized is set")
+            _split(kernel, target, capability)
+        except Unsuitable as obstacle:
+            chosen, declined = "one role", [("two roles", str(obstacle))]
+        found += [
+            Choice(first_location(loop), "Pipelined", loop.loop_var.name, chosen, tuple(declined))
+            for loop in pipelined_loops_in(kernel)
+        ]
+    return found
+
+
 def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) -> tirx.For:
     loops = pipelined_loops_in(kernel)
-    wish = _wish_of(kernel)
-    if not loops or wish is False:
+    if not loops:
         return kernel
     try:
-        _check_kernel(Launch(kernel), capability)
-        return _Specializer(kernel, target, capability, is_wanted=wish is True).kernel()
+        return _split(kernel, target, capability)
     except Unsuitable as obstacle:
-        if wish:
+        if _wish_of(kernel):
             warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
         return kernel
+
+
+def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> tirx.For:
+    """A kernel with two roles.
+
+    Raises
+    ------
+    Unsuitable
+        If it stays as it is.
+    """
+    wish = _wish_of(kernel)
+    if wish is False:
+        raise Unsuitable("the kernel asks for one role")
+    _check_kernel(Launch(kernel), capability)
+    return _Specializer(kernel, target, capability, is_wanted=wish is True).kernel()
 
 
 def _wish_of(kernel: tirx.For) -> bool | None:

@@ -24,7 +24,7 @@ from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
 from tvmtile.tileop.gemm.simdgroup import PADDED
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering, of_shared_operands
+from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, of_shared_operands
 
 __all__ = ["BLOCK", "COLUMN", "ROW", "gemm_matmul2d"]
 
@@ -45,7 +45,7 @@ COLUMN = (Digit(2, THREAD, 8), Digit(2, THREAD, 1), Digit(4, REGISTER, 1))
 def _share(op: Gemm, context: LoweringContext) -> Partition:
     """How simdgroups share the accumulator, in units of 16x32."""
     if not context.gpu.has_matmul2d:
-        raise Decline("the target is not Metal 4")
+        raise Lacking("the target is not Metal 4")
     _check_dtypes(op)
     m, n, k = (constant(extent) for extent in (op.m, op.n, op.k))
     if m is None or n is None or k is None:

@@ -30,7 +30,7 @@ from tvmtile.tileop.gemm.partition import (
     layout_of_matrices,
     partition,
 )
-from tvmtile.tileop.registry import Decline, LoweringContext, SharedTile, lowering
+from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, SharedTile, lowering
 
 __all__ = ["gemm_wgmma"]
 
@@ -73,7 +73,7 @@ class _Plan:
 def _plan(op: Gemm, context: LoweringContext) -> _Plan:
     """How a product is done, if its operands begin where instructions can."""
     if not context.gpu.has_warpgroup_products:
-        raise Decline(f"{context.gpu.name} has no wgmma")
+        raise Lacking(f"{context.gpu.name} has no wgmma")
     family = _family(op)
     plan = _Plan(family, _share(op, family, context), {})
     for operand, follows_k, step in _operands(op, plan):

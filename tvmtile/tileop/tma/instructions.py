@@ -16,7 +16,7 @@ from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.target import gpu
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 
 __all__ = [
     "BulkGroup",
@@ -150,13 +150,13 @@ def has_bulk_copies(op: Any, context: LoweringContext) -> None:
     """Raise `Decline` where the target has none."""
     del op
     if not context.gpu.has_bulk_copies:
-        raise Decline("NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps")
+        raise Lacking("NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps")
 
 
 def _moves_rows(op: Any, context: LoweringContext) -> None:
     has_bulk_copies(op, context)
     if not context.gpu.moves_rows:
-        raise Decline(
+        raise Lacking(
             "NVIDIA's GPUs of compute capability 10.0 move four rows at once (sm_100a); T.gather4 and "
             "T.scatter4 run everywhere"
         )
