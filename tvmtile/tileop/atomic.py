@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -468,12 +468,11 @@ def atomic_vector(op: Atomic, context: LoweringContext) -> ir.Expr:
 def _has_instruction(op: Atomic | AtomicLoad, context: LoweringContext) -> None:
     place = op.src if isinstance(op, AtomicLoad) else op.dst
     dtype, scope = str(buffer_of(place).ty.dtype), _scope_of(place)
-    if context.kind == "cuda" and scope not in _SHARED_BY_THREADS:
-        raise Decline(f"NVIDIA GPUs update global and shared memory atomically, not {scope}")
-    if context.kind == "metal" and not metal_atomics.has_atomic(dtype):
-        raise Decline(f"Metal has no atomic operations on {dtype}")
-    if context.kind == "metal" and scope not in metal_atomics.SPACES:
-        raise Decline(f"Metal updates device and threadgroup memory atomically, not {scope}")
+    target = _TARGETS[context.kind]
+    if not target.has_dtype(dtype):
+        raise Decline(f"{target.name} has no atomic operations on {dtype}")
+    if target.scopes is not None and scope not in target.scopes:
+        raise Decline(f"{target.name} updates {target.memory} memory atomically, not {scope}")
 
 
 @lowering(Atomic, target=("llvm", "metal", "cuda"), variant="instruction", fits=_has_instruction)
@@ -515,8 +514,7 @@ def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr
 def _call(
     kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
 ) -> ir.Expr:
-    by_target = {"llvm": _llvm_call, "metal": _metal_call, "cuda": _cuda_call}
-    return by_target[context.target.kind.name](kind, order, place, value, context)
+    return _TARGETS[context.kind].call(kind, order, place, value, context)
 
 
 def _llvm_call(
@@ -542,9 +540,6 @@ def _cuda_call(
     return function_call(dtype, name, tirx.address_of(place), *operands)
 
 
-_SHARED_BY_THREADS = ("global", "shared", "shared.dyn")
-
-
 def _scope_of(place: ir.TensorLoad) -> str:
     return str(buffer_of(place).ty.storage_scope)
 
@@ -557,6 +552,44 @@ def _metal_call(
     function = metal_atomics.name_of(kind, dtype, metal_atomics.SPACES[scope], order)
     operands = [] if value is None else [value]
     return tirx.call_extern(dtype, function, tirx.address_of(place), *operands)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a kind of target updates atomically, and how.
+
+    Attributes
+    ----------
+    name, memory : str
+        It, and the memory that it does so in, as messages show them.
+    call : callable
+        `(kind, order, place, value, context) -> Expr`, one update or load.
+    scopes : collection of str or None
+        Those of the memory; None: all.
+    has_dtype : callable
+        `(dtype) -> bool`.
+    """
+
+    name: str
+    call: Callable[[str, str, ir.TensorLoad, Any, LoweringContext], ir.Expr]
+    memory: str = ""
+    scopes: Collection[str] | None = None
+    has_dtype: Callable[[str], bool] = lambda _: True
+
+
+_TARGETS = {
+    "llvm": _Target("a CPU", _llvm_call),
+    "metal": _Target(
+        "Metal",
+        _metal_call,
+        "device and threadgroup",
+        metal_atomics.SPACES,
+        metal_atomics.has_atomic,
+    ),
+    "cuda": _Target(
+        "an NVIDIA GPU", _cuda_call, "global and shared", ("global", "shared", "shared.dyn")
+    ),
+}
 
 
 def reference(dst: np.ndarray, index: np.ndarray, value: np.ndarray, kind: str) -> np.ndarray:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
@@ -72,7 +73,7 @@ def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.Pr
     ```
     """
     del context
-    return _lowered(func, _Lowering(tuple(NARROW_FLOATS), decode, encode, stores_between=True))
+    return _lowered(func, "llvm")
 
 
 @prim_func_pass("LowerNarrowFloatsOnMetal")
@@ -114,10 +115,7 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: PassContext) -> tirx.
         (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
         (tirx.BufferStore, lambda store: _refuse_vector(store.buffer, store)),
     )
-    lowering = _Lowering(
-        _OF_A_BYTE, metal_floats.decode, metal_floats.encode, encode_half=metal_floats.encode_half
-    )
-    return _lowered(func, lowering)
+    return _lowered(func, "metal")
 
 
 def _refuse_vector(buffer: ir.Var, access: Any) -> None:
@@ -161,21 +159,63 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.P
     ```
     """
     del context
-    lowering = _Lowering(
-        _OF_A_BYTE,
-        cuda.decode,
-        cuda.encode,
-        decode_half=cuda.decode_half,
-        encode_half=cuda.encode_half,
-        decode_halves=cuda.decode_halves,
-    )
-    return _lowered(func, lowering)
+    return _lowered(func, "cuda")
+
+
+def _no_direct_way(dtype: str, operand: Any) -> Any:
+    """A conversion between a dtype and float16 by way of float32."""
+    del dtype, operand
+
+
+_Conversion: TypeAlias = Callable[[str, Any], Any]
+
+
+@dataclass(frozen=True)
+class _Conversions:
+    """What a kind of target has no floats of, and how their bits become wider ones, and back.
+
+    Attributes
+    ----------
+    dtypes : tuple of str
+        The floats.
+    decode, encode : callable
+        `(dtype, operand) -> Expr`, to float32 and from it.
+    decode_half, encode_half : callable
+        To float16 and from it; None of a dtype without a direct way.
+    decode_halves : callable or None
+        `(dtype, halves, codes) -> Call`, four codes at once to float16, of addresses.
+    stores_between : bool
+        What an operation takes from another one is stored in between.
+    """
+
+    dtypes: tuple[str, ...]
+    decode: _Conversion
+    encode: _Conversion
+    decode_half: _Conversion = _no_direct_way
+    encode_half: _Conversion = _no_direct_way
+    decode_halves: Callable[[str, Any, Any], Any] | None = None
+    stores_between: bool = False
 
 
 _OF_A_BYTE = tuple(dtype for dtype in NARROW_FLOATS if dtype != "bfloat16")
+_CONVERSIONS = {
+    "llvm": _Conversions(tuple(NARROW_FLOATS), decode, encode, stores_between=True),
+    "metal": _Conversions(
+        _OF_A_BYTE, metal_floats.decode, metal_floats.encode, encode_half=metal_floats.encode_half
+    ),
+    "cuda": _Conversions(
+        _OF_A_BYTE,
+        cuda.decode,
+        cuda.encode,
+        cuda.decode_half,
+        cuda.encode_half,
+        cuda.decode_halves,
+    ),
+}
 
 
-def _lowered(func: tirx.PrimFunc, lowering: _Lowering) -> tirx.PrimFunc:
+def _lowered(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
+    lowering = _Lowering(_CONVERSIONS[kind])
     narrow = [p for p in func.params if is_buffer_var(p) and lowering.narrow(p.ty.dtype)]
     if not narrow and not lowering.has_work(func.body):
         return func
@@ -210,33 +250,13 @@ def _converted_registers(loop: tirx.For) -> list[ir.Var]:
     return [buffer for buffer in found if buffer not in written]
 
 
-def _no_direct_way(dtype: str, operand: Any) -> Any:
-    """A conversion between a dtype and float16 by way of float32."""
-    del dtype, operand
-
-
 class _Lowering:
     """Rewrites expressions of a narrow float into expressions of the integer that holds its bits."""
 
-    def __init__(
-        self,
-        dtypes: tuple[str, ...],
-        decode: Callable[[str, Any], Any],
-        encode: Callable[[str, Any], Any],
-        stores_between: bool = False,
-        decode_half: Callable[[str, Any], Any] = _no_direct_way,
-        encode_half: Callable[[str, Any], Any] = _no_direct_way,
-        decode_halves: Callable[[str, Any, Any], Any] | None = None,
-    ) -> None:
-        self._dtypes = dtypes
-        self._decode = decode
-        self._encode = encode
-        self._decode_half = decode_half
-        self._encode_half = encode_half
-        self._decode_halves = decode_halves
+    def __init__(self, target: _Conversions) -> None:
+        self._target, self._stores_between = target, target.stores_between
         # What the loop at hand reads at its variable, decoded before it.
         self._halves: dict[ir.Var, tuple[ir.Var, ir.Var]] = {}
-        self._stores_between = stores_between
         # What goes before the store at hand; None where nothing may, as it would run unconditionally.
         self._before: list[tirx.Stmt] | None = None
         self._variables: dict[ir.Var, ir.Var] = {}
@@ -244,8 +264,8 @@ class _Lowering:
     def narrow(self, dtype: Any) -> str | None:
         """The name of a narrow float dtype without its lanes; None for any other."""
         name = str(dtype)
-        scalar = name if name in self._dtypes else name.partition("x")[0]
-        return scalar if scalar in self._dtypes else None
+        scalar = name if name in self._target.dtypes else name.partition("x")[0]
+        return scalar if scalar in self._target.dtypes else None
 
     def _narrow_type(self, node: ir.Expr) -> str | None:
         """The narrow float that an expression has, if it has one."""
@@ -318,7 +338,7 @@ class _Lowering:
         if half is not None:
             return tirx.Cast("float32", half)
         narrow, lowered = self._narrow_type(node), mutator.mutate(node)
-        return lowered if narrow is None else self._decode(narrow, self._stored(lowered))
+        return lowered if narrow is None else self._target.decode(narrow, self._stored(lowered))
 
     def _stored(self, code: ir.Expr) -> ir.Expr:
         """The code of a rounded number, stored before the statement where that is possible."""
@@ -341,14 +361,14 @@ class _Lowering:
         """The lanes of a vector have no variables of their own."""
         outer = self._stores_between, self._halves
         self._stores_between = outer[0] and loop.kind != tirx.ForKind.VECTORIZED
-        before = self._decode_before(loop) if self._decode_halves is not None else []
+        before = self._decode_before(loop) if self._target.decode_halves is not None else []
         lowered = mutator.default_mutate(loop)
         self._stores_between, self._halves = outer
         return seq([*before, lowered])
 
     def _decode_before(self, loop: tirx.For) -> list[tirx.Stmt]:
         """Decode registers that an unrolled loop converts one by one, four at a time."""
-        assert self._decode_halves is not None
+        assert self._target.decode_halves is not None
         extent, four = constant(loop.extent), tirx.Var("four", "int32")
         if loop.kind != tirx.ForKind.UNROLLED or extent is None or extent % _TOGETHER:
             return []
@@ -363,7 +383,7 @@ class _Lowering:
             self._halves = {**self._halves, codes: (loop.loop_var, halves)}
             bits = self.storage(codes, codes.name)
             places = (tirx.BufferLoad(b, [four * _TOGETHER]) for b in (halves, bits))
-            call = self._decode_halves(narrow, *map(tirx.address_of, places))
+            call = self._target.decode_halves(narrow, *map(tirx.address_of, places))
             decode = for_loop(four, extent // _TOGETHER, tirx.Evaluate(call), tirx.ForKind.UNROLLED)
             statements += [tirx.AllocBuffer(halves), decode]
         return statements
@@ -393,7 +413,9 @@ class _Lowering:
         del mutator
         narrow = self._narrow_type(number)
         return (
-            number if narrow is None else self._encode(narrow, tirx.const(number.value, "float32"))
+            number
+            if narrow is None
+            else self._target.encode(narrow, tirx.const(number.value, "float32"))
         )
 
     def _cast(self, cast: tirx.Cast, mutator: Mutator) -> ir.Expr:
@@ -405,7 +427,7 @@ class _Lowering:
         if half is not None and dtype == "float16":
             return half
         if source is not None and dtype == "float16":
-            half = self._decode_half(source, self._stored(mutator.mutate(cast.value)))
+            half = self._target.decode_half(source, self._stored(mutator.mutate(cast.value)))
             if half is not None:
                 return half
         value = self._value(cast.value, mutator)
@@ -413,10 +435,10 @@ class _Lowering:
             return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
         wide = _like(dtype, "float32")
         if str(value.ty.dtype) == "float16":
-            code = self._encode_half(target, value)
+            code = self._target.encode_half(target, value)
             if code is not None:
                 return code
-        return self._encode(
+        return self._target.encode(
             target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value)
         )
 
@@ -425,7 +447,7 @@ class _Lowering:
         if narrow is None:
             return mutator.default_mutate(node)
         a, b = self._value(node.a, mutator), self._value(node.b, mutator)
-        return self._encode(narrow, type(node)(a, b, node.span))
+        return self._target.encode(narrow, type(node)(a, b, node.span))
 
     def _comparison(self, node: Any, mutator: Mutator) -> Any:
         if self._narrow_type(node.a) is None:
@@ -470,7 +492,7 @@ class _Lowering:
         args = [self._value(arg, mutator) for arg in call.args]
         dtype = call.ty.dtype if result is None else _like(call.ty.dtype, "float32")
         computed = ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=str(dtype))
-        return computed if result is None else self._encode(result, computed)
+        return computed if result is None else self._target.encode(result, computed)
 
     def _moved_call(self, call: ir.Call, name: str, mutator: Mutator) -> ir.Expr:
         if name == _BYTE_OFFSET:
