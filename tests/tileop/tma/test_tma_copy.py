@@ -252,6 +252,31 @@ def test_pipelined_loops(stages, repeated):
     assert kernel.adapter.statistics.async_copies == 0
 
 
+@pytest.mark.parametrize("flag", [0, 1])
+def test_a_loop_in_a_branch_runs_once_and_counts_no_iterations(flag):
+    @T.prim_func
+    def main(
+        A: T.Tensor((128, 64), "float32"), S: T.Tensor((1,), "int32"), C: T.Tensor((64,), "float32")
+    ):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize(False)
+            a = T.alloc_shared((32, 64), "float32")
+            total = T.alloc_fragment((64,), "float32")
+            T.clear(total)
+            if S[0] > 0:
+                for k in T.Pipelined(4, num_stages=2):
+                    T.copy(A[k * 32, 0], a, impl="tma")
+                    T.reduce_sum(a, total, dim=0, clear=False)
+            T.copy(total, C)
+
+    kernel = emulated(main)
+    assert "mbarrier" in kernel.get_kernel_source()
+    assert "iterations" not in kernel.get_kernel_source()
+    a, c = torch.randint(-4, 5, (128, 64)).float(), torch.empty(64)
+    kernel(a, torch.tensor([flag], dtype=torch.int32), c)
+    assert torch.equal(c, flag * a.sum(0))
+
+
 @pytest.mark.parametrize("stages", [2, 3])
 def test_iterations_that_a_condition_skips(stages):
     a, b = torch.randn(100, 160).half(), torch.randn(160, 72).half()
