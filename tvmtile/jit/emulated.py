@@ -26,6 +26,8 @@ class EmulatorAdapter(RecordedAdapter):
         What each launch of the last call did, with the kernel's name.
     seconds : float
         Processor time that a threadgroup may take before it counts as endless; 0 is no limit.
+    count_conflicts : bool
+        Whether conflicts of banks are counted, which takes time.
     """
 
     device = "cpu"
@@ -34,6 +36,7 @@ class EmulatorAdapter(RecordedAdapter):
         super().__init__(artifact, params)
         self.launch_statistics: list[tuple[str, Any]] = []
         self.seconds = 60.0
+        self.count_conflicts = False
 
     @property
     def statistics(self) -> Any:

@@ -92,6 +92,10 @@ class LaunchStatistics:
         Traffic with shared memory.
     global_reads, global_writes, shared_reads, shared_writes : int
         Loads and stores that threads issue, each of 16 bytes at most.
+    shared_moves, bank_conflicts : int
+        Of what threads load and store themselves, by `ldmatrix` and `stmatrix` too: how often shared memory
+        moves up to 128 bytes for a warp, and how many of these moves come of different words in one of
+        its 32 banks. 0 where they are not counted.
     shared_memory : int
         Bytes of shared memory that a block holds.
     """
@@ -113,6 +117,8 @@ class LaunchStatistics:
     global_writes: int
     shared_reads: int
     shared_writes: int
+    shared_moves: int
+    bank_conflicts: int
     shared_memory: int
 
 
@@ -129,6 +135,7 @@ class CudaKernel(Kernel[KernelSignature]):
         check_global_races: bool = True,
         seconds: float = SECONDS,
         seed: int = 0,
+        count_conflicts: bool = False,
     ) -> LaunchStatistics:
         """Run the kernel over a grid, and write its results to the arguments.
 
@@ -153,6 +160,8 @@ class CudaKernel(Kernel[KernelSignature]):
             Processor time that a block may take before it counts as endless; 0 is no limit.
         seed : int
             Chooses which copies in the background move at once, and which when they are waited for.
+        count_conflicts : bool
+            Whether conflicts of banks are counted, which takes time.
 
         Returns
         -------
@@ -175,6 +184,7 @@ class CudaKernel(Kernel[KernelSignature]):
             check_global_races=check_global_races,
             seconds=seconds,
             seed=seed,
+            count_conflicts=count_conflicts,
         )
         return LaunchStatistics(*statistics.operations[:9], *statistics.traffic)
 

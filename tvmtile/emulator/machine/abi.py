@@ -95,6 +95,7 @@ class Launch(ctypes.Structure):
         ("returned_threads_pass", ctypes.c_int32),
         ("seed", ctypes.c_uint64),
         ("seconds", ctypes.c_double),
+        ("counts_conflicts", ctypes.c_int32),
     )
 
 
@@ -138,6 +139,8 @@ class Statistics(ctypes.Structure):
         ("global_writes", ctypes.c_uint64),
         ("shared_reads", ctypes.c_uint64),
         ("shared_writes", ctypes.c_uint64),
+        ("shared_moves", ctypes.c_uint64),
+        ("bank_conflicts", ctypes.c_uint64),
         ("shared_memory", ctypes.c_uint64),
     )
 

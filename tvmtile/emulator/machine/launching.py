@@ -79,6 +79,7 @@ class Image:
         check_global_races: bool,
         seconds: float,
         seed: int = 0,
+        count_conflicts: bool = False,
     ) -> abi.Statistics:
         """Run a kernel over a grid, and write its results to the arguments.
 
@@ -100,6 +101,8 @@ class Image:
             Processor time of a block; 0 is no limit.
         seed : int
             Chooses when work in the background is done, within what the kernel leaves open.
+        count_conflicts : bool
+            Whether conflicts of shared memory's banks are counted, which takes time.
 
         Returns
         -------
@@ -132,6 +135,7 @@ class Image:
             self._front_end.returned_threads_pass,
             seed,
             seconds,
+            count_conflicts,
         )
         report, statistics = abi.Report(), abi.Statistics()
         with _LOCK:

@@ -77,6 +77,10 @@ class LaunchStatistics:
     device_reads, device_writes, threadgroup_reads, threadgroup_writes : int
         Loads and stores that threads issue, each of 16 bytes at most. What `simdgroup_load` and
         `simdgroup_store` move counts as bytes, not here.
+    threadgroup_moves, bank_conflicts : int
+        How often threadgroup memory moves up to 128 bytes for a simdgroup, and how many of these moves come
+        of different words in one bank, if it has 32 banks of 4 bytes as NVIDIA's has; Apple does not say.
+        0 where they are not counted.
     threadgroup_memory : int
         Bytes of threadgroup memory that a threadgroup holds.
     """
@@ -96,6 +100,8 @@ class LaunchStatistics:
     device_writes: int
     threadgroup_reads: int
     threadgroup_writes: int
+    threadgroup_moves: int
+    bank_conflicts: int
     threadgroup_memory: int
 
 
@@ -111,6 +117,7 @@ class MetalKernel(Kernel[KernelSignature]):
         threadgroup_memory: Mapping[int, int] | None = None,
         check_device_races: bool = True,
         seconds: float = SECONDS,
+        count_conflicts: bool = False,
     ) -> LaunchStatistics:
         """Run the kernel over a grid, and write its results to the arguments.
 
@@ -134,6 +141,8 @@ class MetalKernel(Kernel[KernelSignature]):
             from two threadgroups, are a mistake. Races in threadgroup memory always are.
         seconds : float
             Processor time that a threadgroup may take before it counts as endless; 0 is no limit.
+        count_conflicts : bool
+            Whether conflicts of banks are counted, which takes time.
 
         Returns
         -------
@@ -157,6 +166,7 @@ class MetalKernel(Kernel[KernelSignature]):
             shared_memory=THREADGROUP_MEMORY,
             check_global_races=check_device_races,
             seconds=seconds,
+            count_conflicts=count_conflicts,
         )
         return LaunchStatistics(*statistics.operations[:7], *statistics.traffic)
 

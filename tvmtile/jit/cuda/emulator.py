@@ -55,4 +55,5 @@ class CudaEmulatorAdapter(EmulatorAdapter):
             shared_bytes=launch.shared_bytes,
             seconds=self.seconds,
             seed=self.seed,
+            count_conflicts=self.count_conflicts,
         )

@@ -25,4 +25,5 @@ class MetalEmulatorAdapter(EmulatorAdapter):
             grid=launch.grid,
             threads=launch.threads,
             seconds=self.seconds,
+            count_conflicts=self.count_conflicts,
         )

@@ -227,6 +227,7 @@ void Machine::finish(Thread& thread) {
   }
   if (finished_ == threads_.size() && never_written_.failure != Failure::kNone) fail();
   if (finished_ != threads_.size()) go_on(thread, next_ready(thread));
+  for (Warp& other : warps_) count_conflicts(other);
   if (at_block_end != nullptr) at_block_end();
   switch_fiber(thread.fiber, scheduler_);
   __builtin_unreachable();
@@ -327,6 +328,7 @@ void Machine::warp_collective(const Site& site, void* payload, Collective execut
   collective_lanes_ = &lanes;
   execute(site, payloads, warp_size());
   collective_lanes_ = nullptr;
+  if (mask == warp.members) count_conflicts(warp);
   release(lanes.barrier, 0);
 }
 
@@ -364,7 +366,10 @@ void Machine::block_barrier(const Site& site, unsigned memory) {
 void Machine::release_block(const Site& site, unsigned memory) {
   if (never_written_.failure != Failure::kNone) fail();
   ++statistics_.operations[site.operation];
-  for (Warp& warp : warps_) warp.lanes.front().barrier.arrived = 0;
+  for (Warp& warp : warps_) {
+    warp.lanes.front().barrier.arrived = 0;
+    count_conflicts(warp);
+  }
   release(block_barrier_, memory);
 }
 
@@ -511,6 +516,11 @@ void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t addres
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
   }
   const std::uint64_t instructions = collective_lanes_ ? 0 : (size + kWidestAccess - 1) / kWidestAccess;
+  // What happens in the background has banks to itself, as far as this counts.
+  if (launch_.counts_conflicts && region->space == Space::kShared && agent == thread.context.index) {
+    warps_[thread.context.warp].banks.note(thread.context.lane, instruction ? instruction : line, address,
+                                           size);
+  }
   if (is_read(access)) {
     region->bytes_read += size;
     region->reads += instructions;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "machine/launch.h"
+#include "banks.h"
 #include "fiber.h"
 #include "memory.h"
 #include "signals.h"
@@ -46,6 +47,7 @@ struct Warp {
   unsigned first = 0;  // thread
   std::uint32_t members = 0;
   std::uint32_t finished = 0;
+  Banks banks;
   std::deque<Lanes> lanes;  // all of them first, then those of other masks; none moves
 };
 
@@ -139,6 +141,7 @@ class Machine {
   bool place_buffers();
   void copy_back();
   void count_traffic();
+  void count_conflicts(Warp& warp) { warp.banks.count(statistics_); }
   void prepare_block();
   void run_block();
   static void run_thread();

@@ -41,6 +41,7 @@ struct Launch {
   std::int32_t returned_threads_pass;  // a block's barrier does not wait for them
   std::uint64_t seed;                  // when work in the background is done
   double seconds;  // of processor time for a block
+  std::int32_t counts_conflicts;  // of banks, which takes time
 };
 
 enum class Failure : std::int32_t {
@@ -109,6 +110,8 @@ struct Statistics {
   std::uint64_t global_writes;
   std::uint64_t shared_reads;
   std::uint64_t shared_writes;
+  std::uint64_t shared_moves;  // of warps' threads, of 128 bytes at most; 0 where they are not counted
+  std::uint64_t bank_conflicts;  // moves that come of conflicts
   std::uint64_t shared_memory;  // bytes that a block allocates
 };
 
