@@ -10,7 +10,7 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile.__main__ import main
 from tvmtile.cache import current_store
-from tvmtile.errors import InvalidValue
+from tvmtile.errors import ArgumentError, InvalidValue
 
 
 @T.prim_func
@@ -102,6 +102,42 @@ def test_a_kernel_is_lowered(file, capsys):
     assert capsys.readouterr().out.startswith("tvmtile.Legalize")
     with pytest.raises(InvalidValue, match="there is no pass 'Magic'"):
         main(["lower", file, "--after", "Magic"])
+
+
+def test_a_kernel_is_profiled(file, capsys):
+    main(["profile", f"{file}:scale"])
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"scale on .* \(limits of a typical one\): \d\S* ms", first)
+    assert lines[0].startswith("  bandwidth    512 B, at least ")
+    main(["profile", f"{file}:scale", "--target", "sm_90a"])
+    assert re.search(
+        r"\n  scale_kernel: 64 threads, \d+ registers, 0 bytes", capsys.readouterr().out
+    )
+    main(["profile", f"{file}:scale", "--target", "sm_90a", "--emulate"])
+    assert "bank conflicts" in capsys.readouterr().out
+
+
+def test_a_profile_of_a_dynamic_shape(tmp_path, capsys):
+    file = tmp_path / "kernels.py"
+    file.write_text(DYNAMIC)
+    main(["profile", str(file), "--extent", "n=1000"])
+    assert "bandwidth    8 kB" in capsys.readouterr().out
+    with pytest.raises(ArgumentError, match="the extent n of A is not known"):
+        main(["profile", str(file)])
+
+
+DYNAMIC = """
+import tvmtile.language as T
+
+n = T.dynamic("n")
+
+
+@T.prim_func
+def double(A: T.Tensor((n,), "float32")):
+    with T.Kernel(T.ceildiv(n, 64), threads=64) as bx:
+        for i in T.Parallel(64):
+            A[bx * 64 + i] *= 2
+"""
 
 
 def test_a_file_without_the_kernel(file):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -99,3 +102,46 @@ def test_do_bench_calls_as_often_as_it_is_told_and_measures_milliseconds():
     assert low <= high
     with pytest.raises(InvalidOperand, match="return_mode='best'"):
         do_bench(count, return_mode="best")
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+import tvmtile, tvmtile.language as T
+
+def scaled(dtype):
+    @T.prim_func
+    def scaled(A: T.Tensor((8, 16), dtype), B: T.Tensor((8, 16), dtype)):
+        with T.Kernel(8, threads=16) as i:
+            for j in T.Parallel(16):
+                B[i, j] = A[i, j] * 2
+    return tvmtile.compile(scaled, out_idx=-1, target="llvm")
+
+profiler = scaled("float32").get_profiler()
+(a,) = profiler.inputs()
+assert type(a) is np.ndarray and a.dtype == np.float32 and (a != a.round()).any()
+profiler.assert_allclose(lambda a: a * 2, rtol=0, atol=0, max_mismatched_ratio=0)
+profiler.assert_consistent(2)
+assert profiler.do_bench(n_warmup=1, n_repeat=3) > 0
+assert profiler.run_once().shape == (8, 16)
+try:
+    profiler.assert_allclose(lambda a: a * 2 + 1)
+except AssertionError as error:
+    assert "differ in 128 of 128 elements" in str(error), error
+else:
+    raise SystemExit("a wrong reference passed")
+assert "ms" in repr(scaled("float32").profile())
+narrow = scaled("bfloat16").get_profiler(tvmtile.TensorSupplyType.Integer)
+(b,) = narrow.inputs()
+assert type(b) is tvmtile.tvm.runtime.Tensor and str(b.dtype) == "bfloat16"
+narrow.assert_allclose(lambda b: b.numpy() * 2, rtol=0, atol=0)
+print("measured")
+"""
+
+
+def test_a_profiler_needs_no_torch(tmp_path):
+    file = tmp_path / "without_torch.py"  # the source of a tile program is read from its file
+    file.write_text(WITHOUT_TORCH)
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, check=False)
+    assert done.stdout == "measured\n", done.stderr

@@ -36,6 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     source = _about_a_file(kinds, "source", "print the generated code")
     source.add_argument("--kernel-only", action="store_true", help="leave out the host's part")
     _about_a_file(kinds, "check", "compile kernels, and report what is wrong")
+    profile = _about_a_file(
+        kinds, "profile", "measure kernels, and compare with the device's limits"
+    )
+    profile.add_argument("--emulate", action="store_true", help="count bank conflicts instead")
+    profile.add_argument(
+        "--extent", action="append", default=[], metavar="NAME=VALUE", help="of a dynamic shape"
+    )
     kinds.add_parser("info", help="versions, the machine, targets, operators")
     given = parser.parse_args(arguments)
     if given.command == "cache":

@@ -16,7 +16,7 @@ from tvm import tirx
 
 from tvmtile.errors import InvalidValue, TileError
 
-__all__ = ["check", "info", "lower", "programs_of", "source"]
+__all__ = ["check", "info", "lower", "profile", "programs_of", "source"]
 
 _PACKAGES = ("tvmtile", "apache-tvm", "apache-tvm-ffi", "torch", "numpy")
 
@@ -106,13 +106,26 @@ def check(given: Namespace) -> None:
         sys.exit(1)
 
 
-def _compiled(program: tirx.PrimFunc, target: Any) -> Any:
+def profile(given: Namespace) -> None:
+    """Measure programs, and print what they do beside what the device can."""
+    extents = dict(written.split("=") for written in given.extent)
+    for _, program in programs_of(given.file):
+        kernel = _compiled(program, target_of(given.target[-1]), given.emulate)
+        sizes = {name: int(value) for name, value in extents.items()}
+        print(
+            kernel.profile(*kernel.get_profiler().inputs(sizes) if kernel.adapter.can_run else ())
+        )
+
+
+def _compiled(program: tirx.PrimFunc, target: Any, emulated: bool = False) -> Any:
     from tvmtile.jit.backends import EMULATOR, mps_is_available
     from tvmtile.jit.compiler import compile as compile_program
     from tvmtile.target import resolve
 
     metal = resolve(target).kind.name == "metal" and not mps_is_available()
-    return compile_program(program, target=target, execution_backend=EMULATOR if metal else "auto")
+    return compile_program(
+        program, target=target, execution_backend=EMULATOR if emulated or metal else "auto"
+    )
 
 
 def info(given: Namespace) -> None:

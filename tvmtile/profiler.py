@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import tvm
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
@@ -116,14 +117,20 @@ def _timer() -> Callable[[Callable[[], Any]], float]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return _event_timer(torch)
-    return _wall_clock
+    return _wall_clock()
 
 
-def _wall_clock(fn: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    fn()
-    _wait_for_gpu()
-    return (time.perf_counter() - start) * 1e3
+def _wall_clock() -> Callable[[Callable[[], Any]], float]:
+    waits = _waits()
+
+    def milliseconds(fn: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        fn()
+        for wait in waits:
+            wait()
+        return (time.perf_counter() - start) * 1e3
+
+    return milliseconds
 
 
 _MORE_THAN_L2 = 256 << 20
@@ -145,11 +152,15 @@ def _event_timer(torch: Any) -> Callable[[Callable[[], Any]], float]:
     return milliseconds
 
 
-def _wait_for_gpu() -> None:
-    """Wait for what torch has enqueued on an Apple GPU."""
+def _waits() -> list[Callable[[], Any]]:
+    """What waits for the GPUs that TVM's tensors, or torch's on an Apple GPU, may be on."""
+    waits: list[Callable[[], Any]] = [
+        device.sync for device in (tvm.cuda(0), tvm.metal(0)) if device.exist
+    ]
     torch = sys.modules.get("torch")
     if torch is not None and torch.backends.mps.is_available():
-        torch.mps.synchronize()
+        waits.append(torch.mps.synchronize)
+    return waits
 
 
 class Profiler:
@@ -171,10 +182,10 @@ class Profiler:
         """Call the kernel."""
         return self.func(*args, **kwargs)
 
-    def inputs(
-        self, dynamic_symbolic_constraints: Mapping[str, int] | None = None
-    ) -> list[torch.Tensor]:
-        """Tensors for the parameters that are not results.
+    def inputs(self, dynamic_symbolic_constraints: Mapping[str, int] | None = None) -> list[Any]:
+        """Tensors for the parameters that are not results: torch's where it is installed.
+
+        Elsewhere they are arrays of numpy on a CPU, and TVM's on a GPU or where numpy lacks the dtype.
 
         Parameters
         ----------
@@ -194,7 +205,7 @@ class Profiler:
         sizes = dynamic_symbolic_constraints or {}
         return make_inputs(params, self._supply, self.func.adapter.device, sizes)
 
-    def _get_inputs(self, **options: Any) -> list[torch.Tensor]:
+    def _get_inputs(self, **options: Any) -> list[Any]:
         """TileLang's name of `inputs`."""
         return self.inputs(**options)
 
@@ -242,13 +253,11 @@ class Profiler:
 
     def assert_consistent(self, repeat: int = 10) -> None:
         """Run the kernel several times and check that its results stay the same, bit for bit."""
-        torch = import_optional("torch", "torch", "tvmtile.profiler")
-
         args = self.inputs()
-        first = [result.clone() for result in as_list(self.func(*args))]
+        first = [_bits(result) for result in as_list(self.func(*args))]
         for _ in range(repeat):
-            for old, new in zip(first, as_list(self.func(*args)), strict=True):
-                assert torch.equal(old, new), "the kernel's results differ from run to run"
+            now = [_bits(result) for result in as_list(self.func(*args))]
+            assert first == now, "the kernel's results differ from run to run"
 
     def run_once(self, func: Callable[..., Any] | None = None) -> Any:
         """Call the kernel, or another function, on inputs of the profiler's making."""
@@ -295,8 +304,8 @@ def make_inputs(
     supply: TensorSupplyType,
     device: str,
     sizes: Mapping[str, int] | None = None,
-) -> list[torch.Tensor]:
-    """Tensors for parameters of a program.
+) -> list[Any]:
+    """Tensors for parameters of a program, of the kinds that `Profiler.inputs` tells.
 
     Parameters
     ----------
@@ -314,9 +323,7 @@ def make_inputs(
     ArgumentError
         If a dynamic extent has no value, or a parameter is no tensor.
     """
-    torch = import_optional("torch", "torch", "tvmtile.profiler")
-
-    tensors = []
+    tensors: list[Any] = []
     for param in params:
         if not is_buffer_var(param):
             raise ArgumentError(
@@ -324,12 +331,22 @@ def make_inputs(
                 help="give the arguments by input_tensors=[...]",
             )
         shape = [_extent(param.name, extent, sizes or {}) for extent in param.ty.shape]
-        if has_float4(param):
-            tensor = _filled_pairs([*shape[:-1], shape[-1] // 2], supply)
-        else:
-            tensor = filled(shape, getattr(torch, str(param.ty.dtype)), supply)
-        tensors.append(tensor.to(device))
+        tensors.append(_made(param, shape, supply, device))
     return tensors
+
+
+def _made(param: ir.Var, shape: list[int], supply: TensorSupplyType, device: str) -> Any:
+    """A tensor of torch where that is installed; else an array on a CPU, and TVM's tensor elsewhere."""
+    if has_float4(param):
+        return _filled_pairs([*shape[:-1], shape[-1] // 2], supply).to(device)
+    dtype = str(param.ty.dtype)
+    try:
+        import torch
+    except ImportError:
+        array = _filled_array(shape, dtype, supply)
+        is_plain = device == "cpu" and array.dtype.isbuiltin == 1
+        return array if is_plain else tvm.runtime.tensor(array, tvm.device(device))
+    return filled(shape, getattr(torch, dtype), supply).to(device)
 
 
 def compare(
@@ -403,6 +420,36 @@ def filled(shape: list[int], dtype: torch.dtype, supply: TensorSupplyType) -> to
         return torch.empty(shape).uniform_(-1, 1).to(dtype)
     mean = -1.0 if supply is TensorSupplyType.Normal else 0.0
     return (torch.randn(shape) + mean).to(dtype)
+
+
+def _filled_array(shape: list[int], dtype: str, supply: TensorSupplyType) -> Any:
+    """The same as an array of numpy, which has narrow floats from ml_dtypes."""
+    import ml_dtypes  # noqa: F401
+    import numpy as np
+
+    random = np.random.default_rng()
+    is_float = "float" in dtype
+    if supply in (TensorSupplyType.Zero, TensorSupplyType.One):
+        array = np.full(shape, supply is TensorSupplyType.One)
+    elif supply is TensorSupplyType.Integer or (
+        supply is TensorSupplyType.Auto and not (is_float and tvm.DataType(dtype).bits > 8)
+    ):
+        is_signed = is_float or dtype.startswith("int")
+        low, high = (-2, 3) if is_signed else (0, 2 if dtype == "bool" else 3)
+        array = random.integers(low, high, shape)
+    elif supply in (TensorSupplyType.Auto, TensorSupplyType.Uniform):
+        array = random.uniform(-1, 1, shape)
+    else:
+        array = random.normal(-1 if supply is TensorSupplyType.Normal else 0, 1, shape)
+    return array.astype(np.dtype(dtype))
+
+
+def _bits(tensor: Any) -> bytes:
+    """What a tensor holds."""
+    if hasattr(tensor, "untyped_storage"):  # torch's
+        torch = import_optional("torch", "torch", "tvmtile.profiler")
+        return bytes(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return bytes((tensor.numpy() if hasattr(tensor, "numpy") else tensor).tobytes())
 
 
 def as_list(results: Any) -> list[Any]:

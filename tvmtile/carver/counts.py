@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import DataType, tirx
+from tvm import DataType, ir, tirx
 
-from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
 from tvmtile.errors import InvalidValue
-from tvmtile.ir.operands import buffer_of, constant, extents_of
+from tvmtile.ir.operands import buffer_of, constant, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp
+from tvmtile.ir.rewriting import mentions, substitute
 
 __all__ = ["Counts", "counts_of"]
 
@@ -24,65 +27,119 @@ class Counts:
 
     Attributes
     ----------
-    flops : int
-        Multiplications and additions of its products of matrices.
+    products : mapping of str to int
+        Multiplications and additions of its products of matrices, by the dtype of their operands.
     global_bytes : int
         Bytes of tensors that blocks read and write; what two of them read counts twice.
+    tensor_bytes : int
+        The same where each element is read once and written once.
     """
 
-    flops: int
+    products: Mapping[str, int]
     global_bytes: int
+    tensor_bytes: int
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of all products."""
+        return sum(self.products.values())
 
 
-def counts_of(program: tirx.PrimFunc) -> Counts:
+def counts_of(program: tirx.PrimFunc, extents: Mapping[ir.Var, int] | None = None) -> Counts:
     """Count what all blocks do; branches count as if they were taken.
 
     Parameters
     ----------
     program : tvm.tirx.PrimFunc
         A tile program.
+    extents : mapping of Var to int, optional
+        The values of dynamic extents.
 
     Raises
     ------
     InvalidValue
         If the extent of a loop or of a tile is not known before it runs.
     """
-    flops = moved = 0
-    products: set[int] = set()
-    for access in accesses_of(program.body):
-        op = access.operator
-        if op is not None and op.is_product and id(op) not in products:
-            products.add(id(op))
-            flops += _flops(op) * _times(access)
-        if access.buffer.ty.storage_scope in _GLOBAL:
-            bits = int(DataType(str(access.buffer.ty.dtype)).bits)
-            moved += _elements(access) * bits * _times(access)
-    return Counts(flops, moved // 8)
+    return _Count(program, extents or {}).of_all()
 
 
-def _times(access: Access) -> int:
-    """How often all blocks do it; tile operators and loops of `T.Parallel` are a block's."""
-    return math.prod(
-        _known(loop.extent)
-        for loop in access.loops
-        if loop.thread_binding is None or not _is_thread(loop)
-    )
+class _Count:
+    def __init__(self, program: tirx.PrimFunc, extents: Mapping[ir.Var, int]) -> None:
+        self._accesses = accesses_of(program.body)
+        self._values: dict[ir.Var, Any] = {
+            var: tirx.const(value, str(var.ty.dtype)) for var, value in extents.items()
+        }
+        for name, value in values_of_names(program.body).items():
+            self._values[name] = substitute(value, self._values)
+
+    def of_all(self) -> Counts:
+        products: Counter[str] = Counter()
+        moved: Counter[tuple[ir.Var, bool]] = Counter()  # by tensor, and whether it is written
+        counted: set[int] = set()
+        for access in self._accesses:
+            op = access.operator
+            if op is not None and op.is_product and id(op) not in counted:
+                counted.add(id(op))
+                products[dtype_of(op.reads()[0])] += self._flops(op) * self._times(access)
+            if access.buffer.ty.storage_scope in _GLOBAL:
+                count = self._elements(access) * self._times(access)
+                for writes in {access.writes, not access.reads}:
+                    moved[access.buffer, writes] += count
+        return Counts(
+            dict(products),
+            sum(count * _bits(tensor) for (tensor, _), count in moved.items()) // 8,
+            sum(min(count, self._size(t)) * _bits(t) for (t, _), count in moved.items()) // 8,
+        )
+
+    def _times(self, access: Access) -> int:
+        """How often all blocks do it; tile operators and loops of `T.Parallel` are a block's."""
+        return self._iterations([loop for loop in access.loops if not _is_thread(loop)], {})
+
+    def _iterations(self, loops: Sequence[tirx.For], at: Mapping[ir.Var, Any]) -> int:
+        """How often the innermost one's body runs; an extent may depend on the loops around it."""
+        if not loops:
+            return 1
+        loop, *inner = loops
+        extent = self._known(loop.extent, at)
+        extents = [substitute(other.extent, self._values) for other in inner]
+        if not any(mentions(other, loop.loop_var) for other in extents):
+            return extent * self._iterations(inner, at)
+        return sum(
+            self._iterations(inner, {**at, loop.loop_var: loop.min + index})
+            for index in range(extent)
+        )
+
+    def _flops(self, op: Any) -> int:
+        m, n = (self._known(extent) for extent in _extents(op.C)[-2:])
+        inner = _extents(op.A)[-2 if op.transpose_A else -1]
+        return 2 * m * n * self._known(inner)
+
+    def _elements(self, access: Access) -> int:
+        if access.operator is None or not access.operator.is_tile:
+            return 1
+        return math.prod(map(self._known, _moved(access.operator, access.buffer)))
+
+    def _size(self, tensor: ir.Var) -> int:
+        return math.prod(map(self._known, tensor.ty.shape))
+
+    def _known(self, extent: Any, at: Mapping[ir.Var, Any] | None = None) -> int:
+        value = constant(substitute(substitute(extent, self._values), dict(at or {})))
+        if value is None:
+            raise InvalidValue(
+                f"the extent {extent} is not known before the kernel runs",
+                help="count a program whose loops and tiles have constant extents",
+            )
+        return value
 
 
 def _is_thread(loop: tirx.For) -> bool:
-    return str(loop.thread_binding.thread_tag).startswith("threadIdx")
+    return loop.thread_binding is not None and str(loop.thread_binding.thread_tag).startswith(
+        "threadIdx"
+    )
 
 
-def _flops(op: Any) -> int:
-    m, n = (_known(extent) for extent in _extents(op.C)[-2:])
-    inner = _extents(op.A)[-2 if op.transpose_A else -1]
-    return 2 * m * n * _known(inner)
-
-
-def _elements(access: Access) -> int:
-    if access.operator is None or not access.operator.is_tile:
-        return 1
-    return math.prod(map(_known, _moved(access.operator, access.buffer)))
+def _bits(tensor: ir.Var) -> int:
+    return int(DataType(str(tensor.ty.dtype)).bits)
 
 
 def _moved(op: TileOp, buffer: Any) -> list[Any]:
@@ -95,13 +152,3 @@ def _moved(op: TileOp, buffer: Any) -> list[Any]:
 
 def _extents(operand: Any) -> list[Any]:
     return extents_of(operand) or list(buffer_of(operand).ty.shape)
-
-
-def _known(extent: Any) -> int:
-    value = constant(extent)
-    if value is None:
-        raise InvalidValue(
-            f"the extent {extent} is not known before the kernel runs",
-            help="count a program whose loops and tiles have constant extents",
-        )
-    return value

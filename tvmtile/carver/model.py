@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tvmtile.carver.arch.device import TileDevice
 
-__all__ = ["Work", "blocks_per_core", "seconds"]
+__all__ = ["Work", "blocks_per_core", "resident_blocks", "seconds"]
 
 _LATENCY = 700.0
 """Cycles from a load of the memory of a GPU to its value."""
@@ -23,8 +23,8 @@ _STEP = 40.0
 """Cycles of a step's barriers and branches."""
 _SHARED_RATE, _CACHE_RATE, _LANES = 128.0, 32.0, 128.0
 """Bytes that a core's shared memory moves in a cycle, and its share of the cache; its instructions."""
-_THREADS, _BLOCKS, _RESERVED = 2048, 32, 1024
-"""Threads and blocks that a core holds, and bytes that each block needs besides."""
+_RESERVED = 1024
+"""Bytes of shared memory that each block needs besides."""
 _MOST_REGISTERS = 255
 _LAUNCH = 2e-6
 
@@ -94,11 +94,24 @@ def blocks_per_core(work: Work, device: TileDevice) -> int:
     """How many blocks share a core of a GPU; 0 where none fits."""
     if work.registers > _MOST_REGISTERS or work.shared > device.smem_cap:
         return 0
+    return resident_blocks(work.threads, work.registers, work.shared, device)
+
+
+def resident_blocks(threads: int, registers: int, shared: int, device: TileDevice) -> int:
+    """How many blocks share a core of a GPU, by what each takes.
+
+    Parameters
+    ----------
+    threads, registers, shared : int
+        Threads of a block, registers of a thread, bytes of shared memory of a block.
+    device : TileDevice
+        The GPU.
+    """
     return min(
-        device.max_smem_usage // (work.shared + _RESERVED),
-        device.reg_cap // (work.threads * work.registers),
-        _THREADS // work.threads,
-        _BLOCKS,
+        device.max_smem_usage // (shared + _RESERVED),
+        device.reg_cap // (threads * registers),
+        device.max_threads // threads,
+        device.max_blocks,
     )
 
 

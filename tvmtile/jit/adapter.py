@@ -27,12 +27,15 @@ class Adapter(ABC):
     ----------
     device : str
         Where its tensors are: "cpu", torch's "mps", or TVM's "metal".
+    can_run : bool
+        Whether this machine can run what was compiled.
     call : callable
         Runs the program on all of its parameters, results too. It raises an exception of any kind
         if an argument does not fit, before anything runs, and an error of its own if the program fails.
     """
 
     device: str
+    can_run: bool = True
     call: Callable[..., Any]
 
     @abstractmethod
@@ -59,7 +62,7 @@ class TvmAdapter(Adapter):
         self._cpu = str((target.host or target).attrs.get("mtriple", "this machine"))
         refusal = self._refusal()
         if refusal is not None:
-            self.call = refusal
+            self.can_run, self.call = False, refusal
             return
         function = tvm.runtime.Executable(artifact.module)[artifact.name]
         self.call = with_addresses(function, params)

@@ -34,8 +34,10 @@ from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
 
 if TYPE_CHECKING:
+    from tvmtile.carver.arch import TileDevice
     from tvmtile.jit.cuda import CudaAdapter
     from tvmtile.jit.cuda.resources import KernelResources
+    from tvmtile.jit.profile import KernelProfile
     from tvmtile.passes.tile.select_implementation import Choices
     from tvmtile.profiler import Profiler, TensorSupplyType
 
@@ -278,6 +280,36 @@ class Kernel:
         from tvmtile.profiler import Profiler, TensorSupplyType
 
         return Profiler(self, tensor_supply_type or TensorSupplyType.Auto)
+
+    def profile(
+        self,
+        *tensors: Any,
+        warmup: float = 25,
+        rep: float = 100,
+        device: TileDevice | None = None,
+    ) -> KernelProfile:
+        """Measure a call, and count what it does beside what the device can do.
+
+        In an emulator nothing is measured; conflicts of shared memory's banks are counted instead. For
+        another machine than this one, all is counted and nothing measured.
+
+        Parameters
+        ----------
+        *tensors
+            The arguments of a call; made by a profiler where there are none.
+        warmup, rep : float
+            As of `tvmtile.profiler.do_bench`.
+        device : TileDevice, optional
+            What it is compared with; what `tvmtile.carver.get_arch` knows of the target where absent.
+
+        Returns
+        -------
+        KernelProfile
+            Printed, a table.
+        """
+        from tvmtile.jit.profile import profile
+
+        return profile(self, tensors, warmup, rep, device)
 
     def run_once(self, func: Callable[..., Any] | None = None) -> Any:
         """Call the kernel, or a function, once with inputs that a profiler makes."""

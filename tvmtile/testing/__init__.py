@@ -8,15 +8,12 @@ import random
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tvmtile.errors import import_optional
 from tvmtile.testing.performance import PerfResult, process_func, regression
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "PerfResult",
@@ -39,8 +36,8 @@ __all__ = [
 
 
 def torch_assert_close(
-    tensor_a: torch.Tensor,
-    tensor_b: torch.Tensor,
+    tensor_a: Any,
+    tensor_b: Any,
     rtol: float = 1e-2,
     atol: float = 1e-3,
     max_mismatched_ratio: float = 0.001,
@@ -55,7 +52,7 @@ def torch_assert_close(
 
     Parameters
     ----------
-    tensor_a, tensor_b : torch.Tensor
+    tensor_a, tensor_b : torch.Tensor, numpy.ndarray or tvm.runtime.Tensor
         What to compare, and with what.
     rtol, atol : float
         Two elements are close if `|a - b| <= atol + rtol * |b|`.
@@ -80,28 +77,42 @@ def torch_assert_close(
     AssertionError
         If the tensors differ; the message has the first and the greatest difference.
     """
-    torch = import_optional("torch", "torch", "tvmtile.testing")
     what = f"{base_name} and {ref_name}"
-    assert tensor_a.shape == tensor_b.shape, f"{what}: {tensor_a.shape} and {tensor_b.shape}"
+    shapes = list(tensor_a.shape), list(tensor_b.shape)
+    assert shapes[0] == shapes[1], f"{what}: {shapes[0]} and {shapes[1]}"
     if check_dtype:
-        assert tensor_a.dtype == tensor_b.dtype, f"{what}: {tensor_a.dtype} and {tensor_b.dtype}"
-    if check_device:
+        dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in (tensor_a, tensor_b)]
+        assert dtypes[0] == dtypes[1], f"{what}: {dtypes[0]} and {dtypes[1]}"
+    if check_device and _is_torch(tensor_a) and _is_torch(tensor_b):
         assert tensor_a.device == tensor_b.device, (
             f"{what}: {tensor_a.device} and {tensor_b.device}"
         )
-    a, b = tensor_a.cpu().to(torch.float64), tensor_b.cpu().to(torch.float64)
-    far = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    count, allowed = int(far.sum()), int(a.numel() * max_mismatched_ratio)
+    a, b = _as_doubles(tensor_a), _as_doubles(tensor_b)
+    far = ~np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    count, allowed = int(far.sum()), int(a.size * max_mismatched_ratio)
     if verbose:
-        sys.stdout.write(f"{what}: {count} of {a.numel()} elements differ, {allowed} may\n")
+        sys.stdout.write(f"{what}: {count} of {a.size} elements differ, {allowed} may\n")
     if count > allowed:
-        first = tuple(int(i) for i in far.nonzero()[0])
+        first = tuple(int(i) for i in np.argwhere(far)[0])
+        with np.errstate(invalid="ignore"):  # of infinities
+            greatest = np.abs(a - b).max()
         raise AssertionError(
-            f"{what} differ in {count} of {a.numel()} elements, of which {allowed} may differ; "
+            f"{what} differ in {count} of {a.size} elements, of which {allowed} may differ; "
             f"first at {list(first)}: {a[first].item()} and {b[first].item()}; "
-            f"greatest difference {(a - b).abs().max().item()}"
+            f"greatest difference {greatest}"
         )
     return True
+
+
+def _is_torch(tensor: Any) -> bool:
+    return hasattr(tensor, "untyped_storage")
+
+
+def _as_doubles(tensor: Any) -> Any:
+    """The elements of a tensor of torch, TVM or numpy."""
+    if _is_torch(tensor):
+        return tensor.detach().cpu().double().resolve_neg().numpy()
+    return np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor, np.float64)
 
 
 def set_random_seed(seed: int = 42) -> None:

@@ -56,13 +56,13 @@ def test_lanes_that_need_one_bank_wait_for_each_other(name):
     writes = (1024 if dtype == "float" else 64) // 32 * max(1, BYTES[dtype] // 4)
     moves, conflicts = EXPECTED[name]
     assert counted.bank_conflicts == 2 * 3 * conflicts  # blocks and turns
-    assert counted.shared_moves == 2 * (writes + 3 * moves)
+    assert counted.bank_moves == 2 * (writes + 3 * moves)
 
 
 def test_they_are_counted_where_that_is_asked_for():
     a, out = np.zeros(1, np.float32), np.zeros(96, np.float32)
     counted = module().kernel("a_column_of_32")(a, out, grid=1, block=32)
-    assert counted.shared_moves == counted.bank_conflicts == 0
+    assert counted.bank_moves == counted.bank_conflicts == 0
     assert counted.shared_reads == 96
 
 
@@ -87,4 +87,4 @@ def test_the_rows_of_a_matrix_should_lie_in_different_banks(pitch, conflicts):
         out, np.int32(pitch), grid=1, block=32, shared_bytes=32 * pitch, count_conflicts=True
     )
     assert counted.bank_conflicts == conflicts
-    assert counted.shared_moves == pitch // 4 + 4 + conflicts
+    assert counted.bank_moves == pitch // 4 + 4 + conflicts

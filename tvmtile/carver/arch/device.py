@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tvm import DataType
 from tvm.target import Target
 
 from tvmtile.carver.arch import driver
@@ -45,6 +46,8 @@ class TileDevice:
         Bytes of shared memory that a block may have, and a core has; the first two caches of a CPU.
     l2_cache_size_bytes : int
         Bytes of the cache that all cores share.
+    max_threads, max_blocks : int
+        Threads and blocks that a core of a GPU holds.
     """
 
     target: Target
@@ -60,12 +63,35 @@ class TileDevice:
     max_smem_usage: int
     l2_cache_size_bytes: int = 0
     matrix_threads: int = WARP_SIZE
+    max_threads: int = 2048
+    max_blocks: int = 32
     transaction_size: tuple[int, int] = field(default=(32, 128))
 
     @property
     def memory_per_core(self) -> float:
         """Bytes of the device's memory that are a core's share in a cycle."""
         return self.memory / (self.compute_max_core * self.clock)
+
+    def operations(self, dtype: str) -> float:
+        """Floating-point operations of products in a second, at most.
+
+        On a GPU, products of operands of 8 bits are twice as quick as those of 16 where there are
+        instructions for them. A CPU computes with 32 bits at least; what it has for dot products of
+        narrower operands is not in its table.
+
+        Parameters
+        ----------
+        dtype : str
+            That of the operands.
+        """
+        bits = int(DataType(dtype).bits)
+        rate = self.compute_max_core * self.clock * 1e9 * self.matrix
+        if self.platform == "CPU":
+            return rate * 32 / max(bits, 32)
+        if self.platform == "METAL":
+            return rate  # of simdgroup matrices, whose floats of 16 and 32 bits take as long
+        least = 8 if compute_capability(self.target) >= _HAS_FLOAT8 or "int" in dtype else 16
+        return rate * 16 / (max(bits, least) if bits <= 32 else _DOUBLE_BITS)
 
 
 @dataclass(frozen=True)
@@ -77,22 +103,27 @@ class _Chip:
     matrix: float
     shared_kb: int
     l2_mb: int
+    threads: int = 2048
+    blocks: int = 32
 
 
 # NVIDIA's white papers of each architecture: the chip that is most of them in use.
 _CHIPS = {
     70: _Chip("V100", 80, 1.53, 900, 1024, 96, 6),
-    75: _Chip("T4", 40, 1.59, 320, 512, 64, 4),
+    75: _Chip("T4", 40, 1.59, 320, 512, 64, 4, 1024, 16),
     80: _Chip("A100", 108, 1.41, 1555, 2048, 164, 40),
-    86: _Chip("RTX 3090", 82, 1.70, 936, 512, 100, 6),
-    87: _Chip("Orin", 16, 1.30, 205, 512, 164, 4),
-    89: _Chip("RTX 4090", 128, 2.52, 1008, 512, 100, 72),
+    86: _Chip("RTX 3090", 82, 1.70, 936, 512, 100, 6, 1536, 16),
+    87: _Chip("Orin", 16, 1.30, 205, 512, 164, 4, 1536, 16),
+    89: _Chip("RTX 4090", 128, 2.52, 1008, 512, 100, 72, 1536, 24),
     90: _Chip("H200", 132, 1.83, 4800, 4096, 228, 50),
     100: _Chip("B200", 148, 1.85, 8000, 8192, 228, 126),
     103: _Chip("B300", 148, 1.85, 8000, 8192, 228, 126),
-    120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 100, 96),
+    120: _Chip("RTX 5090", 170, 2.41, 1792, 512, 100, 96, 1536, 24),
 }
 _REGISTERS = 65536
+_HAS_FLOAT8 = 89
+_DOUBLE_BITS = 256
+"""As many bits an operand of 64 would have if its products took as long as their bits say."""
 _APPLE = _Chip("M3 Max", 40, 1.4, 400, 256, 32, 48)
 _CPU_CLOCK, _CPU_MEMORY = 2.5, 20.0
 """GHz, and GB/s of a core: a guess for servers, the same for all configurations."""
@@ -115,7 +146,7 @@ def CUDA(target: Any = "cuda") -> TileDevice:
     return TileDevice(
         resolved, chip.name, "CUDA", chip.cores, chip.clock, chip.memory, chip.matrix,
         limits.group_size, _REGISTERS, limits.shared_memory, chip.shared_kb << 10, chip.l2_mb << 20,
-        WARPGROUP if limits.has_warpgroup_products else limits.group_size,
+        WARPGROUP if limits.has_warpgroup_products else limits.group_size, chip.threads, chip.blocks,
     )  # fmt: skip
 
 

@@ -92,10 +92,10 @@ class LaunchStatistics:
         Traffic with shared memory.
     global_reads, global_writes, shared_reads, shared_writes : int
         Loads and stores that threads issue, each of 16 bytes at most.
-    shared_moves, bank_conflicts : int
-        Of what threads load and store themselves, by `ldmatrix` and `stmatrix` too: how often shared memory
-        moves up to 128 bytes for a warp, and how many of these moves come of different words in one of
-        its 32 banks. 0 where they are not counted.
+    bank_moves, bank_conflicts : int
+        How often shared memory moves up to 128 bytes for a warp, and how many of these moves come of
+        different words in one of its 32 banks: of what threads load and store themselves, by `ldmatrix`
+        and `stmatrix` too. 0 where they are not counted.
     shared_memory : int
         Bytes of shared memory that a block holds.
     """
@@ -117,7 +117,7 @@ class LaunchStatistics:
     global_writes: int
     shared_reads: int
     shared_writes: int
-    shared_moves: int
+    bank_moves: int
     bank_conflicts: int
     shared_memory: int
 

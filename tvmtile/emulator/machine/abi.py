@@ -139,7 +139,7 @@ class Statistics(ctypes.Structure):
         ("global_writes", ctypes.c_uint64),
         ("shared_reads", ctypes.c_uint64),
         ("shared_writes", ctypes.c_uint64),
-        ("shared_moves", ctypes.c_uint64),
+        ("bank_moves", ctypes.c_uint64),
         ("bank_conflicts", ctypes.c_uint64),
         ("shared_memory", ctypes.c_uint64),
     )

@@ -77,10 +77,10 @@ class LaunchStatistics:
     device_reads, device_writes, threadgroup_reads, threadgroup_writes : int
         Loads and stores that threads issue, each of 16 bytes at most. What `simdgroup_load` and
         `simdgroup_store` move counts as bytes, not here.
-    threadgroup_moves, bank_conflicts : int
-        How often threadgroup memory moves up to 128 bytes for a simdgroup, and how many of these moves come
-        of different words in one bank, if it has 32 banks of 4 bytes as NVIDIA's has; Apple does not say.
-        0 where they are not counted.
+    bank_moves, bank_conflicts : int
+        How often threadgroup memory moves up to 128 bytes for a simdgroup, and how many of these moves
+        come of different words in one bank, if it has 32 banks of 4 bytes, as NVIDIA's has; Apple does
+        not say. 0 where they are not counted.
     threadgroup_memory : int
         Bytes of threadgroup memory that a threadgroup holds.
     """
@@ -100,7 +100,7 @@ class LaunchStatistics:
     device_writes: int
     threadgroup_reads: int
     threadgroup_writes: int
-    threadgroup_moves: int
+    bank_moves: int
     bank_conflicts: int
     threadgroup_memory: int
 

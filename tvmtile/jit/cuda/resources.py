@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 
 from tvmtile.analysis.accesses import kernels_of
+from tvmtile.ir.kernels import Launch
 from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
 from tvmtile.passes.tile.lower_tile_op import target_of
@@ -37,6 +38,8 @@ class KernelResources:
         Bytes of shared memory of a block that are asked for at the launch.
     barriers : int
         Named barriers of a block, of 16.
+    threads : int
+        Of a block.
     """
 
     name: str
@@ -47,6 +50,7 @@ class KernelResources:
     static_shared: int = 0
     dynamic_shared: int = 0
     barriers: int = 0
+    threads: int = 0
 
     @property
     def spills(self) -> int:
@@ -82,7 +86,8 @@ def resources_of(log: str, lowered: tirx.PrimFunc) -> tuple[KernelResources, ...
     for index, kernel in enumerate(kernels_of(lowered)):
         name = f"{stem}_{index}" if index else stem
         if name in used:
-            found.append(replace(used[name], dynamic_shared=_dynamic_shared(kernel, capability)))
+            shared, threads = _dynamic_shared(kernel, capability), Launch(kernel).num_threads
+            found.append(replace(used[name], dynamic_shared=shared, threads=threads))
     return tuple(found)
 
 
@@ -111,7 +116,7 @@ def resources_of_log(log: str) -> dict[str, KernelResources]:
     Returns
     -------
     dict of str to KernelResources
-        By symbol, in the order of the log, without dynamic shared memory.
+        By symbol, in the order of the log, without dynamic shared memory and threads.
     """
     kernels: dict[str, KernelResources] = {}
     name = None

@@ -54,7 +54,7 @@ void Banks::count(const WarpAccess& access, std::uint64_t bytes, Statistics& sta
     unsigned in_bank[kBanks] = {};
     for (std::uintptr_t word : words) ++in_bank[word % kBanks];
     const unsigned moves = *std::max_element(in_bank, in_bank + kBanks);
-    statistics.shared_moves += moves;
+    statistics.bank_moves += moves;
     statistics.bank_conflicts += moves - 1;
   }
 }

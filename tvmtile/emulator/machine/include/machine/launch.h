@@ -110,7 +110,7 @@ struct Statistics {
   std::uint64_t global_writes;
   std::uint64_t shared_reads;
   std::uint64_t shared_writes;
-  std::uint64_t shared_moves;  // of warps' threads, of 128 bytes at most; 0 where they are not counted
+  std::uint64_t bank_moves;  // of warps' threads, of 128 bytes at most; 0 where they are not counted
   std::uint64_t bank_conflicts;  // moves that come of conflicts
   std::uint64_t shared_memory;  // bytes that a block allocates
 };
