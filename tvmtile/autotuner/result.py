@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tvm import tirx
@@ -83,6 +84,47 @@ class AutotuneResult:
     def libcode(self) -> str:
         """The code of the best one."""
         return self.kernel.get_kernel_source()
+
+    def save_to_disk(self, path: str | Path, verbose: bool = False) -> None:
+        """Write it to a file, or in place of an older one; the kernel's program is in it, not its code.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file; its directory is made.
+        verbose : bool
+            Accepted for TileLang's callers.
+        """
+        del verbose
+        from tvmtile.autotuner.saved import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load_from_disk(cls, path: str | Path, compile_args: Any = None) -> AutotuneResult | None:
+        """Read what `save_to_disk` has written, and compile the kernel or find it compiled.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        compile_args
+            Accepted for TileLang's callers: the file says how the kernel is compiled.
+
+        Returns
+        -------
+        AutotuneResult or None
+            None where there is no such file.
+
+        Raises
+        ------
+        InvalidValue
+            If another version of tvmtile or TVM has written it, or it is something else.
+        """
+        del compile_args
+        from tvmtile.autotuner.saved import load
+
+        return load(Path(path))
 
     def table(self) -> Any:
         """All configurations, the quickest first, those without a time last.

@@ -83,7 +83,20 @@ class Request:
     def kernel(self, artifact: Artifact) -> Kernel:
         """Make the compiled program callable."""
         adapter = adapter_for(artifact, self.backend, self.func.params)
-        return Kernel(self.func, artifact, self.results, self.config, adapter)
+        kernel = Kernel(self.func, artifact, self.results, self.config, adapter)
+        kernel.options = self.options
+        return kernel
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `tvmtile.compile` is given to compile it again."""
+        declares = self.func.attrs is not None and OUT_IDX_ATTR in self.func.attrs
+        return {
+            "out_idx": None if declares else list(self.results),
+            "target": self.target,
+            "execution_backend": self.backend,
+            "pass_configs": dict(self.config),
+        }
 
     def __reduce__(self) -> tuple[Any, ...]:
         target = json.loads(str(self.target))

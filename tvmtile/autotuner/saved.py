@@ -1,0 +1,85 @@
+"""A tuning's result in a file that its user names.
+
+The program is in it as plain data and is compiled where it is read. Unpickling may call the two functions
+that make programs of data, and nothing else: a file from elsewhere runs no code.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+import tvmtile
+from tvmtile.autotuner.result import AutotuneResult, Trial
+from tvmtile.errors import InvalidValue
+from tvmtile.jit.request import Request
+
+__all__ = ["load", "save"]
+
+_MAKERS = {("tvmtile.jit.request", "_again"), ("tvmtile.jit.ir_data", "from_data")}
+
+
+def save(result: AutotuneResult, path: Path) -> None:
+    """Write a result to a file: all of it or nothing."""
+    kernel = result.kernel
+    facts = {
+        "versions": _versions(),
+        "config": result.config,
+        "latency": result.latency,
+        "ref_latency": result.ref_latency,
+        "trials": [asdict(trial) for trial in result.trials],
+        "request": Request.of(kernel.prim_func, **kernel.options),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(pickle.dumps(facts))
+    Path(file.name).replace(path)
+
+
+def load(path: Path) -> AutotuneResult | None:
+    """Read a result; None where there is no such file."""
+    if not path.exists():
+        return None
+    facts = _unpickled(path)
+    if not isinstance(facts, dict) or facts.get("versions") != _versions():
+        raise InvalidValue(
+            f"{path} was not saved by tvmtile {tvmtile.__version__} and TVM {tvm.__version__}",
+            help="tune again and save the result",
+        )
+    request, config = facts["request"], facts["config"]
+    kernel = request.kernel(request.artifact())
+    kernel.latency, kernel.ref_latency = facts["latency"], facts["ref_latency"]
+    kernel.config = config
+    return AutotuneResult(
+        facts["latency"],
+        config,
+        facts["ref_latency"],
+        kernel,
+        request.func,
+        tuple(Trial(**trial) for trial in facts["trials"]),
+        is_from_cache=True,
+    )
+
+
+def _versions() -> tuple[str, str]:
+    return tvmtile.__version__, tvm.__version__
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _MAKERS:
+            raise pickle.UnpicklingError(f"{module}.{name} is not for results")
+        return super().find_class(module, name)
+
+
+def _unpickled(path: Path) -> Any:
+    try:
+        return _Unpickler(io.BytesIO(path.read_bytes())).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, AttributeError, TypeError):
+        return None
