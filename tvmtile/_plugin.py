@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-__all__ = ["OPERATORS", "PIPELINE_NAME", "register"]
+__all__ = ["OPERATORS", "PIPELINE_NAME", "add_operator", "register"]
 
 PIPELINE_NAME = "tvmtile"
 
@@ -69,11 +69,15 @@ _PURE = ("rounded", "rounded_cast", *_VALUES)
 """Those that only compute a value."""
 
 
+_names = {*OPERATORS, *_ASYNCHRONOUS, *_VALUES}
+"""What TVM knows as `tvmtile.<name>`: those of users come to it."""
+
+
 class ScriptNamespace:
     """`T.tile` of TVMScript: `T.tile.copy(...)` is a call of the intrinsic `tvmtile.copy`."""
 
     def __getattr__(self, name: str) -> Any:
-        if name not in (*OPERATORS, *_ASYNCHRONOUS, *_VALUES):
+        if name not in _names:
             raise AttributeError(f"there is no tile operator {name!r}")
         return partial(_call, name)
 
@@ -103,18 +107,31 @@ def register() -> None:
     from tvm.tirx.compilation_pipeline import register_tir_pipeline
     from tvm_ffi import register_global_func
 
-    from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr, register_script_namespace
+    from tvmtile._tvm import register_script_namespace
 
-    for name in (*OPERATORS, *_ASYNCHRONOUS, *_VALUES):
-        register_op(f"tvmtile.{name}", f"Tile operator {name}.")
-        effect = PURE if name in _PURE else OPAQUE
-        register_op_attr(f"tvmtile.{name}", "TCallEffectKind", effect)
-        register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tile.{name}")
+    for name in _names:
+        _register_operator(name)
     register_script_namespace("tile", ScriptNamespace())
     register_tir_pipeline(PIPELINE_NAME, _pipeline)
     for name in ("show_value", "show_tile"):
         register_global_func(f"tvmtile.{name}", partial(_show, name))
     register_global_func("tvmtile.report_out_of_bounds", _report_out_of_bounds)
+
+
+def add_operator(name: str) -> None:
+    """Add an operator of a user's to TVM."""
+    if name not in _names:
+        _names.add(name)
+        _register_operator(name)
+
+
+def _register_operator(name: str) -> None:
+    from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
+
+    register_op(f"tvmtile.{name}", f"Tile operator {name}.")
+    effect = PURE if name in _PURE else OPAQUE
+    register_op_attr(f"tvmtile.{name}", "TCallEffectKind", effect)
+    register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tile.{name}")
 
 
 # What compiled kernels call, which may run where the compiler is not imported.

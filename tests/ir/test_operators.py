@@ -8,6 +8,9 @@ import pytest
 from tvm import tirx
 from tvm.ir import assert_structural_equal
 
+from tvmtile.errors import InvalidValue
+from tvmtile.ir.operators import TileOp, all_operators, tile_operator
+from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.cp_async import CpAsync
 from tvmtile.tileop.gather import MoveRows
 from tvmtile.tileop.rounded import Rounded
@@ -41,3 +44,16 @@ def test_an_operator_whose_last_operand_is_a_tuple_is_read_back_whole(op):
             assert_structural_equal(actual, expected)
         else:
             assert (tuple(actual) if isinstance(expected, tuple) else actual) == expected
+
+
+def test_an_operator_of_a_users_needs_a_name_of_its_own():
+    with pytest.raises(
+        InvalidValue, match="the name 'copy' is that of an operator of tvmtile"
+    ) as caught:
+
+        @tile_operator
+        class Mine(TileOp):
+            name = "copy"
+
+    assert caught.value.help == "give the operator another name"
+    assert all_operators()["copy"] is Copy

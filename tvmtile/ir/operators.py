@@ -13,7 +13,8 @@ from typing import Any, ClassVar, TypeVar
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile._plugin import OPERATORS, register
+from tvmtile._plugin import OPERATORS, add_operator, register
+from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 
 __all__ = [
@@ -291,10 +292,26 @@ Op = TypeVar("Op", bound=type[TileOp])
 
 
 def tile_operator(cls: Op) -> Op:
-    """Class decorator: the class is how tvmtile sees calls of the intrinsic `tvmtile.<name>`."""
-    if cls.name not in OPERATORS:
-        raise ValueError(f"{cls.name} is missing from tvmtile._plugin.OPERATORS")
+    """Class decorator: the class is how tvmtile sees calls of the intrinsic `tvmtile.<name>`.
+
+    Raises
+    ------
+    InvalidValue
+        If it is an operator of a user's, and tvmtile has one of this name.
+    """
+    is_own = cls.__module__.startswith("tvmtile.")
+    if is_own != (cls.name in OPERATORS):
+        raise InvalidValue(
+            f"the name {cls.name!r} is "
+            + (
+                "missing from tvmtile._plugin.OPERATORS"
+                if is_own
+                else "that of an operator of tvmtile"
+            ),
+            help="add it there" if is_own else "give the operator another name",
+        )
     register()  # TVM has done it, unless its autoloading is switched off
+    add_operator(cls.name)
     _OPERATORS[cls.name] = cls
     return cls
 
