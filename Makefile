@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV ?= .venv
 PIPFLAGS ?= --quiet
 PYTEST_ARGS ?=
+PYTHONS ?= python3.10 python3.11 python3.12 python3.13
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all fuzz test-gpu lint format check docs clean distclean
+.PHONY: help venv demo test test-all fuzz test-gpu lint format check docs dist pythons clean distclean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | \
@@ -58,11 +59,25 @@ format: venv ## let ruff fix and format what it can
 
 check: lint test ## what a change must pass
 
-docs: venv ## generate the language reference
+docs: venv ## the site, to build/site; first, what is generated in its pages
 	@$(BIN)/python docs/build.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: venv ## the wheel and the sdist, to dist, as the last tag's version, checked
+	@rm -rf dist
+	@$(BIN)/python -m hatchling build
+	@$(BIN)/twine check --strict dist/*
+
+pythons: ## run the README's programs in a fresh environment of each Python
+	@for python in $(PYTHONS); do \
+	  venv=build/pythons/$$(basename $$python); \
+	  rm -rf $$venv && $$python -m venv $$venv && \
+	  $$venv/bin/python -m pip install $(PIPFLAGS) -c constraints.txt '.[cuda,torch]' sybil && \
+	  $$venv/bin/python .ci/readme.py || exit 1; \
+	done
 
 clean: ## remove caches and build outputs
-	@rm -rf build dist docs/_build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## and the environment

@@ -173,10 +173,30 @@ def test_version_is_the_installed_one():
     assert tvmtile.__version__ == importlib.metadata.version("tvmtile")
 
 
+def test_the_version_is_that_of_the_tag(tmp_path):
+    tracked_files()  # skips outside of git
+
+    def run(*command, at=tmp_path):
+        done = subprocess.run(command, cwd=at, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    run("git", "clone", "--quiet", "--shared", str(ROOT), "copy")
+    copy = tmp_path / "copy"
+    shutil.copy(ROOT / "pyproject.toml", copy)
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    run("git", *identity, "commit", "--allow-empty", "--all", "-qm", "Release", at=copy)
+    run("git", "tag", "v9.8.7", at=copy)
+    assert run(sys.executable, "-m", "hatchling", "version", at=copy) == "9.8.7"
+    run("git", *identity, "commit", "--allow-empty", "-qm", "Another", at=copy)
+    assert run(sys.executable, "-m", "hatchling", "version", at=copy) == "9.8.8.dev1"
+
+
 def test_requirements_parse_and_need_no_torch():
     required = {Requirement(r).name for r in PROJECT["dependencies"]}
     assert required == {"apache-tvm", "apache-tvm-ffi", "numpy", "platformdirs", "tqdm"}
-    assert set(PROJECT["optional-dependencies"]) == {"torch", "cuda", "plot", "test", "dev"}
+    assert set(PROJECT["optional-dependencies"]) == {
+        *("torch", "cuda", "plot", "test", "docs", "dev"),
+    }
     for extra in PROJECT["optional-dependencies"].values():
         assert all(Requirement(r).name for r in extra)
 
@@ -196,7 +216,7 @@ def test_constraints_pin_public_versions_only():
         assert "+" not in spec.version, pin
 
 
-@pytest.mark.parametrize("extra", ["", "torch", "plot", "dev", "test"])
+@pytest.mark.parametrize("extra", ["", "torch", "plot", "docs", "dev", "test"])
 def test_constraints_pin_what_is_declared(extra):
     declared = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
     pins = {
@@ -269,6 +289,29 @@ def test_wheel_is_pure_python_and_complete(built):
     assert sources | {"tvmtile/py.typed"} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert all(name.startswith(("tvmtile/", "tvmtile-")) for name in names)
+
+
+def test_an_index_would_take_both(built):
+    files = [str(path) for path in built.iterdir()]
+    assert len(files) == 2
+    done = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *files],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_the_pythons_that_are_stated_are_those_of_the_workflow():
+    stated = [
+        name.rpartition(" ")[2]
+        for name in PROJECT["classifiers"]
+        if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", name)
+    ]
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert re.search(r"python: (\[.*\])", workflow)[1] == json.dumps(stated)
+    makefile = (ROOT / "Makefile").read_text()
+    assert f"PYTHONS ?= {' '.join(f'python{version}' for version in stated)}\n" in makefile
 
 
 def test_sdist_is_complete(built):

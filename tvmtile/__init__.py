@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tvmtile._version import __version__
-
 if TYPE_CHECKING:
     import tvm
     from tvm import DataType
 
+    from tvmtile._version import __version__
     from tvmtile.autotuner import autotune
     from tvmtile.cache import clear_cache, disable_cache, enable_cache, is_cache_enabled
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
@@ -60,6 +59,7 @@ _LAZY = {
     "PassConfigKey": "transform",
     "Profiler": "profiler",
     "TensorSupplyType": "profiler",
+    "__version__": "_version",
     "autotune": "autotuner",
     "cdiv": "math",
     "compile": "jit",

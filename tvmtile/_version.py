@@ -1,3 +1,10 @@
-"""The version of tvmtile, read by the build and shown by ``tvmtile.__version__``."""
+"""The version of tvmtile: that of the distribution, which takes it from git's last tag."""
 
-__version__ = "0.1.0"
+from importlib.metadata import PackageNotFoundError, version
+
+__all__ = ["__version__"]
+
+try:
+    __version__ = version("tvmtile")
+except PackageNotFoundError:  # a tree that nobody has installed
+    __version__ = "0+unknown"
