@@ -1,10 +1,10 @@
-"""Generate the reference from the docstrings, and the programs in `through_the_passes.md`.
+"""What MkDocs and its plugins don't know: the programs in `through_the_passes.md`, the names of `T`.
 
     python docs/build.py      # or: make docs
 
-The reference is written to `docs/_build/reference.md`. The page is checked in; its generated part is
-rewritten in place, and a test fails where it is out of date. The README gets the tables of the last
-`python benchmarks/cpu.py --write benchmarks/results/cpu`, and of
+The page is checked in; its generated part is rewritten in place, and a test fails where it is out of
+date. MkDocs calls `on_page_markdown` for the pages of the reference, whose names it lists. The README
+gets the tables of the last `python benchmarks/cpu.py --write benchmarks/results/cpu`, and of
 `python benchmarks/gpu.py --write benchmarks/h200/gpu` on a GPU, if there were any.
 """
 
@@ -12,21 +12,18 @@ from __future__ import annotations
 
 import ast
 import difflib
-import enum
 import importlib
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PAGE = DOCS / "through_the_passes.md"
-REFERENCE = DOCS / "_build" / "reference.md"
 README = ROOT / "README.md"
 BENCHMARKS = {
     "benchmarks": ROOT / "benchmarks" / "results" / "cpu.md",
@@ -55,45 +52,69 @@ TOPICS = {
 # The reference -------------------------------------------------------------------------------
 
 
-def reference() -> str:
-    """The language, the Python interface, the passes and the errors, as one page of Markdown."""
-    parts = ["# Reference", "", "Generated from the docstrings by `make docs`.", ""]
-    parts += ["# The language", "", "`import tvmtile.language as T`", ""]
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """MkDocs' hook: where a page of the reference says so, every name that there is of a kind."""
+    generated = {"names": language_reference, "dtypes": dtypes, "passes": passes_reference}
+    for name, make in generated.items():
+        if f"<!-- {name} -->" in markdown:
+            markdown = markdown.replace(f"<!-- {name} -->", make())
+    return markdown
+
+
+def language_reference() -> str:
+    """The names of the language by topic, for mkdocstrings; of what it can't find, the first line."""
+    lines = []
     for topic, entries in language_names().items():
-        parts += [f"## {topic}", ""]
+        lines += [f"## {topic}", ""]
         for name, value in entries:
             first = _first_name(value, entries)
-            parts += (
-                entry(f"T.{name}", value)
-                if name == first
-                else [f"### `T.{name}`", "", f"The same as `T.{first}`.", ""]
-            )
-    parts += ["## Dtypes", "", *dtype_lines(), ""]
-    parts += ["# Compiling and calling", ""]
-    for module, names in {
-        "tvmtile": ["jit", "compile", "plot_layout"],
-        "tvmtile.jit": ["JitFunction", "Kernel"],
-        "tvmtile.profiler": ["Profiler", "TensorSupplyType", "do_bench"],
-        "tvmtile.target": ["resolve"],
-        "tvmtile.autotuner": [
-            *("autotune", "TunedFunction", "AutoTuner", "AutotuneResult", "Trial"),
-            *("set_autotune_inputs", "get_autotune_inputs"),
-        ],
-        "tvmtile.carver": [
-            *("MatmulTemplate", "FlashAttentionTemplate", "GeneralReductionTemplate"),
-            *("ElementwiseTemplate", "Hint", "TileDevice", "get_arch", "proposals"),
-        ],
-    }.items():
-        for name in names:
-            value = getattr(importlib.import_module(module), name)
-            parts += entry(f"{module}.{name}", getattr(value, name, value))
-    parts += ["# Passes", "", *pass_lines()]
-    parts += ["# Errors", ""]
-    errors = importlib.import_module("tvmtile.errors")
-    for name in errors.__all__:
-        if inspect.isclass(value := getattr(errors, name)) and issubclass(value, Exception):
-            parts += [f"- `{name}`: {inspect.getdoc(value).splitlines()[0]}"]
-    return "\n".join(parts) + "\n"
+            if name != first:
+                lines += [f"### `T.{name}`", "", f"The same as `T.{first}`.", ""]
+            elif _is_defined(value):
+                lines += _directive(f"{value.__module__}.{value.__name__}", f"T.{name}")
+            else:
+                lines += [f"### `T.{name}{_signature(value)}`", "", _documented(value), ""]
+    return "\n".join(lines)
+
+
+def passes_reference() -> str:
+    """Each pass, and what instruments there are."""
+    passes = importlib.import_module("tvmtile.passes")
+    homes = {name: path for path in _pass_files() for name in pass_docstrings(path)}
+    lines = []
+    for name in passes.__all__:
+        home = homes.get(name)
+        value = getattr(passes, name)
+        module = value.__module__ if home is None else ".".join(home.with_suffix("").parts)
+        lines += _directive(f"{module}.{name}", name)
+    return "\n".join(lines)
+
+
+def _directive(path: str, heading: str) -> list[str]:
+    return [f"::: {path}", "    options:", f'      heading: "{heading}"', ""]
+
+
+def _is_defined(value: Any) -> bool:
+    """Whether a module's text has it under its name, as mkdocstrings looks for it."""
+    if not (inspect.isfunction(value) or inspect.isclass(value)):
+        return False
+    text = inspect.getsource(sys.modules[value.__module__])
+    return re.search(rf"^(def|class) {value.__name__}\b", text, re.MULTILINE) is not None
+
+
+def _documented(value: Any) -> str:
+    """What it does; where its class is not for users, what a call of it does."""
+    is_own = inspect.isroutine(value) or inspect.isclass(value)
+    text = inspect.getdoc(value if is_own else type(value).__call__) or ""
+    return text.split("\n\n")[0]
+
+
+def _signature(value: Any) -> str:
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))
 
 
 def language_names() -> dict[str, list[tuple[str, Any]]]:
@@ -123,127 +144,25 @@ def _first_name(value: Any, entries: list[tuple[str, Any]]) -> str:
     return own if own in names else names[-1]
 
 
-def dtype_lines() -> list[str]:
+def dtypes() -> str:
     """The scalar dtypes in one line, and how vectors are named."""
-    dtypes = importlib.import_module("tvmtile.frontend.dtypes")
-    scalars = [name for name in dtypes.dtype_names() if not re.search(r"\dx\d+$", name)]
-    return [
-        ", ".join(f"`T.{name}`" for name in scalars) + ".",
-        "",
-        "Vectors have a suffix: `T.float16x4`. Calling a dtype casts: `T.float32(x)`.",
-    ]
+    names = importlib.import_module("tvmtile.frontend.dtypes").dtype_names()
+    scalars = ", ".join(f"`T.{name}`" for name in names if not re.search(r"\dx\d+$", name))
+    return f"{scalars}.\n\nVectors have a suffix: `T.float16x4`. Calling a dtype casts: `T.float32(x)`."
 
 
-def pass_lines() -> Iterator[str]:
-    """Each pass with its docstring, programs included."""
-    docstrings = pass_docstrings()
-    passes = importlib.import_module("tvmtile.passes")
-    for name in passes.__all__:
-        if name in docstrings:
-            yield from [f"### `tvmtile.passes.{name}`", "", *markdown(docstrings[name]), ""]
-        else:  # an instrument, which is no pass
-            yield from entry(f"tvmtile.passes.{name}", getattr(passes, name))
+def _pass_files() -> list[Path]:
+    return [x.relative_to(ROOT) for x in sorted((ROOT / "tvmtile" / "passes").rglob("*.py"))]
 
 
-def pass_docstrings() -> dict[str, str]:
+def pass_docstrings(*files: Path) -> dict[str, str]:
     """The docstring of each pass: TVM's decorators leave none on the pass itself."""
-    found = {}
-    for file in sorted((ROOT / "tvmtile" / "passes").rglob("*.py")):
-        for node in ast.parse(file.read_text()).body:
-            if isinstance(node, ast.FunctionDef) and node.name[0].isupper():
-                found[node.name] = ast.get_docstring(node) or ""
-    return found
-
-
-def entry(title: str, value: Any) -> list[str]:
-    """A heading with the signature, the docstring, and the public methods of a class."""
-    lines = [f"### `{title}{signature(value)}`", "", *markdown(own_docstring(value)), ""]
-    if not inspect.isclass(value):
-        return lines
-    for name, member in vars(value).items():
-        docstring = inspect.getdoc(member)
-        documented = callable(member) or isinstance(member, property | cached_property)
-        if name.startswith("_") or docstring is None or not documented:
-            continue
-        lines += [f"#### `.{name}{signature(member)}`", "", *markdown(docstring), ""]
-    return lines
-
-
-def own_docstring(value: Any) -> str:
-    """A docstring; that of `__call__` for an object whose class is not for users."""
-    if inspect.isroutine(value) or inspect.isclass(value):
-        return inspect.getdoc(value) or ""
-    return inspect.getdoc(type(value).__call__) or ""
-
-
-def signature(value: Any) -> str:
-    """The parameters and their defaults, without annotations."""
-    if inspect.isclass(value) and issubclass(value, enum.Enum):
-        return ""
-    try:
-        parameters = inspect.signature(value).parameters.values()
-    except (TypeError, ValueError):
-        return ""
-    bare = [
-        parameter.replace(annotation=parameter.empty, default=_Default.of(parameter))
-        for parameter in parameters
-        if parameter.name != "self" and not parameter.name.endswith("_options")
-    ]
-    return str(inspect.Signature(bare))
-
-
-class _Default:
-    """A default value, printed as one would write it."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-    @classmethod
-    def of(cls, parameter: inspect.Parameter) -> Any:
-        if not isinstance(parameter.default, enum.Enum):
-            return parameter.default
-        return cls(f"{type(parameter.default).__name__}.{parameter.default.name}")
-
-
-# A docstring in numpy's convention, as Markdown ------------------------------------------------
-
-_ITEMS = ("Parameters", "Attributes", "Returns", "Yields", "Raises")
-
-
-def markdown(docstring: str) -> list[str]:
-    """Section headings become bold lines, items of a section become a list."""
-    lines = docstring.splitlines()
-    shown, section = [], ""
-    for number, line in enumerate(lines):
-        following = lines[number + 1] if number + 1 < len(lines) else ""
-        if line and re.fullmatch("-{3,}", following):
-            section = line
-            shown += [f"**{section}**", ""]
-        elif not re.fullmatch("-{3,}", line):
-            shown.append(_item(line) if section in _ITEMS else line)
-    return _fence_doctests(shown)
-
-
-def _item(line: str) -> str:
-    if not line or line.startswith(" "):
-        return line[2:]  # a description continues its item
-    name, _, kind = line.partition(" : ")
-    return f"- `{name}`" + (f" ({kind})" if kind else "") + "  "
-
-
-def _fence_doctests(lines: list[str]) -> list[str]:
-    shown: list[str] = []
-    inside = False
-    for line in lines:
-        begins, ends = line.startswith(">>>") and not inside, inside and not line
-        if begins or ends:
-            shown.append("```python" if begins else "```")
-            inside = begins
-        shown.append(line)
-    return [*shown, "```"] if inside else shown
+    return {
+        node.name: ast.get_docstring(node) or ""
+        for file in files or _pass_files()
+        for node in ast.parse((ROOT / file).read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name[0].isupper()
+    }
 
 
 # The page that follows kernels through the passes ----------------------------------------------
@@ -367,12 +286,10 @@ def _fenced(language: str, text: str) -> str:
 
 
 def main() -> None:
-    REFERENCE.parent.mkdir(exist_ok=True)
-    REFERENCE.write_text(reference())
     PAGE.write_text(passes_page(PAGE.read_text()))
     if all(file.exists() for file in BENCHMARKS.values()):
         README.write_text(filled(README.read_text(), benchmark_tables()))
-    print(f"wrote {REFERENCE.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}")
+    print(f"wrote {PAGE.relative_to(ROOT)} and {README.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A tuning's result in a file that its user names.
 
-The program is in it as plain data and is compiled where it is read. Unpickling may call the two functions
-that make programs of data, and nothing else: a file from elsewhere runs no code.
+The program is in it as plain data and is compiled where it is read. Unpickling may call the two
+functions that make programs of data, and nothing else: a file from elsewhere runs no code.
 """
 
 from __future__ import annotations
