@@ -31,7 +31,7 @@ def test_the_error_is_what_a_terminal_shows(tmp_path):
         [sys.executable, file.name], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert run.returncode != 0
-    (shown,) = blocks("text")
+    (shown,) = blocks("console")
     assert run.stderr.replace(f"{tmp_path}/", "").endswith(shown)
 
 

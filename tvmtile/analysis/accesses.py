@@ -225,10 +225,10 @@ class _Accesses:
         self._location = outer
 
 
-def values_of_names(kernel: tirx.For) -> dict[ir.Var, Any]:
-    """What `T.let` and assignments bind names to, in a kernel."""
+def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, Any]:
+    """What `T.let` and assignments bind names to, in a statement."""
     values: dict[ir.Var, Any] = {}
-    walk(kernel, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre")
+    walk(stmt, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre")
     return values
 
 
