@@ -56,6 +56,7 @@ from tvmtile.passes import (
     KeepNames,
     KeepRemainders,
     LaunchBlocksOnCpu,
+    LaunchClusters,
     Legalize,
     LimitUnrolling,
     LocateAssertionsOnCpu,
@@ -164,6 +165,7 @@ _CPU: tuple[Any, ...] = (
     HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
     StoreNamesOnCpu,  # names that are used in one another many times become variables
     KeepNames,  # named divisions are computed once, where they are named
+    LaunchClusters,  # there are none
     LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 
@@ -225,6 +227,7 @@ _GPU: tuple[Any, ...] = (
     InlineSingleTripLoops,  # loops of one iteration become their body
     WidenIndices,  # elements of large tensors are numbered in 64 bits
     KeepRemainders,  # remainders that TVM would wrongly merge stay two
+    LaunchClusters,  # blocks of a cluster are launched together
 )
 
 

@@ -262,6 +262,8 @@ class GpuCapability:
     has_bulk_copies : bool
         Whether boxes of tensors move at once between global and shared memory, as tensor maps describe
         them, and mbarriers count the bytes (TMA).
+    has_clusters : bool
+        Whether neighbouring blocks may be launched together.
     moves_rows : bool
         Whether such a copy takes four rows that indices name (`gather4`, `scatter4`).
     has_warpgroup_products : bool
@@ -289,6 +291,7 @@ class GpuCapability:
     stages_conflicts: bool = False
     has_async_copies: bool = False
     has_bulk_copies: bool = False
+    has_clusters: bool = False
     moves_rows: bool = False
     has_warpgroup_products: bool = False
     overlaps_launches: bool = False
@@ -385,6 +388,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         stores_matrices=number >= 90,
         has_async_copies=number >= 80,
         has_bulk_copies=number >= 90,
+        has_clusters=number >= 90,
         moves_rows=arch in _MOVE_ROWS,
         has_warpgroup_products=arch in _CUDA_WITH_WARPGROUP_PRODUCTS,
         overlaps_launches=number >= 90,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +13,11 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
 from tvmtile.frontend.tracer import current_tracer
-from tvmtile.ir.annotations import KERNEL_ANNOTATION
+from tvmtile.ir.annotations import CLUSTER_ANNOTATION, KERNEL_ANNOTATION
+from tvmtile.ir.operands import literal
 
 __all__ = [
+    "ClusterKernel",
     "Kernel",
     "current_kernel",
     "get_block_binding",
@@ -30,6 +33,8 @@ __all__ = [
 
 _AXES = "xyz"
 _DEFAULT_THREADS = 128
+_MAX_CLUSTER = 8
+"""CUDA C++ Programming Guide, "Thread Block Clusters": the largest size that all GPUs have."""
 _STATE = threading.local()
 
 
@@ -52,6 +57,10 @@ class Kernel:
         Accepted for TileLang's kernels; the target decides.
     prelude : str, optional
         Source text placed before the generated kernel, on targets that generate source.
+    cluster_dims : int or sequence of int, optional
+        Blocks of a cluster along x, y and z, at most 8: neighbours that an NVIDIA GPU from Hopper on
+        runs at the same time, next to each other. It changes no result; other targets say once that
+        they have no clusters.
 
     Returns
     -------
@@ -64,6 +73,8 @@ class Kernel:
         If the kernel is written inside another one.
     InvalidOperand
         If there are no or more than three axes, or extents that are not positive integers.
+    InvalidValue
+        If the grid does not consist of whole clusters.
     """
 
     def __init__(
@@ -72,6 +83,7 @@ class Kernel:
         threads: int | Sequence[int] | None = None,
         is_cpu: bool = False,
         prelude: str | None = None,
+        cluster_dims: int | Sequence[int] | None = None,
     ) -> None:
         del is_cpu
         if len(blocks) > 3:
@@ -83,6 +95,7 @@ class Kernel:
         self._extents = [_grid_extent(extent) for extent in blocks or (1,)]
         self._thread_extents = _thread_extents(threads)
         self._prelude = prelude
+        self._cluster = _cluster(cluster_dims, self._extents)
         self._frames: list[Any] = []
         self.blocks: list[ir.Var] = []
         self.threads: list[ir.Var] = []
@@ -103,6 +116,8 @@ class Kernel:
             annotations: dict[str, Any] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
             if annotations and self._prelude:
                 annotations["tvmtile.prelude"] = self._prelude
+            if axis == "x" and self._cluster is not None:
+                annotations[CLUSTER_ANNOTATION] = self._cluster
             self.blocks.append(self._bind(extent, f"blockIdx.{axis}", f"b{axis}", annotations))
         for axis, count in zip(_AXES, self._thread_extents, strict=True):
             if axis == "x" or count != 1:
@@ -142,6 +157,48 @@ class Kernel:
     def block_extents(self) -> list[Any]:
         """Blocks along the axes of the grid."""
         return list(self._extents)
+
+
+def ClusterKernel(
+    *blocks: Any, cluster_dims: int | Sequence[int], threads: int | Sequence[int] | None = None
+) -> Kernel:
+    """`T.Kernel` whose blocks come in clusters: `with T.ClusterKernel(8, cluster_dims=2) as bx:`.
+
+    Parameters
+    ----------
+    *blocks, threads
+        As of `T.Kernel`.
+    cluster_dims : int or sequence of int
+        Blocks of a cluster along x, y and z.
+    """
+    return Kernel(*blocks, threads=threads, cluster_dims=cluster_dims)
+
+
+def _cluster(dims: Any, grid: Sequence[Any]) -> list[int] | None:
+    """The blocks of a cluster along x, y and z; None where each is alone."""
+    if dims is None:
+        return None
+    given = [dims] if isinstance(dims, int) else list(dims)
+    if not 1 <= len(given) <= 3 or any(type(n) is not int or n < 1 for n in given):
+        raise InvalidOperand(
+            f"T.Kernel: cluster_dims={dims!r} is no number of blocks",
+            help="cluster_dims is a positive integer, or up to three of them",
+        )
+    cluster = given + [1] * (3 - len(given))
+    if math.prod(cluster) > _MAX_CLUSTER:
+        raise InvalidValue(
+            f"T.Kernel: cluster_dims={dims!r} are {math.prod(cluster)} blocks",
+            help=f"a cluster has at most {_MAX_CLUSTER}",
+        )
+    for axis, (blocks, size) in enumerate(zip([*grid, 1, 1], cluster, strict=False)):
+        count = blocks if isinstance(blocks, int) else literal(blocks)
+        if count is not None and count % size:
+            raise InvalidValue(
+                f"T.Kernel: the grid extent {count} along {_AXES[axis]} is no multiple of "
+                f"cluster_dims={dims!r}",
+                help="round the grid up, and let the blocks beyond do nothing",
+            )
+    return cluster if math.prod(cluster) > 1 else None
 
 
 def _grid_extent(extent: Any) -> Any:

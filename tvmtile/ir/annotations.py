@@ -6,6 +6,7 @@ __all__ = [
     "ARRIVES_ONLY",
     "ARRIVE_COUNT",
     "BARRIER_ID",
+    "CLUSTER_ANNOTATION",
     "FAST",
     "IN_FLIGHT_ANNOTATION",
     "KERNEL_ANNOTATION",
@@ -19,6 +20,8 @@ __all__ = [
 
 KERNEL_ANNOTATION = "tvmtile.kernel"
 """Annotation of a kernel's outermost `blockIdx` loop: how tvmtile's passes know a tile program."""
+CLUSTER_ANNOTATION = "tvmtile.cluster"
+"""Annotation of the same loop: the blocks of a cluster along x, y and z."""
 STAGES_ANNOTATION = "tvmtile.num_stages"
 """Annotation of a pipelined loop: how many buffer copies the tiles get that async copies fill."""
 ORDER_ANNOTATION = "tvmtile.order"

@@ -27,6 +27,7 @@ from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
+from tvmtile.passes.gpu.launch_clusters import LaunchClusters
 from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
@@ -115,6 +116,7 @@ __all__ = [
     "KeepNames",
     "KeepRemainders",
     "LaunchBlocksOnCpu",
+    "LaunchClusters",
     "Legalize",
     "LimitUnrolling",
     "LocateAssertionsOnCpu",

@@ -38,7 +38,11 @@ _WAIT = re.compile(
     r"@(?P=p) bra(?:\.uni)? (?P<done>\w+); bra(?:\.uni)? (?P=loop); "
     r"(?P=done): \}"
 )
+# A block is emulated as a cluster of its own.
 _SPECIAL = {
+    "%cluster_ctaid.x": "0u",
+    "%cluster_ctaid.y": "0u",
+    "%cluster_ctaid.z": "0u",
     "%cluster_ctarank": "0u",
     "%cluster_nctarank": "1u",
     "%laneid": "::emulator::this_lane()",

@@ -1,0 +1,67 @@
+"""Clusters: launched together on Hopper, said to be none elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, InvalidValue, TileWarning
+
+SM90 = {"kind": "cuda", "arch": "sm_90a"}
+
+
+def numbered(cluster_dims, blocks=(8, 2)):
+    @T.prim_func
+    def kernel(A: T.Tensor((2, 8, 32), "int32")):
+        with T.ClusterKernel(*blocks, threads=32, cluster_dims=cluster_dims) as (bx, by):
+            for i in T.Parallel(32):
+                A[by, bx, i] = by * 8 + bx
+
+    return kernel
+
+
+def check(kernel):
+    a = torch.zeros(2, 8, 32, dtype=torch.int32)
+    kernel(a)
+    assert torch.equal(a, torch.arange(16, dtype=torch.int32).reshape(2, 8, 1).expand(2, 8, 32))
+
+
+@pytest.mark.parametrize(
+    ("dims", "tags"), [(2, ["x"]), ((2, 2), ["x", "y"]), ([1, 2, 1], ["y"]), (1, [])]
+)
+def test_a_cluster_is_a_parameter_of_the_launch(dims, tags):
+    kernel = tvmtile.compile(numbered(dims), target=SM90, execution_backend="emulator")
+    check(kernel)
+    (interface,) = kernel.adapter.kernels.values()
+    assert [f"clusterCtaIdx.{axis}" in interface.tags for axis in "xyz"] == [
+        axis in tags for axis in "xyz"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("llvm", "a CPU"), ("metal", "Metal"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")],
+)
+def test_other_targets_say_that_they_have_none(target, name):
+    on_gpu = {} if target == "llvm" else {"execution_backend": "emulator"}
+    with pytest.warns(TileWarning, match=f"cluster_dims has no effect: {name} has no clusters"):
+        kernel = tvmtile.compile(numbered(2), target=target, **on_gpu)
+    check(kernel)
+
+
+@pytest.mark.parametrize(
+    ("dims", "blocks", "error", "message"),
+    [
+        (0, (8, 2), InvalidOperand, "cluster_dims=0 is no number of blocks"),
+        ((2, 2, 2, 2), (8, 2), InvalidOperand, "is no number of blocks"),
+        ((8, 2), (8, 2), InvalidValue, r"cluster_dims=\(8, 2\) are 16 blocks"),
+        (2, (7, 2), InvalidValue, "the grid extent 7 along x is no multiple of cluster_dims=2"),
+        ((1, 4), (8, 2), InvalidValue, "the grid extent 2 along y is no multiple"),
+    ],
+)
+def test_clusters_that_can_not_be(dims, blocks, error, message):
+    with pytest.raises(error, match=message) as caught:
+        numbered(dims, blocks)
+    assert "help:" in str(caught.value)

@@ -1,0 +1,80 @@
+"""LaunchClusters: blocks of a cluster are launched together."""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.ir.transform import PassContext
+
+from tvmtile.errors import warn
+from tvmtile.ir.annotations import CLUSTER_ANNOTATION
+from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.rewriting import replace_loop
+from tvmtile.ir.spans import location_of
+from tvmtile.passes.tile.lower_tile_op import target_of
+from tvmtile.target import gpu
+
+__all__ = ["LaunchClusters"]
+
+
+@prim_func_pass("LaunchClusters")
+def LaunchClusters(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+    """Turn the cluster that a kernel asks for into the launch parameters that TVM's runtime knows.
+
+    Nothing uses the index of a block in its cluster: which blocks run together changes no result. A
+    target without clusters launches blocks alone and warns.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for bx in T.thread_binding(
+            8,
+            thread="blockIdx.x",
+            annotations={"tvmtile.kernel": True, "tvmtile.cluster": [2, 1, 1]},
+        ):
+            A[bx] = T.float32(1)
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((8,), "float32")):
+        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
+        for cx in T.thread_binding(2, thread="clusterCtaIdx.x"):
+            for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+                A[bx] = T.float32(1)
+    ```
+    """
+    del context
+    target = target_of(func)
+    capability = gpu(target)
+
+    def launched(kernel: tirx.For) -> tirx.Stmt:
+        if CLUSTER_ANNOTATION not in kernel.annotations:
+            return kernel
+        rest = {k: v for k, v in kernel.annotations.items() if k != CLUSTER_ANNOTATION}
+        loop: tirx.Stmt = replace_loop(kernel, annotations=rest)
+        if capability is None or not capability.has_clusters:
+            name = "a CPU" if capability is None else capability.name
+            warn(
+                f"T.Kernel: cluster_dims has no effect: {name} has no clusters", location_of(kernel)
+            )
+            return loop
+        for axis, size in zip("xyz", kernel.annotations[CLUSTER_ANNOTATION], strict=True):
+            loop = _along(axis, int(size), loop)
+        return loop
+
+    return with_kernels(func, launched)
+
+
+def _along(axis: str, size: int, body: tirx.Stmt) -> tirx.Stmt:
+    if size == 1:
+        return body
+    index = tirx.Var(f"c{axis}", "int32")
+    tag = f"clusterCtaIdx.{axis}"
+    binding = tirx.IterVar(None, tirx.Var("", "int32"), tirx.IterVar.ThreadIndex, tag)
+    return tirx.For(index, 0, size, tirx.ForKind.THREAD_BINDING, body, thread_binding=binding)
