@@ -146,3 +146,23 @@ def test_fragments_are_not_shared_memory():
             T.copy(A, tile)
 
     check(kernel, "metal")
+
+
+@pytest.mark.parametrize("target", [SM80, SM90, "metal"], ids=str)
+def test_a_shared_tile_whose_extent_a_call_gives(target):
+    count = T.dynamic("count")
+
+    @T.prim_func
+    def kernel(A: T.Tensor((count,), "float32")):
+        with T.Kernel(1, threads=32):
+            row = T.alloc_shared((count,), "float32")
+            T.copy(A, row)
+
+    message = r"T.alloc_shared: row\[count\] float32 has an extent that a call gives"
+    with pytest.raises(InvalidOperand, match=message) as caught:
+        check(kernel, target)
+    assert caught.value.location.text == 'row = T.alloc_shared((count,), "float32")'
+    assert caught.value.help.startswith(
+        "allocate a tile of constant extents and loop over the rest"
+    )
+    check(kernel, "llvm")
