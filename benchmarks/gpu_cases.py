@@ -248,6 +248,42 @@ INT4 = _configurations(
 )
 
 
+def _decoded_case(
+    kind: str,
+    problem: tuple[int, int, int],
+    configurations: list[dict[str, Any]],
+    inputs: Callable[[], Tensors],
+    decoded: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    dtype: str,
+    tolerance: float,
+) -> Case:
+    """A product with weights of four bits; cuBLAS has them in 16, and reads four times as much."""
+    M, N, K = problem
+    weights: dict[str, torch.Tensor] = {}
+
+    def cublas(
+        a: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, c: torch.Tensor
+    ) -> object:
+        if not weights:
+            weights["w"] = decoded(words, scales)
+        return torch.mm(a, weights["w"].T, out=c)
+
+    return Case(
+        name=f"{kind} gemm {M} x {N} x {K}",
+        program=f"{kind}_gemm",
+        arguments={"M": M, "N": N, "K": K},
+        configurations=configurations,
+        inputs=inputs,
+        out=lambda a, words, scales: a.new_empty(M, N),
+        reference=lambda a, words, scales: a.double() @ decoded(words, scales).double().T,
+        tolerance=tolerance,
+        work=2.0 * M * N * K,
+        unit="TFLOP/s",
+        rivals={f"cuBLAS {dtype}": cublas},
+        goal=(f"cuBLAS {dtype}", 2.0),
+    )
+
+
 def int4_case(M: int, N: int, K: int) -> Case:
     def inputs() -> Tensors:
         words = torch.randint(1 << 32, (N, K // 8), dtype=torch.int64, device="cuda")
@@ -260,29 +296,7 @@ def int4_case(M: int, N: int, K: int) -> Case:
         nibbles = ((words.to(torch.int64)[..., None] >> firsts) & 0xF).flatten(1)
         return (nibbles.to(scales.dtype) - 8) * scales.repeat_interleave(GROUP, dim=1)
 
-    weights = {}  # in float16, for cuBLAS, which reads four times as much
-
-    def cublas(
-        a: torch.Tensor, words: torch.Tensor, scales: torch.Tensor, c: torch.Tensor
-    ) -> object:
-        if "w" not in weights:
-            weights["w"] = decoded(words, scales)
-        return torch.mm(a, weights["w"].T, out=c)
-
-    return Case(
-        name=f"int4 gemm {M} x {N} x {K}",
-        program="int4_gemm",
-        arguments={"M": M, "N": N, "K": K},
-        configurations=INT4,
-        inputs=inputs,
-        out=lambda a, words, scales: a.new_empty(M, N),
-        reference=lambda a, words, scales: a.double() @ decoded(words, scales).double().T,
-        tolerance=2e-3,
-        work=2.0 * M * N * K,
-        unit="TFLOP/s",
-        rivals={"cuBLAS float16": cublas},
-        goal=("cuBLAS float16", 2.0),
-    )
+    return _decoded_case("int4", (M, N, K), INT4, inputs, decoded, "float16", 2e-3)
 
 
 FP8 = _configurations(
@@ -359,29 +373,7 @@ def mxfp4_case(M: int, N: int, K: int) -> Case:
         scales = torch.exp2(codes.float() - 127)
         return (values[nibbles.int()] * scales.repeat_interleave(32, dim=1)).bfloat16()
 
-    weights = {}  # in bfloat16, for cuBLAS, which reads four times as much
-
-    def cublas(
-        a: torch.Tensor, words: torch.Tensor, codes: torch.Tensor, c: torch.Tensor
-    ) -> object:
-        if "w" not in weights:
-            weights["w"] = decoded(words, codes)
-        return torch.mm(a, weights["w"].T, out=c)
-
-    return Case(
-        name=f"mxfp4 gemm {M} x {N} x {K}",
-        program="mxfp4_gemm",
-        arguments={"M": M, "N": N, "K": K},
-        configurations=MXFP4,
-        inputs=inputs,
-        out=lambda a, words, codes: a.new_empty(M, N),
-        reference=lambda a, words, codes: a.double() @ decoded(words, codes).double().T,
-        tolerance=1e-2,
-        work=2.0 * M * N * K,
-        unit="TFLOP/s",
-        rivals={"cuBLAS bfloat16": cublas},
-        goal=("cuBLAS bfloat16", 2.0),
-    )
+    return _decoded_case("mxfp4", (M, N, K), MXFP4, inputs, decoded, "bfloat16", 1e-2)
 
 
 MOE_TILE = 128
