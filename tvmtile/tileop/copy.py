@@ -22,7 +22,7 @@ from tvmtile.layout.loops import loop_layout
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["Copy", "async_copy", "copy", "reference"]
+__all__ = ["Copy", "async_copy", "between_fragments", "between_threads", "copy", "reference"]
 
 
 def copy(
@@ -216,15 +216,19 @@ def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     return op.as_loops()
 
 
-def _between_fragments(op: Copy, context: LoweringContext) -> None:
+def between_fragments(op: Any, context: LoweringContext) -> None:
+    """Raise `Decline` unless an operator moves elements from a fragment to a fragment."""
     del context
     if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
         raise Decline("a side is in memory, which all threads reach")
 
 
-def _between_threads(op: Copy, context: LoweringContext) -> None:
+def between_threads(op: TileOp, context: LoweringContext) -> None:
+    """Raise `Decline` where the threads that need the elements of a fragment hold them."""
     del context
-    if all(loop_layout(nest, layout_of) is not None for nest in nests_in(op.as_loops())):
+    loops = op.as_loops()
+    nests = [] if loops is None else nests_in(loops)
+    if all(loop_layout(nest, layout_of) is not None for nest in nests):
         raise Decline("the threads that need the elements hold them")
 
 
@@ -233,8 +237,8 @@ def _between_threads(op: Copy, context: LoweringContext) -> None:
     target=("metal", "cuda"),
     variant="staged",
     priority=10,
-    fits=_between_fragments,
-    fits_layouts=_between_threads,
+    fits=between_fragments,
+    fits_layouts=between_threads,
     stages=True,
 )
 def copy_staged(op: Copy, context: LoweringContext) -> tirx.Stmt:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from tvmtile.analysis.nests import Nest
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
@@ -24,12 +23,10 @@ from tvmtile.ir.operands import (
 )
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
-from tvmtile.layout.fragment import layout_of
-from tvmtile.layout.loops import loop_layout
-from tvmtile.tileop.copy import Copy
+from tvmtile.ir.scopes import SHARED_SCOPE
+from tvmtile.tileop.copy import Copy, between_fragments, between_threads
 from tvmtile.tileop.elementwise import converted, element, over_region
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.registry import LoweringContext, lowering
 
 __all__ = ["Transpose", "reference", "transpose"]
 
@@ -126,26 +123,13 @@ def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     return op.as_loops()
 
 
-def _between_fragments(op: Transpose, context: LoweringContext) -> None:
-    del context
-    if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
-        raise Decline("an operand is in memory, where every thread reaches every element")
-
-
-def _between_threads(op: Transpose, context: LoweringContext) -> None:
-    del context
-    loops = op.as_loops()
-    if not isinstance(loops, tirx.For) or loop_layout(Nest(loops), layout_of) is not None:
-        raise Decline("the threads that need the elements hold them")
-
-
 @lowering(
     Transpose,
     target=("metal", "cuda"),
     variant="staged",
     priority=10,
-    fits=_between_fragments,
-    fits_layouts=_between_threads,
+    fits=between_fragments,
+    fits_layouts=between_threads,
     stages=True,
 )
 def transpose_staged(op: Transpose, context: LoweringContext) -> tirx.Stmt:
