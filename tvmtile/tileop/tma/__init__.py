@@ -227,8 +227,16 @@ def load(
     return [tirx.Evaluate(each.to_call()) for each in (expected, *copies)]
 
 
-def store(op: Any, context: LoweringContext, reduction: str = "") -> list[tirx.Stmt]:
-    """What the thread that begins a store does; the group is ended."""
+def store(op: Any, context: LoweringContext) -> list[tirx.Stmt]:
+    """What the thread that begins a store does: the copies begin, and their group is ended.
+
+    Parameters
+    ----------
+    op : TileOp
+        A copy from a shared tile to a tensor.
+    context : LoweringContext
+        Where it stands.
+    """
     tile, tensor = _sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
     context.align(tile.source, boxes.alignment)
@@ -239,7 +247,6 @@ def store(op: Any, context: LoweringContext, reduction: str = "") -> list[tirx.S
             tirx.BufferLoad(tile.source, box.tile),
             tuple(box.tensor),
             list(boxes.in_tile),
-            reduction,
         )
         for box in boxes.boxes
     ]
@@ -247,14 +254,30 @@ def store(op: Any, context: LoweringContext, reduction: str = "") -> list[tirx.S
 
 
 def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: int = 0) -> tirx.Stmt:
-    """Statements of one thread of the block, or one of so many threads."""
+    """Statements of one thread of the group that does the operator.
+
+    Parameters
+    ----------
+    statements : list of Stmt
+        What it does.
+    context : LoweringContext
+        Has the thread's number in the group.
+    leaders : int
+        One thread of so many does them, the first; with 0 the first of all.
+    """
     index = context.thread_index
     is_leader = (tirx.floormod(index, leaders) if leaders else index) == 0
     return tirx.IfThenElse(is_leader, seq(statements), None)
 
 
 def fence(tile: ir.Var, context: LoweringContext) -> list[tirx.Stmt]:
-    """What orders writes of threads to a tile, if there are any, before asynchronous copies."""
+    """What orders writes of threads to a shared tile before asynchronous copies from it.
+
+    Returns
+    -------
+    list of Stmt
+        A fence, which each thread does; nothing where only asynchronous copies write the tile.
+    """
     is_written = _is_written_by_threads(tile, context)
     return [tirx.Evaluate(ProxyFence().to_call())] if is_written else []
 

@@ -68,13 +68,12 @@ class BulkStore(_BulkCopy):
     """Begin to copy a box of a tile into a tensor; the thread waits for groups of them."""
 
     name = "bulk_store"
-    options = ("box", "reduction", "scatters")
+    options = ("box", "scatters")
 
     tensor_map: Any
     tile: Any
     coordinates: tuple[Any, ...]
     box: Any = ()
-    reduction: str = ""
     scatters: bool = False
     """The coordinates are a column and four rows."""
 
@@ -209,10 +208,7 @@ def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
 def _(op: BulkStore, context: LoweringContext) -> tirx.Stmt:
     """One instruction; what lies outside of the tensor is not written."""
     del context
-    kind = f"cp.reduce.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta.{op.reduction}"
-    if not op.reduction:
-        kind = f"cp.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta"
-    name = f"{kind}.tile.bulk_group"
+    name = f"cp.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta.tile.bulk_group"
     places = _places(op.coordinates)
     return tirx.Evaluate(T.ptx[name](op.tensor_map, *places, T.address_of(op.tile)))
 
