@@ -96,6 +96,11 @@ def mbarrier_arrive(mbarrier: Any) -> None:
     ----------
     mbarrier : buffer or element
         What `T.alloc_barrier` gave, or one of several, `bars[i]`.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is no mbarrier.
     """
     emit(Mbarrier(as_mbarrier("mbarrier_arrive", mbarrier), tirx.const(1, "int32"), "arrive"))
 
@@ -110,6 +115,11 @@ def mbarrier_wait_parity(mbarrier: Any, parity: Any) -> None:
     parity : int or Expr
         Of the phase: 0 for the first, 1 for the second, 0 for the third. The parity of the phase before
         the first one, 1, is over from the beginning.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is no mbarrier.
     """
     element = as_mbarrier("mbarrier_wait_parity", mbarrier)
     emit(Mbarrier(element, tirx.Cast("int32", as_expr(parity)), "wait"))
@@ -124,13 +134,31 @@ def mbarrier_expect_tx(mbarrier: Any, tx: Any) -> None:
         As of `mbarrier_arrive`.
     tx : int or Expr
         Bytes. Each thread that comes here adds them.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is no mbarrier.
     """
     element = as_mbarrier("mbarrier_expect_tx", mbarrier)
     emit(Mbarrier(element, tirx.Cast("int32", as_expr(tx)), "expect_tx"))
 
 
 def mbarrier_arrive_expect_tx(mbarrier: Any, tx: Any) -> None:
-    """`T.mbarrier_expect_tx` and `T.mbarrier_arrive` in one."""
+    """`T.mbarrier_expect_tx` and `T.mbarrier_arrive` in one.
+
+    Parameters
+    ----------
+    mbarrier : buffer or element
+        As of `mbarrier_arrive`.
+    tx : int or Expr
+        Bytes. Each thread that comes here adds them, and counts as one that has arrived.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is no mbarrier.
+    """
     element = as_mbarrier("mbarrier_arrive_expect_tx", mbarrier)
     emit(Mbarrier(element, tirx.Cast("int32", as_expr(tx)), "arrive_expect_tx"))
 
@@ -152,6 +180,11 @@ def cp_async_barrier_noinc(barrier: Any) -> None:
     ----------
     barrier : buffer or element
         As of `mbarrier_arrive`. The thread is one of those that it expects.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is no mbarrier.
     """
     element = as_mbarrier("cp_async_barrier_noinc", barrier)
     emit(Mbarrier(element, tirx.const(1, "int32"), "arrive_when_copied"))
@@ -168,6 +201,13 @@ def fence_proxy_async() -> None:
 
 def as_mbarrier(operator: str, value: Any) -> ir.TensorLoad:
     """One mbarrier: a buffer of them stands for its first one.
+
+    Parameters
+    ----------
+    operator : str
+        Whose operand it is, for the message.
+    value : buffer or element
+        What the user gave.
 
     Raises
     ------

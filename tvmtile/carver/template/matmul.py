@@ -167,7 +167,19 @@ def GEMVTemplate(
     accum_dtype: str = "float16",
     with_bias: bool = False,
 ) -> MatmulTemplate:
-    """C[N] = A[K] B[K, N], as a product with one row."""
+    """C[N] = A[K] B[K, N], as a product with one row.
+
+    Parameters
+    ----------
+    N, K : int
+        Extents.
+    trans_B : bool
+        B is [N, K].
+    in_dtype, out_dtype, accum_dtype : str
+        Of A and B, of C, and of the sums.
+    with_bias : bool
+        As of `MatmulTemplate`.
+    """
     return MatmulTemplate(1, N, K, False, trans_B, in_dtype, out_dtype, accum_dtype, with_bias)
 
 
