@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from tvm import ir
+from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile._tvm import walk
 from tvmtile.passes import Legalize, ReduceAccumulations
+
+CUDA = {"kind": "cuda", "arch": "sm_80"}
 
 M, N = 24, 64
 
@@ -179,3 +184,53 @@ def test_terms_in_other_threads_than_the_sums_need_no_shared_memory():
     source = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_80"}).get_kernel_source()
     assert "__shfl_xor_sync" in source
     assert "__shared__" not in source
+
+
+def dot_products(rows, columns, threads):
+    """Rows of one matrix times those of another, straight from memory."""
+    shape = (rows, columns)
+
+    @T.prim_func
+    def main(
+        A: T.Tensor(shape, "float32"),
+        B: T.Tensor(shape, "float32"),
+        C: T.Tensor((rows,), "float32"),
+    ):
+        with T.Kernel(1, threads=threads):
+            total = T.alloc_fragment((rows,), "float32")
+            T.fill(total, 3)
+            for i, j in T.Parallel(rows, columns):
+                if A[i, j] > -1:
+                    total[i] += A[i, j] * B[i, j]
+            T.copy(total, C)
+
+    return main
+
+
+def most_held(program):
+    """The most elements of a fragment after the pass."""
+    module = Legalize(ir.IRModule({"main": program.with_attr("global_symbol", "main")}))
+    sizes = []
+    walk(
+        ReduceAccumulations(module)["main"].body,
+        (tirx.AllocBuffer, lambda node: sizes.append(math.prod(map(int, node.buffer.ty.shape)))),
+    )
+    return max(sizes)
+
+
+def test_many_terms_are_accumulated_piece_by_piece():
+    assert most_held(dot_products(2, 16384, threads=32)) == 32 * 32
+    assert most_held(dot_products(4, 20000, threads=32)) == 4 * 250  # divides 20,000
+    assert most_held(dot_products(2, 16384, threads=128)) == 2 * 16384  # 256 a thread
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
+@pytest.mark.parametrize(("rows", "columns"), [(2, 16384), (4, 20000)])
+def test_pieces_add_up_to_the_same_sums(rows, columns, target):
+    backend = "auto" if target == "llvm" else "emulator"
+    program = dot_products(rows, columns, threads=32)
+    kernel = tvmtile.compile(program, target=target, execution_backend=backend)
+    A, B = (torch.randint(-2, 3, (rows, columns)).float() for _ in range(2))
+    C = torch.empty(rows)
+    kernel(A, B, C)
+    assert torch.equal(C, 3 + (A * B * (A > -1)).sum(1))

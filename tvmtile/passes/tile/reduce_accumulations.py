@@ -17,13 +17,18 @@ from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_bo
 from tvmtile.ir.operands import as_region, constant, region
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq
+from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, seq, substitute
+from tvmtile.ir.rewriting import nest as nested
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
 
 __all__ = ["ReduceAccumulations"]
 
 _FEW = 8
 """Terms of a sum that one thread may as well take, if there are sums for all threads."""
+_MOST_TERMS = 512
+"""Terms of a thread from which on it does not hold them all: they would lie in memory."""
+_PIECE = 32
+"""Terms that it holds then: into each of them it accumulates those of the pieces of the nest."""
 
 
 @prim_func_pass("ReduceAccumulations")
@@ -33,7 +38,8 @@ def ReduceAccumulations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimF
     All iterations that add to an element would otherwise run in the thread that holds it. The terms
     become a fragment of the nest's shape, which `T.reduce` adds up, in registers and across threads.
     That is done for sums, maxima and minima of integers and of floats of 32 bits or more, if the
-    fragment's indices are loop variables and constants and nothing else in the nest touches it.
+    fragment's indices are loop variables and constants and nothing else in the nest touches it. Where
+    a thread would hold many terms, a serial loop accumulates pieces of the nest into fewer.
 
     Before
     ------
@@ -121,10 +127,9 @@ class _Reducer(ScopedRewriter):
         found = _accumulations(nest, self._threads)
         if not found:
             return loop
-        terms = {each.store: self._new(each, nest.extents, "terms") for each in found}
-        body = _with_terms(nest, found, terms)
-        for inner in reversed(nest.loops):
-            body = for_loop(inner.loop_var, constant(inner.extent), body, tirx.ForKind.PARALLEL)
+        extents = _extents_held(nest, found, self._threads)
+        terms = {each.store: self._new(each, extents, "terms") for each in found}
+        body = (_in_pieces if extents != nest.extents else _at_once)(nest, found, terms)
         reductions = [
             call for each in found for call in self._reduced(each, nest, terms[each.store])
         ]
@@ -141,7 +146,7 @@ class _Reducer(ScopedRewriter):
         """One reduction an axis, the innermost first; the last one adds to the fragment."""
         calls: list[tirx.Stmt] = []
         *outer, innermost = each.axes
-        extents = list(nest.extents)
+        extents = list(terms.ty.shape)
         for axis, is_last in [
             (innermost, not outer),
             *((a, a is outer[0]) for a in reversed(outer)),
@@ -237,23 +242,82 @@ def _place(store: tirx.BufferStore, nest: Nest) -> ir.TensorRegion:
     return region(store.buffer, origin, extents)
 
 
-def _with_terms(nest: Nest, found: list[_Accumulation], terms: dict[Any, ir.Var]) -> tirx.Stmt:
-    """The body of a nest that stores terms; iterations without one store the identity."""
-    by_store = {each.store: each for each in found}
+def _extents_held(nest: Nest, found: list[_Accumulation], threads: int) -> list[int | None]:
+    """Of the terms: the nest's, or a piece of them where a thread would hold too many."""
+    count = math.prod(extent or 1 for extent in nest.extents)
+    common = set.intersection(*(set(each.axes) for each in found))
+    fragments = {a.buffer for a in nest.accesses if a.buffer.ty.storage_scope == FRAGMENT_SCOPE}
+    if count <= _MOST_TERMS * threads or len(fragments) > len(found):
+        return nest.extents
+    for axis in sorted(common):
+        extent = nest.extents[axis] or 1
+        beside = count // extent
+        most = min(extent - 1, _PIECE * threads // beside)
+        held = max((n for n in range(1, most + 1) if extent % n == 0), default=0)
+        if held * beside >= threads:
+            return [*nest.extents[:axis], held, *nest.extents[axis + 1 :]]
+    return nest.extents
+
+
+def _at_once(
+    nest: Nest, found: list[_Accumulation], terms: dict[tirx.BufferStore, ir.Var]
+) -> tirx.Stmt:
+    """The nest that stores terms; iterations without one store the identity."""
+    values = {each.store: each.term for each in found}
+    body = _storing(nest, terms, nest.variables, values)
+    if contains(nest.body, tirx.IfThenElse):
+        body = seq([_identities(found, terms, nest.variables), body])
+    for loop in reversed(nest.loops):
+        body = for_loop(loop.loop_var, constant(loop.extent), body, tirx.ForKind.PARALLEL)
+    return body
+
+
+def _in_pieces(
+    nest: Nest, found: list[_Accumulation], terms: dict[tirx.BufferStore, ir.Var]
+) -> tirx.Stmt:
+    """A serial loop over the nest's pieces, which accumulates into the terms of one."""
+    extents = [constant(extent) or 1 for extent in terms[found[0].store].ty.shape]
+    axis = next(n for n, extent in enumerate(extents) if extent != nest.extents[n])
+    whole = nest.variables[axis]
+    piece, within = tirx.Var(f"{whole.name}_piece", whole.ty), tirx.Var(whole.name, whole.ty)
+    variables = [*nest.variables[:axis], within, *nest.variables[axis + 1 :]]
+    values = {
+        each.store: each.combiner.combine(
+            each.term, tirx.BufferLoad(terms[each.store], list(variables))
+        )
+        for each in found
+    }
+    body = _storing(nest, terms, variables, values)
+    body = substitute(body, {whole: piece * extents[axis] + within})
+    for variable, extent in reversed(list(zip(variables, extents, strict=True))):
+        body = for_loop(variable, extent, body, tirx.ForKind.PARALLEL)
+    start = nested(extents, lambda indices: _identities(found, terms, indices))
+    count = (nest.extents[axis] or 1) // extents[axis]
+    return seq([start, for_loop(piece, count, body)])
+
+
+def _identities(
+    found: list[_Accumulation], terms: dict[tirx.BufferStore, ir.Var], indices: list[ir.Var]
+) -> tirx.Stmt:
+    return seq(
+        [
+            tirx.BufferStore(buffer, each.combiner.identity(str(buffer.ty.dtype)), list(indices))
+            for each, buffer in zip(found, terms.values(), strict=True)
+        ]
+    )
+
+
+def _storing(
+    nest: Nest,
+    terms: dict[tirx.BufferStore, ir.Var],
+    indices: list[ir.Var],
+    values: dict[tirx.BufferStore, Any],
+) -> tirx.Stmt:
+    """The body of a nest that stores values into the terms."""
 
     def visit(store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        each = by_store.get(store)
-        if each is None:
+        if store not in terms:
             return mutator.default_mutate(store)
-        return tirx.BufferStore(terms[store], each.term, nest.variables, store.span)
+        return tirx.BufferStore(terms[store], values[store], list(indices), store.span)
 
-    body = mutated(nest.body, (tirx.BufferStore, visit))
-    if not contains(nest.body, tirx.IfThenElse):
-        return body
-    identities = [
-        tirx.BufferStore(
-            buffer, by_store[store].combiner.identity(str(buffer.ty.dtype)), nest.variables
-        )
-        for store, buffer in terms.items()
-    ]
-    return seq([*identities, body])
+    return mutated(nest.body, (tirx.BufferStore, visit))
