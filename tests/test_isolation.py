@@ -31,6 +31,7 @@ PLAIN = """
 import sys
 import tvm
 from tvm import ir, tirx
+from tvm.script import relax as R
 from tvm.script import tirx as T
 
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
@@ -73,6 +74,21 @@ for target in ("llvm", CUDA, "metal"):
     for name in UNARY:
         for dtype in ("float16", "float32", "bfloat16"):
             print(name, dtype, source(elementwise(name, dtype), target))
+
+@tvm.script.ir_module
+class Model:
+    @R.function
+    def main(x: R.Tensor((4, 64), "float32")):
+        with R.dataflow():
+            y = R.exp(R.nn.relu(x))
+            z = R.reshape(y, (256,))
+            R.output(z)
+        return z
+
+print(tvm.relax.transform.LegalizeOps()(Model).script())
+for target in ("llvm", CUDA, "metal"):
+    executable = tvm.compile(Model, tvm.target.Target(target))
+    print(*(device.inspect_source() for host in executable.mod.imports for device in host.imports))
 
 for cls in (ir.Expr, ir.Var, ir.Call, tirx.PrimFunc, tvm.target.Target, tvm.runtime.Tensor):
     print(cls, sorted(vars(cls)))

@@ -104,15 +104,19 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    from tvm.tirx.compilation_pipeline import register_tir_pipeline
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
     from tvm_ffi import register_global_func
 
-    from tvmtile._tvm import register_script_namespace
+    from tvmtile._tvm import register_op_attr, register_script_namespace
 
     for name in _names:
         _register_operator(name)
     register_script_namespace("tile", ScriptNamespace())
     register_tir_pipeline(PIPELINE_NAME, _pipeline)
+    for name in ("s_tir", "tirx"):  # the first is the default
+        register_tir_pipeline(name, partial(_with_tile_programs, PIPELINE_MAP[name]))
+    register_op_attr("relax.call_tir", "RequiresArgumentShapes", False)
+    register_op_attr("relax.call_tir", "FLegalize", _legalize_call)
     for name in ("show_value", "show_tile"):
         register_global_func(f"tvmtile.{name}", partial(_show, name))
     register_global_func("tvmtile.report_out_of_bounds", _report_out_of_bounds)
@@ -132,6 +136,7 @@ def _register_operator(name: str) -> None:
     effect = PURE if name in _PURE else OPAQUE
     register_op_attr(f"tvmtile.{name}", "TCallEffectKind", effect)
     register_op_attr(f"tvmtile.{name}", "TScriptPrinterName", f"tile.{name}")
+    register_op_attr(f"tvmtile.{name}", "default.FLowerIntrinsic", _refuse_to_generate)
 
 
 # What compiled kernels call, which may run where the compiler is not imported.
@@ -155,3 +160,21 @@ def _pipeline(**options: Any) -> Any:
     from tvmtile.pipeline import tvm_pipeline
 
     return tvm_pipeline(**options)
+
+
+def _with_tile_programs(factory: Any) -> Any:
+    from tvmtile.tvm_flows import with_tile_programs
+
+    return with_tile_programs(factory)
+
+
+def _legalize_call(builder: Any, call: Any) -> Any:
+    from tvmtile.tvm_flows import legalize_call
+
+    return legalize_call(builder, call)
+
+
+def _refuse_to_generate(call: Any) -> Any:
+    from tvmtile.tvm_flows import refuse_to_generate
+
+    return refuse_to_generate(call)

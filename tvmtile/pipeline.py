@@ -341,8 +341,13 @@ _GPU_REST = ir.transform.Sequential(
 _LEFT_OUT = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
 
 
-def tvm_pipeline() -> tuple[Any, Any, Any]:
+def tvm_pipeline(others: Callable[[], tuple[Any, Any, Any]] = default_s_tir_pipeline) -> Any:
     """The pipeline `tvmtile` of `tvm.tirx.build`: tile programs are lowered, TVM does the rest.
+
+    Parameters
+    ----------
+    others : callable
+        Makes the pipeline of the module's other functions, which they go through as they would alone.
 
     Returns
     -------
@@ -352,13 +357,14 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
 
     Notes
     -----
-    The rest is TVM's pipeline for scheduled functions, so a module may mix both kinds. It leaves out
+    What TVM does with tile programs on a CPU is its pipeline for scheduled functions without
     StorageRewrite, which merges a micro-kernel's accumulators with arrays that are indexed by
-    variables, so that LLVM can't keep them in registers, and CommonSubexprElim, which makes the value
-    of a Let a variable: TVM's simplifier binds such a Let a second time and fails. LLVM finds common
-    subexpressions itself.
+    variables, so that LLVM can't keep them in registers, and without CommonSubexprElim, which makes the
+    value of a Let a variable: TVM's simplifier binds such a Let a second time and fails. LLVM finds
+    common subexpressions itself.
     """
-    rest, finalize, _ = default_s_tir_pipeline()
+    on_cpu, finalize, _ = default_s_tir_pipeline()
+    on_others, _, _ = others()
 
     def finalize_host() -> Any:
         # LLVM has no pointers to the narrow floats that a kernel's tensors may hold.
@@ -379,25 +385,34 @@ def tvm_pipeline() -> tuple[Any, Any, Any]:
 
     @tvm.transform.module_pass(opt_level=0, name="tvmtile.pipeline")
     def run(mod: ir.IRModule, context: PassContext) -> ir.IRModule:
-        from tvmtile.passes import LowerTilePrograms
-
-        config = {**context.config, **_LEFT_OUT}
-        with tvm.transform.PassContext(
-            opt_level=context.opt_level, config=config, instruments=context.instruments
-        ):
-            programs = [gv.name_hint for gv, func in mod.functions.items() if is_tile_program(func)]
-            lowered = LowerTilePrograms()(mod)
-            on_gpu = {
-                n: lowered[n] for n in programs if gpu(lowered[n].attrs["target"]) is not None
-            }
-            functions = {gv.name_hint: func for gv, func in lowered.functions.items()}
-            others = {name: func for name, func in functions.items() if name not in on_gpu}
-            result = _GPU_REST(ir.IRModule(on_gpu, attrs=mod.attrs))
-            for gv, func in result.functions.items():
-                result[gv] = marked(without_keywords(func))
-            complete_what_tvm_builds(_metal_kernels(result))
-            if others:
-                result.update(rest(ir.IRModule(others, attrs=mod.attrs)))
-            return result
+        programs = {gv: func for gv, func in mod.functions.items() if is_tile_program(func)}
+        rest = {gv: func for gv, func in mod.functions.items() if gv not in programs}
+        result = ir.IRModule({}, attrs=mod.attrs)
+        if programs:
+            with tvm.transform.PassContext(
+                opt_level=context.opt_level,
+                config={**context.config, **_LEFT_OUT},
+                instruments=context.instruments,
+            ):
+                result.update(_finished(ir.IRModule(programs, attrs=mod.attrs), on_cpu))
+        if rest:
+            result.update(on_others(ir.IRModule(rest, attrs=mod.attrs)))
+        return result
 
     return run, finalize_host, finalize_on_device
+
+
+def _finished(programs: ir.IRModule, on_cpu: Any) -> ir.IRModule:
+    """A module of tile programs, lowered and split into kernels and what launches them."""
+    from tvmtile.passes import LowerTilePrograms
+
+    lowered = LowerTilePrograms()(programs)
+    on_gpu = {gv: f for gv, f in lowered.functions.items() if gpu(f.attrs["target"]) is not None}
+    result = _GPU_REST(ir.IRModule(on_gpu, attrs=programs.attrs))
+    for gv, func in result.functions.items():
+        result[gv] = marked(without_keywords(func))
+    complete_what_tvm_builds(_metal_kernels(result))
+    host = {gv: func for gv, func in lowered.functions.items() if gv not in on_gpu}
+    if host:
+        result.update(on_cpu(ir.IRModule(host, attrs=programs.attrs)))
+    return result

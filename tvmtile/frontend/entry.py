@@ -39,6 +39,10 @@ __all__ = ["OUT_IDX_ATTR", "Macro", "macro", "prim_func", "resolve_annotations"]
 
 OUT_IDX_ATTR = "tvmtile.out_idx"
 
+# What Relax and dlight look at: a tile program is opaque to fusion (OpPatternKind::kOpaque of TVM's
+# relax/op_attr_types.h), and its schedule is its own.
+_FOR_SCHEDULERS = {"op_pattern": 8, "tirx.is_scheduled": True}
+
 
 @hide_internal_frames
 def prim_func(
@@ -122,7 +126,7 @@ def completed(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     """The program with what only the tracer knows: where its kernels stand, and what it returns."""
     located = _with_locations(func, tracer)
     _check_variables(located)
-    for name, value in tracer.attributes.items():
+    for name, value in {**_FOR_SCHEDULERS, **tracer.attributes}.items():
         located = located.with_attr(name, value)
     return _with_outputs(located, tracer)
 

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 import tvm_ffi
 from tvm import ir, tirx
+from tvm.s_tir import SBlock, SBlockRealize
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.annotations import KERNEL_ANNOTATION
@@ -18,6 +19,7 @@ __all__ = [
     "Launch",
     "flattened",
     "importing_llvm",
+    "in_root_block",
     "is_barrier",
     "is_continue",
     "is_grid_barrier",
@@ -32,6 +34,7 @@ __all__ = [
     "with_kernels",
     "with_launch_body",
     "with_statements",
+    "without_root_block",
     "written_out",
 ]
 
@@ -56,6 +59,18 @@ def is_tile_program(func: Any) -> bool:
 def is_parallel(stmt: tirx.Stmt) -> TypeGuard[tirx.For]:
     """Tell whether a statement is a loop of `T.Parallel`."""
     return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
+
+
+def in_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with its body in a block, as Relax's RewriteDataflowReshape insists on."""
+    root = SBlock([], [], [], "root", func.body)
+    return func.with_body(SBlockRealize([], True, root))
+
+
+def without_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function without the block that `in_root_block` puts around its body."""
+    body = func.body
+    return func.with_body(body.block.body) if isinstance(body, SBlockRealize) else func
 
 
 class Launch:

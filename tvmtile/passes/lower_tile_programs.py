@@ -8,18 +8,15 @@ from typing import Any
 import tvm
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
-from tvm.s_tir import SBlock, SBlockRealize
 
 from tvmtile._tvm import walk
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
 from tvmtile.ir.annotations import STAGES_ANNOTATION
-from tvmtile.ir.kernels import is_tile_program
+from tvmtile.ir.kernels import in_root_block, is_tile_program, without_root_block
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.target import resolve
 
 __all__ = ["LowerTilePrograms"]
-
-_OPAQUE_PATTERN = 8  # OpPatternKind::kOpaque of TVM's relax/op_attr_types.h
 
 
 def LowerTilePrograms(target: Any = None) -> Any:
@@ -50,7 +47,11 @@ def LowerTilePrograms(target: Any = None) -> Any:
         from tvmtile.pipeline import lowering_passes
 
         del context
-        programs = {gv: func for gv, func in mod.functions.items() if is_tile_program(func)}
+        programs = {
+            gv: without_root_block(func)
+            for gv, func in mod.functions.items()
+            if is_tile_program(func)
+        }
         if not programs:
             return mod
         lowered = ir.IRModule(programs, attrs=mod.attrs)
@@ -60,7 +61,7 @@ def LowerTilePrograms(target: Any = None) -> Any:
         result = mod.clone()
         for gv in programs:
             func = lowered[gv.name_hint]
-            result.update_func(gv, _callable_from_relax(func) if has_relax else func)
+            result.update_func(gv, in_root_block(func) if has_relax else func)
         return result
 
     return tvm.transform.module_pass(transform, opt_level=0, name="tvmtile.LowerTilePrograms")
@@ -97,16 +98,6 @@ def _most_stages(func: tirx.PrimFunc) -> int:
 
     walk(func.body, (tirx.For, note))
     return max(counts)
-
-
-def _callable_from_relax(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Put the body into a block and mark it as one that is not to be fused.
-
-    Relax's passes look at the function that `R.call_tir` names: RewriteDataflowReshape insists on a
-    block around the body, and FuseOps would take loops without blocks for something they are not.
-    """
-    root = SBlock([], [], [], "root", func.body)
-    return func.with_body(SBlockRealize([], True, root)).with_attr("op_pattern", _OPAQUE_PATTERN)
 
 
 def _target_for(mod: ir.IRModule) -> Any:

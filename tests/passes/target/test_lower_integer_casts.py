@@ -57,7 +57,7 @@ def on_cpu(mod, source):
                 mod["main"]
                 .script()
                 .replace("T.thread_binding(4096, ", "T.serial(4096, ")
-                .replace('thread="blockIdx.x", ', "")
+                .replace('thread="blockIdx.x", annotations={"tvmtile.kernel": True}', "")
             ).with_attr("global_symbol", "main")
         }
     )

@@ -1,0 +1,91 @@
+"""Tile programs in the flows of TVM that know nothing of them: its default pipelines, and Relax.
+
+TVM calls these through its own registries. For a module without tile programs they do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import ir, relax
+
+from tvmtile.errors import NoLowering
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import in_root_block, is_tile_program, without_root_block
+from tvmtile.ir.spans import location_of
+
+__all__ = ["legalize_call", "refuse_to_generate", "with_tile_programs"]
+
+
+def with_tile_programs(factory: Callable[[], Any]) -> tuple[Any, Any, Any]:
+    """A pipeline of TVM's that lowers tile programs too, where a module has some.
+
+    Parameters
+    ----------
+    factory : callable
+        Makes TVM's pipeline, which all other functions go through.
+
+    Returns
+    -------
+    tuple
+        As of `tvmtile.pipeline.tvm_pipeline`.
+    """
+    chosen = factory()
+
+    @tvm.transform.module_pass(opt_level=0, name="tvmtile.with_tile_programs")
+    def run(mod: ir.IRModule, context: Any) -> ir.IRModule:
+        nonlocal chosen
+        del context
+        if any(map(is_tile_program, mod.functions.values())):
+            from tvmtile.pipeline import tvm_pipeline  # the compiler, which others need not load
+
+            chosen = tvm_pipeline(others=factory)
+        return chosen[0](mod)
+
+    def finalize_host() -> Any:
+        return chosen[1]()
+
+    def finalize_on_device() -> Any:
+        return chosen[2]()
+
+    return run, finalize_host, finalize_on_device
+
+
+def legalize_call(builder: relax.BlockBuilder, call: relax.Call) -> relax.Call:
+    """Put the body of a tile program that Relax calls into a block, which its later passes insist on.
+
+    Parameters
+    ----------
+    builder : tvm.relax.BlockBuilder
+        Of LegalizeOps, with the module.
+    call : tvm.relax.Call
+        A `relax.call_tir` of any function.
+
+    Returns
+    -------
+    tvm.relax.Call
+        The same call.
+    """
+    name = call.args[0]
+    func = builder.get()[name]
+    if is_tile_program(func):
+        builder.update_func(name, in_root_block(without_root_block(func)))
+    return call
+
+
+def refuse_to_generate(call: ir.Call) -> None:
+    """Say what to do where a pipeline leaves tile operators to TVM's code generator.
+
+    Raises
+    ------
+    NoLowering
+        Always.
+    """
+    raise NoLowering(
+        f"the tile operator {op_name(call)} has come to TVM's code generator",
+        help='compile with tir_pipeline="tvmtile", or run tvmtile.passes.LowerTilePrograms(target) on '
+        "the module before the pipeline of your own",
+        location=location_of(call),
+    )
