@@ -257,6 +257,36 @@ class Kernel:
             options["target"] = json.loads(str(options["target"]))
         return _compiled_again, (to_data(self.prim_func), options)
 
+    def as_torch_op(self, name: str, backward: Callable[..., Any] | None = None) -> Any:
+        """Register the kernel as an operator of torch's own.
+
+        torch.compile, torch.export and AOTInductor then take it as a whole: the shapes and dtypes of
+        its results, dynamic extents included, and what it writes follow from the program.
+
+        Parameters
+        ----------
+        name : str
+            With a namespace, "my_library::matmul"; `torch.ops.my_library.matmul` is the operator.
+        backward : callable, optional
+            `backward(ctx, *gradients)`, given the gradients of the results, returns those of the
+            parameters, None for one that has none. `ctx.saved_tensors` are the tensors that the kernel
+            was given, then those that it returned. Without it, a backward that reaches the operator is
+            an error.
+
+        Returns
+        -------
+        torch.library.CustomOpDef
+            Callable as the kernel is. `torch.vmap` of it calls it for one element after the other.
+
+        Raises
+        ------
+        InvalidValue
+            If the name has no namespace.
+        """
+        from tvmtile.jit.torch_library import as_torch_op
+
+        return as_torch_op(self, name, backward)
+
     # Looking at it ---------------------------------------------------------------------------
 
     def get_kernel_source(self, kernel_only: bool = True) -> str:
