@@ -320,3 +320,12 @@ def test_sdist_is_complete(built):
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"tvmtile/py.typed", "pyproject.toml", "LICENSE", "constraints.txt", "Makefile"} <= names
     assert "tests/test_packaging.py" in names
+
+
+def test_completion_offers_the_public_names():
+    import tvmtile
+
+    offered = dir(tvmtile)
+    assert {"compile", "jit", "autotune", "Kernel", "language"} <= set(offered)
+    assert not [name for name in offered if name.startswith("_") and name != "__version__"]
+    assert all(hasattr(tvmtile, name) for name in offered)

@@ -102,3 +102,8 @@ def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"tvmtile.{name}")
     raise AttributeError(f"module 'tvmtile' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What completion offers: the public names, loaded or not."""
+    return sorted({*__all__, *_SUBMODULES})
