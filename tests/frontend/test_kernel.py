@@ -7,7 +7,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
+from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, TileWarning
 
 
 def test_blocks_of_one_two_and_three_axes():
@@ -139,3 +139,12 @@ def test_the_next_kernel_is_traced_after_one_that_failed():
     a = torch.zeros(1, dtype=torch.int32)
     tvmtile.compile(one)(a)
     assert a.item() == 1
+
+
+def test_text_before_the_kernel_is_said_to_have_no_effect():
+    with pytest.warns(TileWarning, match=r"T\.Kernel: prelude has no effect: T\.CUDASourceCodeK"):
+
+        @T.prim_func
+        def program(A: T.Tensor((1,), "int32")):
+            with T.Kernel(1, prelude="// text"):
+                A[0] = 1

@@ -172,7 +172,7 @@ def outputs(A: T.Tensor((8,), "int32")):
 
 @T.prim_func(private=True)
 def private(A: T.Tensor((8,), "int32")):
-    with T.Kernel(1, prelude="// text"):
+    with T.Kernel(1):
         A[0] = T.any_of(A[0:4])
 
 

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import IRBuilder
-from tvmtile.errors import InvalidOperand, InvalidValue, NestingError
+from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, warn_ignored
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, KERNEL_ANNOTATION
 from tvmtile.ir.operands import literal
@@ -56,7 +56,7 @@ class Kernel:
     is_cpu : bool
         Accepted for TileLang's kernels; the target decides.
     prelude : str, optional
-        Source text placed before the generated kernel, on targets that generate source.
+        Accepted for TileLang's kernels with one warning: the code before a kernel is generated.
     cluster_dims : int or sequence of int, optional
         Blocks of a cluster along x, y and z, at most 8: neighbours that an NVIDIA GPU from Hopper on
         runs at the same time, next to each other. It changes no result; other targets say once that
@@ -86,6 +86,9 @@ class Kernel:
         cluster_dims: int | Sequence[int] | None = None,
     ) -> None:
         del is_cpu
+        warn_ignored(
+            "T.Kernel", "T.CUDASourceCodeKernel takes source text of one's own", prelude=prelude
+        )
         if len(blocks) > 3:
             raise InvalidOperand(
                 f"T.Kernel takes up to three grid extents, not {len(blocks)}",
@@ -94,7 +97,6 @@ class Kernel:
         self._has_grid = bool(blocks)
         self._extents = [_grid_extent(extent) for extent in blocks or (1,)]
         self._thread_extents = _thread_extents(threads)
-        self._prelude = prelude
         self._cluster = _cluster(cluster_dims, self._extents)
         self._frames: list[Any] = []
         self.blocks: list[ir.Var] = []
@@ -114,8 +116,6 @@ class Kernel:
             tracer.enter_kernel()
         for axis, extent in zip(_AXES, self._extents, strict=False):
             annotations: dict[str, Any] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
-            if annotations and self._prelude:
-                annotations["tvmtile.prelude"] = self._prelude
             if axis == "x" and self._cluster is not None:
                 annotations[CLUSTER_ANNOTATION] = self._cluster
             self.blocks.append(self._bind(extent, f"blockIdx.{axis}", f"b{axis}", annotations))
