@@ -49,6 +49,7 @@ class Footprints:
     def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
         self._domain = Domain(launch, uniform)
         self._threads: dict[Access, int] = {}
+        self._where: dict[Any, int | None] = {}
         self._known: dict[Any, ConflictScope] = {}
         self._collisions: dict[Any, Collision] = {}
         self._apart: dict[tuple[Access, Access], bool] = {}
@@ -76,19 +77,30 @@ class Footprints:
         return found & self.all_threads
 
     def _holding(self, conditions: Iterable[Any], *, unknown: bool) -> int:
-        threads = np.arange(self._domain.num_threads)
-        indices, holds = self._domain.indices_of(threads), np.ones(len(threads), bool)
+        threads = self.all_threads
         for condition in (part for each in conditions for part in conjuncts(each)):
-            try:
-                simple = condition if may_wrap(condition) else self._domain.simplified(condition)
-                value = evaluate(simple, indices, self._domain.is_uniform, 0)
-            except NotSeparable:
-                if not unknown:
-                    return 0
-                continue
-            if value.term is None:
-                holds &= np.broadcast_to(np.asarray(value.numbers, bool), holds.shape)
-        return sum(1 << int(thread) for thread in threads[holds])
+            if condition not in self._where:
+                self._where[condition] = self._threads_with(condition)
+            holding = self._where[condition]
+            if holding is not None:
+                threads &= holding
+            elif not unknown:
+                return 0
+        return threads
+
+    def _threads_with(self, condition: Any) -> int | None:
+        """The threads for which a condition may hold, a bit each; None where they can't be told."""
+        count = self._domain.num_threads
+        try:
+            simple = condition if may_wrap(condition) else self._domain.simplified(condition)
+            indices = self._domain.indices_of(np.arange(count))
+            value = evaluate(simple, indices, self._domain.is_uniform, 0)
+        except NotSeparable:
+            return None
+        if value.term is not None:
+            return self.all_threads
+        holds = np.broadcast_to(np.asarray(value.numbers, bool), count)
+        return int.from_bytes(np.packbits(holds, bitorder="little").tobytes(), "little")
 
     def conflict(
         self, earlier: Access, later: Access, distances: Mapping[Loop, Distance]

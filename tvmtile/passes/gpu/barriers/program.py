@@ -280,6 +280,7 @@ class Checker:
         self._exits: list[tuple[_State, _State]] = []
         self._is_looking = True
         self._entering: dict[Iteration, _State] = {}
+        self._following: dict[tuple[_Distances, Loop, bool], _Distances | None] = {}
 
     def follow(self, program: Sequence) -> None:
         """Find which asynchronous copies are in flight where loops begin: they may arrive inside."""
@@ -424,6 +425,8 @@ class Checker:
         nearby = self._footprints.warps_of(item.threads)
 
         def released(opened: _Open) -> _Open:
+            if opened.signals is None and item.mbarrier in opened.released:
+                return opened
             arrived = item.threads if opened.ordered == ConflictScope.NONE else nearby
             done = not self._footprints.threads_of(opened.access) & ~arrived
             if opened.is_on_its_way or not (done or opened.known & item.threads):
@@ -456,8 +459,9 @@ class Checker:
             _add_all(end, continued)
             next_one: _State = {}
             for opened, paths in end.items():
-                for moved in _in_next_iteration(opened, loop):
-                    _add(next_one, moved, paths)
+                distances = self._in_next_iteration(opened, loop)
+                if distances is not None:
+                    _add(next_one, _at(opened, distances), paths)
             if loop.var is None:  # a `while` evaluates its condition again
                 next_one = self._accesses(item.head, next_one, loops)
             _add_all(reached, next_one)
@@ -471,6 +475,12 @@ class Checker:
         if not item.runs:
             _add_all(after, before)
         return after
+
+    def _in_next_iteration(self, opened: _Open, loop: Loop) -> _Distances | None:
+        key = opened.distances, loop, opened.signals is not None
+        if key not in self._following:
+            self._following[key] = _following(*key)
+        return self._following[key]
 
     def _accesses(
         self, accesses: tuple[Access, ...], state: _State, loops: tuple[Loop, ...]
@@ -679,46 +689,47 @@ def _may_be_one(a: tuple[Any, int | None], b: tuple[Any, int | None]) -> bool:
     return bool(a[0].same_as(b[0])) and (None in (a[1], b[1]) or a[1] == b[1])
 
 
-def _others(opened: _Open, loop: Loop) -> Iterator[tuple[Loop, Distance]]:
-    return (pair for pair in opened.distances if pair[0] is not loop)
+def _at(opened: _Open, distances: _Distances) -> _Open:
+    return opened if distances == opened.distances else opened._replace(distances=distances)
 
 
-def _of(opened: _Open, loop: Loop) -> set[Distance]:
-    return {distance for other, distance in opened.distances if other is loop}
+def _of(distances: _Distances, loop: Loop) -> set[Distance]:
+    return {distance for other, distance in distances if other is loop}
 
 
-def _replaced(opened: _Open, loop: Loop, distances: Iterable[Distance]) -> _Open:
-    pairs = frozenset([*_others(opened, loop), *((loop, distance) for distance in distances)])
-    return opened._replace(distances=pairs)
+def _replaced(distances: _Distances, loop: Loop, *own: Distance) -> _Distances:
+    others = (pair for pair in distances if pair[0] is not loop)
+    return frozenset([*others, *((loop, distance) for distance in own)])
 
 
 def _with(opened: _Open, loop: Loop, distance: Distance) -> _Open:
     """On entering a loop: an access before it, or in an earlier run of it, has no iteration here."""
-    return _replaced(opened, loop, [] if loop in opened.access.loops else [distance])
+    own = () if loop in opened.access.loops else (distance,)
+    return _at(opened, _replaced(opened.distances, loop, *own))
 
 
 def _without(opened: _Open, loop: Loop) -> _Open:
-    return _replaced(opened, loop, [])
+    return _at(opened, _replaced(opened.distances, loop))
 
 
-def _in_next_iteration(opened: _Open, loop: Loop) -> Iterator[_Open]:
-    distances = _of(opened, loop)
-    exact = next((each for each in distances if each.is_exact), None)
+def _following(distances: _Distances, loop: Loop, is_in_flight: bool) -> _Distances | None:
+    """The distances from the next iteration of a loop; None where there is no such iteration."""
+    own = _of(distances, loop)
+    exact = next((each for each in own if each.is_exact), None)
     if exact is None:
-        yield _replaced(opened, loop, [Distance.LATER] if Distance.LATER in distances else [])
-        return
+        return _replaced(distances, loop, *own & {Distance.LATER})
     later = replace(exact, iterations=exact.iterations + 1)
     if later.iterations == loop.trips:
-        return  # there is no such iteration
+        return None
     # What has not arrived yet stays open for several iterations, in which others may be accessed.
-    most = 1 if opened.signals is None else _MAX_DISTANCE
-    if later.side == Side.LATER and opened.signals is None:
-        yield _without(opened, loop)
-    elif later.iterations <= most:
-        yield _replaced(opened, loop, [later])
-    else:
-        yield _replaced(opened, loop, [Distance.LATER] if later.side == Side.BOTH else [])
+    most = _MAX_DISTANCE if is_in_flight else 1
+    if later.side == Side.LATER and not is_in_flight:
+        return _replaced(distances, loop)
+    if later.iterations <= most:
+        return _replaced(distances, loop, later)
+    return _replaced(distances, loop, *([Distance.LATER] if later.side == Side.BOTH else []))
 
 
 def _after_loop(opened: _Open, loop: Loop) -> _Open:
-    return _replaced(opened, loop, [Distance.LAST] if Distance.SAME in _of(opened, loop) else [])
+    is_last = Distance.SAME in _of(opened.distances, loop)
+    return _at(opened, _replaced(opened.distances, loop, *([Distance.LAST] if is_last else [])))
