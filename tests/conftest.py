@@ -37,6 +37,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.fixture
+def own_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of the tables of operators and lowerings: a test may add its own, which end with it."""
+    from tvmtile.ir import operators
+    from tvmtile.tileop import registry
+
+    registry._import_lowerings()
+    monkeypatch.setattr(operators, "_OPERATORS", dict(operators._OPERATORS))
+    table = {key: list(candidates) for key, candidates in registry._LOWERINGS.items()}
+    monkeypatch.setattr(registry, "_LOWERINGS", table)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Compile what names no target for the CPU, on a machine with a GPU too.
 

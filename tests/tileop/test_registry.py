@@ -18,13 +18,7 @@ from tvmtile.tileop.fill import Fill
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.registry import Decline, lowering
 
-
-@pytest.fixture(autouse=True)
-def _own_table(monkeypatch):
-    """A copy of the table of lowerings, for tests to plant theirs in."""
-    registry._import_lowerings()
-    table = {key: list(candidates) for key, candidates in registry._LOWERINGS.items()}
-    monkeypatch.setattr(registry, "_LOWERINGS", table)
+pytestmark = pytest.mark.usefixtures("own_operators")
 
 
 @pytest.fixture

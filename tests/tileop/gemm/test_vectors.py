@@ -74,7 +74,7 @@ def test_words_of_four_elements_and_one_sum_a_row_and_column():
         ({"transpose_B": False}, "rows of A and B are no words of 4 elements along K"),
         ({"a": "float16", "b": "float16"}, "has no elements of 8 bits"),
         ({"N": 9}, "N = 9 is not a multiple of the 2 simdgroups"),
-        ({"threads": 48}, "48 threads are not whole warps of 32"),
+        ({"threads": 48}, "48 threads are not whole simdgroups of 32"),
     ],
 )
 def test_what_it_declines(options, reason):
