@@ -13,7 +13,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.mma import ATOMS, Atom
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.operands import buffer_of, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARP_SIZE
@@ -28,6 +28,7 @@ from tvmtile.tileop.gemm.partition import (
     partition,
     registers_of,
 )
+from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
@@ -91,9 +92,7 @@ def atom_of(
             raise Decline(lacking)
     if dtype_of(op.C) not in _INTO[atom.sums]:
         raise Decline(f"{atom.sums} sums are not kept in {dtype_of(op.C)}")
-    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
-        if constant(extent) is None:
-            raise Decline(f"{name} = {extent} is not a constant")
+    check_extents(op)
     if constant(tirx.floormod(op.k, atom.k)) != 0:
         raise Decline(f"K = {op.k} is not a multiple of {atom.k}")
     return atom
@@ -129,8 +128,7 @@ def layouts_of(
         buffer = buffer_of(operand)
         if not is_fragment(buffer):
             continue
-        if not is_whole(operand):
-            raise Decline(f"{describe(operand)} is a part of a fragment")
+        check_fragments(operand)
         found[buffer] = layout_of_matrices(
             numbers, matrix, context.threads, transposed=transposed, rank=len(operand.region)
         )

@@ -16,14 +16,15 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import VerifyError
-from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE, is_fragment
+from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
+from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
 from tvmtile.tileop.registry import (
     Decline,
     LoweringContext,
@@ -71,13 +72,9 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
             raise Decline(f"{name} is {describe(operand)}; the matrices hold {', '.join(_DTYPES)}")
     if op.mixes_halves():
         raise Decline("float16 and bfloat16 matrices are not multiplied together")
-    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
-        if constant(extent) is None:
-            raise Decline(f"{name} = {extent} is not a constant")
+    check_extents(op)
     _share(op, context)
-    for operand in (op.A, op.B, op.C):
-        if is_fragment(buffer_of(operand)) and not is_whole(operand):
-            raise Decline(f"{describe(operand)} is a part of a fragment")
+    check_fragments(op.A, op.B, op.C)
 
 
 def _share(op: Gemm, context: LoweringContext) -> Partition:

@@ -22,6 +22,7 @@ from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, compact_registers
 from tvmtile.tileop.elementwise import element
 from tvmtile.tileop.gemm import Gemm
+from tvmtile.tileop.gemm.requirements import check_extents
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["MOST_ROWS", "gemm_vectors"]
@@ -33,9 +34,7 @@ _WORD = 4
 
 
 def _fits(op: Gemm, context: LoweringContext) -> None:
-    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
-        if constant(extent) is None:
-            raise Decline(f"{name} = {extent} is not a constant")
+    check_extents(op)
     groups = context.threads // WARP_SIZE
     if (constant(op.n) or 0) % groups:
         raise Decline(f"N = {op.n} is not a multiple of the {groups} simdgroups")

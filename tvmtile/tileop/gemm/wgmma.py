@@ -15,7 +15,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.wgmma import FAMILIES, OPERAND_BYTES, ROWS, WARPGROUP, Family
 from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, is_whole
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, with_weights
@@ -30,6 +30,7 @@ from tvmtile.tileop.gemm.partition import (
     layout_of_matrices,
     partition,
 )
+from tvmtile.tileop.gemm.requirements import check_extents, check_fragments
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, SharedTile, lowering
 
 __all__ = ["gemm_wgmma"]
@@ -122,9 +123,7 @@ def _family(op: Gemm) -> Family:
         raise Decline(f"no wgmma multiplies {a} and {b}")
     if c != family.sums:
         raise Decline(f"wgmma has {family.sums} sums, {describe(op.C)} does not hold them")
-    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
-        if constant(extent) is None:
-            raise Decline(f"{name} = {extent} is not a constant")
+    check_extents(op)
     if (constant(op.k) or 0) % family.k:
         raise Decline(f"K = {op.k} is not a multiple of {family.k}")
     if not is_shared(buffer_of(op.B)):
@@ -133,9 +132,7 @@ def _family(op: Gemm) -> Family:
         raise Decline(f"{describe(op.A)} is neither in shared memory nor a fragment")
     if not is_fragment(buffer_of(op.C)):
         raise Decline(f"{describe(op.C)} is not a fragment")
-    for operand in (op.A, op.C):
-        if is_fragment(buffer_of(operand)) and not is_whole(operand):
-            raise Decline(f"{describe(operand)} is a part of a fragment")
+    check_fragments(op.A, op.C)
     return family
 
 

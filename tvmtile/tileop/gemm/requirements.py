@@ -1,0 +1,38 @@
+"""What several implementations of a product of matrices require of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tvm import ir
+
+from tvmtile.ir.operands import buffer_of, constant, describe, is_whole
+from tvmtile.ir.scopes import is_fragment
+from tvmtile.tileop.registry import Decline
+
+__all__ = ["check_extents", "check_fragments"]
+
+
+class _Product(Protocol):
+    @property
+    def m(self) -> ir.Expr: ...
+
+    @property
+    def n(self) -> ir.Expr: ...
+
+    @property
+    def k(self) -> ir.Expr: ...
+
+
+def check_extents(op: _Product) -> None:
+    """Decline a product whose extents are not constants."""
+    for name, extent in (("M", op.m), ("N", op.n), ("K", op.k)):
+        if constant(extent) is None:
+            raise Decline(f"{name} = {extent} is not a constant")
+
+
+def check_fragments(*operands: ir.TensorRegion) -> None:
+    """Decline a part of a fragment: matrices are laid out over all of one."""
+    for operand in operands:
+        if is_fragment(buffer_of(operand)) and not is_whole(operand):
+            raise Decline(f"{describe(operand)} is a part of a fragment")
