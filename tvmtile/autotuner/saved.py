@@ -36,9 +36,10 @@ def save(result: AutotuneResult, path: Path) -> None:
         "trials": [asdict(trial) for trial in result.trials],
         "request": Request.of(kernel.prim_func, **kernel.options),
     }
+    data = pickle.dumps(facts)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(pickle.dumps(facts))
+        file.write(data)
     Path(file.name).replace(path)
 
 

@@ -461,7 +461,7 @@ class Checker:
             for opened, paths in end.items():
                 distances = self._in_next_iteration(opened, loop)
                 if distances is not None:
-                    _add(next_one, _at(opened, distances), paths)
+                    _add(next_one, _with_distances(opened, distances), paths)
             if loop.var is None:  # a `while` evaluates its condition again
                 next_one = self._accesses(item.head, next_one, loops)
             _add_all(reached, next_one)
@@ -689,7 +689,7 @@ def _may_be_one(a: tuple[Any, int | None], b: tuple[Any, int | None]) -> bool:
     return bool(a[0].same_as(b[0])) and (None in (a[1], b[1]) or a[1] == b[1])
 
 
-def _at(opened: _Open, distances: _Distances) -> _Open:
+def _with_distances(opened: _Open, distances: _Distances) -> _Open:
     return opened if distances == opened.distances else opened._replace(distances=distances)
 
 
@@ -705,11 +705,11 @@ def _replaced(distances: _Distances, loop: Loop, *own: Distance) -> _Distances:
 def _with(opened: _Open, loop: Loop, distance: Distance) -> _Open:
     """On entering a loop: an access before it, or in an earlier run of it, has no iteration here."""
     own = () if loop in opened.access.loops else (distance,)
-    return _at(opened, _replaced(opened.distances, loop, *own))
+    return _with_distances(opened, _replaced(opened.distances, loop, *own))
 
 
 def _without(opened: _Open, loop: Loop) -> _Open:
-    return _at(opened, _replaced(opened.distances, loop))
+    return _with_distances(opened, _replaced(opened.distances, loop))
 
 
 def _following(distances: _Distances, loop: Loop, is_in_flight: bool) -> _Distances | None:
@@ -732,4 +732,6 @@ def _following(distances: _Distances, loop: Loop, is_in_flight: bool) -> _Distan
 
 def _after_loop(opened: _Open, loop: Loop) -> _Open:
     is_last = Distance.SAME in _of(opened.distances, loop)
-    return _at(opened, _replaced(opened.distances, loop, *([Distance.LAST] if is_last else [])))
+    return _with_distances(
+        opened, _replaced(opened.distances, loop, *([Distance.LAST] if is_last else []))
+    )
