@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tvmtile.autotuner import autotune
     from tvmtile.cache import clear_cache, disable_cache, enable_cache, is_cache_enabled
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
+    from tvmtile.jit.torch_op import torch_op
     from tvmtile.layout.plot import plot_layout
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
@@ -45,6 +46,7 @@ __all__ = [
     "par_compile",
     "plot_layout",
     "set_log_level",
+    "torch_op",
     "tvm",
 ]
 
@@ -72,6 +74,7 @@ _LAZY = {
     "par_compile": "jit",
     "plot_layout": "layout.plot",
     "set_log_level": "utils.log",
+    "torch_op": "jit.torch_op",
 }
 _SUBMODULES = (
     "autotuner",

@@ -301,14 +301,14 @@ MISFITS = {
     "device": (
         "add",
         lambda: (torch.empty(3, 4, device="meta"),),
-        "add: A must be on the CPU; it is on meta",
-        "move it with `.cpu()`",
+        "add: A is a tensor without memory",
+        "kernel.as_torch_op(name), makes an operator",
     ),
     "device of a result": (
         "add",
         lambda: (zeros(3, 4), torch.empty(3, 4, device="meta")),
-        "add: B must be on the CPU; it is on meta",
-        "move it with `.cpu()`",
+        "add: B is a tensor without memory",
+        "@tvmtile.torch_op over the kernel",
     ),
     "no tensor": (
         "add",
@@ -456,6 +456,12 @@ def test_a_tensor_that_tvm_does_not_have_on_the_gpu():
         with T.Kernel(1):
             T.fill(A, 1)
 
+    class OfAGpu:  # there is none here
+        shape, dtype, device = (4,), torch.float32, torch.device("cuda")
+
+    error = explain("fill", list(fill.params), (), (OfAGpu(),))
+    assert error.message == "fill: A must be on the CPU; it is on cuda"
+    assert error.help == "move it with `.cpu()`"
     error = explain("fill", list(fill.params), (), (torch.zeros(4),), "metal")
     assert error.message == "fill: A must be a TVM tensor on metal; it is on cpu"
     assert "tvm.metal()" in error.help

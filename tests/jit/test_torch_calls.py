@@ -28,19 +28,24 @@ def product(
             C[i] = A[i] * B[i]
 
 
+BACKENDS = {
+    "llvm": {},
+    "metal": {"target": "metal", "execution_backend": "emulator"},
+    "cuda": {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"},
+}
+
+
 def compiled(backend, **options):
-    if backend == "emulator":
-        options |= {"target": "metal", "execution_backend": "emulator"}
-    return tvmtile.compile(product, **options)
+    return tvmtile.compile(product, **BACKENDS[backend], **options)
 
 
-@pytest.fixture(scope="module", params=["llvm", "emulator"])
+@pytest.fixture(scope="module", params=list(BACKENDS))
 def kernel(request):
     """All tensors are given."""
     return compiled(request.param)
 
 
-@pytest.fixture(scope="module", params=["llvm", "emulator"])
+@pytest.fixture(scope="module", params=list(BACKENDS))
 def function(request):
     """The result is allocated."""
     return compiled(request.param, out_idx=-1)
@@ -174,6 +179,23 @@ def test_a_tensor_that_stands_for_the_negative_of_its_memory(kernel, function, a
     np.testing.assert_allclose(c, (-a * b).numpy())
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+def test_what_has_no_memory_of_its_own_or_another_layout_of_it(kernel, function, a, b):
+    complex_numbers = torch.complex(a, b).conj()
+    for refused, message, remedy in (
+        (a.to_sparse(), "it got a sparse tensor", "x.to_dense()"),
+        (a.reshape(2, 4).to_sparse_csr(), "it got a sparse tensor", "x.to_dense()"),
+        (complex_numbers, "it got complex64", "x.to(torch.float32)"),
+        (a.to("meta"), "is a tensor without memory", "@tvmtile.torch_op over the kernel"),
+    ):
+        for call in (function, lambda *args: kernel(*args, torch.empty(8))):
+            with pytest.raises(ArgumentError) as caught:
+                call(refused, b)
+            assert message in caught.value.message
+            assert remedy in caught.value.help
+    torch.testing.assert_close(function(complex_numbers.imag.contiguous(), b), -b * b)
+
+
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
 def test_a_graph_of_fx_has_the_kernel(call, a, b, mode):
     graph = make_fx(lambda a, b: call(a, b) + 1, tracing_mode=mode)(a, b)
@@ -209,6 +231,13 @@ def test_fake_tensors_give_fake_results(function):
 def test_a_call_in_compiled_code(call, a, b):
     result = torch.compile(lambda a, b: call(a, b) + 1, backend="eager")(a, b)
     torch.testing.assert_close(result, a * b + 1)
+    torch._dynamo.reset()
+
+
+def test_one_graph_of_compiled_code_needs_an_operator(function, a, b):
+    compiled = torch.compile(lambda a, b: function(a, b) + 1, backend="eager", fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="@tvmtile.torch_op over the kernel"):
+        compiled(a, b)
     torch._dynamo.reset()
 
 

@@ -18,7 +18,14 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import location_of
 
-__all__ = ["Access", "accesses_of", "kernels_of", "uses", "values_of_names"]
+__all__ = [
+    "Access",
+    "accesses_of",
+    "kernels_of",
+    "uses",
+    "values_of_names",
+    "written_parameters",
+]
 
 
 @dataclass(frozen=True)
@@ -223,6 +230,12 @@ class _Accesses:
                 buffer, reads=buffer in read, writes=buffer in written, operator=op, indices=indices
             )
         self._location = outer
+
+
+def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
+    """The positions of the parameters whose memory a program may write."""
+    written = {access.buffer for access in accesses_of(func.body) if access.writes}
+    return tuple(index for index, param in enumerate(func.params) if param in written)
 
 
 def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, Any]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm import ir, tirx
@@ -98,25 +98,25 @@ class EagerFunction:
         others are constants of the kernel, or run-time scalars where they are annotated with a dtype.
     scope : mapping
         Names around the definition, for annotations that are strings.
+
+    Attributes
+    ----------
+    annotations : dict of str to TensorSpec, DType or pointer
+        What the signature says of tensors, scalars of the run and pointers.
     """
 
     def __init__(self, func: Callable[..., Any], scope: Mapping[str, Any]) -> None:
         self.func = func
         self.signature = inspect.signature(func)
-        self._annotations = {
+        self.annotations = {
             name: annotation
             for name, annotation in resolve_annotations(func, scope).items()
             if name in self.signature.parameters and is_run_time(annotation)
         }
 
-    @property
-    def runtime_parameters(self) -> Collection[str]:
-        """Those that the signature annotates as tensors, scalars of the run or pointers."""
-        return self._annotations.keys()
-
     def describe(self, constants: Mapping[str, Any], tensors: set[str]) -> Description:
         """Look at the function once, with `constants` given and `tensors` the names of the rest."""
-        specs: dict[str, Any] = dict(self._annotations)
+        specs: dict[str, Any] = dict(self.annotations)
         missing = tensors - specs.keys()
         if not missing:
             return Description(specs, {})
@@ -156,7 +156,7 @@ class EagerFunction:
     ) -> tirx.PrimFunc:
         with IRBuilder() as builder, tracer.activate(), T.prim_func():
             T.func_name(self.func.__name__)
-            for name, annotation in self._annotations.items():
+            for name, annotation in self.annotations.items():
                 if parameters is not None:
                     arguments[name] = parameters.declare(name, annotation)
             for name in specs or ():

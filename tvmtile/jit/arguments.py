@@ -275,6 +275,11 @@ class _Check:
 
 
 def _wrong_device(arg: Any, actual: str, needed: str) -> _Problem:
+    if actual == "meta":
+        return "is a tensor without memory", (
+            "@tvmtile.torch_op over the kernel, or kernel.as_torch_op(name), makes an operator that "
+            "computes the shapes of its results"
+        )
     if needed == "cpu":
         return f"must be on the CPU; it is on {actual}", "move it with `.cpu()`"
     if needed == "metal":

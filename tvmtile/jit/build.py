@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile._plugin import PIPELINE_NAME, register
-from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.accesses import written_parameters
 from tvmtile.codegen.metal_source import complete
 from tvmtile.codegen.metal_versions import lacking_in_tvm
 from tvmtile.errors import InvalidOperand, NoLowering, UnknownTarget, warn
@@ -55,7 +55,7 @@ def build_artifact(
     TileError
         For what is wrong with the program on this target.
     """
-    name, written = name_of(func), _written(func)
+    name, written = name_of(func), written_parameters(func)
     if target.kind.name == "cuda" and backend == EMULATOR:
         _require_this_host(target)
         with compiling(target), _compiling(func, target, config) as mod:
@@ -84,12 +84,6 @@ def _require_this_host(target: Target) -> None:
             f"a {kind} program is launched from this machine, not from {target.host}",
             help="leave the host out of the target",
         )
-
-
-def _written(func: tirx.PrimFunc) -> tuple[int, ...]:
-    """The parameters whose memory the program may write."""
-    written = {access.buffer for access in accesses_of(func.body) if access.writes}
-    return tuple(index for index, param in enumerate(func.params) if param in written)
 
 
 def _sources(module: Any) -> dict[str, str]:

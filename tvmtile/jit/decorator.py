@@ -24,6 +24,7 @@ from tvmtile.errors import (
 from tvmtile.frontend.entry import Macro
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
+from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
 
@@ -145,6 +146,11 @@ class JitFunction:
         """The style: "eager" or "lazy"; "auto" where only the first call can tell."""
         return self._style or "auto"
 
+    @property
+    def annotations(self) -> Mapping[str, Any]:
+        """In the eager style, what the signature says of run-time parameters."""
+        return self._eager.annotations
+
     @functools.cached_property
     def _eager(self) -> Any:
         from tvmtile.frontend.eager import EagerFunction
@@ -178,13 +184,14 @@ class JitFunction:
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:
         """What a kernel in the eager style is run on for these arguments; None in the lazy style."""
-        return self._eager_call(args, kwargs)[2] if self._is_eager(args, kwargs) else None
+        return self.specialisation(*args, **kwargs)[2] if self._is_eager(args, kwargs) else None
 
     @hide_internal_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Lazy style: the compiled kernel for these values. Eager style: run it on these arguments."""
         if not self._is_eager(args, kwargs):
             return self._lazy_kernel(args, kwargs)
+        break_graph()
         kernel, tensors = self._eager_kernel(args, kwargs)
         return kernel(*tensors)
 
@@ -227,7 +234,7 @@ class JitFunction:
         """The tile program for these arguments."""
         if not self._is_eager(args, kwargs):
             return self._program(args, kwargs)
-        return self._eager_call(args, kwargs)[1]()
+        return self.specialisation(*args, **kwargs)[1]()
 
     @hide_internal_frames
     def get_kernel_source(self, *args: Any, **kwargs: Any) -> str:
@@ -298,7 +305,7 @@ class JitFunction:
     def _eager_kernel(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Kernel, list[Any]]:
-        key, build, tensors = self._eager_call(args, kwargs)
+        key, build, tensors = self.specialisation(*args, **kwargs)
         kernel = self._kernels.get(key)
         if kernel is None:
             options = dict(self._options)
@@ -307,15 +314,15 @@ class JitFunction:
             kernel = self._kernels[key] = compile_program(build(), **options)
         return kernel, tensors
 
-    def _eager_call(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def specialisation(
+        self, *args: Any, **kwargs: Any
     ) -> tuple[Any, Callable[[], tirx.PrimFunc], list[Any]]:
-        """The key of a call's specialisation, how to trace its program, and its run-time arguments."""
+        """In the eager style, the key of a call's program, how to trace it, and what it is run on."""
         own = {k: v for k, v in kwargs.items() if k in self.signature.parameters}
         extra = {k: v for k, v in kwargs.items() if k not in own}
         bound = self._bind(self.signature.bind_partial, args, own)
         bound.apply_defaults()
-        runtime = self._eager.runtime_parameters
+        runtime = self.annotations
         tensors = {n: v for n, v in bound.arguments.items() if is_tensor(v) or n in runtime}
         constants = {n: v for n, v in bound.arguments.items() if n not in tensors}
         absent = [n for n in self.signature.parameters if n not in bound.arguments]

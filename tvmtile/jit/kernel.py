@@ -27,6 +27,7 @@ from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.artifact import Artifact
+from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.parameters import KernelParam
@@ -141,6 +142,7 @@ class Kernel:
                 f"{self.name} takes no arguments by keyword; it got {', '.join(named)}",
                 help=f"its parameters are {', '.join(p.name for p in self.prim_func.params)}, in order",
             )
+        break_graph()
         given, problem = args, None
         if self._has_packed:
             args = self._with_bytes(args)
@@ -270,8 +272,8 @@ class Kernel:
         backward : callable, optional
             `backward(ctx, *gradients)`, given the gradients of the results, returns those of the
             parameters, None for one that has none. `ctx.saved_tensors` are the tensors that the kernel
-            was given, then those that it returned. Without it, a backward that reaches the operator is
-            an error.
+            was given, then those that it returned; `ctx.constants` are its other arguments. Without it,
+            a backward that reaches the operator is an error.
 
         Returns
         -------

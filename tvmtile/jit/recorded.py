@@ -98,7 +98,7 @@ class RecordedAdapter(Adapter):
             return self._address(index, arg)
         if index not in self._tensors or not hasattr(arg, "shape"):
             return arg
-        if not self.accepts(arg):
+        if not self.accepts(arg) or not _has_memory(arg):
             raise TypeError(f"a tensor that {type(self).__name__} can't reach")
         self._check_alignment(index, arg)
         strides = arg.stride() if is_torch(arg) else strides_of(arg)
@@ -122,6 +122,15 @@ class RecordedAdapter(Adapter):
                 "which the kernel moves at once",
                 help="pass a copy, `x.clone()` or `x.copy()`",
             )
+
+
+def _has_memory(tensor: Any) -> bool:
+    """Tell a tensor from one of torch's that only says what operators do to it."""
+    if not is_torch(tensor):
+        return True
+    from tvmtile.jit.torch_operators import is_wrapper
+
+    return not is_wrapper(tensor)
 
 
 def strides_of(array: Any) -> Sequence[int]:

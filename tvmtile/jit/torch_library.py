@@ -1,8 +1,8 @@
 """A kernel as an operator of `torch.library`, which torch can trace, compile and export.
 
 The schema and the implementation for tensors without memory come from the program: which parameters are
-written, which are results, and of what shape and dtype these are. Imported only where it is used, since
-it imports torch.
+written, which are results, and of what shape and dtype these are. `tvmtile.jit.torch_op` does the same
+for kernels in the eager style. Imported only where it is used, since it imports torch.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import ArgumentError, InvalidValue
 from tvmtile.frontend.dtypes import DType
 from tvmtile.jit.arguments import is_pointer
+from tvmtile.jit.artifact import name_of
 
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
 
-__all__ = ["as_torch_op", "checked_name"]
+__all__ = ["Program", "as_torch_op", "checked_name", "registered", "returned_type"]
 
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Add: lambda a, b: a + b,
@@ -38,16 +39,49 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 
 def as_torch_op(kernel: Kernel, name: str, backward: Callable[..., Any] | None) -> Any:
     """See `Kernel.as_torch_op`."""
-    program = _Program(kernel)
+    device = kernel.adapter.device
+    program = Program(kernel.prim_func, kernel.out_idx, kernel.artifact.written, device)
+    return registered(name, program.schema, kernel, program.fake, backward)
+
+
+def registered(
+    name: str,
+    schema: str,
+    kernel: Callable[..., Any],
+    fake: Callable[..., Any],
+    backward: Callable[..., Any] | None,
+) -> Any:
+    """An operator of torch that calls a kernel.
+
+    Parameters
+    ----------
+    name : str
+        With a namespace.
+    schema : str
+        Its parameters and results, in torch's language.
+    kernel : callable
+        Returns a tensor, a list of tensors or None.
+    fake : callable
+        Returns the like of it for tensors without memory.
+    backward : callable, optional
+        As of `Kernel.as_torch_op`.
+    """
+
+    def run(*args: Any) -> Any:
+        with torch.no_grad():  # torch asks for a gradient elsewhere
+            return _returned(kernel(*args))
+
+    parsed = torch._C.parse_schema(f"op{schema}").arguments
+    written = [bool(arg.alias_info and arg.alias_info.is_write) for arg in parsed]
     operator = custom_op(
         checked_name(name),
-        program.run,
-        mutates_args=[param.name for param in program.mutated],
-        schema=program.schema,
+        run,
+        mutates_args=[a.name for a, is_written in zip(parsed, written, strict=True) if is_written],
+        schema=schema,
     )
-    operator.register_fake(program.fake)
+    operator.register_fake(lambda *args: _returned(fake(*args)))
     operator.register_vmap(
-        lambda info, dims, *args: program.run_each(operator, info.batch_size, dims, args)
+        lambda info, dims, *args: _run_each(operator, written, info.batch_size, dims, args)
     )
     if backward is not None:
         operator.register_autograd(backward, setup_context=_save)
@@ -70,16 +104,32 @@ def checked_name(name: str) -> str:
     return name
 
 
-class _Program:
-    """What torch asks of a kernel."""
+class Program:
+    """What torch asks of a program.
 
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        params = list(kernel.prim_func.params)
-        self._inputs = [p for i, p in enumerate(params) if i not in kernel.out_idx]
-        self._results = [params[index] for index in kernel.out_idx]
-        written = [params[index] for index in kernel.artifact.written]
-        self.mutated = [p for p in self._inputs if any(p.same_as(other) for other in written)]
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        The tile program.
+    results, written : sequence of int
+        The parameters that are results, and those that it may write.
+    device : str
+        Where results are where no argument is a tensor.
+
+    Attributes
+    ----------
+    inputs, mutated : list of Var
+        The parameters that are no results, and those of them that are written.
+    """
+
+    def __init__(
+        self, func: tirx.PrimFunc, results: Sequence[int], written: Sequence[int], device: str
+    ) -> None:
+        self._name, self._device = name_of(func), device
+        params = list(func.params)
+        self.inputs = [p for i, p in enumerate(params) if i not in results]
+        self.mutated = [p for i, p in enumerate(params) if i in written and i not in results]
+        self._results = [params[index] for index in results]
 
     @property
     def schema(self) -> str:
@@ -87,22 +137,14 @@ class _Program:
         mutated = {param.name for param in self.mutated}
         parameters = [
             f"{_type(param, f'(a{i}!)' if param.name in mutated else '')} {param.name}"
-            for i, param in enumerate(self._inputs)
+            for i, param in enumerate(self.inputs)
         ]
-        results = ", ".join("Tensor" for _ in self._results)
-        return (
-            f"({', '.join(parameters)}) -> {results if len(self._results) == 1 else f'({results})'}"
-        )
-
-    def run(self, *args: Any) -> Any:
-        """Run the kernel: torch asks for a gradient elsewhere."""
-        with torch.no_grad():
-            return _returned(self._kernel(*args))
+        return f"({', '.join(parameters)}) -> {returned_type(len(self._results))}"
 
     def fake(self, *args: Any) -> Any:
         """Allocate the results, whose shapes follow from those of the arguments."""
         extents: dict[ir.Var, Any] = {}
-        for param, arg in zip(self._inputs, args, strict=True):
+        for param, arg in zip(self.inputs, args, strict=True):
             if is_buffer_var(param):
                 self._check(param, arg)
                 extents.update(
@@ -114,14 +156,14 @@ class _Program:
                 extents[param] = arg
         like = next((arg for arg in args if isinstance(arg, torch.Tensor)), None)
         results = [self._allocated(param, extents, like) for param in self._results]
-        return _returned(results if len(results) > 1 else next(iter(results), None))
+        return results if len(results) > 1 else next(iter(results), None)
 
     def _check(self, param: ir.Var, arg: torch.Tensor) -> None:
         dtype = DType(str(param.ty.dtype)).as_torch()
         if arg.ndim == len(param.ty.shape) and arg.dtype == dtype:
             return
         raise ArgumentError(
-            f"{self._kernel.name}: {param.name} is of dtype {dtype} and has {len(param.ty.shape)} "
+            f"{self._name}: {param.name} is of dtype {dtype} and has {len(param.ty.shape)} "
             f"dimensions, not {arg.dtype} and {arg.ndim}",
             help="give what the program describes",
         )
@@ -130,29 +172,38 @@ class _Program:
         self, param: ir.Var, extents: Mapping[ir.Var, Any], like: torch.Tensor | None
     ) -> torch.Tensor:
         shape = [_evaluated(extent, extents) for extent in param.ty.shape]
-        device = self._kernel.adapter.device if like is None else like.device
+        device = self._device if like is None else like.device
         return torch.empty(shape, dtype=DType(str(param.ty.dtype)).as_torch(), device=device)
 
-    def run_each(
-        self, operator: Any, size: int, dims: Sequence[int | None], args: Sequence[Any]
-    ) -> tuple[Any, Any]:
-        """The rule for `torch.vmap`: one call of the operator after the other."""
-        written = [any(p.same_as(other) for other in self.mutated) for p in self._inputs]
-        calls = []
-        for index in range(size):
-            parts = [
-                a if d is None else a.select(d, index) for a, d in zip(args, dims, strict=True)
-            ]
-            given = [p.contiguous() if isinstance(p, torch.Tensor) else p for p in parts]
-            calls.append(operator(*given))
-            for part, copy, is_written in zip(parts, given, written, strict=True):
-                if is_written and copy is not part:
-                    part.copy_(copy)
-        if calls[0] is None:
-            return None, None
-        if isinstance(calls[0], tuple):
-            return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
-        return torch.stack(calls), 0
+
+def _run_each(
+    operator: Any,
+    written: Sequence[bool],
+    size: int,
+    dims: Sequence[int | None],
+    args: Sequence[Any],
+) -> tuple[Any, Any]:
+    """The rule for `torch.vmap`: one call of the operator after the other."""
+    calls = []
+    for index in range(size):
+        parts = [a if d is None else a.select(d, index) for a, d in zip(args, dims, strict=True)]
+        given = [p.contiguous() if isinstance(p, torch.Tensor) else p for p in parts]
+        calls.append(operator(*given))
+        for part, copy, is_written in zip(
+            parts, given, written, strict=False
+        ):  # defaults may be left out
+            if is_written and copy is not part:
+                part.copy_(copy)
+    if calls[0] is None:
+        return None, None
+    if isinstance(calls[0], tuple):
+        return tuple(map(torch.stack, zip(*calls, strict=True))), (0,) * len(calls[0])
+    return torch.stack(calls), 0
+
+
+def returned_type(count: int) -> str:
+    """What a schema calls a number of results."""
+    return "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
 
 
 def _type(param: ir.Var, alias: str) -> str:
@@ -185,6 +236,7 @@ def _evaluated(extent: Any, values: Mapping[ir.Var, Any]) -> Any:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    """Keep for a backward the tensors that an operator was given, and those that it returned."""
+    """Keep for a backward the tensors that an operator was given and returned, and its constants."""
     results = output if isinstance(output, tuple) else (output,)
+    ctx.constants = tuple(value for value in inputs if not isinstance(value, torch.Tensor))
     ctx.save_for_backward(*(t for t in (*inputs, *results) if isinstance(t, torch.Tensor)))
