@@ -177,6 +177,10 @@ def test_declared_strides(strided):
 
 
 M8 = "scale: A is a tensor [m, 8] of float32; it got"
+NO_MEMORY = (
+    "@tvmtile.torch_op over the kernel, or kernel.as_torch_op(name), makes an operator that computes "
+    "the shapes of its results"
+)
 MISFITS = {
     "too few arguments": (
         "scale",
@@ -302,13 +306,13 @@ MISFITS = {
         "add",
         lambda: (torch.empty(3, 4, device="meta"),),
         "add: A is a tensor without memory",
-        "kernel.as_torch_op(name), makes an operator",
+        NO_MEMORY,
     ),
     "device of a result": (
         "add",
         lambda: (zeros(3, 4), torch.empty(3, 4, device="meta")),
         "add: B is a tensor without memory",
-        "@tvmtile.torch_op over the kernel",
+        NO_MEMORY,
     ),
     "no tensor": (
         "add",
