@@ -53,6 +53,12 @@ def test_the_least_number_of_blocks_stands_in_the_launch_bounds():
         annotated(lambda A: T.annotate_min_blocks_per_sm(0))
 
 
+def test_what_is_said_of_a_launch_hides_none_of_its_threads():
+    program = annotated(lambda A: T.annotate_min_blocks_per_sm(2))
+    (used,) = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_80"}).resources()
+    assert used.threads == 128
+
+
 def test_dependent_launches_are_instructions_from_hopper_on():
     def both(A):
         T.pdl_sync()

@@ -8,10 +8,10 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 from tvm.target import Target
 
-from tvmtile.ir.kernels import importing_llvm, is_kernel
+from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, replace_loop
+from tvmtile.ir.rewriting import ScopedRewriter
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.tileop.registry import LoweringContext, emit, select
@@ -72,10 +72,10 @@ class _Lower(ScopedRewriter):
             return super().visit_for(loop)
         self._attributes = {}
         rewritten = self.descend_loop(loop)
-        body = rewritten.body
+        body = Launch(rewritten).body
         for key, value in self._attributes.items():
             body = tirx.AttrStmt(tirx.const(0, "int32"), key, value, body)
-        return replace_loop(rewritten, body=body) if self._attributes else rewritten
+        return with_launch_body(rewritten, body) if self._attributes else rewritten
 
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         self._statement = node.value
