@@ -12,6 +12,7 @@ from tvm_ffi import structural_equal
 import tvmtile
 import tvmtile.language as T
 from tvmtile._tvm import walk
+from tvmtile.ir.calls import op_name
 from tvmtile.passes import Legalize, ReduceAccumulations
 
 CUDA = {"kind": "cuda", "arch": "sm_80"}
@@ -234,3 +235,135 @@ def test_pieces_add_up_to_the_same_sums(rows, columns, target):
     C = torch.empty(rows)
     kernel(A, B, C)
     assert torch.equal(C, 3 + (A * B * (A > -1)).sum(1))
+
+
+# Through serial loops ------------------------------------------------------------------------------
+
+
+@T.macro
+def nested_loops(total, x):
+    for k in T.serial(2):
+        for l in T.serial(2):
+            for i, j in T.Parallel(M, N // 4):
+                if x[i, j] > 0:
+                    total[i] += x[i, (k * 2 + l) * (N // 4) + j]
+
+
+@T.macro
+def greatest_of_iterations(total, x):
+    for k in T.serial(4):
+        for i, j in T.Parallel(M, N // 4):
+            total[i] = T.max(total[i], x[i, k * (N // 4) + j])
+
+
+@T.macro
+def read_in_an_iteration(total, x):
+    for k in T.serial(4):
+        for i, j in T.Parallel(M, N // 4):
+            total[i] += x[i, k * (N // 4) + j]
+        for i in T.Parallel(M):
+            x[i, k] = total[i]
+
+
+@T.macro
+def read_in_another_shape(total, x):
+    view = T.reshape(total, (M // 2, 2))
+    for k in T.serial(4):
+        for i, j in T.Parallel(M, N // 4):
+            total[i] += x[i, k * (N // 4) + j]
+        for i, j in T.Parallel(M // 2, 2):
+            x[i * 2 + j, k] = view[i, j]
+
+
+@T.macro
+def in_some_iterations(total, x):
+    for k in T.serial(4):
+        if k % 2 == 0:
+            for i, j in T.Parallel(M, N // 4):
+                total[i] += x[i, k * (N // 4) + j]
+
+
+def reductions_in_loops(program):
+    """How many reductions are done once an iteration of a serial loop."""
+    module = Legalize(ir.IRModule({"main": program.with_attr("global_symbol", "main")}))
+    found = []
+
+    def loop(node):
+        if node.kind == tirx.ForKind.SERIAL:
+            walk(node.body, (ir.Call, lambda call: found.append(op_name(call))))
+
+    walk(ReduceAccumulations(module)["main"].body, (tirx.For, loop))
+    return found.count("tvmtile.reduce")
+
+
+@pytest.mark.parametrize("body", [in_iterations, nested_loops, greatest_of_iterations])
+def test_terms_are_carried_through_loops(body):
+    assert reductions_in_loops(kernel(body)) == 0
+
+
+@pytest.mark.parametrize("body", [read_in_an_iteration, read_in_another_shape, in_some_iterations])
+def test_what_an_iteration_needs_or_leaves_out_is_reduced_in_it(body):
+    assert reductions_in_loops(kernel(body)) == 1
+
+
+def test_more_terms_than_registers_are_reduced_in_each_iteration():
+    assert reductions_in_loops(kernel(in_iterations, threads=4)) == 0  # 96 a thread
+    assert reductions_in_loops(kernel(in_iterations, threads=2)) == 1  # 192
+
+
+CARRIED = {
+    "nested": (nested_loops, lambda a: ((a[:, :16] > 0).repeat(1, 4) * a).sum(1)),
+    "greatest": (greatest_of_iterations, lambda a: a.amax(1).clamp(min=0)),
+    "some": (in_some_iterations, lambda a: a[:, :16].sum(1) + a[:, 32:48].sum(1)),
+}
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
+@pytest.mark.parametrize("form", CARRIED)
+def test_carried_terms_add_up_to_the_same(form, target):
+    body, reference = CARRIED[form]
+    backend = "auto" if target == "llvm" else "emulator"
+    a, c = torch.randint(-9, 9, (M, N)).float(), torch.empty(M)
+    tvmtile.compile(kernel(body), target=target, execution_backend=backend)(a, c)
+    assert torch.equal(c, reference(a))
+
+
+def cosines(rows, columns):
+    """Of the angles between the rows of two matrices, tile by tile."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((rows, columns), "float16"),
+        B: T.Tensor((rows, columns), "float16"),
+        C: T.Tensor((rows,), "float32"),
+    ):
+        with T.Kernel(T.ceildiv(rows, 32), threads=64) as bx:
+            a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((32, 32), "float16")
+            product = T.alloc_fragment((32,), "float32")
+            lengths = T.alloc_fragment((2, 32), "float32")
+            T.clear(product)
+            T.clear(lengths)
+            for k in T.Pipelined(T.ceildiv(columns, 32), num_stages=3):
+                T.copy(A[bx * 32, k * 32], a)
+                T.copy(B[bx * 32, k * 32], b)
+                for i, j in T.Parallel(32, 32):
+                    x, y = T.cast(a[i, j], "float32"), T.cast(b[i, j], "float32")
+                    product[i] += x * y
+                    lengths[0, i] += x * x
+                for i, j in T.Parallel(32, 32):
+                    y = T.cast(b[i, j], "float32")
+                    lengths[1, i] += y * y
+            for i in T.Parallel(32):
+                if bx * 32 + i < rows:
+                    C[bx * 32 + i] = product[i] * T.rsqrt(lengths[0, i] * lengths[1, i])
+
+    return main
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal", CUDA], ids=["llvm", "metal", "cuda"])
+def test_sums_over_a_pipelined_loop(target):
+    backend = "auto" if target == "llvm" else "emulator"
+    a, b, c = torch.randn(40, 100).half(), torch.randn(40, 100).half(), torch.empty(40)
+    tvmtile.compile(cosines(40, 100), target=target, execution_backend=backend)(a, b, c)
+    expected = torch.nn.functional.cosine_similarity(a.double(), b.double())
+    torch.testing.assert_close(c.double(), expected, rtol=1e-5, atol=1e-6)

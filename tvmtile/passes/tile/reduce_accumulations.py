@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import DataType, ir, tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.contributions import contribution
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.combiners import COMBINERS, Combiner
@@ -29,6 +31,10 @@ _MOST_TERMS = 512
 """Terms of a thread from which on it does not hold them all: they would lie in memory."""
 _PIECE = 32
 """Terms that it holds then: into each of them it accumulates those of the pieces of the nest."""
+_MENTIONS = 2
+"""How often `total[i] += x[i, j]` mentions `total`."""
+_MOST_CARRIED = 128
+"""Terms of a thread that stay in registers from one iteration of a serial loop to the next."""
 
 
 @prim_func_pass("ReduceAccumulations")
@@ -39,7 +45,9 @@ def ReduceAccumulations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimF
     become a fragment of the nest's shape, which `T.reduce` adds up, in registers and across threads.
     That is done for sums, maxima and minima of integers and of floats of 32 bits or more, if the
     fragment's indices are loop variables and constants and nothing else in the nest touches it. Where
-    a thread would hold many terms, a serial loop accumulates pieces of the nest into fewer.
+    a thread would hold many terms, a serial loop accumulates pieces of the nest into fewer. Where
+    nothing else in the loops around touches the fragment, each term accumulates over their iterations
+    too, and they are reduced once, behind the loops.
 
     Before
     ------
@@ -82,7 +90,7 @@ def ReduceAccumulations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimF
 
     def reduced(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
-        rewriter = _Reducer(launch.num_threads)
+        rewriter = _Reducer(launch.num_threads, Aliases(launch.body))
         body = rewriter.rewrite(launch.body)
         if not rewriter.allocated:
             return kernel
@@ -114,26 +122,92 @@ class _Accumulation:
     axes: tuple[int, ...]
 
 
+@dataclass
+class _Carrying:
+    """A serial loop that terms are carried through.
+
+    Attributes
+    ----------
+    loop : For
+        It.
+    terms : int
+        Those that a thread holds meanwhile.
+    before, behind : list of Stmt
+        What sets the terms and what reduces them.
+    """
+
+    loop: tirx.For
+    terms: int = 0
+    before: list[tirx.Stmt] = field(default_factory=list)
+    behind: list[tirx.Stmt] = field(default_factory=list)
+
+
 class _Reducer(ScopedRewriter):
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, aliases: Aliases) -> None:
         super().__init__()
         self._threads = threads
+        self._aliases = aliases
+        self._around: list[_Carrying] = []  # the serial loops with no condition inside
         self.allocated: list[ir.Var] = []
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
-        if not is_parallel(loop):
-            return super().visit_for(loop)
+        if is_parallel(loop):
+            return self._nest(loop)
+        self._around.append(_Carrying(loop))
+        inside = super().visit_for(loop)
+        carrying = self._around.pop()
+        return seq([*carrying.before, inside, *carrying.behind])
+
+    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [(tirx.While, lambda node: self._apart(node, self.descend))]
+
+    def visit_if(self, node: tirx.IfThenElse) -> tirx.Stmt:
+        return self._apart(node, super().visit_if)
+
+    def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
+        return self._apart(node, super().visit_attribute)
+
+    def _apart(self, node: Any, visit: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+        """Visit what not all threads, or not all iterations, may come to: it carries nothing out."""
+        around, self._around = self._around, []
+        try:
+            return visit(node)
+        finally:
+            self._around = around
+
+    def _nest(self, loop: tirx.For) -> tirx.Stmt:
         nest = Nest(loop)
-        found = _accumulations(nest, self._threads)
+        found = _accumulations(nest, self._threads, self._aliases)
         if not found:
             return loop
         extents = _extents_held(nest, found, self._threads)
         terms = {each.store: self._new(each, extents, "terms") for each in found}
-        body = (_in_pieces if extents != nest.extents else _at_once)(nest, found, terms)
         reductions = [
             call for each in found for call in self._reduced(each, nest, terms[each.store])
         ]
-        return seq([body, *reductions])
+        carrying = self._carrying(found, extents)
+        if carrying is None and extents == nest.extents:
+            return seq([_at_once(nest, found, terms), *reductions])
+        start = nested(extents, lambda indices: _identities(found, terms, indices))
+        body = (_accumulated if extents == nest.extents else _in_pieces)(nest, found, terms)
+        if carrying is None:
+            return seq([start, body, *reductions])
+        carrying.before.append(start)
+        carrying.behind += reductions
+        return body
+
+    def _carrying(self, found: list[_Accumulation], extents: list[int | None]) -> _Carrying | None:
+        """The outermost loop around a nest in which nothing else touches what it accumulates into."""
+        held = math.prod(extent or 1 for extent in extents)
+        held = len(found) * -(-held // self._threads)
+        for carrying in self._around:
+            if carrying.terms + held <= _MOST_CARRIED and all(
+                _times_mentioned(carrying.loop, each.store.buffer, self._aliases) == _MENTIONS
+                for each in found
+            ):
+                carrying.terms += held
+                return carrying
+        return None
 
     def _new(self, each: _Accumulation, shape: Any, role: str) -> ir.Var:
         buffer = each.store.buffer
@@ -162,14 +236,14 @@ class _Reducer(ScopedRewriter):
         return calls
 
 
-def _accumulations(nest: Nest, threads: int) -> list[_Accumulation]:
+def _accumulations(nest: Nest, threads: int, aliases: Aliases) -> list[_Accumulation]:
     """Those of a nest's stores that are worth a reduction."""
     if None in nest.extents:
         return []
     found = []
     for store in _stores_of_an_iteration(nest.body):
         each = _accumulation(store, nest)
-        if each is None or _times_mentioned(nest.body, store.buffer) != 2:
+        if each is None or _times_mentioned(nest.body, store.buffer, aliases) != _MENTIONS:
             continue
         terms = math.prod(nest.extents[axis] or 1 for axis in each.axes)
         sums = math.prod(extent or 1 for extent in nest.extents) // terms
@@ -224,10 +298,12 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
     return found
 
 
-def _times_mentioned(body: tirx.Stmt, buffer: ir.Var) -> int:
+def _times_mentioned(body: tirx.Stmt, buffer: ir.Var, aliases: Aliases) -> int:
+    """How often a statement names the memory of a buffer."""
     mentioned: list[ir.Var] = []
     walk(body, (ir.Var, mentioned.append))
-    return sum(buffer.same_as(var) for var in mentioned)
+    walk(body, (tirx.AllocBuffer, lambda node: mentioned.append(node.buffer)))
+    return sum(aliases.root(buffer).same_as(aliases.root(var)) for var in mentioned)
 
 
 def _place(store: tirx.BufferStore, nest: Nest) -> ir.TensorRegion:
@@ -281,6 +357,21 @@ def _in_pieces(
     whole = nest.variables[axis]
     piece, within = tirx.Var(f"{whole.name}_piece", whole.ty), tirx.Var(whole.name, whole.ty)
     variables = [*nest.variables[:axis], within, *nest.variables[axis + 1 :]]
+    body = _accumulated(nest, found, terms, variables)
+    body = substitute(body, {whole: piece * extents[axis] + within})
+    count = (nest.extents[axis] or 1) // extents[axis]
+    return for_loop(piece, count, body)
+
+
+def _accumulated(
+    nest: Nest,
+    found: list[_Accumulation],
+    terms: dict[tirx.BufferStore, ir.Var],
+    variables: list[ir.Var] | None = None,
+) -> tirx.Stmt:
+    """The nest, with variables of its own for terms of its own, accumulating into the terms."""
+    extents = [constant(extent) or 1 for extent in terms[found[0].store].ty.shape]
+    variables = variables or nest.variables
     values = {
         each.store: each.combiner.combine(
             each.term, tirx.BufferLoad(terms[each.store], list(variables))
@@ -288,12 +379,9 @@ def _in_pieces(
         for each in found
     }
     body = _storing(nest, terms, variables, values)
-    body = substitute(body, {whole: piece * extents[axis] + within})
     for variable, extent in reversed(list(zip(variables, extents, strict=True))):
         body = for_loop(variable, extent, body, tirx.ForKind.PARALLEL)
-    start = nested(extents, lambda indices: _identities(found, terms, indices))
-    count = (nest.extents[axis] or 1) // extents[axis]
-    return seq([start, for_loop(piece, count, body)])
+    return body
 
 
 def _identities(
