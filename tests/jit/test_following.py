@@ -103,6 +103,23 @@ def test_a_kernel_is_built_once_for_each_kind_of_device(apple_gpu, monkeypatch):
     assert copy.deepcopy(kernel) is kernel
 
 
+def test_the_first_gpu_among_the_tensors_decides_in_every_call():
+    built = []
+
+    def compile_for(kind):
+        built.append(kind)
+        return lambda *_: kind
+
+    kernel = FollowingKernel(double, (), compile_for)
+    a = torch.zeros(8)
+    cuda, mps = a.as_subclass(OnCuda), a.as_subclass(OnDevice)
+    for _ in range(2):
+        assert kernel(a, a) == "llvm"
+        assert kernel(cuda, a) == kernel(a, cuda) == kernel(3, cuda) == "cuda"
+        assert kernel(mps, mps) == "metal"
+    assert built == ["llvm", "cuda", "metal"]
+
+
 def test_what_can_be_known_is_said_when_it_is_compiled(apple_gpu):
     with pytest.raises(InvalidOperand, match="out_idx=2 is outside the 2 parameters"):
         tvmtile.compile(double, out_idx=2)

@@ -16,7 +16,14 @@ from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import substitute
 from tvmtile.jit.packed import as_bytes
 
-__all__ = ["explain", "is_pointer", "ready", "with_addresses", "with_integers_in_range"]
+__all__ = [
+    "explain",
+    "is_pointer",
+    "ready",
+    "row_major",
+    "with_addresses",
+    "with_integers_in_range",
+]
 
 
 def ready(args: Sequence[Any], params: Sequence[ir.Var]) -> tuple[Any, ...] | None:
@@ -45,13 +52,14 @@ def _ready(arg: Any, param: ir.Var) -> Any:
         is_refused = type(arg).__name__ in ("bool", "bool_", "ndarray") and arg.ndim == 0
         return arg.item() if is_refused else arg
     if module == "torch" and is_buffer_var(param) and not param.ty.strides:
-        strides = _row_major(arg.shape)
+        strides = row_major(arg.shape)
         if arg.numel() == 0 and list(arg.stride()) != strides:
             return arg.as_strided(arg.shape, strides)
     return arg
 
 
-def _row_major(shape: Sequence[int]) -> list[int]:
+def row_major(shape: Sequence[int]) -> list[int]:
+    """The strides of a tensor of a shape without gaps, in elements."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -259,7 +267,7 @@ class _Check:
         if not strides:
             return None
         declared = list(param.ty.strides)
-        expected = declared or _row_major(shape)
+        expected = declared or row_major(shape)
         for axis, (size, have, want) in enumerate(zip(shape, strides, expected, strict=True)):
             if size <= 1:
                 continue

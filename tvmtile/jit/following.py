@@ -82,12 +82,21 @@ class FollowingKernel(Kernel):
         self.name = name_of(prim_func)
         self._compile_for = compile_for
         self._builds: dict[str, Kernel] = {}
+        self._on_devices: dict[Any, Kernel] = {}
         self._last: Kernel | None = None
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
-        self._last = self._build(target_of(args) or best_target())
-        return self._last(*args, **named)
+        # A tensor on a GPU decides; of the others, a later one may be on a GPU.
+        device = getattr(args[0], "device", None) if args else None
+        kernel = self._on_devices.get(device)
+        if kernel is None:
+            target = target_of(args) or best_target()
+            kernel = self._build(target)
+            if device is not None and _target_on(device) != "llvm":
+                self._on_devices[device] = kernel
+        self._last = kernel
+        return kernel(*args, **named)
 
     def _build(self, target: str) -> Kernel:
         kernel = self._builds.get(target)

@@ -239,7 +239,7 @@ class Kernel:
                 unknown = {var for extent in param.ty.shape for var in variables_of(extent)}
                 extents.update({v: 1 for v in unknown - extents.keys() if not self._uses(v)})
                 shape = tuple(evaluate(extent, extents) for extent in param.ty.shape)
-                complete[index] = allocate(shape, str(param.ty.dtype))
+                complete[index] = allocate(shape, str(param.ty.dtype), None)
         return tuple(complete)
 
     def _uses(self, var: ir.Var) -> bool:

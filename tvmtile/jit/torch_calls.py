@@ -57,9 +57,10 @@ def as_torch_operator(
 
     def call(*args: Any) -> None:
         is_plain = not modes() and not is_tracing() and forward_ad._current_level < 0
+        records_gradients = is_grad_enabled()
         try:
             for tensor in tensors_of(args):
-                if tensor.is_neg() or (tensor.requires_grad and is_grad_enabled()):
+                if tensor.is_neg() or (records_gradients and tensor.requires_grad):
                     is_plain = False
                     break
         except (AttributeError, IndexError):  # not a tensor of torch's, or too few arguments
