@@ -20,6 +20,7 @@ OPERATORS = (
     "atomic_load",
     "atomic_tile",
     "await_phase",
+    "block_rank_in_cluster",
     "bulk_group",
     "bulk_load",
     "bulk_store",
@@ -65,7 +66,7 @@ _ASYNCHRONOUS = ("async_issue", "async_multiply", "async_signal", "async_wait")
 _VALUES = ("tensor_map",)
 """What is a value to a kernel: the address of a tensor map (`tvmtile.ir.tensor_maps`)."""
 
-_PURE = ("rounded", "rounded_cast", *_VALUES)
+_PURE = ("block_rank_in_cluster", "rounded", "rounded_cast", *_VALUES)
 """Those that only compute a value."""
 
 

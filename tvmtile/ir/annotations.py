@@ -7,6 +7,7 @@ __all__ = [
     "ARRIVE_COUNT",
     "BARRIER_ID",
     "CLUSTER_ANNOTATION",
+    "CLUSTER_STEP",
     "FAST",
     "IN_FLIGHT_ANNOTATION",
     "KERNEL_ANNOTATION",
@@ -40,6 +41,8 @@ ARRIVE_COUNT = "tvmtile.arrive_count"
 """Attribute of a barrier: how many threads come to it, where not all do."""
 ARRIVES_ONLY = "tvmtile.arrives_only"
 """Attribute of a barrier: threads do not wait at it, others wait for them."""
+CLUSTER_STEP = "tvmtile.cluster_step"
+"""Attribute of a cluster's barrier of which it is a part: "arrive", "arrive_relaxed" or "wait"."""
 MAY_ALIAS = "tvmtile.may_alias"
 """Attribute of a function: tensors of its may share memory."""
 FAST = "tvmtile.fast"

@@ -34,6 +34,7 @@ _FIRST_WORKSPACE = 1 << 16
 _FIRST_MAP = 1 << 17  # and tensor maps behind those
 _ACTIVE = threading.local()
 _SHARED_BYTES = "tirx.use_dyn_shared_memory"
+_CLUSTER = ("clusterCtaIdx.x", "clusterCtaIdx.y", "clusterCtaIdx.z")
 _TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
@@ -130,6 +131,8 @@ class Launch:
         Blocks, and threads of a block, in x, y and z.
     shared_bytes : int
         Shared memory whose size the launch says.
+    cluster : tuple of int
+        Blocks of a cluster in x, y and z.
     """
 
     kernel: str
@@ -138,6 +141,7 @@ class Launch:
     grid: tuple[int, int, int]
     threads: tuple[int, int, int]
     shared_bytes: int = 0
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -231,6 +235,7 @@ def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Laun
     buffers = kernel.dtypes.count("handle")
     extents = dict(zip(kernel.tags, values[count:], strict=True))
     x, y, z, i, j, k = (int(extents.get(tag, 1)) for tag in _TAGS)
+    u, v, w = (int(extents.get(tag, 1)) for tag in _CLUSTER)
     return Launch(
         name,
         # A launch of no blocks gets no tensor maps: there are none of empty tensors.
@@ -239,6 +244,7 @@ def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Laun
         (x, y, z),
         (i, j, k),
         int(extents.get(_SHARED_BYTES, 0)),
+        (u, v, w),
     )
 
 

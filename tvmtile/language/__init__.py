@@ -41,6 +41,7 @@ from tvmtile.tileop.atomic import (
     atomic_or,
     atomic_store,
 )
+from tvmtile.tileop.cluster import block_rank_in_cluster
 from tvmtile.tileop.copy import async_copy, copy
 from tvmtile.tileop.cp_async import access_ptr, ptx_commit_group, ptx_cp_async, ptx_wait_group
 from tvmtile.tileop.dp4a import dp4a

@@ -10,10 +10,14 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import NestingError
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tracer import as_condition, write_assertion
-from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
 from tvmtile.ir.spans import current_span
 
 __all__ = [
+    "cluster_arrive",
+    "cluster_arrive_relaxed",
+    "cluster_sync",
+    "cluster_wait",
     "device_assert",
     "named_barrier_arrive",
     "sync_grid",
@@ -106,6 +110,41 @@ def sync_grid() -> None:
         or threads do not come to it.
     """
     _barrier("sync_grid", "grid")
+
+
+def cluster_sync() -> None:
+    """Wait until all threads of the cluster's blocks have come here; what they wrote can be read then.
+
+    Notes
+    -----
+    `T.Kernel(cluster_dims=)` makes clusters, of NVIDIA's GPUs from Hopper on. Other targets have no
+    barrier that blocks could meet at: there it is an error.
+
+    Raises
+    ------
+    NestingError
+        If it stands outside `T.Kernel` or in `T.Parallel`; when the kernel is compiled, if some threads
+        of a block do not come to it.
+    """
+    _barrier("cluster_sync", "cluster")
+
+
+def cluster_arrive() -> None:
+    """Arrive at the cluster's barrier: who waits at it sees what was written before.
+
+    Each arrival is followed by a `T.cluster_wait` before the next one.
+    """
+    _barrier("cluster_arrive", "cluster", {CLUSTER_STEP: "arrive"})
+
+
+def cluster_arrive_relaxed() -> None:
+    """Arrive at the cluster's barrier, and promise nothing about what was written."""
+    _barrier("cluster_arrive_relaxed", "cluster", {CLUSTER_STEP: "arrive_relaxed"})
+
+
+def cluster_wait() -> None:
+    """Wait until all threads of the cluster have arrived at its barrier, or returned."""
+    _barrier("cluster_wait", "cluster", {CLUSTER_STEP: "wait"})
 
 
 def thread_return() -> None:

@@ -33,18 +33,24 @@ _IDIOMS = {
 # The loops around a wait that may give up, as TVM and CUTLASS write them.
 _WAIT = re.compile(
     r"\{ \.reg \.pred (?P<p>\w+); (?P<loop>\w+): "
-    r"mbarrier\.try_wait\.parity(?:\.acquire\.cta)?\.shared(?:::cta)?\.b64 (?P=p), "
+    r"mbarrier\.try_wait\.parity(?:\.acquire\.(?:cta|cluster))?\.shared(?:::cta)?\.b64 (?P=p), "
     r"\[(?P<barrier>%\d+)\], (?P<parity>%\d+)(?:, %\w+)?; "
     r"@(?P=p) bra(?:\.uni)? (?P<done>\w+); bra(?:\.uni)? (?P=loop); "
     r"(?P=done): \}"
 )
-# A block is emulated as a cluster of its own.
 _SPECIAL = {
-    "%cluster_ctaid.x": "0u",
-    "%cluster_ctaid.y": "0u",
-    "%cluster_ctaid.z": "0u",
-    "%cluster_ctarank": "0u",
-    "%cluster_nctarank": "1u",
+    **{
+        name.format(axis): value.format(axis=axis)
+        for axis in "xyz"
+        for name, value in (
+            ("%cluster_ctaid.{}", "(blockIdx.{axis} % ::emulator::cluster_extent().{axis})"),
+            ("%cluster_nctaid.{}", "::emulator::cluster_extent().{axis}"),
+            ("%clusterid.{}", "(blockIdx.{axis} / ::emulator::cluster_extent().{axis})"),
+            ("%nclusterid.{}", "(gridDim.{axis} / ::emulator::cluster_extent().{axis})"),
+        )
+    },
+    "%cluster_ctarank": "::emulator::rank_in_cluster()",
+    "%cluster_nctarank": "::emulator::blocks_of_cluster()",
     "%laneid": "::emulator::this_lane()",
 }
 
@@ -108,9 +114,10 @@ def _split_at_colons(tokens: Sequence[Token]) -> list[list[Token]]:
 
 
 def _operand(tokens: Sequence[Token]) -> Operand:
-    code = [token for token in tokens if token.kind != "space"]
-    constraint = code[0].text.strip('"')
-    return Operand(constraint, text_of(code[2:-1]))
+    constraint = next(token.text.strip('"') for token in tokens if token.kind != "space")
+    opening = next(i for i, token in enumerate(tokens) if token.text == "(")
+    expression = text_of(tokens[opening + 1 : closing(tokens, opening)])
+    return Operand(constraint, " ".join(expression.split()))
 
 
 def translated(statement: Statement, line: str) -> tuple[str, Instruction | None]:

@@ -171,7 +171,27 @@ def _barriers() -> list[Instruction]:
         for suffix in ("arrive", "arrive.aligned"):
             call = "::emulator::ptx::bar_arrive({line}, {0}, {1})"
             rows.append(Instruction(f"{name}.{suffix}", call, 2))
-    return [*rows, Instruction("bar.warp.sync", "__syncwarp({0}, {line})", 1)]
+    return [
+        *rows,
+        *_cluster_barriers(),
+        Instruction("bar.warp.sync", "__syncwarp({0}, {line})", 1),
+    ]
+
+
+def _cluster_barriers() -> list[Instruction]:
+    releases = {"": "true", ".release": "true", ".relaxed": "false"}
+    rows = []
+    for aligned in ("", ".aligned"):
+        rows += [
+            _hopper(f"barrier.cluster.arrive{order}{aligned}", f"cluster_arrive({{line}}, {by})", 0)
+            for order, by in releases.items()
+        ]
+        rows += [
+            _hopper(f"barrier.cluster.wait{order}{aligned}", "cluster_wait({line})", 0)
+            for order in ("", ".acquire")
+        ]
+    mapa = "{0} = ::emulator::ptx::mapa({line}, {1}, {2})"
+    return [*rows, Instruction("mapa.shared::cluster.u32", mapa, 3, 90)]
 
 
 # Asynchronous work of Hopper ------------------------------------------------------------------------
@@ -188,6 +208,12 @@ def _mbarriers() -> list[Instruction]:
             _hopper(arrive, "mbarrier_arrive({line}, {0})", 1),
             _hopper(arrive, "mbarrier_arrive({line}, {0}, {1})", 2),
             _hopper(expect, "mbarrier_expect_tx({line}, {0}, {1}, true)", 2),
+        ]
+    for order in ("", ".release.cluster"):
+        arrive = f"mbarrier.arrive{order}.shared::cluster.b64"
+        rows += [
+            _hopper(arrive, "mbarrier_arrive({line}, {0})", 1),
+            _hopper(arrive, "mbarrier_arrive({line}, {0}, {1})", 2),
         ]
     for space in _MBARRIER_SPACES:
         relaxed = f"mbarrier.expect_tx.relaxed.cta.{space}.b64"
@@ -219,6 +245,8 @@ def _bulk_copies() -> list[Instruction]:
             for to in ("shared::cluster", "shared::cta")
         ]
         rows.append(_hopper(f"{head}.global.shared::cta{tile}.bulk_group", store, 3))
+        to_blocks = f"{head}.shared::cluster.global{tile}.{completes}.multicast::cluster"
+        rows.append(_hopper(to_blocks, load.replace("{3})", "{3}, {4})"), 5))
     return [
         *rows,
         _hopper("cp.async.bulk.commit_group", "bulk_commit()", 0),

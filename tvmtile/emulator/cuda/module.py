@@ -86,6 +86,8 @@ class LaunchStatistics:
         Copies of boxes by tensor maps.
     warpgroup_multiplies : int
         `wgmma` of warpgroups.
+    cluster_barriers : int
+        Arrivals of warps at the barrier of their cluster, and their waits there.
     global_bytes_read, global_bytes_written : int
         Traffic of threads, and of what they start, with global memory; each access of each counts.
     shared_bytes_read, shared_bytes_written : int
@@ -109,6 +111,7 @@ class LaunchStatistics:
     async_copies: int
     bulk_copies: int
     warpgroup_multiplies: int
+    cluster_barriers: int
     global_bytes_read: int
     global_bytes_written: int
     shared_bytes_read: int
@@ -131,6 +134,7 @@ class CudaKernel(Kernel[KernelSignature]):
         *arguments: Any,
         grid: int | Sequence[int],
         block: int | Sequence[int],
+        cluster: int | Sequence[int] = 1,
         shared_bytes: int = 0,
         check_global_races: bool = True,
         seconds: float = SECONDS,
@@ -151,13 +155,15 @@ class CudaKernel(Kernel[KernelSignature]):
             Blocks in x, y and z; what is left out is 1.
         block : int or sequence of int
             Threads of a block in x, y and z, 1024 at most together.
+        cluster : int or sequence of int
+            Blocks of a cluster in x, y and z, 8 at most together: they run at once.
         shared_bytes : int
             Bytes of `extern __shared__` memory.
         check_global_races : bool
             Whether two threads that touch one address of global memory with nothing between that
             orders them, or from two blocks, are a mistake. Races in shared memory always are.
         seconds : float
-            Processor time that a block may take before it counts as endless; 0 is no limit.
+            Processor time that a block, or a cluster, may take: more counts as endless; 0 is no limit.
         seed : int
             Chooses which copies in the background move at once, and which when they are waited for.
         count_conflicts : bool
@@ -180,13 +186,16 @@ class CudaKernel(Kernel[KernelSignature]):
             bind(self.signature, arguments),
             [SharedArgument("dynamic shared memory", shared_bytes, 1)],
             grid=extent(grid, "grid"),
+            cluster=extent(cluster, "cluster"),
             shared_memory=SHARED_MEMORY,
             check_global_races=check_global_races,
             seconds=seconds,
             seed=seed,
             count_conflicts=count_conflicts,
         )
-        return LaunchStatistics(*statistics.operations[:9], *statistics.traffic)
+        operations = statistics.operations
+        counts = (*operations[:9], operations[abi.CLUSTER])
+        return LaunchStatistics(*counts, *statistics.traffic)
 
 
 class CudaModule(Module[CudaKernel]):

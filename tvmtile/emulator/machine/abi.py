@@ -6,6 +6,7 @@ import ctypes
 import enum
 
 __all__ = [
+    "CLUSTER",
     "OPERATIONS",
     "Access",
     "Binding",
@@ -18,6 +19,8 @@ __all__ = [
 
 OPERATIONS = 16
 """What threads may meet at: a block's barrier, a warp's, and what a front end numbers after them."""
+CLUSTER = OPERATIONS - 1
+"""The barrier of a cluster among them."""
 
 
 class Failure(enum.IntEnum):
@@ -90,6 +93,7 @@ class Launch(ctypes.Structure):
         ("binding_count", ctypes.c_uint32),
         ("grid", ctypes.c_uint32 * 3),
         ("threads", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
         ("shared_memory_limit", ctypes.c_uint32),
         ("agents", ctypes.c_uint32),
         ("returned_threads_pass", ctypes.c_int32),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import math
+import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ __all__ = ["SECONDS", "Argument", "HostMemory", "Image", "SharedArgument", "exte
 
 SECONDS = 60.0
 MAX_THREADS = 1024
+MAX_BLOCKS = 8  # of a cluster
 # One launch at a time: the runtime of a module has one state.
 _LOCK = threading.Lock()
 
@@ -75,6 +78,7 @@ class Image:
         shared: Sequence[SharedArgument],
         *,
         grid: tuple[int, int, int],
+        cluster: tuple[int, int, int] = (1, 1, 1),
         shared_memory: int,
         check_global_races: bool,
         seconds: float,
@@ -93,6 +97,8 @@ class Image:
             What it gets then.
         grid : (int, int, int)
             Blocks.
+        cluster : (int, int, int)
+            Those of them that run together.
         shared_memory : int
             Bytes of shared memory that a block may have.
         check_global_races : bool
@@ -115,6 +121,11 @@ class Image:
             The language's own, for what the machine found; no argument has changed then.
         """
         x, y, z = context.threads
+        if math.prod(cluster) > MAX_BLOCKS or any(map(operator.mod, grid, cluster)):
+            raise ArgumentError(
+                f"clusters of {cluster} {context.words.block}s in a grid of {grid}: the grid is a "
+                f"multiple of the cluster, which has {MAX_BLOCKS} {context.words.block}s at most"
+            )
         if x * y * z > MAX_THREADS:
             raise ArgumentError(
                 f"{context.threads} threads: a {context.words.block} has {MAX_THREADS} at most"
@@ -130,6 +141,7 @@ class Image:
             len(bindings),
             grid,
             context.threads,
+            cluster,
             shared_memory,
             len(context.words.agents),
             self._front_end.returned_threads_pass,

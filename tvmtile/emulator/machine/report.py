@@ -23,7 +23,8 @@ _HELP = {
 }
 _HELP_BETWEEN_BLOCKS = (
     "a barrier orders the threads of one block only: update the element atomically, or wait for the "
-    "whole grid, T.sync_grid(), where the target can"
+    "whole grid, T.sync_grid(), where the target can; blocks of a cluster wait for each other by "
+    "T.cluster_sync()"
 )
 
 Position = tuple[int, int, int]
@@ -145,9 +146,7 @@ class _Words:
     # --- one sentence a failure
 
     def race(self) -> str:
-        who = self.agent(self.report.other_agent, self.other)
-        if self.other_block != self.block:
-            who += f" of {self.names.block} {self.other_block}"
+        who = self.agent(self.report.other_agent, self.other) + self.elsewhere
         did = _DID[Access(self.report.other_access)]
         does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
         between = "and no barrier is between"
@@ -156,6 +155,13 @@ class _Words:
         elif self.report.other_agent:
             between = "and nothing between waits for that"
         return f"race: {does} {self.element}, which {who} {did}, {between}"
+
+    @property
+    def elsewhere(self) -> str:
+        """Where the other thread is, if that is another block."""
+        if self.other_block == self.block:
+            return ""
+        return f" of {self.names.block} {self.other_block}"
 
     def agent(self, kind: int, thread: Position | None) -> str:
         """A thread, or what it started."""
@@ -186,10 +192,10 @@ class _Words:
         waits = f"divergence: thread {self.thread} waits in {self.operation} (line {self.line})"
         if self.other_operation:
             return (
-                f"{waits}, but thread {self.other} in {self.other_operation} "
+                f"{waits}, but thread {self.other}{self.elsewhere} in {self.other_operation} "
                 f"(line {self.report.other_line})"
             )
-        return f"{waits}, but thread {self.other} has returned"
+        return f"{waits}, but thread {self.other}{self.elsewhere} has returned"
 
     def misaligned(self) -> str:
         return (
@@ -234,7 +240,8 @@ class _Words:
         waits = f"deadlock: thread {self.thread} waits in {self.operation} (line {self.line})"
         if self.other_operation:
             waits += (
-                f", thread {self.other} in {self.other_operation} (line {self.report.other_line})"
+                f", thread {self.other}{self.elsewhere} in {self.other_operation} "
+                f"(line {self.report.other_line})"
             )
         return f"{waits}, and no thread can go on"
 
@@ -246,7 +253,7 @@ class _Words:
 
     def fence(self) -> str:
         does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
-        who = self.agent(self.report.other_agent, self.other)
+        who = self.agent(self.report.other_agent, self.other) + self.elsewhere
         return f"fence: {does} {self.element}, which {who} wrote, and no fence is between"
 
     def register(self) -> str:

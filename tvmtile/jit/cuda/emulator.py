@@ -52,6 +52,7 @@ class CudaEmulatorAdapter(EmulatorAdapter):
             *launch.scalars,
             grid=launch.grid,
             block=launch.threads,
+            cluster=launch.cluster,
             shared_bytes=launch.shared_bytes,
             seconds=self.seconds,
             seed=self.seed,

@@ -9,7 +9,7 @@ from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import Launch, is_grid_barrier
+from tvmtile.ir.kernels import Launch, barrier_name, is_cluster_barrier, is_grid_barrier
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_mbarrier, is_shared
@@ -45,7 +45,7 @@ def CheckLaunch(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     OutOfSharedMemory
         If the shared tiles of a block need more than the target has; the message lists them.
     NoLowering
-        If the blocks wait for each other where the target does not run all of them at once, or threads
+        If the blocks wait for each other where the target does not run them at once, or threads
         at mbarriers, which the target does not have.
     UnsupportedDtype
         If the target can't compute with the dtype of a tile or of a value.
@@ -53,8 +53,11 @@ def CheckLaunch(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     del context
     target = target_of(func)
     capability = gpu(target)
+    name = "a CPU" if capability is None else capability.name
     if capability is None or not capability.has_bulk_copies:
-        _refuse_mbarriers(func, "a CPU" if capability is None else capability.name)
+        _refuse_mbarriers(func, name)
+    if capability is None or not capability.has_clusters:
+        _refuse_cluster_barriers(func, name)
     if capability is None:
         return func
     for kernel in kernels_of(func):
@@ -106,6 +109,18 @@ def _check_grid_barriers(kernel: tirx.For, capability: GpuCapability) -> None:
 
     if not capability.runs_blocks_at_once:
         walk(kernel, (tirx.Evaluate, refuse))
+
+
+def _refuse_cluster_barriers(func: tirx.PrimFunc, name: str) -> None:
+    def refuse(stmt: tirx.Evaluate) -> None:
+        if is_cluster_barrier(stmt):
+            raise NoLowering(
+                f"T.{barrier_name(stmt)}: {name} has no clusters, whose blocks wait for each other",
+                help='compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU',
+                location=location_of(stmt.value) or location_of(func.body),
+            )
+
+    walk(func.body, (tirx.Evaluate, refuse))
 
 
 def _refuse_mbarriers(func: tirx.PrimFunc, name: str) -> None:

@@ -1,4 +1,4 @@
-"""LowerWaitsOnCuda: where a warp, some threads of a block, or all blocks wait for each other."""
+"""LowerWaitsOnCuda: where a warp, threads of a block, a cluster, or all blocks wait for each other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
-from tvmtile.ir.kernels import is_barrier, with_kernels
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
+from tvmtile.ir.kernels import is_barrier, is_cluster_barrier, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import seq
 
 __all__ = ["LowerWaitsOnCuda"]
 
@@ -20,6 +21,12 @@ _OF_SOME = 15
 
 _BARRIERS = {"warp": T.cuda.warp_sync, "grid": T.cuda.grid_sync}
 """Those for other threads than the ones of a block, for which TVM's generator prints nothing."""
+
+_CLUSTER_STEPS = {
+    "arrive": "barrier.cluster.arrive.release.aligned",
+    "arrive_relaxed": "barrier.cluster.arrive.relaxed.aligned",
+    "wait": "barrier.cluster.wait.acquire.aligned",
+}
 
 
 @prim_func_pass("LowerWaitsOnCuda", requires=(Property.ORDERED,))
@@ -65,13 +72,16 @@ def LowerWaitsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
     return with_kernels(func, lower)
 
 
-def _lowered(node: tirx.Evaluate) -> tirx.Evaluate:
+def _lowered(node: tirx.Evaluate) -> tirx.Stmt:
     if not is_barrier(node):
         return node
     call: ir.Call = node.value
     if call.args[0].value in _BARRIERS:
         return tirx.Evaluate(_BARRIERS[call.args[0].value]())
     attrs = {} if call.attrs is None else dict(call.attrs.items())
+    if is_cluster_barrier(node):
+        steps = [attrs[CLUSTER_STEP]] if CLUSTER_STEP in attrs else ["arrive", "wait"]
+        return seq([tirx.Evaluate(T.ptx[_CLUSTER_STEPS[step]]()) for step in steps])
     if BARRIER_ID not in attrs and ARRIVE_COUNT not in attrs:
         return node
     operands = [attrs.get(BARRIER_ID, _OF_SOME)]

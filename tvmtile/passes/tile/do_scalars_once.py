@@ -9,7 +9,13 @@ from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.kernels import Launch, is_grid_barrier, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    is_barrier_of_blocks,
+    is_parallel,
+    with_kernels,
+    with_launch_body,
+)
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, replace_loop, seq
@@ -137,9 +143,9 @@ class _Once(ScopedRewriter):
     def _decided_once(self, value: ir.Expr, stmt: tirx.Stmt) -> tuple[list[tirx.Stmt], Any]:
         """What decides a loop or a branch, taken once.
 
-        Where the grid waits in it, the blocks have to agree: nobody writes what they all decide by.
+        Where blocks wait for each other in it, they agree: nobody writes what they all decide by.
         """
-        if contains(stmt, tirx.Evaluate, is_grid_barrier):
+        if contains(stmt, tirx.Evaluate, is_barrier_of_blocks):
             return [], value
         return self._once_read(value)
 

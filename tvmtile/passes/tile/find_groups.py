@@ -13,8 +13,9 @@ from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import (
     Launch,
+    barrier_name,
     is_barrier,
-    is_grid_barrier,
+    is_barrier_of_blocks,
     is_parallel,
     with_kernels,
     with_launch_body,
@@ -183,8 +184,10 @@ class _Workers:
 
     def _evaluate(self, node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
         del mutator
-        if is_grid_barrier(node) or op_name(node.value) in _OF_BLOCK:
-            self._need_all(node, _OF_BLOCK.get(op_name(node.value), "T.sync_grid"))
+        if is_barrier_of_blocks(node):
+            self._need_all(node, f"T.{barrier_name(node)}")
+        elif op_name(node.value) in _OF_BLOCK:
+            self._need_all(node, _OF_BLOCK[op_name(node.value)])
         if is_barrier(node):
             return self._barrier(node)
         op = operator_of(node.value)

@@ -56,17 +56,10 @@ void start() {
   stores.assign(machine->threads(), {});
 }
 
-[[noreturn]] void fail_protocol(int line, const char* text) {
-  Report& report = machine->begin_report(Failure::kProtocol, machine->current());
-  report.line = line;
-  std::strncpy(report.operation, text, sizeof report.operation - 1);
-  machine->fail();
-}
-
 Mbarrier& mbarrier_at(int line, std::uint32_t address, bool in_background = false) {
   const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
   const Thread& thread = machine->current();
-  machine->access(thread, thread.context.index, place, 8, Access::kAtomicRead, 0, line,
+  machine->access(thread, thread.number, place, 8, Access::kAtomicRead, 0, line,
                   in_background);
   const auto found = mbarriers.find(address);
   if (found == mbarriers.end()) fail_protocol(line, "an mbarrier that is not initialised");
@@ -74,7 +67,7 @@ Mbarrier& mbarrier_at(int line, std::uint32_t address, bool in_background = fals
 }
 
 unsigned agent_of(const Mbarrier& barrier) {
-  return machine->agent_of(machine->thread(barrier.number), kMbarrier);
+  return machine->agent_of(barrier.number, kMbarrier);
 }
 
 void complete_if_done(Mbarrier& barrier) {
@@ -289,6 +282,14 @@ void tensor_load(int line, const void* map_address, const std::int32_t* coordina
   under_way.push_back(std::move(copy));
 }
 
+void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+                 std::uint32_t mbarrier, unsigned blocks) {
+  for (unsigned rank = 0; blocks >> rank != 0; ++rank) {
+    if (!(blocks >> rank & 1)) continue;
+    tensor_load(line, map, coordinates, mapa(line, shared, rank), mapa(line, mbarrier, rank));
+  }
+}
+
 void tensor_store(int line, const void* map_address, const std::int32_t* coordinates,
                   std::uint32_t shared) {
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});
@@ -297,8 +298,8 @@ void tensor_store(int line, const void* map_address, const std::int32_t* coordin
   const Thread& thread = machine->current();
   const unsigned agent = machine->agent_of(thread, kBulkStore);
   Copy copy = {&thread, {}, {}, 0, 0, machine->clock_of(agent)};
-  stores[thread.context.index].issued = copy.group;
-  stores[thread.context.index].line = line;
+  stores[thread.number].issued = copy.group;
+  stores[thread.number].line = line;
   copy.bytes = for_box(line, map, coordinates, shared,
                        [&](char* to, std::uint32_t from, unsigned bytes) {
     const auto* source = static_cast<const char*>(from_shared(from));
@@ -317,14 +318,14 @@ void tensor_store(int line, const void* map_address, const std::int32_t* coordin
 void bulk_commit() {
   Thread& thread = machine->current();
   const std::uint32_t clock = machine->advance(machine->agent_of(thread, kBulkStore));
-  groups[thread.context.index].push_back(clock);
+  groups[thread.number].push_back(clock);
 }
 
 // With `read`, what the copies read may be written again; what they wrote is not there yet.
 void bulk_wait(int line, unsigned left, bool read) {
   InRuntime here({kBulk, "cp.async.bulk.wait_group", line});
   Thread& thread = machine->current();
-  const auto& committed = groups[thread.context.index];
+  const auto& committed = groups[thread.number];
   if (committed.size() <= left) return;
   const std::uint32_t clock = committed[committed.size() - 1 - left];
   for (std::size_t i = 0; i < under_way.size();) {
@@ -337,7 +338,7 @@ void bulk_wait(int line, unsigned left, bool read) {
     finish(under_way[i]);
     under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(i));
   }
-  stores[thread.context.index].waited = clock;
+  stores[thread.number].waited = clock;
   machine->learn(thread, machine->agent_of(thread, kBulkStore), clock,
                  read ? kMemoryShared : kMemory);
 }

@@ -41,7 +41,7 @@ void finish(const Copy& copy) {
 // The groups up to a clock are over, and the thread knows.
 void finish_until(std::uint32_t clock) {
   Thread& thread = machine->current();
-  Copies& copies = threads[thread.context.index];
+  Copies& copies = threads[thread.number];
   auto copy = copies.under_way.begin();
   for (; copy != copies.under_way.end() && copy->group <= clock; ++copy) finish(*copy);
   copies.under_way.erase(copies.under_way.begin(), copy);
@@ -79,18 +79,18 @@ void cp_async(int line, const char* name, std::uint32_t to, const void* from, un
   machine->count(kAsyncCopy);
   const Copy copy = {target, from, bytes, from_bytes, machine->clock_of(agent)};
   if (random_below(2) == 0) return finish(copy);
-  threads[thread.context.index].under_way.push_back(copy);
+  threads[thread.number].under_way.push_back(copy);
 }
 
 void cp_async_commit() {
   Thread& thread = machine->current();
   const std::uint32_t clock = machine->advance(machine->agent_of(thread, kCpAsync));
-  threads[thread.context.index].groups.push_back(clock);
+  threads[thread.number].groups.push_back(clock);
 }
 
 void cp_async_wait(int line, unsigned groups) {
   InRuntime here({kAsyncCopy, "cp.async.wait_group", line});
-  const auto& committed = threads[machine->current().context.index].groups;
+  const auto& committed = threads[machine->current().number].groups;
   if (committed.size() > groups) finish_until(committed[committed.size() - 1 - groups]);
 }
 

@@ -50,6 +50,9 @@ uint3 thread_position() { return triple(machine->current().context.position); }
 uint3 block_position() { return triple(machine->current().context.block_position); }
 uint3 block_extent() { return triple(machine->current().context.threads); }
 uint3 grid_extent() { return triple(machine->current().context.grid); }
+uint3 cluster_extent() { return triple(machine->current().context.cluster); }
+unsigned rank_in_cluster() { return machine->current().context.rank; }
+unsigned blocks_of_cluster() { return static_cast<unsigned>(machine->blocks()); }
 
 std::uint32_t to_shared(const void* address) {
   return static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(address) -
@@ -60,9 +63,36 @@ void* from_shared(std::uint32_t address) {
   return reinterpret_cast<void*>(machine->memory().shared_base() + address);
 }
 
+namespace ptx {
+
+std::uint32_t mapa(int line, std::uint32_t address, unsigned rank) {
+  InRuntime here({kClusterBarrier, "mapa", line});
+  if (rank >= machine->blocks()) fail_protocol(line, "the memory of a block that the cluster does not have");
+  Memory& memory = machine->memory();
+  const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
+  return to_shared(reinterpret_cast<void*>(memory.of_block(memory.of_first(place), rank)));
+}
+
+}  // namespace ptx
+
+namespace {
+
+struct Sums {
+  int sums[2] = {};  // of this barrier and of the next one
+  unsigned round = 0;
+};
+std::vector<Sums> sums_of_blocks;
+
+struct Registered {
+  Registered() {
+    add_block_start([] { sums_of_blocks.assign(machine->blocks(), Sums()); });
+  }
+} registered;
+
+}  // namespace
+
 int sum_over_block(int value, int line) {
-  static int sums[2];
-  static unsigned round = 0;
+  auto& [sums, round] = sums_of_blocks[rank_in_cluster()];
   const Site site = {kBlockBarrier, "__syncthreads_count", line};
   const unsigned mine = round;
   sums[mine % 2] += value;

@@ -59,9 +59,14 @@ std::vector<Warpgroup> warpgroups;
 std::vector<bool> fenced;  // by thread: registers are ordered before the next product
 std::vector<unsigned> waited;
 
+// By a number that a block's warpgroups have to themselves, though its threads may be no multiple of theirs.
+Warpgroup& group_of(const Thread& thread) {
+  return warpgroups[thread.number / kThreads + thread.context.rank];
+}
+
 // A register of a product in flight may not be touched.
 void check_register(const Thread& thread, std::uintptr_t address, Access, std::uintptr_t instruction) {
-  for (auto& [first, sums] : warpgroups[thread.context.index / kThreads].sums) {
+  for (auto& [first, sums] : group_of(thread).sums) {
     if (sums.in_flight == 0) continue;
     for (const std::uint32_t* place : sums.registers[thread.context.index % kThreads]) {
       if (reinterpret_cast<std::uintptr_t>(place) == address) {
@@ -81,20 +86,13 @@ void note_in_flight(int more) {
 void start() {
   in_flight = 0;
   at_private_access = nullptr;
-  warpgroups.assign((machine->threads() + kThreads - 1) / kThreads, {});
+  warpgroups.assign(machine->threads() / kThreads + machine->blocks(), {});
   fenced.assign(machine->threads(), false);
 }
 
 struct Registered {
   Registered() { add_block_start(start); }
 } registered;
-
-[[noreturn]] void fail_protocol(int line, const char* text) {
-  Report& report = machine->begin_report(Failure::kProtocol, machine->current());
-  report.line = line;
-  std::strncpy(report.operation, text, sizeof report.operation - 1);
-  machine->fail();
-}
 
 Thread& first_thread() {
   Thread& current = machine->current();
@@ -208,7 +206,7 @@ void issue(const Site& site, void* const* parts, unsigned) {
   const Part& part = *static_cast<Part*>(parts[0]);
   const Wgmma& row = *part.row;
   Thread& leader = first_thread();
-  Warpgroup& group = warpgroups[leader.context.index / kThreads];
+  Warpgroup& group = group_of(leader);
   Product product = {&row, nullptr, {}, {}, {}, part.adds, false,
                      double(part.scale_a * part.scale_b), machine->clock_of(agent_of(0))};
   for (unsigned thread = 1; thread < kThreads; ++thread) {
@@ -271,7 +269,7 @@ void retire(const Site& site, Product& product) {
 void wait(const Site& site, void* const* parts, unsigned) {
   const unsigned left = *static_cast<unsigned*>(parts[0]);
   Thread& leader = first_thread();
-  Warpgroup& group = warpgroups[leader.context.index / kThreads];
+  Warpgroup& group = group_of(leader);
   if (group.groups.size() <= left) return;
   const std::uint32_t clock = group.groups[group.groups.size() - 1 - left];
   auto product = group.under_way.begin();
@@ -286,7 +284,7 @@ void commit(const Site&, void* const*, unsigned) {
   Thread& leader = first_thread();
   std::uint32_t clock = 0;  // the agents of a warpgroup keep step
   for (unsigned warp = 0; warp < kWarps; ++warp) clock = machine->advance(agent_of(warp));
-  warpgroups[leader.context.index / kThreads].groups.push_back(clock);
+  group_of(leader).groups.push_back(clock);
 }
 
 void together(const Site& site, void* payload, Collective execute) {
@@ -301,7 +299,7 @@ namespace ptx {
 void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
            bool adds, int scale_a, int scale_b, int trans_a, int trans_b) {
   const Site site = {kWgmmaProduct, row.name, line};
-  if (!fenced[machine->current().context.index]) fail_protocol(line, "wgmma without wgmma.fence");
+  if (!fenced[machine->current().number]) fail_protocol(line, "wgmma without wgmma.fence");
   Part part = {&row, d, nullptr, a, b, adds, scale_a, scale_b, trans_a, trans_b};
   together(site, &part, issue);
 }
@@ -309,18 +307,18 @@ void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a,
 void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const std::uint32_t* a,
            std::uint64_t b, bool adds, int scale_a, int scale_b, int trans_b) {
   const Site site = {kWgmmaProduct, row.name, line};
-  if (!fenced[machine->current().context.index]) fail_protocol(line, "wgmma without wgmma.fence");
+  if (!fenced[machine->current().number]) fail_protocol(line, "wgmma without wgmma.fence");
   Part part = {&row, d, a, 0, b, adds, scale_a, scale_b, 0, trans_b};
   together(site, &part, issue);
 }
 
-void wgmma_fence() { fenced[machine->current().context.index] = true; }
+void wgmma_fence() { fenced[machine->current().number] = true; }
 
 void wgmma_commit(int line) { together({kGroup, "wgmma.commit_group", line}, nullptr, commit); }
 
 void wgmma_wait(int line, unsigned left) {
   together({kGroup, "wgmma.wait_group", line}, &left, wait);
-  fenced[machine->current().context.index] = false;
+  fenced[machine->current().number] = false;
 }
 
 }  // namespace ptx

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #ifndef MAP_NORESERVE
@@ -61,17 +62,21 @@ void copy_text(char (&to)[N], const char* from) {
 
 Machine::Machine(const Launch& launch, Report& report, Statistics& statistics)
     : launch_(launch), report_(report), statistics_(statistics) {
-  unsigned count = volume(launch.threads);
+  block_threads_ = volume(launch.threads);
+  blocks_.resize(volume(launch.cluster));
+  warps_apart_ = (block_threads_ + kWarpSize - 1) / kWarpSize;
+  const auto count = static_cast<unsigned>(blocks_.size()) * block_threads_;
   threads_.resize(count);
-  warps_.resize((count + kWarpSize - 1) / kWarpSize);
+  warps_.resize(blocks_.size() * warps_apart_);
   agents_apart_ = static_cast<unsigned>(warps_.size()) * kWarpSize;
   for (Order& order : orders_) order.resize(count, agents_apart_ * (1 + launch.agents));
-  named_barriers_.resize(kNamedBarriers);
+  arrived_in_.resize(count);
   groups_.resize(warps_.size());
   group_payloads_.resize(warps_.size());
   for (unsigned i = 0; i < warps_.size(); ++i) {
-    warps_[i].first = i * kWarpSize;
-    unsigned rest = count - warps_[i].first;
+    const unsigned before = i % warps_apart_ * kWarpSize;
+    warps_[i].first = i / warps_apart_ * block_threads_ + before;
+    const unsigned rest = block_threads_ - before;
     warps_[i].members = rest < kWarpSize ? (1u << rest) - 1 : kAllLanes;
   }
   machine = this;
@@ -89,12 +94,12 @@ bool Machine::run() {
     report_.failure = Failure::kResources;
     return false;
   }
-  std::uint64_t blocks =
+  const std::uint64_t blocks =
       std::uint64_t{launch_.grid[0]} * launch_.grid[1] * launch_.grid[2];
-  for (block_ = 0; block_ < blocks && !failed_; ++block_) {
-    prepare_block();
+  for (cluster_ = 0; cluster_ < blocks / blocks_.size() && !failed_; ++cluster_) {
+    prepare_cluster();
     signals_.limit(launch_.seconds);
-    run_block();
+    run_cluster();
   }
   if (failed_) return false;
   copy_back();
@@ -111,7 +116,7 @@ bool Machine::place_buffers() {
     // A stack that overflows must not reach the next thread's.
     mprotect(reinterpret_cast<void*>(stack_of(thread)), kGuardBytes, PROT_NONE);
   }
-  if (!memory_.reserve(launch_.buffer_count)) return false;
+  if (!memory_.reserve(launch_.buffer_count, static_cast<unsigned>(blocks_.size()))) return false;
   for (unsigned i = 0; i < launch_.buffer_count; ++i) {
     const BufferArgument& buffer = launch_.buffers[i];
     Region* region = memory_.add_global(i, buffer.name, reinterpret_cast<std::uintptr_t>(buffer.host),
@@ -130,7 +135,12 @@ bool Machine::place_buffers() {
                                      kWidestAccess);
     }
     if (address == nullptr) return false;
-    arguments_.push_back(address);
+    const auto first = reinterpret_cast<std::uintptr_t>(address);
+    for (unsigned rank = 0; rank < blocks_.size(); ++rank) {
+      const bool shared = binding.buffer < 0;
+      const std::uintptr_t own = shared ? memory_.of_block(first, rank) : first;
+      blocks_[rank].arguments.push_back(reinterpret_cast<void*>(own));
+    }
   }
   return true;
 }
@@ -159,15 +169,15 @@ void Machine::count_traffic() {
   }
 }
 
-// --- a block
+// --- the blocks that run together
 
-void Machine::prepare_block() {
+void Machine::prepare_cluster() {
   for (Order& order : orders_) order.next_block();
-  block_starts_.push_back(orders_[static_cast<int>(Space::kGlobal)].block_start());
-  block_barrier_ = Barrier();
-  block_barrier_.members = static_cast<unsigned>(threads_.size());
-  for (Barrier& barrier : named_barriers_) barrier = Barrier();
+  starts_.push_back(orders_[static_cast<int>(Space::kGlobal)].block_start());
   for (Barrier& barrier : groups_) barrier = Barrier();
+  cluster_barrier_ = ClusterBarrier();
+  cluster_barrier_.members = static_cast<unsigned>(threads_.size());
+  std::fill(arrived_in_.begin(), arrived_in_.end(), std::nullopt);
   finished_ = 0;
   if (at_block_start != nullptr) at_block_start();
   for (Warp& warp : warps_) {
@@ -175,24 +185,47 @@ void Machine::prepare_block() {
     warp.lanes.clear();
     lanes_of(warp, warp.members);
   }
-  for (unsigned i = 0; i < threads_.size(); ++i) {
-    Thread& thread = threads_[i];
+  for (unsigned rank = 0; rank < blocks_.size(); ++rank) prepare_block(rank);
+}
+
+void Machine::prepare_block(unsigned rank) {
+  Block& block = blocks_[rank];
+  block.barrier = Barrier();
+  block.finished = 0;
+  place_block(cluster_, rank, block.position);
+  block.barrier.members = block_threads_;
+  block.named_barriers.assign(kNamedBarriers, Barrier());
+  for (unsigned i = 0; i < block_threads_; ++i) {
+    Thread& thread = threads_[rank * block_threads_ + i];
+    thread.block = &block;
+    thread.number = rank * block_threads_ + i;
     ThreadContext& context = thread.context;
     unflatten(i, launch_.threads, context.position);
-    unflatten(block_, launch_.grid, context.block_position);
+    std::memcpy(context.block_position, block.position, sizeof context.block_position);
     std::memcpy(context.threads, launch_.threads, sizeof context.threads);
     std::memcpy(context.grid, launch_.grid, sizeof context.grid);
+    std::memcpy(context.cluster, launch_.cluster, sizeof context.cluster);
+    context.rank = rank;
     context.index = i;
     context.lane = i % kWarpSize;
     context.warp = i / kWarpSize;
-    context.warps = static_cast<unsigned>(warps_.size());
+    context.warps = warps_apart_;
     thread.state = Thread::State::kReady;
     release_fiber(thread.fiber);
     prepare_fiber(thread.fiber, reinterpret_cast<void*>(stack_of(thread)), kStackBytes, run_thread);
   }
 }
 
-void Machine::run_block() {
+void Machine::place_block(std::uint64_t cluster, unsigned rank,
+                          std::uint32_t (&position)[3]) const {
+  std::uint32_t clusters[3], inside[3];
+  for (unsigned d = 0; d < 3; ++d) clusters[d] = launch_.grid[d] / launch_.cluster[d];
+  unflatten(cluster, clusters, position);
+  unflatten(rank, launch_.cluster, inside);
+  for (unsigned d = 0; d < 3; ++d) position[d] = position[d] * launch_.cluster[d] + inside[d];
+}
+
+void Machine::run_cluster() {
   current_ = &threads_[0];
   switch_fiber(scheduler_, current_->fiber);
   current_ = nullptr;
@@ -201,14 +234,15 @@ void Machine::run_block() {
 void Machine::run_thread() {
   Thread& thread = machine->current();
   in_runtime = 0;
-  machine->launch_.entry(machine->arguments_.data(), thread.context);
+  machine->launch_.entry(thread.block->arguments.data(), thread.context);
   in_runtime = 1;
   machine->finish(thread);
 }
 
 void Machine::finish(Thread& thread) {
   thread.state = Thread::State::kFinished;
-  Warp& warp = warps_[thread.context.warp];
+  Block& block = *thread.block;
+  Warp& warp = warp_of(thread);
   const std::uint32_t lane = 1u << thread.context.lane;
   for (const Lanes& lanes : warp.lanes) {
     const bool at_warp = lanes.barrier.arrived != 0 && (lanes.mask & lane) != 0;
@@ -217,14 +251,16 @@ void Machine::finish(Thread& thread) {
     }
   }
   warp.finished |= lane;
-  if (finished_++ == 0) first_finished_ = &thread;
+  ++finished_;
+  if (block.finished++ == 0) block.first_finished = &thread;
   if (!launch_.returned_threads_pass) {
-    if (block_barrier_.arrived != 0) {
-      fail_divergence(*block_barrier_.first, block_barrier_.first->site, thread);
+    if (block.barrier.arrived != 0) {
+      fail_divergence(*block.barrier.first, block.barrier.first->site, thread);
     }
-  } else if (--block_barrier_.members == block_barrier_.arrived && block_barrier_.arrived != 0) {
-    release_block(block_barrier_.first->site, kMemoryGlobal | kMemoryShared);
+  } else if (--block.barrier.members == block.barrier.arrived && block.barrier.arrived != 0) {
+    release_block(block, block.barrier.first->site, kMemoryGlobal | kMemoryShared);
   }
+  leave_cluster_barrier(thread);
   if (finished_ == threads_.size() && never_written_.failure != Failure::kNone) fail();
   if (finished_ != threads_.size()) go_on(thread, next_ready(thread));
   for (Warp& other : warps_) count_conflicts(other);
@@ -236,7 +272,7 @@ void Machine::finish(Thread& thread) {
 // The next thread to run: one of the same warp while there is one, so that operations of
 // warps are over soon.
 Thread* Machine::next_ready(const Thread& after) {
-  const Warp& warp = warps_[after.context.warp];
+  const Warp& warp = warp_of(after);
   auto members = static_cast<unsigned>(__builtin_popcount(warp.members));
   for (unsigned i = 1; i < members; ++i) {
     Thread& thread = threads_[warp.first + (after.context.lane + i) % members];
@@ -244,7 +280,7 @@ Thread* Machine::next_ready(const Thread& after) {
   }
   std::size_t count = threads_.size();
   for (std::size_t i = 1; i < count; ++i) {
-    std::size_t index = after.context.index + i;
+    std::size_t index = after.number + i;
     Thread& thread = threads_[index < count ? index : index - count];
     if (thread.state == Thread::State::kReady) return &thread;
   }
@@ -284,10 +320,10 @@ bool Machine::arrive(Thread& thread, const Site& site, Barrier& barrier) {
 
 void Machine::note_arrival(const Thread& thread, Barrier& barrier, unsigned memory) {
   for (unsigned space = 0; space < kSpaces; ++space) {
-    if (memory & 1u << space) orders_[space].arrive(barrier.arrivals[space], thread.context.index);
+    if (memory & 1u << space) orders_[space].arrive(barrier.arrivals[space], thread.number);
   }
   if (memory & kMemoryShared) {
-    orders_[kFenced].arrive(barrier.arrivals[kFenced], thread.context.index);
+    orders_[kFenced].arrive(barrier.arrivals[kFenced], thread.number);
   }
 }
 
@@ -301,7 +337,7 @@ void Machine::release(Barrier& barrier, unsigned memory) {
   for (unsigned order = 0; order < kOrders; ++order) {
     if (!(memory & 1u << (order == kFenced ? 1 : order))) continue;
     const auto seen = orders_[order].complete(barrier.arrivals[order]);
-    for (const Thread* thread : barrier.waiting) orders_[order].pass(thread->context.index, seen);
+    for (const Thread* thread : barrier.waiting) orders_[order].pass(thread->number, seen);
   }
   for (Thread* thread : barrier.waiting) thread->state = Thread::State::kReady;
   barrier.waiting.clear();
@@ -311,7 +347,7 @@ void Machine::release(Barrier& barrier, unsigned memory) {
 void Machine::warp_collective(const Site& site, void* payload, Collective execute,
                               std::uint32_t mask) {
   Thread& thread = *current_;
-  Warp& warp = warps_[thread.context.warp];
+  Warp& warp = warp_of(thread);
   mask &= warp.members;
   if (!(mask >> thread.context.lane & 1)) fail_invalid_lane(site, thread.context.lane);
   Lanes& lanes = lanes_of(warp, mask);
@@ -336,7 +372,7 @@ void Machine::order_lanes(unsigned memory) {
   Lanes& lanes = *collective_lanes_;
   for (unsigned space = 0; space < kOrders; ++space) {
     if (!(memory & 1u << (space == kFenced ? 1 : space))) continue;
-    const unsigned first = current_->context.index - current_->context.lane;
+    const unsigned first = current_->number - current_->context.lane;
     Arrivals arrivals;
     for (std::uint32_t m = lanes.mask; m != 0; m &= m - 1) {
       orders_[space].arrive(arrivals, first + static_cast<unsigned>(__builtin_ctz(m)));
@@ -350,34 +386,88 @@ void Machine::order_lanes(unsigned memory) {
 
 void Machine::block_barrier(const Site& site, unsigned memory) {
   Thread& thread = *current_;
-  if (finished_ != 0 && !launch_.returned_threads_pass) {
-    fail_divergence(thread, site, *first_finished_);
+  Block& block = *thread.block;
+  if (block.finished != 0 && !launch_.returned_threads_pass) {
+    fail_divergence(thread, site, *block.first_finished);
   }
   // A lane that does something with its warp in the meantime is as wrong as one that waits elsewhere.
-  Barrier& warp = warps_[thread.context.warp].lanes.front().barrier;
+  Barrier& warp = warp_of(thread).lanes.front().barrier;
   arrive(thread, site, warp);
-  const bool last = arrive(thread, site, block_barrier_);
-  note_arrival(thread, block_barrier_, memory);
-  if (!last) return wait(thread, block_barrier_);
-  block_barrier_.waiting.push_back(&thread);
-  release_block(site, memory);
+  const bool last = arrive(thread, site, block.barrier);
+  note_arrival(thread, block.barrier, memory);
+  if (!last) return wait(thread, block.barrier);
+  block.barrier.waiting.push_back(&thread);
+  release_block(block, site, memory);
 }
 
-void Machine::release_block(const Site& site, unsigned memory) {
+void Machine::release_block(Block& block, const Site& site, unsigned memory) {
   if (never_written_.failure != Failure::kNone) fail();
   ++statistics_.operations[site.operation];
-  for (Warp& warp : warps_) {
+  for (unsigned i = 0; i < warps_apart_; ++i) {
+    Warp& warp = warps_of(block)[i];
     warp.lanes.front().barrier.arrived = 0;
     count_conflicts(warp);
   }
-  release(block_barrier_, memory);
+  release(block.barrier, memory);
+}
+
+void Machine::meet_lanes(const Site& site) {
+  const auto nothing = [](const Site&, void* const*, unsigned) {};
+  warp_collective(site, current_, nothing, unfinished_lanes());
+}
+
+void Machine::cluster_arrive(const Site& site, bool release) {
+  Thread& thread = *current_;
+  ClusterBarrier& barrier = cluster_barrier_;
+  if (arrived_in_[thread.number]) {
+    fail_protocol(site.line, "an arrival at a cluster's barrier before the last one's wait");
+  }
+  if (release) arrive(thread, barrier.arrivals);
+  arrived_in_[thread.number] = barrier.phase;
+  if (++barrier.arrived == barrier.members) complete_cluster_barrier();
+}
+
+void Machine::cluster_wait(const Site& site) {
+  Thread& thread = *current_;
+  ClusterBarrier& barrier = cluster_barrier_;
+  if (!arrived_in_[thread.number]) {
+    fail_protocol(site.line, "a wait at a cluster's barrier without an arrival");
+  }
+  while (arrived_in_[thread.number] == barrier.phase) {
+    barrier.waiting.push_back(&thread);
+    block(site);
+  }
+  // Nobody can have completed the next phase: this thread did not arrive there.
+  pass(thread, barrier.passage);
+  arrived_in_[thread.number].reset();
+}
+
+// A thread that returns is not waited for; what it released it has released.
+void Machine::leave_cluster_barrier(const Thread& thread) {
+  ClusterBarrier& barrier = cluster_barrier_;
+  --barrier.members;
+  if (arrived_in_[thread.number] == barrier.phase) --barrier.arrived;
+  if (barrier.arrived != 0 && barrier.arrived == barrier.members) complete_cluster_barrier();
+}
+
+void Machine::complete_cluster_barrier() {
+  ClusterBarrier& barrier = cluster_barrier_;
+  for (unsigned order = 0; order < kOrders; ++order) {
+    barrier.passage.seen[order] = nullptr;
+    if (barrier.arrivals[order].seen.empty()) continue;
+    barrier.passage.seen[order] = orders_[order].complete(barrier.arrivals[order]);
+  }
+  barrier.arrived = 0;
+  ++barrier.phase;
+  for (Thread* thread : barrier.waiting) unblock(*thread);
+  barrier.waiting.clear();
 }
 
 void Machine::named_barrier(const Site& site, unsigned number, unsigned threads, bool wait) {
   Thread& thread = *current_;
-  if (threads == 0) threads = static_cast<unsigned>(threads_.size());
+  if (threads == 0) threads = block_threads_;
   if (number >= kNamedBarriers || threads % kWarpSize != 0) fail_invalid_lane(site, number);
-  Barrier& barrier = named_barriers_[number];
+  Barrier& barrier = thread.block->named_barriers[number];
   if (barrier.arrived == 0) barrier.members = threads;
   if (barrier.members != threads) fail_divergence(thread, site, *barrier.first);
   thread.site = site;
@@ -397,9 +487,10 @@ void Machine::group_collective(const Site& site, void* payload, Collective execu
                                unsigned threads) {
   Thread& thread = *current_;
   const unsigned first = thread.context.index / threads * threads;
-  if (first + threads > threads_.size()) fail_invalid_lane(site, first + threads);
-  Barrier& barrier = groups_[first / kWarpSize];
-  std::vector<void*>& payloads = group_payloads_[first / kWarpSize];
+  if (first + threads > block_threads_) fail_invalid_lane(site, first + threads);
+  const unsigned group = thread.context.rank * warps_apart_ + first / kWarpSize;
+  Barrier& barrier = groups_[group];
+  std::vector<void*>& payloads = group_payloads_[group];
   payloads.resize(threads);
   barrier.members = threads;
   const bool last = arrive(thread, site, barrier);
@@ -418,7 +509,7 @@ void Machine::block(const Site& site) {
 
 void Machine::arrive(const Thread& thread, Arrivals (&arrivals)[kOrders]) {
   for (unsigned order = 0; order < kOrders; ++order) {
-    orders_[order].arrive(arrivals[order], thread.context.index);
+    orders_[order].arrive(arrivals[order], thread.number);
   }
 }
 
@@ -434,13 +525,13 @@ Passage Machine::complete(Arrivals (&arrivals)[kOrders], unsigned agent) {
 
 void Machine::pass(const Thread& thread, const Passage& passage) {
   for (unsigned order = 0; order < kOrders; ++order) {
-    if (passage.seen[order]) orders_[order].join(thread.context.index, *passage.seen[order]);
+    if (passage.seen[order]) orders_[order].join(thread.number, *passage.seen[order]);
   }
 }
 
 void Machine::fence(const Thread& thread) {
-  orders_[kFenced].fence(thread.context.index, orders_[static_cast<int>(Space::kShared)]);
-  advance(thread.context.index);
+  orders_[kFenced].fence(thread.number, orders_[static_cast<int>(Space::kShared)]);
+  advance(thread.number);
 }
 
 std::uint32_t Machine::advance(unsigned agent) {
@@ -450,7 +541,7 @@ std::uint32_t Machine::advance(unsigned agent) {
 
 void Machine::learn(const Thread& thread, unsigned agent, std::uint32_t clock, unsigned memory) {
   for (unsigned space = 0; space < kSpaces; ++space) {
-    if (memory & 1u << space) orders_[space].learn(thread.context.index, agent, clock);
+    if (memory & 1u << space) orders_[space].learn(thread.number, agent, clock);
   }
 }
 
@@ -458,9 +549,10 @@ void Machine::learn(const Thread& thread, unsigned agent, std::uint32_t clock, u
 
 void* Machine::shared_variable(const char* name, int line, std::size_t bytes,
                                     std::size_t element_bytes, std::size_t alignment) {
+  const unsigned rank = current_->context.rank;
   for (const Region& region : memory_.shared()) {
     if (region.line == line && std::strcmp(region.name, name) == 0) {
-      return reinterpret_cast<void*>(region.data);
+      return reinterpret_cast<void*>(memory_.of_block(region.data, rank));
     }
   }
   void* data = allocate_shared(name, line, bytes, element_bytes, alignment);
@@ -477,9 +569,10 @@ void* Machine::shared_variable(const char* name, int line, std::size_t bytes,
     report.line = line;
     fail();
   }
-  return data;
+  return reinterpret_cast<void*>(memory_.of_block(reinterpret_cast<std::uintptr_t>(data), rank));
 }
 
+// The memory of the first block of the cluster; the others have theirs at the same place.
 void* Machine::allocate_shared(const char* name, int line, std::uint64_t bytes,
                                     std::uint64_t element_bytes, std::uint64_t alignment) {
   Region* region = memory_.add_shared(name, line, bytes, element_bytes, alignment);
@@ -515,10 +608,15 @@ void Machine::access(const Thread& thread, unsigned agent, std::uintptr_t addres
       address - region->data > region->bytes - size) {
     fail_access(Failure::kOutOfBounds, thread, address, size, access, instruction, line);
   }
+  const bool in_block = region->space == Space::kGlobal ||
+                        memory_.block_of(address) == thread.context.rank;
+  if (!in_block && blocks_[memory_.block_of(address)].finished == block_threads_) {
+    fail_protocol(line, "the shared memory of a block that has ended");
+  }
   const std::uint64_t instructions = collective_lanes_ ? 0 : (size + kWidestAccess - 1) / kWidestAccess;
   // What happens in the background has banks to itself, as far as this counts.
-  if (launch_.counts_conflicts && region->space == Space::kShared && agent == thread.context.index) {
-    warps_[thread.context.warp].banks.note(thread.context.lane, instruction ? instruction : line, address,
+  if (launch_.counts_conflicts && region->space == Space::kShared && agent == thread.number) {
+    warp_of(thread).banks.note(thread.context.lane, instruction ? instruction : line, address,
                                            size);
   }
   if (is_read(access)) {
@@ -542,7 +640,7 @@ void Machine::check_races(const Thread& thread, unsigned agent, const Region& re
                           std::uintptr_t instruction, int line, bool needs_fence) {
   Order& order = order_of(region);
   const bool shared = region.space == Space::kShared;
-  const unsigned self = thread.context.index;
+  const unsigned self = thread.number;
   const Stamp now = order.stamp(agent, is_atomic(access));
   for (std::uint64_t i = offset; i < offset + size; ++i) {
     Cell& cell = region.cells[i];
@@ -599,19 +697,27 @@ void Machine::fail_deadlock() {
   const auto other = std::find_if(threads_.begin(), threads_.end(), elsewhere);
   Report& report = begin_report(Failure::kDeadlock, thread);
   report.line = thread.site.line;
-  copy_text(report.operation, thread.site.name);
-  if (describe_wait != nullptr) {
-    describe_wait(thread, report.operation, sizeof report.operation);
-  }
+  describe(thread, report.operation);
   if (other != threads_.end()) {
     report.other_thread = static_cast<std::int32_t>(other->context.index);
     report.other_line = other->site.line;
-    copy_text(report.other_operation, other->site.name);
-    if (describe_wait != nullptr) {
-      describe_wait(*other, report.other_operation, sizeof report.other_operation);
-    }
+    std::memcpy(report.other_block, other->block->position, sizeof report.other_block);
+    describe(*other, report.other_operation);
   }
   fail();
+}
+
+// What a thread waits for, as far as the machine or the front end can say.
+template <std::size_t N>
+void Machine::describe(const Thread& thread, char (&text)[N]) const {
+  copy_text(text, thread.site.name);
+  if (thread.site.operation == kClusterBarrier) {
+    const unsigned missing = cluster_barrier_.members - cluster_barrier_.arrived;
+    std::snprintf(text, N, "%s (%u of %u threads to arrive)", thread.site.name, missing,
+                  cluster_barrier_.members);
+  } else if (describe_wait != nullptr) {
+    describe_wait(thread, text, N);
+  }
 }
 
 Report& Machine::begin_report(Failure failure, const Thread& thread) {
@@ -620,7 +726,7 @@ Report& Machine::begin_report(Failure failure, const Thread& thread) {
   report_.thread = static_cast<std::int32_t>(thread.context.index);
   report_.agent = report_.other_agent = 0;
   report_.other_thread = -1;
-  unflatten(block_, launch_.grid, report_.block);
+  std::memcpy(report_.block, thread.block->position, sizeof report_.block);
   std::memcpy(report_.other_block, report_.block, sizeof report_.block);
   return report_;
 }
@@ -652,6 +758,7 @@ void Machine::fail_divergence(const Thread& thread, const Site& site, const Thre
   report.line = site.line;
   copy_text(report.operation, site.name);
   report.other_thread = static_cast<std::int32_t>(other.context.index);
+  std::memcpy(report.other_block, other.block->position, sizeof report.other_block);
   if (other.state != Thread::State::kFinished) {
     report.other_line = other.site.line;
     copy_text(report.other_operation, other.site.name);
@@ -692,18 +799,18 @@ void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint6
   Report& report =
       begin_access_report(failure, thread, address, size, access, instruction, line);
   report.other_access = other_access;
-  report.other_thread = static_cast<std::int32_t>(other.agent % agents_apart_);
+  const unsigned number = other.agent % agents_apart_;
+  report.other_thread = static_cast<std::int32_t>(number % block_threads_);
   report.other_agent = static_cast<std::int32_t>(other.agent / agents_apart_);
-  if (report.space == static_cast<std::int32_t>(Space::kGlobal)) {
-    unflatten(block_of(other), launch_.grid, report.other_block);
-  }
+  const bool is_global = report.space == static_cast<std::int32_t>(Space::kGlobal);
+  place_block(is_global ? cluster_of(other) : cluster_, number / block_threads_, report.other_block);
   fail();
 }
 
-// The number of the block that made an access to global memory.
-std::uint64_t Machine::block_of(Stamp stamp) const {
-  auto next = std::upper_bound(block_starts_.begin(), block_starts_.end(), stamp.clock);
-  return static_cast<std::uint64_t>(next - block_starts_.begin()) - 1;
+// The number of the cluster that made an access to global memory.
+std::uint64_t Machine::cluster_of(Stamp stamp) const {
+  auto next = std::upper_bound(starts_.begin(), starts_.end(), stamp.clock);
+  return static_cast<std::uint64_t>(next - starts_.begin()) - 1;
 }
 
 }  // namespace emulator

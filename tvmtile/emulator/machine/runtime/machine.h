@@ -1,8 +1,11 @@
-// One launch: the threads of the running block, its memory, and how a launch ends early.
+// One launch: the threads of the blocks that run together, their memory, and how a launch ends early.
+//
+// Blocks run one after the other, apart from those of a cluster.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "machine/launch.h"
@@ -13,10 +16,14 @@
 
 namespace emulator {
 
+struct Block;
+
 struct Thread {
   enum class State { kReady, kWaiting, kFinished };
 
   ThreadContext context;
+  Block* block = nullptr;
+  unsigned number = 0;  // among those that run together: the agent that it is itself
   Fiber fiber;
   State state = State::kReady;
   Site site = {};  // where it waits
@@ -34,6 +41,25 @@ struct Barrier {
 // What those who pass a barrier learn, by order.
 struct Passage {
   std::shared_ptr<const Seen> seen[kOrders];
+};
+
+struct Block {
+  std::uint32_t position[3] = {};  // in the grid
+  std::vector<void*> arguments;
+  Barrier barrier;
+  std::vector<Barrier> named_barriers;
+  unsigned finished = 0;
+  const Thread* first_finished = nullptr;
+};
+
+// What the threads of a cluster arrive at and, later, wait for.
+struct ClusterBarrier {
+  unsigned members = 0;  // threads that have not returned
+  unsigned arrived = 0;
+  unsigned phase = 0;
+  std::vector<Thread*> waiting;
+  Arrivals arrivals[kOrders];
+  Passage passage;  // of the last phase
 };
 
 // Lanes that do something together: those of a mask.
@@ -63,10 +89,10 @@ class Machine {
 
   Thread& current() { return *current_; }
   unsigned warp_size() const {
-    return static_cast<unsigned>(__builtin_popcount(warps_[current_->context.warp].members));
+    return static_cast<unsigned>(__builtin_popcount(warp_of(*current_).members));
   }
   std::uint32_t unfinished_lanes() const {
-    const Warp& warp = warps_[current_->context.warp];
+    const Warp& warp = warp_of(*current_);
     return warp.members & ~warp.finished;
   }
   void warp_collective(const Site& site, void* payload, Collective execute,
@@ -74,6 +100,10 @@ class Machine {
   void block_barrier(const Site& site, unsigned memory);
   // A barrier that so many threads of the block come to; a thread that does not wait only arrives.
   void named_barrier(const Site& site, unsigned number, unsigned threads, bool wait);
+  // The lanes of the warp that have not returned come to the same place.
+  void meet_lanes(const Site& site);
+  void cluster_arrive(const Site& site, bool release);
+  void cluster_wait(const Site& site);
   // Warps next to each other, so many threads, do something together. The last thread calls `execute`
   // with every thread's `payload`.
   void group_collective(const Site& site, void* payload, Collective execute, unsigned threads);
@@ -95,18 +125,22 @@ class Machine {
   void* shared_variable(const char* name, int line, std::size_t bytes, std::size_t element_bytes,
                         std::size_t alignment);
   // What the launch binds to the kernel's last parameter.
-  void* last_argument() const { return arguments_.empty() ? nullptr : arguments_.back(); }
+  void* last_argument() const {
+    const std::vector<void*>& arguments = current_->block->arguments;
+    return arguments.empty() ? nullptr : arguments.back();
+  }
   Memory& memory() { return memory_; }
   const Launch& launch() const { return launch_; }
-  const Thread& thread(unsigned index) const { return threads_[index]; }
+  // Of all blocks that run together.
   std::size_t threads() const { return threads_.size(); }
+  std::size_t blocks() const { return blocks_.size(); }
   void count(Operation operation) { ++statistics_.operations[operation]; }
 
   // Checks an access by `thread`, or by an agent that works for it: what it started in the
   // background. Ends the launch if it is wrong.
   void access(const Thread& thread, std::uintptr_t address, std::uint64_t size, Access access,
               std::uintptr_t instruction, int line = 0) {
-    this->access(thread, thread.context.index, address, size, access, instruction, line);
+    this->access(thread, thread.number, address, size, access, instruction, line);
   }
   void access(const Thread& thread, unsigned agent, std::uintptr_t address, std::uint64_t size,
               Access access, std::uintptr_t instruction, int line, bool needs_fence = false);
@@ -118,8 +152,9 @@ class Machine {
   // The agent number `kind`, from 1 on, that works for a thread; `learn` says up to which clock of it the
   // thread knows its work to be over.
   unsigned agent_of(const Thread& thread, unsigned kind) const {
-    return thread.context.index + kind * agents_apart_;
+    return agent_of(thread.number, kind);
   }
+  unsigned agent_of(unsigned number, unsigned kind) const { return number + kind * agents_apart_; }
   std::uint32_t clock_of(unsigned agent) const { return orders_[0].stamp(agent, false).clock; }
   std::uint32_t advance(unsigned agent);
   void learn(const Thread& thread, unsigned agent, std::uint32_t clock,
@@ -142,8 +177,9 @@ class Machine {
   void copy_back();
   void count_traffic();
   void count_conflicts(Warp& warp) { warp.banks.count(statistics_); }
-  void prepare_block();
-  void run_block();
+  void prepare_cluster();
+  void prepare_block(unsigned rank);
+  void run_cluster();
   static void run_thread();
   [[noreturn]] void finish(Thread& thread);
   Thread* next_ready(const Thread& after);
@@ -155,7 +191,16 @@ class Machine {
   void wait(Thread& thread, Barrier& barrier);
   // Lets those who wait go on; what they know is what all that came brought.
   void release(Barrier& barrier, unsigned memory);
-  void release_block(const Site& site, unsigned memory);
+  void release_block(Block& block, const Site& site, unsigned memory);
+  void complete_cluster_barrier();
+  void leave_cluster_barrier(const Thread& thread);
+  template <std::size_t N>
+  void describe(const Thread& thread, char (&text)[N]) const;
+  Warp* warps_of(const Block& block) { return &warps_[(&block - blocks_.data()) * warps_apart_]; }
+  Warp& warp_of(const Thread& thread) { return warps_of(*thread.block)[thread.context.warp]; }
+  const Warp& warp_of(const Thread& thread) const {
+    return warps_[thread.context.rank * warps_apart_ + thread.context.warp];
+  }
   Lanes& lanes_of(Warp& warp, std::uint32_t mask);
   Order& order_of(const Region& region) { return orders_[static_cast<int>(region.space)]; }
   void* allocate_shared(const char* name, int line, std::uint64_t bytes,
@@ -178,28 +223,31 @@ class Machine {
                               Access access, Stamp other, Access other_access,
                               std::uintptr_t instruction, int line,
                               Failure failure = Failure::kRace);
-  std::uint64_t block_of(Stamp stamp) const;
+  // Where the block is in the grid that has a rank in a cluster of a number, x fastest.
+  void place_block(std::uint64_t cluster, unsigned rank, std::uint32_t (&position)[3]) const;
+  std::uint64_t cluster_of(Stamp stamp) const;
 
   const Launch& launch_;
   Report& report_;
   Statistics& statistics_;
   Memory memory_;
   Signals signals_;
-  std::vector<void*> arguments_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
-  Barrier block_barrier_;
-  std::vector<Barrier> named_barriers_;
+  std::vector<Block> blocks_;  // that run together: a cluster
+  unsigned block_threads_ = 0;
+  unsigned warps_apart_ = 0;  // of two blocks
+  ClusterBarrier cluster_barrier_;
+  std::vector<std::optional<unsigned>> arrived_in_;  // by thread: the phase that it has not waited for
   Lanes* collective_lanes_ = nullptr;  // those whose work the running thread does
   unsigned finished_ = 0;
-  const Thread* first_finished_ = nullptr;
-  std::uint64_t block_ = 0;  // number of the running block, x fastest
+  std::uint64_t cluster_ = 0;  // number of the running one, x fastest
   Order orders_[kOrders] = {Order(true), Order(false), Order(false, false)};
-  std::vector<Barrier> groups_;  // by the first warp
+  std::vector<Barrier> groups_;  // by the number of the first warp
   std::vector<std::vector<void*>> group_payloads_;
   unsigned agents_apart_ = 0;
   unsigned agent_ = 0;  // of the access that is checked
-  std::vector<std::uint32_t> block_starts_;  // clocks of accesses to global memory
+  std::vector<std::uint32_t> starts_;  // of clusters: clocks of accesses to global memory
   Fiber scheduler_;
   Thread* current_ = nullptr;
   std::uintptr_t stacks_ = 0;
@@ -210,7 +258,7 @@ class Machine {
 // The launch in progress; null between launches.
 extern Machine* machine;
 
-// What a front end does before each block; null where it has nothing to do.
+// What a front end does before the blocks that run together; null where it has nothing to do.
 extern void (*at_block_start)();
 // What it does when no thread can go on: whether some can, then. And when all have returned.
 extern bool (*at_idle)();

@@ -25,7 +25,8 @@ Memory::~Memory() {
   for (const Mapping& shadow : shadows_) munmap(shadow.address, shadow.bytes);
 }
 
-bool Memory::reserve(unsigned global) {
+bool Memory::reserve(unsigned global, unsigned blocks) {
+  blocks_ = blocks;
   span_ = (global + 1) * kSlot;
   base_ = reinterpret_cast<std::uintptr_t>(map(span_, PROT_NONE));
   if (base_ == 0) span_ = 0;
@@ -51,22 +52,26 @@ Region* Memory::add_global(unsigned index, const char* name, std::uintptr_t host
 
 Region* Memory::add_shared(const char* name, int line, std::uint64_t bytes,
                                 std::uint64_t element_bytes, std::uint64_t alignment) {
-  std::uint64_t index = shared_.size();
-  if (index == kSlot / kVariable || bytes > kVariable / 4) return nullptr;
+  const std::uint64_t index = shared_.size();
+  if (index + blocks_ > kSlot / kVariable || bytes > kVariable / 4) return nullptr;
   Region region;
   region.name = name;
   region.space = Space::kShared;
   region.line = line;
   // One after the other in the lower bits, as where they share a window: they tell where in it a variable is.
   if (alignment >= 16) used_ = (used_ + alignment - 1) / alignment * alignment;
-  region.data = base_ + index * kVariable + kVariable / 2 + (alignment < 16 ? alignment : used_);
+  const std::uintptr_t first =
+      base_ + index * kVariable + kVariable / 2 + (alignment < 16 ? alignment : used_);
   if (alignment >= 16) used_ += bytes;
   region.bytes = bytes;
   region.element_bytes = element_bytes;
-  region.cells = add_cells(bytes);
-  if (region.cells == nullptr || !commit(region.data, bytes)) return nullptr;
-  shared_.push_back(region);
-  return &shared_.back();
+  for (unsigned rank = 0; rank < blocks_; ++rank) {
+    region.data = of_block(first, rank);
+    region.cells = add_cells(bytes);
+    if (region.cells == nullptr || !commit(region.data, bytes)) return nullptr;
+    shared_.push_back(region);
+  }
+  return &shared_[index];
 }
 
 Cell* Memory::add_cells(std::uint64_t bytes) {

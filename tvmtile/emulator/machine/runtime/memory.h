@@ -39,17 +39,28 @@ class Memory {
  public:
   ~Memory();
 
-  // Reserves address space for `global` buffers and for the block's variables.
-  bool reserve(unsigned global);
+  // Reserves address space for `global` buffers and for the variables of so many blocks.
+  bool reserve(unsigned global, unsigned blocks);
 
   // Places buffer number `index`. Its address keeps `host`'s remainder modulo 16, so that a view
   // into an array is aligned as the view is.
   Region* add_global(unsigned index, const char* name, std::uintptr_t host, std::uint64_t bytes,
                      std::uint64_t element_bytes, bool writable, bool tracked);
 
-  // Places a variable at a multiple of `alignment`, which is none of a wider vector's.
+  // Places a variable at a multiple of `alignment`, which is none of a wider vector's. Each block has
+  // one; that of the first is returned.
   Region* add_shared(const char* name, int line, std::uint64_t bytes,
                           std::uint64_t element_bytes, std::uint64_t alignment);
+
+  // Where another block of the cluster has what the first has at an address.
+  std::uintptr_t of_block(std::uintptr_t first, unsigned rank) const { return first + rank * kVariable; }
+  std::uintptr_t of_first(std::uintptr_t address) const {
+    return address - block_of(address) * kVariable;
+  }
+  // Which block has the memory at an address.
+  unsigned block_of(std::uintptr_t address) const {
+    return static_cast<unsigned>((address - base_) / kVariable % blocks_);
+  }
 
   // Shared variables lie in the 4 GiB from here on.
   std::uintptr_t shared_base() const { return base_; }
@@ -79,6 +90,7 @@ class Memory {
   bool commit(std::uintptr_t address, std::uint64_t bytes);
 
   std::uintptr_t base_ = 0;
+  unsigned blocks_ = 1;
   std::uint64_t used_ = 0;
   std::uint64_t span_ = 0;
   std::vector<Region> global_;

@@ -40,6 +40,19 @@ void named_barrier(const Site& site, unsigned number, unsigned threads, bool wai
   machine->named_barrier(site, number, threads, wait);
 }
 
+// All lanes come to the same instruction of a cluster's barrier.
+void cluster_arrive(const Site& site, bool release) {
+  InRuntime here(site);
+  machine->meet_lanes(site);
+  machine->cluster_arrive(site, release);
+}
+
+void cluster_wait(const Site& site) {
+  InRuntime here(site);
+  machine->meet_lanes(site);
+  machine->cluster_wait(site);
+}
+
 void* shared_variable(const char* name, int line, std::size_t bytes,
                            std::size_t element_bytes, std::size_t alignment) {
   InRuntime here({kBlockBarrier, name, line});
@@ -61,6 +74,8 @@ namespace {
 void fail_trap(int line, const char* message) { fail_with(Failure::kTrap, line, message); }
 
 void fail_unsupported(int line, const char* what) { fail_with(Failure::kUnsupported, line, what); }
+
+void fail_protocol(int line, const char* what) { fail_with(Failure::kProtocol, line, what); }
 
 void fail_invalid_lane(const Site& site, unsigned lane) {
   Report& report = machine->begin_report(Failure::kInvalidLane, machine->current());

@@ -17,6 +17,7 @@ from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY
 from tvmtile.ir.kernels import (
     Launch,
+    barrier_name,
     flattened,
     is_barrier,
     is_grid_barrier,
@@ -504,9 +505,6 @@ def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
 
 def _name_of(stmt: tirx.Stmt) -> str:
     if is_barrier(stmt):
-        attrs = stmt.value.attrs
-        if attrs is not None and ARRIVES_ONLY in attrs:
-            return "T.named_barrier_arrive"
-        return "T.sync_grid" if is_grid_barrier(stmt) else "T.sync_threads"
+        return f"T.{barrier_name(stmt)}"
     op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
     return "T.Parallel" if op is None else f"T.{op.name}"

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import NestingError, SourceLocation
-from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
+from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
 from tvmtile.ir.kernels import is_barrier, statements_of
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains, seq
@@ -79,7 +79,8 @@ def seen_by(body: tirx.Stmt, group: Group | None) -> tirx.Stmt:
 def arrivals(barrier: tirx.Evaluate) -> int | None:
     """How many threads a barrier waits for; 0 for all of the block, None where that is not known."""
     attrs = _attributes(barrier)
-    return None if ARRIVES_ONLY in attrs else constant(attrs.get(ARRIVE_COUNT, 0))
+    is_part = ARRIVES_ONLY in attrs or CLUSTER_STEP in attrs
+    return None if is_part else constant(attrs.get(ARRIVE_COUNT, 0))
 
 
 def hands_over(body: tirx.Stmt, group: Group) -> bool:

@@ -54,12 +54,17 @@ void mbarrier_arrive(int line, std::uint32_t address, unsigned count = 1);
 void mbarrier_arrive_when_copied(int line, std::uint32_t address);
 void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool arrives);
 void mbarrier_wait(int line, std::uint32_t address, unsigned parity);
+// The address in the memory of another block of the cluster.
+std::uint32_t mapa(int line, std::uint32_t address, unsigned rank);
 // What the thread wrote to shared memory may be read in the background.
 void fence_proxy_async();
 
 // Copies of a box by a tensor map: to shared memory, which completes on an mbarrier, and from it, in groups.
 void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier);
+// To the same place in all blocks of the cluster whose bit is set, each of which learns by its own mbarrier.
+void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+                 std::uint32_t mbarrier, unsigned blocks);
 void tensor_store(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
 void bulk_commit();
 void bulk_wait(int line, unsigned groups, bool read);
@@ -86,6 +91,12 @@ void cp_async_wait(int line, unsigned groups);
 void cp_async_finish(int line);
 void cp_async_wait_all(int line);
 
+inline void cluster_arrive(int line, bool release) {
+  emulator::cluster_arrive({kClusterBarrier, "barrier.cluster.arrive", line}, release);
+}
+inline void cluster_wait(int line) {
+  emulator::cluster_wait({kClusterBarrier, "barrier.cluster.wait", line});
+}
 inline void bar_sync(int line, unsigned number, unsigned threads = 0) {
   if (number == 0 && threads == 0) return block_barrier({kBlockBarrier, "bar.sync", line}, kMemory);
   named_barrier({kBlockBarrier, "bar.sync", line}, number, threads, true);

@@ -8,6 +8,9 @@ __attribute__((const)) uint3 thread_position();
 __attribute__((const)) uint3 block_position();
 __attribute__((const)) uint3 block_extent();
 __attribute__((const)) uint3 grid_extent();
+__attribute__((const)) uint3 cluster_extent();
+__attribute__((const)) unsigned rank_in_cluster();
+__attribute__((const)) unsigned blocks_of_cluster();
 
 // Sums a number over the threads of the block that come to the same barrier.
 int sum_over_block(int value, int line);

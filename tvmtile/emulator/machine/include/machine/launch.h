@@ -36,11 +36,12 @@ struct Launch {
   std::uint32_t binding_count;
   std::uint32_t grid[3];
   std::uint32_t threads[3];
+  std::uint32_t cluster[3];  // blocks that run together; the grid is a multiple of it
   std::uint32_t shared_memory_limit;
   std::uint32_t agents;  // kinds of work in the background that a thread may start
   std::int32_t returned_threads_pass;  // a block's barrier does not wait for them
   std::uint64_t seed;                  // when work in the background is done
-  double seconds;  // of processor time for a block
+  double seconds;  // of processor time for a block, or a cluster
   std::int32_t counts_conflicts;  // of banks, which takes time
 };
 

@@ -18,6 +18,7 @@ constexpr Operation kBlockBarrier = 0;
 constexpr Operation kWarpBarrier = 1;
 constexpr Operation kFirstCollective = 2;
 constexpr unsigned kOperations = 16;
+constexpr Operation kClusterBarrier = kOperations - 1;
 
 // A place in the source where threads meet. Two places are the same if name and line are.
 struct Site {
@@ -32,6 +33,8 @@ struct ThreadContext {
   unsigned block_position[3];  // in the grid
   unsigned threads[3];         // per block
   unsigned grid[3];            // blocks
+  unsigned cluster[3];         // blocks of a cluster
+  unsigned rank;               // of its block in the cluster
   unsigned index;              // in its block
   unsigned lane;
   unsigned warp;
@@ -63,6 +66,10 @@ void block_barrier(const Site& site, unsigned memory);
 void warp_barrier(const Site& site, unsigned memory, std::uint32_t mask = kAllLanes);
 // A barrier that so many threads of the block come to, 0 for all of them.
 void named_barrier(const Site& site, unsigned number, unsigned threads, bool wait);
+// The barrier of a cluster, in two steps: a thread arrives, then waits until all have arrived that have not
+// returned. An arrival that does not release orders nothing. All lanes of a warp do it together.
+void cluster_arrive(const Site& site, bool release);
+void cluster_wait(const Site& site);
 
 // The memory of a shared variable: every thread of a block gets the same.
 void* shared_variable(const char* name, int line, std::size_t bytes, std::size_t element_bytes,
@@ -74,6 +81,8 @@ void* last_argument();
 // Ends the launch: the kernel says that it must not get here, or does what can't be emulated.
 [[noreturn]] void fail_trap(int line, const char* message);
 [[noreturn]] void fail_unsupported(int line, const char* what);
+// Ends the launch: a rule of work in the background, or of its barriers, is broken.
+[[noreturn]] void fail_protocol(int line, const char* what);
 
 // Ends the launch: a lane index that names no lane of the warp.
 [[noreturn]] void fail_invalid_lane(const Site& site, unsigned lane);

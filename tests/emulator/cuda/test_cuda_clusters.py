@@ -1,0 +1,221 @@
+"""Blocks of a cluster in the emulator: they meet at a barrier, and reach each other's memory."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from tvmtile.emulator.cuda import compile_cuda, tensor_map
+from tvmtile.errors import ArgumentError, CudaEmulationError
+
+EXCHANGE = """
+__device__ unsigned rank() {
+  unsigned r;
+  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(r));
+  return r;
+}
+__device__ void arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory"); }
+__device__ void arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+}
+__device__ void wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory"); }
+
+extern "C" __global__ void exchange(int* between, int* out, int mistake) {
+  const int at = blockIdx.x * 64 + threadIdx.x;
+  const bool first = rank() == 0;
+  between[at] = at;
+  switch (mistake) {
+    case 0: arrive(); wait(); break;
+    case 1: break;
+    case 2: arrive(); break;
+    case 3: arrive_relaxed(); wait(); break;
+    case 4: wait(); break;
+    case 5: arrive(); arrive(); wait(); break;
+    case 6: if (threadIdx.x % 2) arrive(); wait(); break;
+    case 7:
+      if (first) arrive(); else asm volatile("bar.sync 1, 96;");
+      if (first) wait();
+      break;
+    case 8: if (first) return; arrive(); wait(); break;
+  }
+  out[at] = between[(blockIdx.x ^ 1) * 64 + 63 - threadIdx.x] * 2 + rank();
+}
+"""
+
+
+@functools.cache
+def compiled(source):
+    return compile_cuda(source)
+
+
+def exchanged(mistake=0, cluster=2):
+    between, out = np.zeros(256, np.int32), np.zeros(256, np.int32)
+    kernel = compiled(EXCHANGE).kernel("exchange")
+    races = mistake != 8  # what a block that returns writes is ordered by nothing
+    statistics = kernel(
+        between, out, mistake, grid=4, block=64, cluster=cluster, check_global_races=races
+    )
+    return out, statistics
+
+
+def test_blocks_of_a_cluster_meet_at_its_barrier():
+    out, statistics = exchanged()
+    numbers = np.arange(256).reshape(2, 2, 64)
+    expected = numbers[:, ::-1, ::-1] * 2 + np.arange(2).reshape(1, 2, 1)
+    assert np.array_equal(out, expected.ravel())
+    assert statistics.cluster_barriers == 4 * 2 * 2  # blocks, warps, an arrival and a wait
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "text"),
+    [
+        (1, "race", "and nothing orders two blocks"),
+        (2, "race", "blocks of a cluster wait for each other by T.cluster_sync()"),
+        (3, "race", "and nothing orders two blocks"),
+        (4, "protocol", "a wait at a cluster's barrier without an arrival"),
+        (5, "protocol", "an arrival at a cluster's barrier before the last one's wait"),
+        (6, "divergence", "but thread (0, 0, 0) in barrier.cluster.wait"),
+        (
+            7,
+            "deadlock",
+            "(64 of 128 threads to arrive) (line 27), thread (0, 0, 0) of block (1, 0, 0) in bar.sync",
+        ),
+    ],
+)
+def test_what_is_wrong_at_the_barrier_of_a_cluster_is_found(mistake, kind, text):
+    with pytest.raises(CudaEmulationError) as caught:
+        exchanged(mistake)
+    assert caught.value.kind == kind
+    assert text in str(caught.value)
+
+
+def test_threads_that_have_returned_are_not_waited_for():
+    out, _ = exchanged(8)
+    assert not out[:64].any()
+    assert out[64:128].any()
+
+
+@pytest.mark.parametrize("cluster", [3, 16, (2, 2)])
+def test_a_grid_is_whole_clusters_of_8_blocks_at_most(cluster):
+    with pytest.raises(
+        ArgumentError, match="the grid is a multiple of the cluster, which has 8 blocks"
+    ):
+        exchanged(cluster=cluster)
+
+
+PLACES = """
+extern "C" __global__ void places(unsigned* out) {
+  unsigned values[7];
+  asm volatile("mov.u32 %0, %cluster_ctaid.x;" : "=r"(values[0]));
+  asm volatile("mov.u32 %0, %cluster_ctaid.y;" : "=r"(values[1]));
+  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(values[2]));
+  asm volatile("mov.u32 %0, %cluster_nctarank;" : "=r"(values[3]));
+  asm volatile("mov.u32 %0, %clusterid.x;" : "=r"(values[4]));
+  asm volatile("mov.u32 %0, %clusterid.y;" : "=r"(values[5]));
+  asm volatile("mov.u32 %0, %nclusterid.x;" : "=r"(values[6]));
+  for (int i = 0; i < 7; ++i) out[(blockIdx.y * gridDim.x + blockIdx.x) * 7 + i] = values[i];
+}
+"""
+
+
+def test_a_block_knows_where_it_is_in_its_cluster():
+    out = np.zeros((4, 6, 7), np.uint32)
+    compiled(PLACES).kernel("places")(out, grid=(6, 4), block=1, cluster=(3, 2))
+    y, x = np.indices((4, 6))
+    expected = np.stack(
+        [x % 3, y % 2, y % 2 * 3 + x % 3, 0 * x + 6, x // 3, y // 2, 0 * x + 2], axis=-1
+    )
+    assert np.array_equal(out, expected)
+
+
+MULTICAST = """
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ void sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" : : : "memory");
+  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+}
+__device__ void wait(void* barrier, unsigned parity) {
+  asm volatile(
+      "{\\n.reg .pred P1;\\nLAB_WAIT:\\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1;\\n"
+      "@P1 bra DONE;\\nbra LAB_WAIT;\\nDONE:\\n}\\n"
+      : : "r"(at(barrier)), "r"(parity) : "memory");
+}
+
+// The first block of a cluster loads each tile for all; the others say when they have read it.
+extern "C" __global__ void shared_tiles(const __grid_constant__ CUtensorMap A, float* out, int tiles,
+                                        int without) {
+  __shared__ alignas(128) float tile[32];
+  __shared__ alignas(8) unsigned long long full, empty;
+  unsigned rank, blocks, remote;
+  asm volatile("mov.u32 %0, %cluster_ctarank;" : "=r"(rank));
+  asm volatile("mov.u32 %0, %cluster_nctarank;" : "=r"(blocks));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at(&full)), "r"(1) : "memory");
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at(&empty)), "r"(blocks) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  }
+  if (without != 1) sync();
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(at(&empty)), "r"(0));
+  for (int k = 0; k < tiles; ++k) {
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                   : : "r"(at(&full)), "r"(128) : "memory");
+      if (rank == 0) {
+        if (k > 0 && without != 2) wait(&empty, (k - 1) % 2);
+        asm volatile(
+            "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+            ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;"
+            : : "r"(at(tile)), "l"(&A), "r"(0), "r"(k), "r"(at(&full)),
+                "h"((unsigned short)((1 << blocks) - 1)) : "memory");
+      }
+    }
+    __syncwarp();
+    wait(&full, k % 2);
+    out[(blockIdx.x * tiles + k) * 32 + threadIdx.x] = tile[threadIdx.x] + rank;
+    __syncwarp();
+    if (threadIdx.x == 0) {
+      asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];"
+                   : : "r"(remote) : "memory");
+    }
+  }
+  if (without != 3) sync();
+}
+"""
+
+
+def loaded(seed=0, without=0):
+    a = np.random.default_rng(0).random((5, 32), np.float32)
+    out = np.zeros((4, 5, 32), np.float32)
+    tiles = tensor_map(a, extents=(32, 5), strides=(128,), box=(32, 1), swizzle=0)
+    kernel = compiled(MULTICAST).kernel("shared_tiles")
+    kernel(tiles, out, 5, without, grid=4, block=32, cluster=2, seed=seed)
+    ranks = np.array([0, 1, 0, 1], np.float32).reshape(4, 1, 1)
+    assert np.array_equal(out, a + ranks)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_block_loads_a_tile_for_all_of_its_cluster(seed):
+    loaded(seed)
+
+
+@pytest.mark.parametrize(
+    ("without", "kind", "text"),
+    [
+        (1, "uninitialized", "reads full[0]"),
+        (2, "race", "bulk load of thread"),
+        (3, "protocol", "the shared memory of a block that has ended"),
+    ],
+)
+def test_what_is_missing_between_blocks_is_found(without, kind, text):
+    errors = []
+    for seed in range(4):
+        try:
+            loaded(seed, without)
+        except CudaEmulationError as error:
+            errors.append(error)
+    assert errors
+    assert {error.kind for error in errors} == {kind}
+    assert text in str(errors[0])

@@ -1,0 +1,99 @@
+"""What blocks of a cluster do together: `T.cluster_sync`, its steps, `T.block_rank_in_cluster`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import CudaEmulationError, NestingError, NoLowering
+
+SM90 = {"kind": "cuda", "arch": "sm_90a"}
+STEPS = {
+    "sync": [T.cluster_sync],
+    "steps": [T.cluster_arrive, T.cluster_wait],
+    "relaxed": [T.cluster_arrive_relaxed, T.cluster_wait],
+    "none": [],
+}
+
+
+def exchanging(steps):
+    """Each block takes what the other one of its cluster has put into a tensor."""
+
+    @T.prim_func
+    def kernel(A: T.Tensor((4, 64), "float32"), S: T.Tensor((4, 64), "float32")):
+        with T.Kernel(4, threads=64, cluster_dims=2) as bx:
+            for i in T.Parallel(64):
+                S[bx, i] = A[bx, i] * 2
+            for step in STEPS[steps]:
+                step()
+            rank = T.block_rank_in_cluster()
+            if rank == 0:
+                for i in T.Parallel(64):
+                    A[bx, i] = S[bx + 1, 63 - i]
+            else:
+                for i in T.Parallel(64):
+                    A[bx, i] = S[bx - 1, 63 - i] + rank
+
+    return kernel
+
+
+@pytest.mark.parametrize("steps", ["sync", "steps"])
+def test_blocks_of_a_cluster_exchange_elements(steps):
+    kernel = tvmtile.compile(exchanging(steps), target=SM90, execution_backend="emulator")
+    a = torch.randn(4, 64)
+    expected = (a * 2).view(2, 2, 64).flip(1, 2).reshape(4, 64) + torch.tensor([0, 1, 0, 1])[
+        :, None
+    ]
+    kernel(a, torch.zeros(4, 64))
+    assert torch.equal(a, expected)
+    assert kernel.adapter.statistics.cluster_barriers == 4 * 2 * 2
+
+
+@pytest.mark.parametrize("steps", ["relaxed", "none"])
+def test_without_a_barrier_that_orders_them_they_race(steps):
+    kernel = tvmtile.compile(exchanging(steps), target=SM90, execution_backend="emulator")
+    with pytest.raises(CudaEmulationError, match=r"by T\.cluster_sync\(\)") as caught:
+        kernel(torch.randn(4, 64), torch.zeros(4, 64))
+    assert caught.value.kind == "race"
+
+
+def test_it_compiles_for_hopper():
+    kernel = tvmtile.compile(exchanging("sync"), target=SM90)
+    source = kernel.get_kernel_source()
+    assert "barrier.cluster.arrive.release.aligned" in source
+    assert "barrier.cluster.wait.acquire.aligned" in source
+    assert kernel.cubin
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("llvm", "a CPU"), ("metal", "Metal"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")],
+)
+@pytest.mark.parametrize(
+    ("steps", "called"), [("sync", "cluster_sync"), ("relaxed", "cluster_arrive_relaxed")]
+)
+def test_a_target_without_clusters_is_named(target, name, steps, called):
+    on_gpu = {"execution_backend": "emulator"} if target == "metal" else {}
+    with pytest.raises(NoLowering, match=rf"T\.{called}: {name} has no clusters") as caught:
+        tvmtile.compile(exchanging(steps), target=target, **on_gpu)
+    assert caught.value.location.text == "step()"
+
+
+def test_without_clusters_no_block_has_a_rank():
+    with pytest.raises(NoLowering, match="block_rank_in_cluster") as caught:
+        tvmtile.compile(exchanging("none"), target={"kind": "cuda", "arch": "sm_80"})
+    assert "NVIDIA's GPUs from compute capability 9.0 on have clusters" in str(caught.value)
+
+
+def test_all_threads_of_a_block_come():
+    @T.prim_func
+    def kernel(A: T.Tensor((4,), "float32")):
+        with T.Kernel(4, threads=64, cluster_dims=2) as bx:
+            if T.get_thread_binding() == 0:
+                A[bx] = 1
+                T.cluster_sync()
+
+    with pytest.raises(NestingError, match=r"T\.cluster_sync stands where some threads"):
+        tvmtile.compile(kernel, target=SM90)
