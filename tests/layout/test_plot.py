@@ -8,6 +8,7 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile import layout as layouts
 from tvmtile.errors import InvalidOperand
+from tvmtile.instructions.mma import ATOMS, lane_map
 from tvmtile.layout.fragment import replicated, spread
 from tvmtile.layout.plot import places
 from tvmtile.layout.shared import SWIZZLES, swizzled
@@ -58,6 +59,17 @@ def test_a_fragment_shows_threads_and_registers(tmp_path):
     assert texts(figure)[:4] == ["T0\nL0", "T0\nL1", "T1\nL0", "T1\nL1"]
     assert {file.name for file in (tmp_path / "new").iterdir()} == {"rows.png", "rows.svg"}
     assert (tmp_path / "new" / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_operand_of_an_instruction_shows_its_lanes(tmp_path):
+    pytest.importorskip("matplotlib")
+    (atom,) = ATOMS["float16", "float16"]
+    for operand, rows, columns in ((atom.a, 16, 16), (atom.b, 16, 8), (atom.c, 16, 8)):
+        drawn = texts(tvmtile.plot_layout(operand, tmp_path, formats="svg"))
+        for lane, held in enumerate(lane_map(operand)):
+            for register, (i, j) in enumerate(held):
+                assert drawn[i * columns + j] == f"T{lane}\nL{register}"
+        assert len(drawn) == rows * columns
 
 
 def test_a_tile_shows_places_and_memory_elements(tmp_path):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tvm.sym import Analyzer
@@ -13,15 +14,18 @@ from tvm.sym import Analyzer
 from tvmtile.errors import InvalidOperand, import_optional
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout import Fragment, Layout
-from tvmtile.layout.fragment import FragmentLayout
+from tvmtile.layout.fragment import Digit, FragmentLayout
 
 __all__ = ["places", "plot_layout"]
+
+Operand: TypeAlias = tuple[tuple[Digit, ...], ...]
+"""An operand of an instruction: the digits of the index along each of its axes."""
 
 _FORMATS = ("pdf", "png", "svg")
 
 
 def plot_layout(
-    layout: Layout | FragmentLayout,
+    layout: Layout | FragmentLayout | Operand,
     save_directory: str | Path = "./tmp",
     name: str = "layout",
     colormap: str | None = None,
@@ -37,8 +41,9 @@ def plot_layout(
 
     Parameters
     ----------
-    layout : Layout, Fragment or FragmentLayout
-        What to draw.
+    layout : Layout, Fragment, FragmentLayout or an operand of an instruction
+        What to draw. An instruction has its operands as `a`, `b` and `c`: A of `mma.sync` for float16
+        is `tvmtile.instructions.mma.ATOMS["float16", "float16"][0].a`.
     save_directory, name : str
         Where the picture goes, without its ending.
     colormap : str, optional
@@ -59,6 +64,7 @@ def plot_layout(
     """
     del verbose
     endings = _endings(formats)
+    layout = _fragment(layout) if isinstance(layout, tuple) else layout
     held = dict(places(layout))
     cells = _cells(held, layout, view)
     columns = grid_shape[1] if grid_shape is not None else _columns(layout, cells)
@@ -86,6 +92,12 @@ def places(layout: Layout | FragmentLayout) -> Iterator[tuple[tuple[int, ...], t
             copies = [0] if isinstance(layout, Fragment) and layout.replicate > 1 else []
             found = list(layout.index_map.map_indices([*index, *copies]))
         yield index, tuple(int(simplify(value)) for value in found)
+
+
+def _fragment(operand: Operand) -> FragmentLayout:
+    """What the threads of an instruction hold together."""
+    threads = [digit.extent for axis in operand for digit in axis if digit.is_thread]
+    return FragmentLayout(math.prod(threads), operand)
 
 
 def _endings(formats: str | Sequence[str]) -> list[str]:
