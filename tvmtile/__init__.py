@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tvmtile.jit import CompiledArtifact, JITKernel, Kernel, compile, jit, lower, par_compile  # noqa: A004 - TileLang calls it so too
     from tvmtile.jit.torch_op import torch_op
     from tvmtile.layout.plot import plot_layout
+    from tvmtile.library import load
     from tvmtile.math import cdiv, next_power_of_2
     from tvmtile.profiler import Profiler, TensorSupplyType
     from tvmtile.transform import PassConfigKey
@@ -41,6 +42,7 @@ __all__ = [
     "enable_cache",
     "is_cache_enabled",
     "jit",
+    "load",
     "lower",
     "next_power_of_2",
     "par_compile",
@@ -69,6 +71,7 @@ _LAZY = {
     "disable_cache": "cache",
     "enable_cache": "cache",
     "is_cache_enabled": "cache",
+    "load": "library",
     "lower": "jit",
     "next_power_of_2": "math",
     "par_compile": "jit",

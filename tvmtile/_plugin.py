@@ -105,8 +105,23 @@ def register() -> None:
     if _registered:
         return
     _registered = True
-    from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
     from tvm_ffi import register_global_func
+
+    for name in ("show_value", "show_tile", "report_out_of_bounds"):
+        register_global_func(f"tvmtile.{name}", partial(_called, name))
+    if not _is_runtime_alone():
+        _register_with_compiler()
+
+
+def _is_runtime_alone() -> bool:
+    """Tell whether this is TVM without its compiler, which calls kernels and makes none."""
+    import tvm.base
+
+    return bool(tvm.base._RUNTIME_ONLY)
+
+
+def _register_with_compiler() -> None:
+    from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
     from tvmtile._tvm import register_op_attr, register_script_namespace
 
@@ -118,9 +133,6 @@ def register() -> None:
         register_tir_pipeline(name, partial(_with_tile_programs, PIPELINE_MAP[name]))
     register_op_attr("relax.call_tir", "RequiresArgumentShapes", False)
     register_op_attr("relax.call_tir", "FLegalize", _legalize_call)
-    for name in ("show_value", "show_tile"):
-        register_global_func(f"tvmtile.{name}", partial(_show, name))
-    register_global_func("tvmtile.report_out_of_bounds", _report_out_of_bounds)
 
 
 def add_operator(name: str) -> None:
@@ -140,21 +152,11 @@ def _register_operator(name: str) -> None:
     register_op_attr(f"tvmtile.{name}", "default.FLowerIntrinsic", _refuse_to_generate)
 
 
-# What compiled kernels call, which may run where the compiler is not imported.
+def _called(function: str, *args: Any) -> None:
+    """For compiled kernels, which call it by its name."""
+    from tvmtile import callbacks
 
-
-def _show(function: str, *args: Any) -> None:
-    """For T.print."""
-    from tvmtile.tileop import printing
-
-    getattr(printing, function)(*args)
-
-
-def _report_out_of_bounds(*args: Any) -> None:
-    """For the option `tvmtile.check_indices`."""
-    from tvmtile.passes.cpu.insert_index_checks import report_out_of_bounds
-
-    report_out_of_bounds(*args)
+    getattr(callbacks, function)(*args)
 
 
 def _pipeline(**options: Any) -> Any:

@@ -19,7 +19,7 @@ from tvmtile.codegen.device import marked
 from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
-from tvmtile.errors import UnknownTarget, hide_internal_frames
+from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.passes import check_order
 from tvmtile.passes import (
@@ -108,7 +108,7 @@ from tvmtile.passes.workarounds.keep_elements import KeepElements
 from tvmtile.passes.workarounds.keep_negations import KeepNegations
 from tvmtile.passes.workarounds.narrow_sums import NarrowSums
 from tvmtile.passes.workarounds.write_constants import WriteConstants
-from tvmtile.target import gpu, host_target, parse
+from tvmtile.target import gpu, host_target, parse, require_lowering
 
 __all__ = ["CHECKS", "LOWERING", "SOURCE", "check", "lowering_passes", "tvm_pipeline"]
 
@@ -291,13 +291,9 @@ def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule
     UnknownTarget
         If tile programs can't be lowered for it.
     """
-    kind = target.kind.name
-    if kind not in LOWERING:
-        raise UnknownTarget(
-            f"tile programs can't be lowered for {kind!r}",
-            help=f"the targets of tile programs are {', '.join(LOWERING)}",
-        )
-    return (tirx.transform.BindTarget(_with_host(target)), *CHECKS, *LOWERING[kind])
+    require_lowering(target)
+    bound = tirx.transform.BindTarget(_with_host(target))
+    return (bound, *CHECKS, *LOWERING[target.kind.name])
 
 
 def _metal_kernels(mod: ir.IRModule) -> list[str]:

@@ -23,6 +23,7 @@ __all__ = [
     "gpu",
     "host_target",
     "parse",
+    "require_lowering",
     "resolve",
     "runs_here",
     "target_kinds",
@@ -97,20 +98,31 @@ def resolve(target: Any) -> Target:
     resolved = parse(target)
     if resolved.kind.name == "c":
         return host_target()
-    if resolved.kind.name not in _SUPPORTED:
+    if resolved.kind.name in ("metal", "cuda") and resolved.host is None:
+        return resolved.with_host(host_target())
+    require_lowering(resolved)
+    return _optimised(resolved)
+
+
+def require_lowering(target: Target) -> None:
+    """Refuse a target that tile programs can't be lowered for.
+
+    Raises
+    ------
+    UnknownTarget
+        For its kind, or since the addresses of its CPU have 32 bits.
+    """
+    if target.kind.name not in _SUPPORTED:
         raise UnknownTarget(
-            f"tile programs can't be lowered for {resolved.kind.name!r}",
+            f"tile programs can't be lowered for {target.kind.name!r}",
             help=f"the targets of tile programs are {', '.join(_SUPPORTED)}",
         )
-    if resolved.kind.name != "llvm" and resolved.host is None:
-        return resolved.with_host(host_target())
-    architecture = _machine(resolved)[0]
+    architecture = _machine(target)[0]
     if "64" not in architecture or architecture.startswith("wasm"):
         raise UnknownTarget(
             f"tile programs can't be lowered for {architecture}",
             help="they need a CPU with 64-bit addresses and threads, as x86_64, aarch64 and riscv64",
         )
-    return _optimised(resolved)
 
 
 _SAME_ARCHITECTURE = {"arm64": "aarch64", "arm64e": "aarch64", "amd64": "x86_64"}
@@ -125,7 +137,7 @@ def runs_here(target: Target) -> bool:
 
 def _machine(target: Target) -> tuple[str, str]:
     """The architecture and the system of a target's CPU, or of its host's."""
-    cpu = target if target.kind.name == "llvm" else target.host
+    cpu = target if target.kind.name == "llvm" else target.host or host_target()
     triple = str(cpu.attrs.get("mtriple") or codegen.llvm_get_system_triple()).lower()
     architecture, *others = triple.split("-")
     systems = (name for part in others for name in _SYSTEMS if part.startswith(name))

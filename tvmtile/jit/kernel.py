@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +33,9 @@ from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.parameters import KernelParam
-from tvmtile.jit.results import Results, allocator, bound_extents, evaluate
+from tvmtile.jit.results import Results, bound_extents, evaluate
 from tvmtile.jit.threads import prepare_thread_pool
+from tvmtile.library import allocator
 
 if TYPE_CHECKING:
     from tvmtile.carver.arch import TileDevice
@@ -258,6 +261,35 @@ class Kernel:
         if isinstance(options.get("target"), Target):
             options["target"] = json.loads(str(options["target"]))
         return _compiled_again, (to_data(self.prim_func), options)
+
+    def export_library(self, path: str | os.PathLike[str], compiler: str | None = None) -> Path:
+        """Write the kernel as a library, which `tvmtile.load` calls on TVM's runtime alone.
+
+        `tvm.runtime.load_module(path)[name]`, and TVM's runtime in any other language, take it too, all
+        parameters given.
+
+        Parameters
+        ----------
+        path : str or path
+            What to write: a shared library, or with the suffix ".tar" the object files of one.
+        compiler : str, optional
+            What links a shared library; needed for a CPU that is not this machine's.
+
+        Returns
+        -------
+        Path
+            What was written.
+
+        Raises
+        ------
+        InvalidOperand
+            If a call takes more than TVM's runtime.
+        InvalidValue
+            If the library is for another CPU and there is nothing to link it with.
+        """
+        from tvmtile.jit.export import export_library
+
+        return export_library(self, path, compiler)
 
     def as_torch_op(self, name: str, backward: Callable[..., Any] | None = None) -> Any:
         """Register the kernel as an operator of torch's own.

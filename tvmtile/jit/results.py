@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-import tvm
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
@@ -16,21 +14,28 @@ from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import mentions, substitute, variables_of
 from tvmtile.jit.arguments import row_major
+from tvmtile.library import Strides, allocator
 
-__all__ = ["Results", "allocator", "bound_extents", "evaluate"]
-
-_Strides: TypeAlias = tuple[int, ...] | None
-_Allocate: TypeAlias = Callable[[tuple[int, ...], str, _Strides], Any]
+__all__ = ["Results", "Source", "bound_extents", "evaluate", "sources_of"]
 
 
 @dataclass(frozen=True)
-class _Source:
-    """Where a call finds an extent: an axis of an argument, or a number that is one."""
+class Source:
+    """Where a call finds an extent: an axis of an argument, or a number that is one.
+
+    Attributes
+    ----------
+    position : int
+        Of the argument, results left out.
+    axis : int or None
+        None where the argument is the number.
+    """
 
     position: int
     axis: int | None
 
     def of(self, args: Sequence[Any]) -> Any:
+        """The extent in a call."""
         argument = args[self.position]
         return argument if self.axis is None else argument.shape[self.axis]
 
@@ -44,7 +49,7 @@ class _Result:
     dtype: str
     shape: tuple[int, ...] | None
     """The extents where all are numbers."""
-    strides: _Strides
+    strides: Strides
     """Those of that shape."""
 
 
@@ -84,7 +89,7 @@ class Results:
         return tuple(complete)
 
     def _planned(self) -> list[_Result]:
-        sources = self._sources()
+        sources = sources_of(self._params, self._indices)
         results = []
         for index in self._indices:
             ty = self._params[index].ty
@@ -96,22 +101,9 @@ class Results:
             results.append(_Result(index, extents, str(ty.dtype), shape, strides))
         return results
 
-    def _sources(self) -> dict[ir.Var, _Source]:
-        """The arguments that give the variables that are an extent by themselves, or a number."""
-        sources: dict[ir.Var, _Source] = {}
-        inputs = [p for i, p in enumerate(self._params) if i not in self._indices]
-        for position, param in enumerate(inputs):
-            if not is_buffer_var(param):
-                sources.setdefault(param, _Source(position, None))
-                continue
-            for axis, extent in enumerate(param.ty.shape):
-                if isinstance(extent, ir.Var):
-                    sources.setdefault(extent, _Source(position, axis))
-        return sources
-
     def _shape(self, result: _Result, args: Sequence[Any]) -> tuple[int, ...]:
         try:
-            shape = [e.of(args) if isinstance(e, _Source) else e for e in result.extents]
+            shape = [e.of(args) if isinstance(e, Source) else e for e in result.extents]
         except (AttributeError, IndexError):  # an argument is None, or no tensor
             shape = list(self._params[result.index].ty.shape)
         if any(isinstance(extent, ir.Expr) for extent in shape):
@@ -123,33 +115,18 @@ class Results:
         return tuple(shape)
 
 
-def allocator(args: Sequence[Any], device: str) -> _Allocate:
-    """How to make a result of a shape, a dtype and strides, None where they are not known yet.
-
-    It is like the first tensor among the arguments, or on a device.
-    """
-    for first in args:
-        if hasattr(first, "shape"):
-            break
-    else:
-        first = None
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(first, torch.Tensor):
-        # With strides it takes half the time.
-        return lambda shape, dtype, strides: (
-            first.new_empty(shape, dtype=getattr(torch, dtype))
-            if strides is None
-            else first.new_empty_strided(shape, strides, dtype=getattr(torch, dtype))
-        )
-    if torch is not None and first is None:
-        return lambda shape, dtype, _: torch.empty(
-            shape, dtype=getattr(torch, dtype), device=device
-        )
-    if first is not None and type(first).__module__.partition(".")[0] in ("tvm", "tvm_ffi"):
-        return lambda shape, dtype, _: tvm.runtime.empty(shape, dtype, first.device)
-    import numpy as np
-
-    return lambda shape, dtype, _: np.empty(shape, dtype)
+def sources_of(params: Sequence[ir.Var], results: Sequence[int]) -> dict[ir.Var, Source]:
+    """The arguments that give the variables that are an extent by themselves, or a number."""
+    sources: dict[ir.Var, Source] = {}
+    inputs = [param for index, param in enumerate(params) if index not in results]
+    for position, param in enumerate(inputs):
+        if not is_buffer_var(param):
+            sources.setdefault(param, Source(position, None))
+            continue
+        for axis, extent in enumerate(param.ty.shape):
+            if isinstance(extent, ir.Var):
+                sources.setdefault(extent, Source(position, axis))
+    return sources
 
 
 def bound_extents(params: Any, args: list[Any]) -> dict[ir.Var, int]:

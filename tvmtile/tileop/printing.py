@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
@@ -22,7 +19,7 @@ from tvmtile.ir.rewriting import nest, seq
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
-__all__ = ["Print", "PrintTile", "print", "show_tile", "show_value"]
+__all__ = ["Print", "PrintTile", "print"]
 
 SHOW_VALUE, SHOW_TILE = "tvmtile.show_value", "tvmtile.show_tile"
 """Names of the functions that a kernel on the CPU calls to print, registered with TVM."""
@@ -236,27 +233,3 @@ def _escaped(text: str) -> str:
     """A text as it stands in a format of C."""
     text = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return text.replace("%", "%%")
-
-
-def show_value(msg: str, label: str, dtype: str, value: float, *block: int) -> None:
-    """Write the line of a value; a kernel calls this as `tvmtile.show_value`."""
-    text = f"{label} = {bool(value) if dtype == 'bool' else value}" if label else ""
-    _write(msg, text, block)
-
-
-def show_tile(
-    msg: str, label: str, dtype: str, pointer: Any, x: int, y: int, z: int, *extents: int
-) -> None:
-    """Write a tile that lies contiguously in memory; a kernel calls this as `tvmtile.show_tile`."""
-    count = int(np.prod(extents))
-    raw = ctypes.string_at(pointer, count * np.dtype(dtype).itemsize)
-    tile = np.frombuffer(raw, dtype).reshape(extents)
-    shown = np.array2string(tile, threshold=sys.maxsize)
-    _write(msg, f"{label} =\n{shown}", (x, y, z))
-
-
-def _write(msg: str, text: str, block: tuple[int, ...]) -> None:
-    index = ", ".join(str(i) for i in block if i >= 0)
-    line = ": ".join(part for part in (str(msg), text) if part)
-    sys.stdout.write(f"[block {index}] {line}\n")
-    sys.stdout.flush()

@@ -11,7 +11,7 @@ from tvm.ir.transform import PassContext
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.errors import OutOfBounds, SourceLocation
+from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -25,7 +25,7 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.spans import location_of
 
-__all__ = ["CHECK_INDICES", "InsertIndexChecks", "report_out_of_bounds"]
+__all__ = ["CHECK_INDICES", "InsertIndexChecks"]
 
 CHECK_INDICES = "tvmtile.check_indices"
 """Attribute of a function, and option of a compilation, that asks for the checks."""
@@ -68,28 +68,6 @@ def InsertIndexChecks(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
     if func.attrs is None or not func.attrs.get(CHECK_INDICES, False):
         return func
     return func.with_body(_Checks().rewrite(func.body))
-
-
-def report_out_of_bounds(tile: str, file: str, line: int, *numbers: int) -> None:
-    """Stop a kernel: compiled code calls this with the indices, extents and sizes of an access.
-
-    Raises
-    ------
-    OutOfBounds
-        Always.
-    """
-    rank = len(numbers) // 3
-    low, high, sizes = (numbers[i * rank : (i + 1) * rank] for i in range(3))
-    element = ", ".join(
-        str(first) if first == last else f"{first}:{last + 1}"
-        for first, last in zip(low, high, strict=True)
-    )
-    raise OutOfBounds(
-        f"out of bounds: the kernel takes index {element} of {tile}, "
-        f"which has {' x '.join(map(str, sizes))} elements",
-        help="a tile has no guards, as a tensor has: compare the index with its extents first",
-        location=SourceLocation(file, line) if file else None,
-    )
 
 
 class _Checks(ScopedRewriter):
