@@ -33,6 +33,23 @@ def test_the_text_stands_before_the_kernel_once():
     assert kernel.cubin  # it compiles
 
 
+def test_a_function_may_be_called_at_several_places():
+    @T.prim_func
+    def main(A: T.Tensor((128,), "float32")):
+        with T.Kernel(1, threads=128):
+            T.import_source(FUNCTIONS)
+            for i in T.Parallel(128):
+                A[i] = T.call_pure_extern("float32", "twice", A[i])
+            for i in T.Parallel(128):
+                A[i] = T.call_pure_extern("float32", "twice", A[i]) + 1
+
+    kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"})
+    source = kernel.get_kernel_source()
+    assert source.count("float twice(float x)") == 1
+    assert source.count("twice(A") == 2
+    assert kernel.cubin
+
+
 @pytest.mark.parametrize("first", ["thrice", "quarter"])
 def test_texts_that_use_each_other(first):
     """A text may name a function without defining it: it calls it, or only declares it."""

@@ -64,7 +64,8 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
     sources = imported_sources(func.body)
     if not sources:
         return func
-    texts = iter(["\n".join(sources)])
+    # One function brings all of it, at each of its calls: TVM keeps one text a name.
+    texts: dict[str, str] = {}
 
     def call(node: ir.Call, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
@@ -74,7 +75,7 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
         if not any(re.search(rf"\b{re.escape(name.value)}\b", source) for source in sources):
             return result
         dtype = str(result.ty.dtype) if hasattr(result.ty, "dtype") else "void"
-        text = next(texts, "")
+        text = texts.setdefault(name.value, "" if texts else "\n".join(sources))
         return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
 
     return func.with_body(mutated(func.body, (ir.Call, call)))
