@@ -8,7 +8,9 @@ from tests.gpu.machine import DEVICE, on_gpu, random
 from tests.metal.programs import assert_close
 
 
-def product(m, n, k, *, dtype="float16", out="float16", fragments="A", transposes=(False, False)):
+def product(
+    m, n, k, *, dtype="float16", out="float16", fragments="A", transposes=(False, False), k_pack=1
+):
     """C = A @ B of whole tiles; operands in fragments, and the result through shared memory.
 
     Parameters
@@ -17,7 +19,10 @@ def product(m, n, k, *, dtype="float16", out="float16", fragments="A", transpose
         Which of A and B are copied from shared memory into a fragment.
     out : str
         Dtype of the tile that the accumulator is stored in.
+    k_pack : int
+        Of the product.
     """
+    sums = "int32" if dtype == "int8" else "float32"
     transpose_A, transpose_B = transposes
     shape_A, shape_B = (k, m) if transpose_A else (m, k), (n, k) if transpose_B else (k, n)
 
@@ -29,7 +34,7 @@ def product(m, n, k, *, dtype="float16", out="float16", fragments="A", transpose
             c = T.alloc_shared((m, n), out)
             a_fragment = T.alloc_fragment(shape_A, dtype)
             b_fragment = T.alloc_fragment(shape_B, dtype)
-            acc = T.alloc_fragment((m, n), "float32")
+            acc = T.alloc_fragment((m, n), sums)
             T.copy(A, a)
             T.copy(B, b)
             T.clear(acc)
@@ -37,7 +42,7 @@ def product(m, n, k, *, dtype="float16", out="float16", fragments="A", transpose
             T.copy(b, b_fragment)
             left = a_fragment if "A" in fragments else a
             right = b_fragment if "B" in fragments else b
-            T.gemm(left, right, acc, transpose_A, transpose_B)
+            T.gemm(left, right, acc, transpose_A, transpose_B, k_pack=k_pack)
             T.copy(acc, c)
             T.copy(c, C)
 
@@ -61,6 +66,21 @@ def test_operands_come_into_fragments(dtype, fragments, transposes):
         64, 64, 32, dtype=dtype, out=dtype, fragments=fragments, transposes=transposes
     )
     check(program, 64, 64, 32, dtype, dtype, transposes)
+
+
+@pytest.mark.parametrize("transposes", [(a, b) for a in (False, True) for b in (False, True)])
+@pytest.mark.parametrize("fragments", ["A", "B", "AB"])
+@pytest.mark.parametrize("k_pack", [2, 3, 4])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_a_thread_holds_the_elements_of_several_instructions_side_by_side(
+    dtype, k_pack, fragments, transposes
+):
+    """K is of 3 or 4 instructions, so that some are packed together by 1, all are or two are."""
+    depth = 128 if dtype == "int8" else 64 if k_pack != 3 else 48
+    out = "int32" if dtype == "int8" else dtype
+    options = {"fragments": fragments, "transposes": transposes, "k_pack": k_pack}
+    program = product(64, 64, depth, dtype=dtype, out=out, **options)
+    check(program, 64, 64, depth, dtype, out, transposes)
 
 
 @pytest.mark.parametrize("extents", [(64, 128, 16), (128, 64, 48), (32, 96, 64), (64, 16, 16)])

@@ -107,7 +107,6 @@ def a_parallel_loop(c, **hints):
 NOTES = {"any": 1}
 WITHOUT_EFFECT = {
     "T.gemm: mbar": lambda A, s, c, row: T.gemm(s, s, c, mbar=row),
-    "T.gemm: k_pack": lambda A, s, c, row: T.gemm(s, s, c, k_pack=2),
     "T.gemm: annotations": lambda A, s, c, row: T.gemm(s, s, c, annotations=NOTES),
     "T.copy: coalesced_width": lambda A, s, c, row: T.copy(A, s, coalesced_width=4),
     "T.copy: eviction_policy": lambda A, s, c, row: T.copy(A, s, eviction_policy="evict_first"),

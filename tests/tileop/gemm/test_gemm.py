@@ -14,6 +14,7 @@ import tvmtile.language as T
 from tvmtile import errors
 from tvmtile.errors import (
     InvalidOperand,
+    InvalidValue,
     NestingError,
     OutOfBounds,
     ShapeMismatch,
@@ -241,6 +242,19 @@ def test_operands_that_are_no_matrices(statement, error, message):
             with T.Kernel(1):
                 a = T.alloc_shared((8, 8), "float32")
                 statement(a)
+
+
+def test_k_pack_counts_instructions():
+    with pytest.raises(
+        InvalidValue, match=r"(?s)T\.gemm: k_pack=0\n.*k_pack is a positive integer"
+    ):
+
+        @T.prim_func
+        def main():
+            with T.Kernel(1, threads=128):
+                a = T.alloc_shared((64, 64), "float16")
+                c = T.alloc_fragment((64, 64), "float32")
+                T.gemm(a, a, c, k_pack=0)
 
 
 def test_in_an_elementwise_loop():

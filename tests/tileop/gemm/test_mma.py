@@ -1,6 +1,7 @@
 """mma.sync: where its elements lie, which instruction a product uses, and what it declines."""
 
 import itertools
+import re
 import shutil
 import subprocess
 import warnings
@@ -17,7 +18,7 @@ from tvmtile.errors import TileWarning
 from tvmtile.instructions.mma import ATOMS
 from tvmtile.ir.operands import as_region
 from tvmtile.ir.rewriting import substitute
-from tvmtile.tileop.gemm.mma_operands import Operand, place_of
+from tvmtile.tileop.gemm.mma_operands import Operand, in_runs, place_of
 
 ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
 
@@ -43,6 +44,55 @@ def test_every_element_of_a_fragment_is_held_once(dtypes, number):
         axes = getattr(atom, name)
         held = [place(axes, lane, e) for lane in range(32) for e in range(elements(axes))]
         assert sorted(held) == list(itertools.product(range(rows), range(columns)))
+
+
+@pytest.mark.parametrize("packed", [2, 4, 6])
+@pytest.mark.parametrize("dtypes", list(ATOMS), ids="-".join)
+def test_packed_instructions_have_a_lanes_elements_side_by_side_along_k(dtypes, packed):
+    atom = ATOMS[dtypes][0]
+    for axes, k_axis, extents in (
+        (atom.a, 1, (atom.m, atom.k * packed)),
+        (atom.b, 0, (atom.k * packed, atom.n)),
+    ):
+        runs = in_runs(axes, k_axis, packed)
+        run = packed * atom.k // 4
+        places = [[place(runs, lane, e) for e in range(elements(runs))] for lane in range(32)]
+        assert sorted(itertools.chain(*places)) == list(itertools.product(*map(range, extents)))
+        for held in places:
+            along = [where[k_axis] for where in held[:run]]
+            assert along == list(range(along[0], along[0] + run))
+            assert len({where[1 - k_axis] for where in held[:run]}) == 1
+
+
+def words_loaded(source):
+    """How many elements of shared memory each load into registers of A and B takes."""
+    return [int(n) for n in re.findall(r"\*\(uint(\d)\*\)\(a_ptr", source)]
+
+
+def test_what_a_packed_fragment_is_multiplied_with_is_loaded_by_vectors():
+    @T.prim_func
+    def main(
+        A: T.Tensor((16, 64), "float16"),
+        B: T.Tensor((64, 64), "uint8"),
+        C: T.Tensor((16, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((16, 64), "float16")
+            b = T.alloc_shared((64, 64), "uint8")
+            decoded = T.alloc_fragment((64, 64), "float16")
+            sums = T.alloc_fragment((16, 64), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            for i, j in T.Parallel(64, 64):
+                decoded[i, j] = T.cast(b[i, j], "float16") - 128
+            T.gemm(a, decoded, sums, transpose_B=True, clear_accum=True, k_pack=4)
+            T.copy(sums, C)
+
+    kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"})
+    source = kernel.get_kernel_source()
+    assert "ldmatrix_sync" not in source.split("__global__", 1)[1]
+    assert words_loaded(source) == [4] * 4  # 16 elements of each of two rows
+    assert source.count("*(uint4*)(((uint*)b_vector_ptr") == 2  # all of a thread's two rows of B
 
 
 def test_fragments_of_16_bits_lie_where_the_ptx_isa_says():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile.errors import ShapeMismatch, UnsupportedDtype, warn
+from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import as_region, describe, dtype_of, same_extents
@@ -70,7 +70,10 @@ def gemm(
     wg_wait : int
         How many of the latest products of `wgmma` may go on when the next statement begins, this one
         included; -1: all of them. `T.wait_wgmma` waits for them. Other implementations are complete.
-    k_pack, mbar, annotations
+    k_pack : int
+        Where an operand is a fragment, `mma` gives a thread the elements of so many instructions side
+        by side along K: what the fragment is decoded from is loaded by so much wider words.
+    mbar, annotations
         Accepted with a warning.
 
     Raises
@@ -90,10 +93,12 @@ def gemm(
     the CPU, and rounded after each instruction, of 8 or 16 products, by matrix units that keep it so.
     Dot products of a CPU (AVX512-BF16) take subnormal bfloat16 numbers and sums for zero.
     """
-    ignore_schedule("T.gemm", k_pack, 0, mbar, annotations)
+    ignore_schedule("T.gemm", 1, 0, mbar, annotations)
+    if k_pack < 1:
+        raise InvalidValue(f"T.gemm: k_pack={k_pack!r}", help="k_pack is a positive integer")
     A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
     flags = bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)
-    op = Gemm(A, B, C, *flags, max(-1, int(wg_wait)), impl=impl)
+    op = Gemm(A, B, C, *flags, max(-1, int(wg_wait)), k_pack, impl=impl)
     emit(op)
     if not op.has_related_dtypes():
         warn(
@@ -120,7 +125,7 @@ class Gemm(MatrixProduct):
     """Multiply two tiles and add the product to an accumulator."""
 
     name = "gemm"
-    options = ("transpose_A", "transpose_B", "policy", "clear_accum", "wg_wait")
+    options = ("transpose_A", "transpose_B", "policy", "clear_accum", "wg_wait", "k_pack")
 
     A: Any
     B: Any
@@ -130,6 +135,7 @@ class Gemm(MatrixProduct):
     policy: int = 0
     clear_accum: bool = False
     wg_wait: int = 0
+    k_pack: int = 1
 
     @property
     def is_complete(self) -> bool:

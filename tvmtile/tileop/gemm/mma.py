@@ -6,6 +6,8 @@ An instruction is a row of `tvmtile.instructions.mma.ATOMS`; how operands come i
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -20,8 +22,9 @@ from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.mma_operands import Operand, indices_of, place_of
+from tvmtile.tileop.gemm.mma_operands import Operand, Runs, in_runs, indices_of, place_of
 from tvmtile.tileop.gemm.partition import (
+    Axis,
     Partition,
     along_k,
     layout_of_matrices,
@@ -63,6 +66,8 @@ class MatrixProduct(Protocol):
     def clear_accum(self) -> bool: ...
     @property
     def policy(self) -> int: ...
+    @property
+    def k_pack(self) -> int: ...
     @property
     def m(self) -> Any: ...
     @property
@@ -113,17 +118,29 @@ def _share(op: MatrixProduct, atom: Atom, context: LoweringContext) -> Partition
     return partition(m, n, warps, op.policy, size, "warps", repeats=repeats)
 
 
+def _packed(op: MatrixProduct, atom: Atom) -> int:
+    """How many instructions along K a lane holds the elements of side by side.
+
+    Any order of K is right that both operands have. That of the instruction suits `ldmatrix`.
+    """
+    if not any(is_fragment(buffer_of(operand)) for operand in (op.A, op.B)):
+        return 1
+    return math.gcd(op.k_pack, (constant(op.k) or 0) // atom.k)
+
+
 def layouts_of(
     op: MatrixProduct, atom: Atom, context: LoweringContext
 ) -> dict[ir.Var, FragmentLayout]:
     """Where the elements of operands in registers lie."""
     share = _share(op, atom, context)
-    steps = along_k((constant(op.k) or 0) // atom.k)
+    packed = _packed(op, atom)
+    steps = along_k((constant(op.k) or 0) // (atom.k * packed))
+    a, b = in_runs(atom.a, 1, packed), in_runs(atom.b, 0, packed)
     found = {}
     for operand, numbers, matrix, transposed in (
         (op.C, (share.along_m(), share.along_n()), atom.c, False),
-        (op.A, (share.along_m(), steps), atom.a, op.transpose_A),
-        (op.B, (steps, share.along_n()), atom.b, op.transpose_B),
+        (op.A, (share.along_m(), steps), a, op.transpose_A),
+        (op.B, (steps, share.along_n()), b, op.transpose_B),
     ):
         buffer = buffer_of(operand)
         if not is_fragment(buffer):
@@ -173,6 +190,7 @@ class WarpProduct:
 
     def __init__(self, op: MatrixProduct, atom: Atom, context: LoweringContext) -> None:
         share = _share(op, atom, context)
+        self._packed = _packed(op, atom)
         self._op = op
         self._atom = atom
         self._share = share
@@ -199,14 +217,16 @@ class WarpProduct:
         """The product, into the accumulator."""
         op, atom, share = self._op, self._atom, self._share
         k = tirx.Var("k", "int32")
-        a = Operand(op.A, atom.a, share.row_matrices, "a", transposed=op.transpose_A, k_axis=1)
-        b = Operand(op.B, atom.b, share.column_matrices, "b", transposed=op.transpose_B, k_axis=0)
+        packed = self._packed
+        a = self._operand(op.A, atom.a, share.row_matrices, "a", op.transpose_A, 1)
+        b = self._operand(op.B, atom.b, share.column_matrices, "b", op.transpose_B, 0)
         loads = [
-            *a.loads(lambda m: (self._row + m * atom.m, k * atom.stored_k), self._lane),
-            *b.loads(lambda n: (k * atom.k, self._column + n * atom.n), self._lane),
+            *a.loads(lambda m: (self._row + m * atom.m, k * (atom.stored_k * packed)), self._lane),
+            *b.loads(lambda n: (k * (atom.k * packed), self._column + n * atom.n), self._lane),
         ]
-        body = seq([*loads, *self._multiplied(a, b, k)])
-        steps = (constant(op.k) or 0) // atom.k
+        products = (self._multiplied(a, b, k, step) for step in range(packed))
+        body = seq([*loads, *itertools.chain.from_iterable(products)])
+        steps = (constant(op.k) or 0) // (atom.k * packed)
         return seq(
             [
                 tirx.AllocBuffer(self._sums),
@@ -219,6 +239,20 @@ class WarpProduct:
             ]
         )
 
+    def _operand(
+        self,
+        region: Any,
+        axes: tuple[Axis, Axis],
+        count: int,
+        name: str,
+        transposed: bool,
+        k_axis: int,
+    ) -> Operand:
+        if self._packed == 1:
+            return Operand(region, axes, count, name, transposed=transposed, k_axis=k_axis)
+        packed = self._packed
+        return Runs(region, axes, count, name, transposed=transposed, k_axis=k_axis, packed=packed)
+
     def _view(self) -> list[tirx.Stmt]:
         if self._registers.same_as(self._sums):
             return []
@@ -229,7 +263,7 @@ class WarpProduct:
         del m, k
         return []
 
-    def _multiplied(self, a: Operand, b: Operand, k: ir.Expr) -> Iterator[tirx.Stmt]:
+    def _multiplied(self, a: Operand, b: Operand, k: ir.Expr, step: int) -> Iterator[tirx.Stmt]:
         size = registers_of(self._atom.c)
         for m in range(self._share.row_matrices):
             also = self._also(m, k)
@@ -237,7 +271,7 @@ class WarpProduct:
                 first = (m * self._share.column_matrices + n) * size
                 sums = [tirx.BufferLoad(self._registers, [first + e]) for e in range(size)]
                 multiply = T.ptx[self._atom.instruction](
-                    *sums, *a.registers_of(m), *b.registers_of(n), *sums, *also
+                    *sums, *a.registers_of(m, step), *b.registers_of(n, step), *sums, *also
                 )
                 yield tirx.Evaluate(multiply)
 

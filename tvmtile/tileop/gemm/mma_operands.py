@@ -19,11 +19,12 @@ from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
-from tvmtile.layout.fragment import with_weights
-from tvmtile.layout.shared import contiguous_run
+from tvmtile.layout.fragment import REGISTER, Digit, with_weights
+from tvmtile.layout.shared import contiguous_run, has_plain_rows
 from tvmtile.tileop.gemm.partition import Axis, registers_of
+from tvmtile.tileop.vectors import ramp
 
-__all__ = ["Operand", "has_matrix_rows", "indices_of", "place_of"]
+__all__ = ["Operand", "Runs", "has_matrix_rows", "in_runs", "indices_of", "place_of"]
 
 _WORD_BITS = 32
 _ROW_BITS = 128
@@ -86,8 +87,9 @@ class Operand:
         """Whether neighbours in memory are neighbours along K."""
         return self._transposed == (self._k_axis == 0)
 
-    def registers_of(self, number: int) -> list[ir.Expr]:
-        """The registers of one instruction."""
+    def registers_of(self, number: int, step: int = 0) -> list[ir.Expr]:
+        """The registers of one instruction, of the `step`-th of those along K that were loaded."""
+        assert step == 0, "one instruction along K at a time"
         first = number * self._words_of_one
         return [tirx.BufferLoad(self._words, [first + w]) for w in range(self._words_of_one)]
 
@@ -158,6 +160,122 @@ class Operand:
     def _indices(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         place = (column, row) if self._transposed else (row, column)
         return indices_of(self._operand, *place)
+
+
+class Runs(Operand):
+    """The registers that several steps along K need: a lane's elements are neighbours along K.
+
+    Parameters
+    ----------
+    operand, axes, count, name, transposed, k_axis
+        As of `Operand`.
+    packed : int
+        How many steps.
+    """
+
+    def __init__(
+        self,
+        operand: ir.TensorRegion,
+        axes: tuple[Axis, Axis],
+        count: int,
+        name: str,
+        *,
+        transposed: bool,
+        k_axis: int,
+        packed: int,
+    ) -> None:
+        runs = in_runs(axes, k_axis, packed)
+        super().__init__(operand, runs, count, name, transposed=transposed, k_axis=k_axis)
+        self._of_one = axes
+        self._held = _held(axes[k_axis])
+        self._run = self._held * packed
+
+    def registers_of(self, number: int, step: int = 0) -> list[ir.Expr]:
+        registers: list[ir.Expr] = []
+        for element in range(0, registers_of(self._of_one), self._per_word):
+            along, beside = (
+                _number(self._of_one[axis], element) for axis in (self._k_axis, 1 - self._k_axis)
+            )
+            place = number * self._size + beside * self._run + step * self._held + along
+            registers.append(tirx.BufferLoad(self._words, [place // self._per_word]))
+        return registers
+
+    def loads(self, origin: Callable[[int], tuple[Any, Any]], lane: ir.Expr) -> Iterator[tirx.Stmt]:
+        if not self._comes_by_vectors():
+            for number in range(self._count):
+                yield from self._by_elements(number, origin(number), lane)
+            return
+        view = _as_words(self._operand.source, self._per_word)
+        yield tirx.DeclBuffer(view, data=self._operand.source.data)
+        together = math.gcd(self._run, _ROW_BITS // self._bits)
+        for number in range(self._count):
+            for first in range(0, self._size, together):
+                yield self._by_vector(view, number, first, together, origin(number), lane)
+
+    def _comes_by_vectors(self) -> bool:
+        """Tell whether neighbours along K are so in memory, as whole words."""
+        if not is_shared(self._operand.source) or self._bits > _WORD_BITS:
+            return False
+        return self._follows_k and has_matrix_rows(self._operand)
+
+    def _by_vector(
+        self, view: ir.Var, number: int, first: int, count: int, origin: tuple[Any, Any], lane: Any
+    ) -> tirx.Stmt:
+        """The load of `count` neighbours, from a lane's element `first` on."""
+        row, column = place_of(self._axes, lane, first)
+        *outer, last = self._indices(origin[0] + row, origin[1] + column)
+        words = count // self._per_word
+        source = tirx.BufferLoad(view, [*outer, ramp(tirx.floordiv(last, self._per_word), words)])
+        place = (number * self._size + first) // self._per_word
+        return tirx.BufferStore(self._words, source, [ramp(place, words)])
+
+
+def _as_words(buffer: ir.Var, per_word: int) -> ir.Var:
+    """A view of a tile in words."""
+    *outer, last = buffer.ty.shape
+    return tirx.decl_buffer(
+        [*outer, tirx.floordiv(last, per_word)],
+        "uint32",
+        name=f"{buffer.name}_words",
+        scope=buffer.ty.storage_scope,
+        layout=buffer.ty.layout.pack(per_word) if not has_plain_rows(buffer) else "default",
+    )
+
+
+def in_runs(axes: tuple[Axis, Axis], k_axis: int, packed: int) -> tuple[Axis, Axis]:
+    """Where a lane has the elements of `packed` instructions, if its own along K are neighbours.
+
+    Parameters
+    ----------
+    axes : tuple of Axis
+        Where those of one instruction lie.
+    k_axis : int
+        Which of rows (0) and columns (1) is K.
+    packed : int
+        How many instructions.
+    """
+    if packed == 1:
+        return axes
+    run = _held(axes[k_axis]) * packed
+    along = [*(d for d in axes[k_axis] if d.is_thread), Digit(run, REGISTER, 1)]
+    beside: list[Digit] = []
+    stride = run
+    for digit in reversed(axes[1 - k_axis]):
+        beside.insert(0, digit if digit.is_thread else Digit(digit.extent, REGISTER, stride))
+        stride *= 1 if digit.is_thread else digit.extent
+    placed = (tuple(beside), tuple(along))
+    return placed if k_axis == 1 else placed[::-1]
+
+
+def _held(axis: Axis) -> int:
+    """Elements along an axis that a lane holds."""
+    return math.prod(digit.extent for digit in axis if not digit.is_thread)
+
+
+def _number(axis: Axis, element: int) -> int:
+    """Which of a lane's own places along an axis an element of its registers has."""
+    own = tuple(digit for digit in axis if not digit.is_thread)
+    return sum(weight * (element // d.stride % d.extent) for weight, d in with_weights(own))
 
 
 def has_matrix_rows(region: ir.TensorRegion) -> bool:

@@ -128,6 +128,8 @@ def _family(op: Gemm) -> Family:
         raise Decline(f"K = {op.k} is not a multiple of {family.k}")
     if not is_shared(buffer_of(op.B)):
         raise Decline(f"{describe(op.B)} is not in shared memory")
+    if op.k_pack > 1 and is_fragment(buffer_of(op.A)):
+        raise Decline(f"k_pack = {op.k_pack} is of fragments that mma takes")
     if not is_shared(buffer_of(op.A)) and not is_fragment(buffer_of(op.A)):
         raise Decline(f"{describe(op.A)} is neither in shared memory nor a fragment")
     if not is_fragment(buffer_of(op.C)):

@@ -127,6 +127,11 @@ class GemmSp(MatrixProduct):
         return oriented(self.B, self.transpose_B)[0]
 
     @property
+    def k_pack(self) -> int:
+        """Instructions along K of which a thread holds the elements side by side."""
+        return 1
+
+    @property
     def place_bits(self) -> int:
         """Bits of `E` for a stored element."""
         return _BITS_OF_A_PLACE * (2 if dtype_of(self.A) == "float32" else 1)
