@@ -301,11 +301,13 @@ def int4_case(M: int, N: int, K: int) -> Case:
 
 FP8 = _configurations(
     "block_M block_N block_K stages threads panel",
-    (128, 128, 128, 3, 256, 8),
-    (128, 128, 64, 4, 256, 8),
-    (128, 128, 128, 2, 256, 8),
-    (64, 128, 128, 3, 128, 8),
-    (128, 64, 64, 4, 128, 8),
+    (128, 128, 128, 4, 256, 8),
+    (128, 128, 128, 4, 128, 8),
+    (128, 256, 128, 3, 256, 8),
+    (128, 256, 128, 4, 256, 8),
+    (128, 256, 128, 4, 256, 16),
+    (256, 128, 128, 4, 256, 8),
+    (256, 128, 128, 4, 256, 16),
 )
 FP8_FEW_ROWS = _configurations(
     "block_M block_N block_K stages threads panel",
@@ -380,9 +382,11 @@ MOE_TILE = 128
 MOE = _configurations(
     "block_M block_N block_K stages threads panel",
     (MOE_TILE, 128, 32, 4, 128, 8),
-    (MOE_TILE, 128, 64, 3, 128, 8),
-    (MOE_TILE, 256, 32, 3, 256, 8),
+    (MOE_TILE, 128, 64, 4, 128, 8),
+    (MOE_TILE, 128, 64, 4, 256, 8),
     (MOE_TILE, 256, 64, 3, 256, 8),
+    (MOE_TILE, 256, 64, 4, 256, 8),
+    (MOE_TILE, 256, 64, 4, 256, 16),
 )
 
 

@@ -304,6 +304,139 @@ def test_names_that_both_roles_use():
     check(program, (a, b, order, torch.zeros(64, 64)), expected)
 
 
+# Copies that need what the kernel computes -------------------------------------------------------
+
+
+def gathered(count, *, stages=2, threads=128, rows=64, columns=64, wish=None):
+    """Rows of A, named by indices that differ from tile to tile, times B."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((100, 200), "float16"),
+        B: T.Tensor((columns, 200), "float16"),
+        tokens: T.Tensor((count * rows,), "int32"),
+        kept: T.Tensor((4,), "int32"),
+        C: T.Tensor((count * rows, columns), "float32"),
+    ):
+        with T.Kernel(1, threads=threads):
+            if wish is not None:
+                T.annotate_warp_specialize(wish)
+            named = T.alloc_shared((rows,), "int32")
+            a = T.alloc_shared((rows, 64), "float16")
+            b = T.alloc_shared((columns, 64), "float16")
+            c = T.alloc_fragment((rows, columns), "float32")
+            for tile in T.serial(count):
+                T.copy(tokens[tile * rows], named)
+                T.clear(c)
+                for k in T.Pipelined(4, num_stages=stages):
+                    if kept[k] > 0:
+                        T.gather_rows(A, a, named, k * 64)
+                        T.copy(B[0, k * 64], b)
+                        T.gemm(a, b, c, transpose_B=True)
+                T.copy(c, C[tile * rows, 0])
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("count", "options"),
+    [
+        (1, {}),
+        (3, {"stages": 3}),
+        (2, {"stages": 1, "rows": 128, "threads": 256}),
+        (1, {"columns": 72}),
+    ],
+)
+@pytest.mark.parametrize("kept", [[1, 1, 1, 1], [0, 1, 0, 1]])
+def test_gathered_rows_beside_tiles(count, options, kept):
+    rows, columns = options.get("rows", 64), options.get("columns", 64)
+    a, b = random(100, 200, dtype="float16"), random(columns, 200, dtype="float16")
+    tokens = torch.randint(-1, 100, (count * rows,), dtype=torch.int32)
+    mask = torch.tensor(kept, dtype=torch.int32)
+    read = torch.where((tokens >= 0)[:, None], a.double()[tokens.clamp(0).long()], 0.0)
+    read *= mask.repeat_interleave(64)[:200]
+    result = torch.zeros(count * rows, columns)
+    check(gathered(count, **options), (a, b, tokens, mask, result), read @ b.double().T)
+
+
+def test_threads_that_gather_are_a_warpgroup():
+    assert groups_of(gathered(1)) == [(0, 128), (128, 128)]
+    source = tvmtile.compile(gathered(1), target=HOPPER).get_kernel_source()
+    assert "cp_async_mbarrier_arrive_async_mbarrier_arrive_noinc" in source
+    assert "cp_async_bulk_tensor" in source
+
+
+def indexed(*, used_by_both):
+    """Tiles of A at places from a tensor, by way of shared memory."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((256, 64), "float16"),
+        B: T.Tensor((64, 64), "float16"),
+        places: T.Tensor((8,), "int32"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            place = T.alloc_shared((8,), "int32")
+            count = T.alloc_var("int32")
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(places, place)
+            count = places[0] + 3
+            T.clear(c)
+            for k in T.Pipelined(count, num_stages=2):
+                T.copy(A[place[k] * 64, 0], a)
+                T.copy(B, b)
+                T.gemm(a, b, c)
+            if used_by_both:
+                for i, j in T.Parallel(64, 64):
+                    c[i, j] += place[i % 8]
+            T.copy(c, C)
+
+    return main
+
+
+@pytest.mark.parametrize("used_by_both", [False, True])
+def test_what_copies_need_is_computed_by_the_producer_too(used_by_both):
+    a, b = random(256, 64, dtype="float16"), random(64, 64, dtype="float16")
+    places = torch.tensor([2, 0, 3, 1, 1, 3, 2, 0], dtype=torch.int32)
+    expected = sum(a[64 * i : 64 * i + 64].double() @ b.double() for i in places[:5].tolist())
+    if used_by_both:
+        expected = expected + places.repeat(8)[:, None]
+    program = indexed(used_by_both=used_by_both)
+    check(program, (a, b, places, torch.zeros(64, 64)), expected)
+    tiles = specialised(program).script().count('alloc_buffer((8,), "int32", scope="shared')
+    assert tiles == 1 + used_by_both  # of its own only where both need it
+
+
+def test_copies_that_depend_on_what_an_iteration_computes():
+    @T.prim_func
+    def program(
+        A: T.Tensor((256, 64), "float16"),
+        B: T.Tensor((64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            place = T.alloc_shared((1,), "int32")
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            place[0] = 1
+            for _ in T.serial(3):
+                for _k in T.Pipelined(2, num_stages=2):
+                    T.copy(A[place[0] * 64, 0], a)
+                    T.copy(B, b)
+                    T.gemm(a, b, c)
+                place[0] = place[0] ^ 3
+            T.copy(c, C)
+
+    reason = reason_of(program)
+    assert "the copies depend on place, which only consumers know" in reason
+
+
 # Attention ---------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tvm import ir, tirx
@@ -34,8 +34,10 @@ from tvmtile.passes.tile.pipelining import (
 from tvmtile.passes.tile.select_implementation import Choice
 from tvmtile.passes.tile.specialization import (
     Candidate,
+    Producer,
     Ring,
     Split,
+    Splits,
     Unsuitable,
     candidates_in,
     consumers_of,
@@ -56,7 +58,11 @@ def WarpSpecialize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
 
     The producer copies tiles ahead by tensor maps, one buffer copy a stage; mbarriers say when a tile
     has come, and when nobody needs it any more (see `tvmtile.passes.tile.specialization`). Consumers do
-    all the rest. So no thread computes addresses, or waits for copies, while it could multiply.
+    all the rest. So no thread computes addresses, or waits for copies, while it could multiply. Copies
+    that are loops, as those of gathered rows, the producer does by the threads of a whole warpgroup.
+
+    What copies need and the kernel computes before, such as a tile of indices or the number of
+    iterations, the producer computes too: in buffers of its own where consumers need it as well.
 
     It is done to all pipelined loops of a kernel or to none: where products are asynchronous work of
     warpgroups, or `T.annotate_warp_specialize()` asks for it. A kernel stays as it is whose threads are
@@ -295,22 +301,37 @@ class _Specializer:
         tiles = KernelTiles(kernel)
         consumers = Group.of_block(self._launch)
         more = Group(consumers.count, WARPGROUP)
-        producer = Group(consumers.count, WARP_SIZE)
+        copy_by_threads = any(each.by_threads for each in self._candidates)
+        producer = Group(consumers.count, WARPGROUP if copy_by_threads else WARP_SIZE)
         kernel = _with_threads(kernel, consumers.count + WARPGROUP)
         launch = Launch(kernel)
         thread = launch.thread_index
         declarations, body = _without_declarations(launch.body)
-        copying = producer_of(body, splits, tiles, producer.index_of(thread))
-        using = consumers_of(body, splits, tiles, consumers.index_of(thread), self._context.kind)
+        ahead = producer_of(body, splits, tiles, producer.index_of(thread))
+        using = self._consuming(body, splits, tiles, consumers.index_of(thread), ahead)
+        own, copying = ahead.apart_from(using)
         rings = {ring.full: ring for split in splits.values() for ring in split.rings}
         ready = [statement for ring in rings.values() for statement in ring.declared()]
-        few, many = _registers(consumers.count)
+        few, many = _registers(consumers.count, by_threads=copy_by_threads)
         roles = tirx.IfThenElse(
             consumers.admits(thread, launch.num_threads),
             group_region(consumers, seq([*many, using])),
-            group_region(more, seq([*few, let_in(producer, launch, copying)])),
+            group_region(more, seq([*few, _by(producer, more, launch, copying)])),
         )
-        return with_launch_body(kernel, seq([*declarations, *ready, roles]))
+        return with_launch_body(kernel, seq([*declarations, *own, *ready, roles]))
+
+    def _consuming(
+        self, body: tirx.Stmt, splits: Splits, tiles: KernelTiles, number: ir.Expr, ahead: Producer
+    ) -> tirx.Stmt:
+        """What the consumers do; of what the producer does besides its copies, what they need too."""
+        without = ahead.replayed
+        while True:
+            using = consumers_of(body, splits, tiles, number, self._context.kind, without)
+            needed = ahead.needed_by(using)
+            kept = [stmt for stmt in without if not any(map(stmt.same_as, needed))]
+            if len(kept) == len(without):
+                return using
+            without = kept
 
     def _split(self, candidate: Candidate, before: list[Split]) -> Split:
         """A loop with its rings; those of a loop before that has the same tiles go on."""
@@ -329,7 +350,7 @@ class _Specializer:
                 iteration,
                 tuple(units),
                 *between,
-                full=Mbarriers.named("full", stages),
+                full=Mbarriers.named("full", stages, _arrivals(candidate, units)),
                 empty=Mbarriers.named("empty", stages, warps),
             )
             for between, units in used.items()
@@ -377,20 +398,38 @@ def _going_on(split: Split, former: Split) -> Split:
     return replace(split, rings=rings)
 
 
-_REGISTERS = {256: (40, 232), 384: (32, 160)}
+def _arrivals(candidate: Candidate, units: Sequence[int]) -> int:
+    """How often a phase of a ring is arrived at by who fills it (see `Ring.fill`)."""
+    if candidate.by_threads.isdisjoint(units):
+        return 1
+    return WARPGROUP + WARPGROUP // WARP_SIZE
+
+
+_REGISTERS = {
+    (256, False): (40, 232),
+    (384, False): (32, 160),
+    (256, True): (72, 216),
+    (384, True): (56, 152),
+}
 """Of a thread that copies, and of one that multiplies, by how many of these there are.
 
-A multiprocessor has 65536. Blocks of other sizes have enough for all, or none to move.
+And whether threads copy elements, not one of them tiles. A multiprocessor has 65536. Blocks of other
+sizes have enough for all, or none to move.
 """
 
 
-def _registers(consumers: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
+def _registers(consumers: int, *, by_threads: bool) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
     """What moves registers from the producer's warpgroup to those of the consumers."""
-    if consumers not in _REGISTERS:
+    if (consumers, by_threads) not in _REGISTERS:
         return [], []
     move = operator_for("registers")
-    few, many = _REGISTERS[consumers]
+    few, many = _REGISTERS[consumers, by_threads]
     return [tirx.Evaluate(move(few, False).to_call())], [tirx.Evaluate(move(many, True).to_call())]
+
+
+def _by(producer: Group, more: Group, launch: Launch, copying: tirx.Stmt) -> tirx.Stmt:
+    """What the producer does, in the region of its warpgroup."""
+    return copying if producer == more else let_in(producer, launch, copying)
 
 
 _ANY_MBARRIER = Mbarriers.named("any", 1)

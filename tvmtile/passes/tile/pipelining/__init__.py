@@ -14,7 +14,7 @@ have been written in the same iteration.
 
 from tvmtile.passes.tile.pipelining.async_units import async_units
 from tvmtile.passes.tile.pipelining.block_memory import BlockMemory
-from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
+from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of, has_effects
 from tvmtile.passes.tile.pipelining.in_flight import with_work_in_flight, work_of
 from tvmtile.passes.tile.pipelining.mbarriers import Mbarriers
 from tvmtile.passes.tile.pipelining.phases import Phases
@@ -46,6 +46,7 @@ __all__ = [
     "async_units",
     "body_of",
     "buffer_copies_of",
+    "has_effects",
     "other_annotations",
     "plan_of",
     "with_stage_axes",

@@ -22,6 +22,7 @@ __all__ = [
     "Obstacle",
     "Unit",
     "body_of",
+    "has_effects",
 ]
 
 
@@ -85,7 +86,7 @@ class Unit:
     @property
     def has_effects(self) -> bool:
         """Tell whether it does more than to compute and to write buffers: a barrier, a print."""
-        return contains(self.stmt, ir.Call, _has_effect)
+        return has_effects(self.stmt)
 
     @property
     def location(self) -> SourceLocation | None:
@@ -98,6 +99,11 @@ class Unit:
             return f"the binding of {self.stmt.var.name}"
         where = f" in line {self.location.line}" if self.location is not None else ""
         return f"the statement{where}"
+
+
+def has_effects(node: Any) -> bool:
+    """Tell whether a statement does more than to compute and to write buffers, or a value does."""
+    return contains(node, ir.Call, _has_effect)
 
 
 def _has_effect(call: ir.Call) -> bool:
@@ -160,7 +166,7 @@ def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
 
     def is_replayable(value: ir.Expr) -> bool:
         return (
-            not contains(value, ir.Call, _has_effect)
+            not has_effects(value)
             and not contains(value, ir.Call, lambda call: operator_of(call) is not None)
             and not contains(value, ir.TensorLoad, lambda x: tiles.root(x.source) in written)
             and not scheduled.intersection(variables_of(value))

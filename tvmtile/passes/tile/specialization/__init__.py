@@ -14,12 +14,20 @@ from tvmtile.passes.tile.specialization.candidates import (
     pipelined_loops_in,
 )
 from tvmtile.passes.tile.specialization.ring import Ring
-from tvmtile.passes.tile.specialization.roles import Split, consumers_of, producer_of
+from tvmtile.passes.tile.specialization.roles import (
+    Producer,
+    Split,
+    Splits,
+    consumers_of,
+    producer_of,
+)
 
 __all__ = [
     "Candidate",
+    "Producer",
     "Ring",
     "Split",
+    "Splits",
     "Unsuitable",
     "candidates_in",
     "consumers_of",

@@ -46,6 +46,8 @@ class Candidate:
         The statements of its body.
     in_flight : frozenset of int
         The units whose work may go on until the next iteration has issued its own.
+    by_threads : frozenset of int
+        The producers that are loops over elements, which threads copy; the others go by tensor maps.
     """
 
     loop: tirx.For
@@ -53,6 +55,7 @@ class Candidate:
     producers: tuple[int, ...]
     units: list[Unit]
     in_flight: frozenset[int]
+    by_threads: frozenset[int]
 
     @property
     def tiles(self) -> list[ir.Var]:
@@ -130,13 +133,14 @@ def _candidate(
         raise Unsuitable(str(obstacle)) from None
     producers = tuple(i for i, stage in enumerate(plan.stage) if stage == 0)
     are_async = async_units(body.units, plan, tiles)
+    by_threads: set[int] = set()
     for number in producers:
         unit = body.units[number]
         if not are_async[number]:
             raise Unsuitable(f"{unit.describe()} is no copy that can go on by itself")
         copies_of_unit = [op for op in operators_in(unit.stmt) if op.is_tile]
         if not copies_of_unit:
-            raise Unsuitable("a copy that is written as a loop is done by threads")
+            by_threads.add(number)
         for op in copies_of_unit:
             reason = why_not(op)
             if reason is not None:
@@ -145,7 +149,7 @@ def _candidate(
     # One buffer copy can't be filled again while it is in use.
     longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
     in_flight = longer.in_flight if stages > 1 else frozenset()
-    found = Candidate(loop, stages, producers, body.units, in_flight)
+    found = Candidate(loop, stages, producers, body.units, in_flight, frozenset(by_threads))
     for tile in found.tiles:
         _check_tile(tile, found, body, tiles)
         if tile in copies and copies[tile].is_read_after:

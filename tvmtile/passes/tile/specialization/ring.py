@@ -72,18 +72,34 @@ class Ring:
         """The mbarrier on which the tiles of the iteration arrive."""
         return self.full.of(self.iteration)
 
-    def fill(self, copies: Sequence[tirx.Stmt], thread: ir.Expr) -> list[tirx.Stmt]:
-        """Begin copies that arrive on the mbarrier; one thread says that there are no more.
+    def fill(
+        self, by_threads: Sequence[tirx.Stmt], copies: Sequence[tirx.Stmt], thread: ir.Expr
+    ) -> list[tirx.Stmt]:
+        """Begin copies that arrive on the mbarrier, and say that there are no more.
+
+        One thread says so where it begins them all. Where all threads copy, each arrives as soon as its
+        asynchronous copies have, and a thread of each warp for what the warp has stored.
 
         Parameters
         ----------
+        by_threads : sequence of Stmt
+            What all threads copy. A condition may leave out any copy.
         copies : sequence of Stmt
-            The copies, which a condition may leave out.
+            Those that one thread begins.
         thread : Expr
             The number of the thread among the producer's.
         """
-        arrive = _act(self.arrives_on, tirx.const(1, "int32"), "arrive")
-        return [self.wait_until_empty(), *copies, tirx.IfThenElse(thread == 0, arrive, None)]
+        one = tirx.const(1, "int32")
+        arrive = _act(self.arrives_on, one, "arrive")
+        if not by_threads:
+            return [self.wait_until_empty(), *copies, tirx.IfThenElse(thread == 0, arrive, None)]
+        return [
+            self.wait_until_empty(),
+            *by_threads,
+            _act(self.arrives_on, one, "arrive_when_copied"),
+            *copies,
+            *_of_warps(thread, arrive),
+        ]
 
     def release(
         self, thread: ir.Expr, iteration: ir.Expr | None = None, condition: ir.Expr | None = None
@@ -100,12 +116,17 @@ class Ring:
             Whether there was one.
         """
         copy = self.empty.of(self.iteration if iteration is None else iteration)
-        arrive = _act(copy, tirx.const(1, "int32"), "arrive")
-        leads = tirx.floormod(thread, WARP_SIZE) == 0
-        if condition is not None:
-            leads = tirx.all(condition, leads)
-        together = tirx.Evaluate(T.tvm_storage_sync("warp"))
-        return [together, tirx.IfThenElse(leads, arrive, None)]
+        return _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)
+
+
+def _of_warps(
+    thread: ir.Expr, stmt: tirx.Stmt, condition: ir.Expr | None = None
+) -> list[tirx.Stmt]:
+    """What the first thread of each warp does for all of them."""
+    leads = tirx.floormod(thread, WARP_SIZE) == 0
+    if condition is not None:
+        leads = tirx.all(condition, leads)
+    return [tirx.Evaluate(T.tvm_storage_sync("warp")), tirx.IfThenElse(leads, stmt, None)]
 
 
 def _act(mbarrier: ir.TensorLoad, value: ir.Expr, action: str) -> tirx.Stmt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,30 +11,34 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import NO_UNROLLING
-from tvmtile.ir.asynchronous import asynchronously, signal, wait
+from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import (
     contains,
     has_effect,
+    mentions,
     replace_loop,
+    retyped,
     seq,
     substitute,
     variables_of,
     with_fresh_variables,
 )
+from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.pipelining import (
     Body,
     KernelTiles,
     body_of,
+    has_effects,
     other_annotations,
     work_of,
 )
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.ring import Ring
 
-__all__ = ["Split", "consumers_of", "producer_of"]
+__all__ = ["Producer", "Split", "Splits", "consumers_of", "producer_of"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,12 @@ def _parts(loop: tirx.For, split: Split, tiles: KernelTiles) -> Body:
 
 
 def consumers_of(
-    body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr, kind: str
+    body: tirx.Stmt,
+    splits: Splits,
+    tiles: KernelTiles,
+    thread: ir.Expr,
+    kind: str,
+    without: Sequence[tirx.Stmt] = (),
 ) -> tirx.Stmt:
     """What the consumers do: all but the producer's copies.
 
@@ -116,7 +125,13 @@ def consumers_of(
         The number of a thread among the consumers'.
     kind : str
         Of the target.
+    without : sequence of Stmt
+        Statements of the body that they leave out.
     """
+
+    def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
+        kept = (child for child in flattened(node) if not any(map(child.same_as, without)))
+        return seq([mutator.mutate(child) for child in kept])
 
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         split = splits.get(loop.loop_var)
@@ -124,7 +139,7 @@ def consumers_of(
             return mutator.default_mutate(loop)
         return seq(_consuming(loop, split, _parts(loop, split, tiles), thread, kind))
 
-    return seq([*_counters(splits), mutated(body, (tirx.For, visit))])
+    return seq([*_counters(splits), mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence))])
 
 
 def _consuming(
@@ -199,8 +214,37 @@ def _rolled(loop: tirx.For, body: list[tirx.Stmt]) -> tirx.For:
 # Producer ----------------------------------------------------------------------------------------
 
 
-def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr) -> tirx.Stmt:
-    """What the producer does: the copies, in the loops and under the conditions around them.
+@dataclass(frozen=True)
+class Producer:
+    """What the producer does.
+
+    Attributes
+    ----------
+    body : Stmt
+        The copies, in the loops and under the conditions around them, and what they need.
+    replayed : list of Stmt
+        What it does of the kernel besides: index tiles, bounds.
+    """
+
+    body: tirx.Stmt
+    replayed: list[tirx.Stmt]
+
+    def needed_by(self, others: tirx.Stmt) -> list[tirx.Stmt]:
+        """The replayed statements that write what other statements need."""
+        return [
+            stmt
+            for stmt in self.replayed
+            if any(mentions(others, buffer) for buffer in _written_in([stmt]))
+        ]
+
+    def apart_from(self, others: tirx.Stmt) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+        """The body with buffers of its own for what others compute too, and their allocations."""
+        own = {buffer: retyped(buffer) for buffer in _written_in(self.needed_by(others))}
+        return [tirx.AllocBuffer(buffer) for buffer in own.values()], substitute(self.body, own)
+
+
+def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr) -> Producer:
+    """What the producer does.
 
     Parameters
     ----------
@@ -214,26 +258,29 @@ def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.
     Unsuitable
         If the copies depend on what only consumers know.
     """
-    sliced = _Slicer(body, splits, tiles, thread).slice()
-    whole = with_fresh_variables(seq([*_counters(splits), sliced]))
+    slicer = _Slicer(body, splits, tiles, thread)
+    whole = with_fresh_variables(seq([*_counters(splits), *slicer.slice()]))
     _check_known(whole, body)
-    return whole
+    return Producer(whole, slicer.replayed)
 
 
 class _Slicer:
-    """Keeps the loops to be split, what is around them, and the names that they need."""
+    """Keeps the loops to be split, what is around them, and what they need."""
 
     def __init__(
         self, body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr
     ) -> None:
+        self.replayed: list[tirx.Stmt] = []
         self._body = body
         self._splits = splits
         self._tiles = tiles
         self._thread = thread
-        self._written = {tiles.root(a.buffer) for a in accesses_of(body) if a.writes}
+        self._filled: set[ir.Var] = set()
 
-    def slice(self) -> tirx.Stmt:
-        return seq(self._of(self._body))
+    def slice(self) -> list[tirx.Stmt]:
+        kept = self._of(self._body)
+        self._check_replayed(kept)
+        return kept
 
     def _of(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:
         """What a statement is to the producer; nothing where there are no loops to be split."""
@@ -244,10 +291,10 @@ class _Slicer:
         if isinstance(stmt, tirx.SeqStmt):
             return self._sequence(stmt)
         if isinstance(stmt, tirx.For):
-            self._check_replayable(stmt.min, stmt.extent)
+            self._check_pure(stmt.min, stmt.extent)
             return [replace_loop(stmt, body=seq(self._of(stmt.body)))]
         if isinstance(stmt, tirx.IfThenElse):
-            self._check_replayable(stmt.condition)
+            self._check_pure(stmt.condition)
             other = None if stmt.else_case is None else seq(self._of(stmt.else_case))
             return [tirx.IfThenElse(stmt.condition, seq(self._of(stmt.then_case)), other)]
         if isinstance(stmt, tirx.AttrStmt):
@@ -255,36 +302,87 @@ class _Slicer:
         raise Unsuitable("the loop is inside of a statement that only consumers do")
 
     def _sequence(self, stmt: tirx.SeqStmt) -> list[tirx.Stmt]:
-        """The loops, and before them the names that they use."""
+        """The loops, and before them what they use."""
         kept: list[tirx.Stmt] = []
         used: set[ir.Var] = set()
         for child in reversed(list(flattened(stmt))):
-            parts = (
-                [child] if isinstance(child, tirx.Bind) and child.var in used else self._of(child)
-            )
-            if isinstance(child, tirx.Bind) and parts:
-                self._check_replayable(child.value)
-            used.update(var for part in parts for var in variables_of(part))
+            parts = self._needed(child, used)
+            used |= self._used(parts)
             kept = [*parts, *kept]
         return kept
 
-    def _check_replayable(self, *values: Any) -> None:
-        for value in values:
-            if has_effect(value) or contains(value, ir.TensorLoad, self._is_of_kernel):
-                raise Unsuitable(f"{value} depends on what the kernel writes")
+    def _needed(self, child: tirx.Stmt, used: set[ir.Var]) -> list[tirx.Stmt]:
+        """What a statement is to the producer, of whose later ones something is used."""
+        if isinstance(child, tirx.Bind):
+            if child.var not in used:
+                return []
+            self._check_pure(child.value)
+            return [child]
+        parts = self._of(child)
+        if parts or used.isdisjoint(self._roots_written(child)):
+            return parts
+        self.replayed.insert(0, child)
+        return [child]
 
-    def _is_of_kernel(self, load: ir.TensorLoad) -> bool:
-        return self._tiles.root(load.source) in self._written
+    def _used(self, statements: Sequence[tirx.Stmt]) -> set[ir.Var]:
+        """The names and buffers that statements need, but for what the producer fills."""
+        used = {self._tiles.root(var) for stmt in statements for var in variables_of(stmt)}
+        return used - self._filled
+
+    def _roots_written(self, *statements: tirx.Stmt) -> list[ir.Var]:
+        return [self._tiles.root(buffer) for buffer in _written_in(statements)]
+
+    def _check_replayed(self, kept: list[tirx.Stmt]) -> None:
+        """Make sure that what is used is computed by the producer, and that it may compute it."""
+        own = self._roots_written(*self.replayed)
+        for root in dict.fromkeys(own):
+            if root not in self._tiles.allocated or not _is_private(root):
+                raise Unsuitable(f"the copies depend on {root.name}, which only consumers know")
+            if self._tiles.views_of(root):
+                raise Unsuitable(f"the copies depend on {root.name}, which has views")
+        everywhere = self._roots_written(self._body)
+        for root in self._used(kept):
+            if everywhere.count(root) != own.count(root):
+                raise Unsuitable(f"the copies depend on {root.name}, which only consumers know")
+        if any(has_effects(stmt) for stmt in self.replayed):
+            raise Unsuitable(f"the copies depend on {own[0].name}, which is not just computed")
+
+    def _check_pure(self, *values: Any) -> None:
+        for value in values:
+            if has_effect(value):
+                raise Unsuitable(f"{value} has an effect, which the copies would repeat")
 
     def _producing(self, loop: tirx.For, split: Split) -> list[tirx.Stmt]:
         body = _parts(loop, split, self._tiles)
+        for number in split.candidate.producers:
+            self._filled.update(body.units[number].writes)
         statements: list[tirx.Stmt] = []
         for ring in split.rings:
-            copies = [_arriving(body.units[number].stmt, ring) for number in ring.units]
-            statements += ring.fill(copies, self._thread)
+            by_threads = split.candidate.by_threads.intersection(ring.units)
+            loops = [
+                asynchronously(CP_ASYNC.name, body.units[number].stmt)
+                for number in ring.units
+                if number in by_threads
+            ]
+            copies = [
+                _arriving(body.units[number].stmt, ring)
+                for number in ring.units
+                if number not in by_threads
+            ]
+            statements += ring.fill(loops, copies, self._thread)
         used = body.bindings_for(statements)
         inner = _rolled(loop, [*used, *statements])
         return [inner, *split.counted(loop)]
+
+
+def _written_in(statements: Sequence[tirx.Stmt]) -> list[ir.Var]:
+    """The buffers that statements write, once for each time."""
+    return [a.buffer for stmt in statements for a in accesses_of(stmt) if a.writes]
+
+
+def _is_private(buffer: ir.Var) -> bool:
+    """Tell whether each of two roles may have such a buffer for itself."""
+    return is_shared(buffer) or buffer.ty.storage_scope == "local"
 
 
 def _arriving(stmt: tirx.Stmt, ring: Ring) -> tirx.Stmt:
