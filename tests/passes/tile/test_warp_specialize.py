@@ -540,6 +540,36 @@ def test_copies_that_convert():
     assert "is no copy that can go on by itself" in reason_of(program)
 
 
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_tiles_that_are_used_outside_of_the_loop(when):
+    """Copies of the producer would not wait for what consumers do there."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 256), "float16"),
+        B: T.Tensor((64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            if when == "before":
+                T.clear(a)
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B, b)
+                T.gemm(a, b, c)
+            if when == "behind":
+                T.copy(c, a)
+                T.copy(a, c)
+            T.copy(c, C)
+
+    assert "a is used outside of the loop too" in reason_of(program)
+
+
 def test_targets_without_tensor_maps_have_one_role():
     program = gemm(64, 64, 192, wish=True)
     for arch in ("sm_80", "sm_89"):

@@ -115,7 +115,12 @@ def candidates_in(
     Unsuitable
         If one can't be split.
     """
-    return [_candidate(loop, tiles, kind, why_not) for loop in pipelined_loops_in(kernel)]
+    candidates = [_candidate(loop, tiles, kind, why_not) for loop in pipelined_loops_in(kernel)]
+    for tile in dict.fromkeys(tile for each in candidates for tile in each.tiles):
+        inside = sum(_uses(tile, each) for each in candidates)
+        if inside < sum(access.buffer.same_as(tile) for access in tiles.accesses):
+            raise Unsuitable(f"{tile.name} is used outside of the loop too")
+    return candidates
 
 
 def _candidate(
@@ -128,7 +133,7 @@ def _candidate(
     try:
         body = body_of(loop, tiles, split=True)
         plan = Producers(body.units, tiles).plan(1)
-        copies = buffer_copies_of(loop, body, plan, tiles)
+        buffer_copies_of(loop, body, plan, tiles)  # or an obstacle
     except Obstacle as obstacle:
         raise Unsuitable(str(obstacle)) from None
     producers = tuple(i for i, stage in enumerate(plan.stage) if stage == 0)
@@ -152,9 +157,14 @@ def _candidate(
     found = Candidate(loop, stages, producers, body.units, in_flight, frozenset(by_threads))
     for tile in found.tiles:
         _check_tile(tile, found, body, tiles)
-        if tile in copies and copies[tile].is_read_after:
-            raise Unsuitable(f"{tile.name} is read behind the loop")
     return found
+
+
+def _uses(tile: ir.Var, candidate: Candidate) -> int:
+    """How many accesses of a tile are in a loop that fills it."""
+    if tile not in candidate.tiles:
+        return 0
+    return sum(access.buffer.same_as(tile) for unit in candidate.units for access in unit.accesses)
 
 
 def _check_tile(tile: ir.Var, found: Candidate, body: Body, tiles: KernelTiles) -> None:
