@@ -32,6 +32,14 @@ SUBCLASSES = [
 ]
 
 
+@pytest.mark.parametrize("kind", SUBCLASSES, ids=lambda kind: kind.__name__)
+def test_a_traceback_shows_all_of_an_error(kind):
+    error = kind("what is wrong", help="what to do", location=SourceLocation("kernel.py", 7))
+    shown = "".join(traceback.format_exception_only(error))
+    assert shown == f"{kind.__module__}.{kind.__name__}: {error}\n"
+    assert shown.endswith("wrong\n  --> kernel.py:7\n  help: what to do\n")
+
+
 def through_tvm(error):
     """Raise an exception in a callback of TVM's, and catch what comes out."""
 

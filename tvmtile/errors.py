@@ -232,6 +232,11 @@ class UndefinedName(TileError, NameError):
 class SyntaxNotSupported(TileError, SyntaxError):
     """Python that has no meaning in a kernel."""
 
+    @property
+    def msg(self) -> str:  # type: ignore[override]
+        """What tracebacks show of a syntax error, in place of its text."""
+        return str(self)
+
 
 class UnknownTarget(TileError, ValueError):
     """A target that TVM or tvmtile does not know."""
