@@ -68,13 +68,34 @@ dist: venv ## the wheel and the sdist, to dist, as the last tag's version, check
 	@$(BIN)/python -m hatchling build
 	@$(BIN)/twine check --strict dist/*
 
-pythons: ## run the README's programs in a fresh environment of each Python
-	@for python in $(PYTHONS); do \
-	  venv=build/pythons/$$(basename $$python); \
-	  rm -rf $$venv && $$python -m venv $$venv && \
-	  $$venv/bin/python -m pip install $(PIPFLAGS) -c constraints.txt '.[cuda,torch]' sybil && \
-	  $$venv/bin/python .ci/readme.py || exit 1; \
-	done
+# What depends on the Python that reads a kernel: its source, its code object, pickles, messages, commands and
+# the pages. What a kernel then computes is TVM's and the same: one is run on each target.
+PYTHONS_TESTS := $(addprefix tests/, \
+  frontend/test_conditions.py frontend/test_kernel.py frontend/test_module.py \
+  frontend/test_parameters.py frontend/test_round_trip.py frontend/test_tracing.py \
+  frontend/test_variables.py frontend/test_while.py frontend/test_carried_names.py errors \
+  jit/test_arguments.py jit/test_artifacts.py jit/test_compiler.py jit/test_decorator.py \
+  jit/test_lowering_view.py jit/test_processes.py jit/test_torch_library.py cache \
+  autotuner/test_child.py autotuner/test_configurations.py autotuner/test_decorator.py \
+  autotuner/test_identity.py autotuner/test_saved.py ir/test_passes.py docs/test_pages.py \
+  examples/test_readme.py test_main.py test_packaging.py) \
+  $(addprefix tests/examples/test_examples.py::test_, \
+  gemm_prints_the_kernel_its_lowering_its_error_and_its_speed \
+  example_on_metal_agrees_with_its_float64_reference[gemm] \
+  example_in_cudas_emulator_agrees_with_its_reference[moe_gemm])
+
+# pyenv hides what it holds: it is told of all of them.
+PYENV_VERSIONS = $(shell pyenv versions --bare 2>/dev/null | paste -sd: -)
+
+pythons: $(addprefix pythons/,$(PYTHONS)) ## README and tests in a fresh environment of each Python
+
+pythons/%:
+	@rm -rf build/$@
+	@PYENV_VERSION=$(PYENV_VERSIONS) $* -m venv build/$@
+	@build/$@/bin/python -m pip install $(PIPFLAGS) -c constraints.txt '.[cuda,torch]' sybil
+	@build/$@/bin/python .ci/readme.py
+	@build/$@/bin/python -m pip install $(PIPFLAGS) -c constraints.txt -e '.[test]'
+	@build/$@/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(PYTHONS_TESTS) $(PYTEST_ARGS)
 
 clean: ## remove caches and build outputs
 	@rm -rf build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

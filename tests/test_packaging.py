@@ -314,6 +314,15 @@ def test_the_pythons_that_are_stated_are_those_of_the_workflow():
     assert f"PYTHONS ?= {' '.join(f'python{version}' for version in stated)}\n" in makefile
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_what_runs_with_each_python_is_there():
+    command = ["make", "--dry-run", "pythons", "PYTHONS=python3"]
+    dry = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    named = re.findall(r"tests/[^\s:]+", dry)
+    assert "tests/frontend/test_tracing.py" in named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_sdist_is_complete(built):
     (sdist,) = built.glob("tvmtile-*.tar.gz")
     with tarfile.open(sdist) as archive:
