@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, walk
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.collector import Collector
 from tvmtile.errors import SourceLocation
-from tvmtile.ir.calls import is_if_then_else, takes_address
+from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import is_kernel, leaves_loop
 from tvmtile.ir.operands import buffer_of, origin_of
-from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import contains
+from tvmtile.ir.operators import TileOp
+from tvmtile.ir.rewriting import contains, substitute
 from tvmtile.ir.spans import location_of
 
 __all__ = [
     "Access",
     "accesses_of",
+    "elements_in",
     "kernels_of",
     "uses",
     "values_of_names",
     "written_parameters",
 ]
+
+N = TypeVar("N", bound=ir.Node)
 
 
 @dataclass(frozen=True)
@@ -83,26 +88,41 @@ def accesses_of(stmt: tirx.Stmt) -> list[Access]:
     return _Accesses().of(stmt)
 
 
-class _Accesses:
+def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, Any]) -> list[Access]:
+    """The uses of single elements in a statement, in program order, with names replaced by values."""
+
+    def known(expressions: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
+        return tuple(substitute(each, names) for each in expressions)
+
+    return [
+        replace(
+            each,
+            indices=known(each.indices),
+            value=None if each.value is None else substitute(each.value, names),
+            conditions=known(each.conditions),
+        )
+        for each in accesses_of(stmt)
+        if each.indices
+    ]
+
+
+class _Accesses(Collector):
     def __init__(self) -> None:
+        super().__init__()
         self._found: list[Access] = []
         self._aliases = Aliases()
         self._loops: tuple[tirx.For, ...] = ()
-        self._conditions: tuple[Any, ...] = ()
         self._is_certain = True
         self._location: SourceLocation | None = None
 
     def of(self, stmt: tirx.Stmt) -> list[Access]:
-        mutated(
+        self.visit(
             stmt,
             (tirx.For, self._loop),
             (tirx.While, self._uncertain),
             (tirx.IfThenElse, self._branch),
             (tirx.Select, self._select),
             (tirx.DeclBuffer, self._view),
-            (tirx.BufferStore, self._store),
-            (ir.TensorLoad, self._load),
-            (ir.Call, self._call),
         )
         return self._found
 
@@ -110,10 +130,10 @@ class _Accesses:
         self,
         buffer: ir.Var,
         *,
-        reads: bool,
-        writes: bool,
-        operator: Any = None,
-        indices: Any = (),
+        reads: bool = False,
+        writes: bool = False,
+        operator: TileOp | None = None,
+        indices: Sequence[ir.Expr] = (),
         value: ir.Expr | None = None,
     ) -> None:
         access = Access(
@@ -124,11 +144,17 @@ class _Accesses:
             tuple(indices),
             value,
             self._loops,
-            self._conditions,
+            self.conditions,
             self._is_certain,
             self._location,
         )
         self._found.append(access)
+
+    @contextmanager
+    def _at(self, node: ir.Node) -> Iterator[None]:
+        outer, self._location = self._location, location_of(node) or self._location
+        yield
+        self._location = outer
 
     def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         outer, self._loops = self._loops, (*self._loops, loop)
@@ -139,30 +165,19 @@ class _Accesses:
         self._loops = outer
         return loop
 
-    def _uncertain(self, node: Any, mutator: Mutator) -> Any:
+    def _uncertain(self, node: N, mutator: Mutator) -> N:
         outer, self._is_certain = self._is_certain, False
         mutator.default_mutate(node)
         self._is_certain = outer
         return node
 
     def _branch(self, branch: tirx.IfThenElse, mutator: Mutator) -> tirx.Stmt:
-        self._cases(mutator, branch.condition, branch.then_case, branch.else_case)
+        self.cases(mutator, branch.condition, branch.then_case, branch.else_case)
         return branch
 
     def _select(self, node: tirx.Select, mutator: Mutator) -> ir.Expr:
-        self._cases(mutator, node.condition, node.true_value, node.false_value)
+        self.cases(mutator, node.condition, node.true_value, node.false_value)
         return node
-
-    def _cases(
-        self, mutator: Mutator, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None
-    ) -> None:
-        mutator.mutate(condition)
-        outer = self._conditions
-        for case, holds in ((then, condition), (otherwise, tirx.Not(condition))):
-            self._conditions = (*outer, holds)
-            if case is not None:
-                mutator.mutate(case)
-        self._conditions = outer
 
     def _view(self, declaration: tirx.DeclBuffer, mutator: Mutator) -> tirx.Stmt:
         del mutator
@@ -170,66 +185,40 @@ class _Accesses:
         return declaration
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        self._location = location_of(store)
-        mutator.mutate(store.value)
-        for index in store.indices:
-            mutator.mutate(index)
-        self._note(store.buffer, reads=False, writes=True, indices=store.indices, value=store.value)
-        self._location = None
-        return store
+        with self._at(store):
+            return super()._store(store, mutator)
 
-    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        outer, self._location = self._location, location_of(load) or self._location
-        self._note(load.source, reads=True, writes=False, indices=load.indices)
-        self._location = outer
-        return mutator.default_mutate(load)
+    def on_store(self, store: tirx.BufferStore) -> None:
+        self._note(store.buffer, writes=True, indices=store.indices, value=store.value)
 
-    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
-        op = operator_of(call)
-        if op is not None:
-            outer, self._is_certain = self._is_certain, False  # it decides what it reads
-            self._operands(op, location_of(call))
-            self._expressions_in(op, call, mutator)
-            self._is_certain = outer
-            return call
-        if is_if_then_else(call):
-            self._cases(mutator, *call.args)
-            return call
+    def on_load(self, load: ir.TensorLoad) -> None:
+        with self._at(load):
+            self._note(load.source, reads=True, indices=load.indices)
+
+    def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
+        outer, self._is_certain = self._is_certain, False  # it decides what it reads
+        with self._at(call):
+            super().on_operator(op, call, mutator)
+            read = [buffer_of(operand) for operand in op.reads()]
+            written = [buffer_of(operand) for operand in op.writes()]
+            for operand in [*op.reads(), *op.writes()]:
+                buffer = buffer_of(operand)
+                self._note(
+                    buffer,
+                    reads=buffer in read,
+                    writes=buffer in written,
+                    operator=op,
+                    indices=() if op.is_tile else origin_of(operand),
+                )
+        self._is_certain = outer
+
+    def on_call(self, call: ir.Call, mutator: Mutator) -> None:
         for argument in call.args:  # what has an address may be written through it
             if is_buffer_var(argument):
                 self._note(argument, reads=True, writes=True)
             elif takes_address(call) and isinstance(argument, ir.TensorLoad):
-                indices = argument.indices
-                self._note(argument.source, reads=True, writes=True, indices=indices)
-        return mutator.default_mutate(call)
-
-    def _expressions_in(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
-        """What an operator reads besides its operands: in their indices, in values and options."""
-        operands = [*op.reads(), *op.writes()]
-        for argument in call.args:
-            if is_buffer_var(argument):
-                continue
-            if not any(argument.same_as(operand) for operand in operands):
-                mutator.mutate(argument)
-            elif isinstance(argument, ir.TensorRegion):
-                for r in argument.region:
-                    mutator.mutate(r.min)
-                    mutator.mutate(r.extent)
-            else:
-                for index in argument.indices:
-                    mutator.mutate(index)
-
-    def _operands(self, op: TileOp, location: SourceLocation | None) -> None:
-        outer, self._location = self._location, location or self._location
-        read = [buffer_of(operand) for operand in op.reads()]
-        written = [buffer_of(operand) for operand in op.writes()]
-        for operand in [*op.reads(), *op.writes()]:
-            buffer = buffer_of(operand)
-            indices = () if op.is_tile else origin_of(operand)
-            self._note(
-                buffer, reads=buffer in read, writes=buffer in written, operator=op, indices=indices
-            )
-        self._location = outer
+                self._note(argument.source, reads=True, writes=True, indices=argument.indices)
+        mutator.default_mutate(call)
 
 
 def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:

@@ -4,43 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
 
-from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import substitute
 
-__all__ = ["Elements", "elements_in", "elements_of", "sample"]
+__all__ = ["Elements", "elements_of", "sample"]
 
 _MOST = 4096
 """Iterations that are looked at: the first and the last ones along each axis, where there are more."""
 _MOST_INNER = 4
-
-
-def elements_in(body: tirx.Stmt, names: dict[ir.Var, Any]) -> list[Access]:
-    """The single elements that the body of a nest touches, in program order.
-
-    Names that the kernel binds are replaced by their values.
-    """
-
-    def known(expressions: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:
-        return tuple(substitute(each, names) for each in expressions)
-
-    return [
-        replace(
-            each,
-            indices=known(each.indices),
-            value=None if each.value is None else substitute(each.value, names),
-            conditions=known(each.conditions),
-        )
-        for each in accesses_of(body)
-        if each.indices
-    ]
 
 
 def sample(loops: list[tirx.For]) -> dict[ir.Var, Any] | None:

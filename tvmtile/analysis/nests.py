@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.accesses import Access, elements_in, values_of_names
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import constant, origin_of
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import substitute
 
-__all__ = ["Nest", "NestAccess", "nests_in"]
-
-
-@dataclass(frozen=True)
-class NestAccess:
-    """An element that a nest reads or writes.
-
-    Attributes
-    ----------
-    buffer : Var
-        The buffer.
-    indices : tuple of Expr
-        In terms of the loop variables; names that the nest binds are replaced by their values.
-    writes : bool
-        Whether it is written.
-    """
-
-    buffer: ir.Var
-    indices: tuple[Any, ...]
-    writes: bool
+__all__ = ["Nest", "nests_in"]
 
 
 class Nest:
@@ -67,9 +47,19 @@ class Nest:
         return [constant(loop.extent) for loop in self.loops]
 
     @cached_property
-    def accesses(self) -> list[NestAccess]:
-        """The elements that an iteration touches, in program order, once each."""
-        return _accesses_in(self.body)
+    def accesses(self) -> list[Access]:
+        """The elements that an iteration touches, once each, those that it writes first.
+
+        Names that it binds are replaced by their values.
+        """
+        names: dict[ir.Var, Any] = {}
+        for name, value in values_of_names(self.body).items():
+            names[name] = substitute(value, names)
+        found: dict[Any, Access] = {}
+        for access in sorted(elements_in(self.body, names), key=lambda access: not access.writes):
+            place = tvm_ffi.StructuralKey(access.indices)
+            found.setdefault((access.buffer, access.writes, place), access)
+        return list(found.values())
 
 
 def nests_in(statement: tirx.Stmt) -> list[Nest]:
@@ -84,40 +74,3 @@ def nests_in(statement: tirx.Stmt) -> list[Nest]:
 
     mutated(statement, (tirx.For, visit))
     return found
-
-
-def _accesses_in(body: tirx.Stmt) -> list[NestAccess]:
-    found: list[NestAccess] = []
-    names: dict[ir.Var, Any] = {}
-
-    def note(buffer: ir.Var, indices: Any, writes: bool) -> None:
-        access = NestAccess(buffer, tuple(substitute(i, names) for i in indices), writes)
-        if not any(_same_access(access, other) for other in found):
-            found.append(access)
-
-    def bind(node: tirx.Bind) -> None:
-        names[node.var] = substitute(node.value, names)
-
-    def call(node: ir.Call) -> None:
-        op = operator_of(node)
-        if op is None:
-            return
-        for operand in op.writes():
-            if is_buffer_var(getattr(operand, "source", operand)):
-                note(getattr(operand, "source", operand), origin_of(operand), True)
-
-    walk(
-        body,
-        (tirx.Bind, bind),
-        (tirx.BufferStore, lambda node: note(node.buffer, node.indices, True)),
-        (ir.TensorLoad, lambda node: note(node.source, node.indices, False)),
-        (ir.Call, call),
-        order="pre",
-    )
-    return found
-
-
-def _same_access(a: NestAccess, b: NestAccess) -> bool:
-    if not a.buffer.same_as(b.buffer) or a.writes != b.writes:
-        return False
-    return all(tvm_ffi.structural_equal(x, y) for x, y in zip(a.indices, b.indices, strict=True))

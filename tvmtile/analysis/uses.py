@@ -8,12 +8,13 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
+from tvmtile._tvm import Mutator, is_buffer_var, walk
+from tvmtile.analysis.collector import Collector
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.ir.asynchronous import Issue, Product, issued, product_of
-from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
+from tvmtile.ir.calls import op_name, takes_address
 from tvmtile.ir.operands import buffer_of, origin_of
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operators import TileOp
 
 __all__ = ["Use", "uses_in"]
 
@@ -109,25 +110,20 @@ _ROW = 16  # bytes
 
 def uses_in(node: ir.Node) -> list[Use]:
     """The uses of buffers of any scope in an expression or a statement, in their order."""
-    return _Collector().collect(node)
+    return _Uses().of(node)
 
 
-class _Collector:
+class _Uses(Collector):
     def __init__(self) -> None:
-        self._conditions: tuple[Any, ...] = ()
+        super().__init__()
         self._role = _UNKNOWN[0]
         self._arguments: tuple[Any, ...] = ()  # of the function that an address is handed to
         self._token: str | None = None  # of the copy that it is handed to
         self._found: list[Use] = []
 
-    def collect(self, node: ir.Node) -> list[Use]:
-        mutated(
-            node,
-            ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration, _: declaration),
-            (tirx.BufferStore, self._store),
-            (ir.TensorLoad, self._load),
-            (ir.Call, self._call),
-        )
+    def of(self, node: ir.Node) -> list[Use]:
+        declarations = (tirx.AllocBuffer, tirx.DeclBuffer)
+        self.visit(node, (declarations, lambda declaration, _: declaration))
         return self._found
 
     def _note(
@@ -158,34 +154,22 @@ class _Collector:
                 token,
                 completes_on,
                 is_opaque,
-                self._conditions,
+                self.conditions,
             )
         )
 
-    def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        mutator.mutate(store.value)
-        indices = store.indices[:]
-        for index in indices:
-            mutator.mutate(index)
-        self._note(store.buffer, indices, writes=True)
-        return store
+    def on_store(self, store: tirx.BufferStore) -> None:
+        self._note(store.buffer, store.indices, writes=True)
 
-    def _load(self, load: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
-        self._note(load.source, load.indices[:], writes=False)
-        return mutator.default_mutate(load)
+    def on_load(self, load: ir.TensorLoad) -> None:
+        self._note(load.source, load.indices, writes=False)
 
-    def _call(self, call: ir.Call, mutator: Mutator) -> ir.Expr:
-        op = operator_of(call)
-        if op is not None:
-            self._operator(op, call, mutator)
-            return call
+    def on_call(self, call: ir.Call, mutator: Mutator) -> None:
         name, copy, product = op_name(call), issued(call), product_of(call)
         if product is not None:
             self._product(product, mutator)
         elif copy is not None:
             self._copy(copy, mutator)
-        elif is_if_then_else(call):
-            self._conditional(call, mutator)
         elif takes_address(call):
             self._address(call.args[0], mutator)
         elif name in _CONVERSIONS:
@@ -194,18 +178,13 @@ class _Collector:
             self._pointer(call)
         else:
             self._function_call(call.args[:], _FUNCTIONS.get(name, _UNKNOWN), mutator)
-        return call
 
-    def _operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
-        read, written = op.reads(), op.writes()
+    def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
+        super().on_operator(op, call, mutator)
         mbarrier = op.completes_on()
-        operands = [*read, *written, *([] if mbarrier is None else [mbarrier])]
-        for argument in call.args:  # an operand names a place and is not a load
-            if not any(argument.same_as(place) for place in operands):
-                mutator.mutate(argument)
         if mbarrier is not None:
             self._note(mbarrier.source, mbarrier.indices, writes=False, is_atomic=True)
-        for operands, writes in ((read, False), (written, True)):
+        for operands, writes in ((op.reads(), False), (op.writes(), True)):
             for operand in operands:
                 whole = op.is_tile or not isinstance(operand, ir.TensorLoad)
                 self._note(
@@ -215,15 +194,6 @@ class _Collector:
                     is_atomic=op.is_atomic,
                     operator=op,
                 )
-
-    def _conditional(self, call: ir.Call, mutator: Mutator) -> None:
-        condition, then, otherwise = call.args
-        mutator.mutate(condition)
-        outer = self._conditions
-        for value, holds in ((then, condition), (otherwise, tirx.Not(condition))):
-            self._conditions = (*outer, holds)
-            mutator.mutate(value)
-        self._conditions = outer
 
     # Addresses ---------------------------------------------------------------------------------
 

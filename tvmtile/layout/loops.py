@@ -15,7 +15,8 @@ from typing import Any
 from tvm import DataType, ir
 from tvm.sym import Analyzer
 
-from tvmtile.analysis.nests import Nest, NestAccess
+from tvmtile.analysis.accesses import Access
+from tvmtile.analysis.nests import Nest
 from tvmtile.ir.rewriting import mentions
 from tvmtile.layout.fragment import (
     REGISTER,
@@ -69,9 +70,7 @@ class LoopLayout:
         return gaps(self.threads, (d for axis in self.axes.values() for d in axis.digits))
 
     @classmethod
-    def of_elements(
-        cls, nest: Nest, access: NestAccess, layout: FragmentLayout
-    ) -> LoopLayout | None:
+    def of_elements(cls, nest: Nest, access: Access, layout: FragmentLayout) -> LoopLayout | None:
         """Let the threads that hold an element run the iteration that touches it.
 
         Loops whose variable is not in the access are spread over the threads that hold copies.
@@ -107,7 +106,7 @@ class LoopLayout:
             axes[variable] = LoopAxis(joined, bases.get(variable, 0))
         return cls(layout.threads, axes)._completed(nest, access)
 
-    def _completed(self, nest: Nest, access: NestAccess) -> LoopLayout | None:
+    def _completed(self, nest: Nest, access: Access) -> LoopLayout | None:
         """Spread the loops without digits over the threads that would repeat their iterations."""
         axes = dict(self.axes)
         free = self.replicas if not access.writes else []
@@ -141,7 +140,7 @@ class LoopLayout:
         return LoopLayout(self.threads, {v: axes[v] for v in nest.variables})
 
     def of_fragment(
-        self, nest: Nest, access: NestAccess, shape: Sequence[int]
+        self, nest: Nest, access: Access, shape: Sequence[int]
     ) -> FragmentLayout | None:
         """The layout of a fragment whose elements lie where the iterations that touch them run."""
         axes = []
@@ -155,7 +154,7 @@ class LoopLayout:
             return None
         return compact_registers(FragmentLayout(self.threads, tuple(axes)))
 
-    def reaches(self, nest: Nest, access: NestAccess, layout: FragmentLayout) -> bool:
+    def reaches(self, nest: Nest, access: Access, layout: FragmentLayout) -> bool:
         """Tell whether each thread holds the elements that its iterations touch.
 
         What is written must be written by all threads that hold it.
@@ -172,7 +171,7 @@ class LoopLayout:
                 return False
         return not access.writes or not self._is_spread_beyond(access)
 
-    def _is_spread_beyond(self, access: NestAccess) -> bool:
+    def _is_spread_beyond(self, access: Access) -> bool:
         """Tell whether several threads run different iterations for one element."""
         return any(
             digit.is_thread and not any(mentions(index, variable) for index in access.indices)
@@ -259,7 +258,7 @@ def is_free(nest: Nest, layouts: Callable[[ir.Var], FragmentLayout | None]) -> b
     return not any(_binds(access, layouts(access.buffer)) for access in nest.accesses)
 
 
-def _binds(access: NestAccess, layout: FragmentLayout | None) -> bool:
+def _binds(access: Access, layout: FragmentLayout | None) -> bool:
     """Tell whether an access of a fragment says which thread runs an iteration."""
     return layout is not None and (access.writes or any(digit.is_thread for digit in layout.digits))
 
@@ -285,7 +284,7 @@ def loop_layout(
     return None
 
 
-def _preference(item: tuple[NestAccess, FragmentLayout]) -> tuple[int, bool]:
+def _preference(item: tuple[Access, FragmentLayout]) -> tuple[int, bool]:
     """Elements with few copies first; written ones among equals."""
     access, layout = item
     return math.prod(digit.extent for digit in layout.replicas), not access.writes

@@ -235,6 +235,37 @@ def test_atomic_updates_need_none_among_themselves():
     assert not barriers_in(func.with_body(next(x for x in loops if x.loop_var.name == "k")))
 
 
+def test_an_operator_reads_the_places_of_its_operands():
+    @T.prim_func
+    def main(A: T.Buffer((64,), "int32"), C: T.Buffer((64,), "int32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                places = T.alloc_buffer((64,), "int32", scope="shared")
+                places[tx] = A[tx]
+                T.evaluate(T.Call("tvmtile.atomic", [C[places[63 - tx] % 64], 1], ret_ty="int32"))
+
+    assert len(barriers_in(with_pass(main))) == 1
+
+
+@pytest.mark.parametrize("target", [{"kind": "cuda", "arch": "sm_80"}, "metal"])
+def test_places_that_other_threads_wrote(target):
+    @TL.prim_func
+    def main(I: TL.Tensor((64,), "int32"), C: TL.Tensor((64,), "int32")):
+        with TL.Kernel(1, threads=64):
+            places = TL.alloc_shared((64,), "int32")
+            for i in TL.Parallel(64):
+                places[i] = I[i]
+            for i in TL.Parallel(64):
+                TL.atomic_add(C[places[63 - i] % 64], i)
+
+    order = np.random.default_rng(0).permutation(64).astype("int32")
+    counts = np.zeros(64, "int32")
+    tvmtile.compile(main, target=target, execution_backend="emulator")(order, counts)
+    expected = np.zeros(64, "int32")
+    expected[order[::-1]] = np.arange(64)
+    np.testing.assert_array_equal(counts, expected)
+
+
 @pytest.mark.parametrize(
     ("dtype", "place", "barriers"),
     [

@@ -11,9 +11,9 @@ from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import walk
-from tvmtile.analysis.accesses import Access, values_of_names
+from tvmtile.analysis.accesses import Access, elements_in, values_of_names
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.analysis.nest_accesses import Elements, elements_in, elements_of, sample
+from tvmtile.analysis.nest_accesses import Elements, elements_of, sample
 from tvmtile.analysis.nests import Nest
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace

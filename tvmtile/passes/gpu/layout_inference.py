@@ -20,7 +20,8 @@ import tvm_ffi
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator
-from tvmtile.analysis.nests import Nest, NestAccess, nests_in
+from tvmtile.analysis.accesses import Access
+from tvmtile.analysis.nests import Nest, nests_in
 from tvmtile.errors import LayoutConflict, SourceLocation
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import buffer_of, constant, describe
@@ -308,9 +309,7 @@ class Inference:
         kind = self._context.kind
         return len(fragments_of(op)) > 1 and any(c.stages for c in candidates_of(op, kind))
 
-    def _apart(
-        self, nest: Nest, touched: list[NestAccess], least: NestAccess
-    ) -> tuple[Placed, ...]:
+    def _apart(self, nest: Nest, touched: list[Access], least: Access) -> tuple[Placed, ...]:
         """A fragment and one whose threads can't reach it; empty where one alone is the problem."""
         own = {a.buffer: LoopLayout.of_elements(nest, a, self.layouts[a.buffer]) for a in touched}
         if None in own.values():
