@@ -28,7 +28,7 @@ from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.emulator.metal import compile_msl
 from tvmtile.errors import DataRace, MetalEmulationError, TileWarning
 from tvmtile.ir import rewriting
-from tvmtile.passes.gpu.barriers.program import Checker
+from tvmtile.passes.gpu.barriers.checker import Checker
 
 # Typical programs ---------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.conflicts.dependence import ConflictScope
+from tvmtile.analysis.effects import Effects
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
@@ -18,8 +19,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.threads import WARP_SIZE, Group, without_groups
 from tvmtile.passes.gpu.barriers.groups import NamedBarriers, groups_in, with_own_barriers
-from tvmtile.passes.gpu.barriers.placement import place
-from tvmtile.passes.gpu.barriers.program import (
+from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     Barriers,
     Branch,
@@ -27,8 +27,10 @@ from tvmtile.passes.gpu.barriers.program import (
     Iteration,
     Sequence,
     Wait,
+    accesses_of,
 )
-from tvmtile.passes.gpu.barriers.structure import Builder, accesses_of
+from tvmtile.passes.gpu.barriers.placement import place
+from tvmtile.passes.gpu.barriers.structure import Builder
 from tvmtile.target import CUDA_NAMED_BARRIERS, gpu
 
 __all__ = ["InsertBarriers"]
@@ -112,20 +114,26 @@ def InsertBarriers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
         named = NamedBarriers(launch.body, count)
         if groups or not count:
             kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
+        effects = Effects(Launch(kernel).body)
         for group in (None, *groups):
-            kernel = _with_barriers(kernel, group, named, is_for_metal=is_for_metal)
+            kernel = _with_barriers(kernel, effects, group, named, is_for_metal=is_for_metal)
         return with_launch_body(kernel, without_groups(Launch(kernel).body)) if groups else kernel
 
     return with_kernels(func, order)
 
 
 def _with_barriers(
-    kernel: tirx.For, group: Group | None, named: NamedBarriers, *, is_for_metal: bool
+    kernel: tirx.For,
+    effects: Effects,
+    group: Group | None,
+    named: NamedBarriers,
+    *,
+    is_for_metal: bool,
 ) -> tirx.For:
     """A kernel with the barriers that a group of threads needs in its regions, or the block."""
     launch = Launch(kernel)
-    builder = Builder(launch, group)
-    program = builder.sequence(launch.body)
+    builder = Builder(launch, effects, group)
+    program = builder.program()
     barriers = place(program, builder.checker, of_device=builder.exchanges_through_device)
     fenced = is_for_metal and builder.exchanges_through_device
     if not barriers and not fenced:

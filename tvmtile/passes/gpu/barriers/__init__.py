@@ -1,6 +1,6 @@
 """Where InsertBarriers places barriers.
 
-`structure` makes a kernel a `program`, which follows the paths through a block and finds the accesses
-that no barrier separates, and `placement` chooses the places of the barriers. Which accesses conflict
-is found in `tvmtile.analysis`.
+`structure` makes a kernel `items`, `checker` follows the paths through a block, where `state` is what
+no barrier has separated yet, and `placement` chooses the places of the barriers. Which accesses
+conflict is found in `tvmtile.analysis`.
 """

@@ -20,20 +20,17 @@ from typing import Any
 from tvm import tirx
 
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
-from tvmtile.passes.gpu.barriers.program import (
+from tvmtile.passes.gpu.barriers.checker import Checker, Clause, Race, bits_of
+from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     Barriers,
     Branch,
-    Checker,
-    Clause,
     Item,
     Iteration,
-    Race,
     Sequence,
     Slot,
-    bits_of,
 )
-from tvmtile.passes.gpu.barriers.structure import refuse
+from tvmtile.passes.gpu.barriers.refusals import refuse
 
 __all__ = ["place"]
 

@@ -1,0 +1,364 @@
+"""The paths through a thread's program, and the accesses on them that no barrier separates.
+
+Threads go through uniform loops and branches together, so what all of them do is one sequence of
+statements. Two accesses race if a path leads from one to the other without a barrier, and two threads
+touch one element. The state at a place of the program is the set of accesses that are open there:
+those since the last barrier, each with the iterations, of the loops around, that it was done in, and
+with the slots passed since. One of these slots has to hold a barrier if a later access conflicts: that
+is a clause. An access whose path holds a clause is closed: whatever comes later is separated from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
+from tvmtile.analysis.conflicts.footprint import Footprints
+from tvmtile.analysis.effects import Access, Loop
+from tvmtile.passes.gpu.barriers.items import (
+    Barriers,
+    Branch,
+    Exit,
+    Handover,
+    Item,
+    Iteration,
+    Leaf,
+    Sequence,
+    Signal,
+    Slot,
+    TokenWait,
+    Wait,
+)
+from tvmtile.passes.gpu.barriers.state import (
+    NO_SLOTS,
+    Distances,
+    Open,
+    Signals,
+    State,
+    add,
+    add_all,
+    after_barrier,
+    following,
+    moved,
+    not_past,
+)
+
+__all__ = ["Checker", "Clause", "Race", "bits_of"]
+
+
+class Clause(NamedTuple):
+    """Slots, one of which must hold a barrier."""
+
+    slots: int
+    """A bit each."""
+    scope: ConflictScope
+    """The threads to separate."""
+
+
+class Race(Exception):
+    """Two accesses that no barrier separates, or no wait for an asynchronous copy."""
+
+    def __init__(
+        self, earlier: Access, later: Access, *, in_flight: Collision = Collision.NEVER
+    ) -> None:
+        super().__init__("race")
+        self.earlier = earlier
+        self.later = later
+        self.in_flight = in_flight
+
+
+class Checker:
+    """Looks for races.
+
+    Parameters
+    ----------
+    footprints : Footprints
+        Knows which accesses conflict.
+    """
+
+    def __init__(self, footprints: Footprints) -> None:
+        self._footprints = footprints
+        self._barriers: Barriers = {}
+        self._bits: Mapping[Slot, int] = {}
+        self._barriers_wait = False
+        self._clauses: dict[Clause, None] = {}
+        self._clauses_with: dict[int, list[int]] = {}
+        self._of_device = True
+        self._exits: list[tuple[State, State]] = []
+        self._is_looking = True
+        self._entering: dict[Iteration, State] = {}
+        self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
+
+    def follow(self, program: Sequence) -> None:
+        """Find which asynchronous copies are in flight where loops begin: they may arrive inside."""
+        self._is_looking = False
+        self.race(program, (), {})
+        self._is_looking = True
+
+    def race(
+        self,
+        part: Item | Sequence,
+        loops: tuple[Loop, ...],
+        barriers: Barriers,
+        *,
+        of_device: bool = True,
+    ) -> Race | None:
+        """Find a race in a part of the program, taken alone but for copies that arrive in it.
+
+        Parameters
+        ----------
+        part : Item or Sequence
+            The part.
+        loops : tuple of Loop
+            The loops around it.
+        barriers : dict of Slot to Barrier
+            Barriers besides those of the user.
+        of_device : bool
+            Look at device memory too.
+        """
+        self._barriers = barriers
+        self._of_device = of_device
+        self._bits = {}
+        try:
+            self._look_at(part, loops)
+        except Race as race:
+            return race
+        return None
+
+    def clauses(
+        self,
+        part: Item | Sequence,
+        loops: tuple[Loop, ...],
+        bits: Mapping[Slot, int],
+        *,
+        barriers_wait: bool,
+    ) -> list[Clause]:
+        """What barriers of the whole block have to separate in a part of the program.
+
+        A set of barriers suffices if each clause has a slot with one.
+
+        Parameters
+        ----------
+        part, loops
+            As of `race`.
+        bits : mapping of Slot to int
+            A bit for each place where a barrier may stand.
+        barriers_wait : bool
+            Every thread waits for its asynchronous copies before a barrier.
+
+        Raises
+        ------
+        Race
+            If barriers at all places do not suffice.
+        """
+        self._barriers = {}
+        self._of_device = True
+        self._bits, self._barriers_wait = bits, barriers_wait
+        self._clauses, self._clauses_with = {}, {}
+        self._look_at(part, loops)
+        return list(self._clauses)
+
+    def between(self, earlier: Access, later: Access, loops: tuple[Loop, ...]) -> ConflictScope:
+        """The scope of the conflict of two accesses of one statement."""
+        return self._footprints.conflict(earlier, later, dict.fromkeys(loops, Distance.SAME))
+
+    # Paths -------------------------------------------------------------------------------------------
+
+    def _look_at(self, part: Item | Sequence, loops: tuple[Loop, ...]) -> None:
+        self._exits = [({}, {})]
+        if isinstance(part, Sequence):
+            self._sequence(part, {}, loops)
+        else:
+            on_their_way = self._entering.get(part, {}) if isinstance(part, Iteration) else {}
+            self._item(part, on_their_way, loops)
+
+    def _sequence(self, sequence: Sequence, state: State, loops: tuple[Loop, ...]) -> State:
+        for slot, item in zip(sequence.slots, sequence.items, strict=False):
+            state = self._item(item, self._at(slot, state), loops)
+        return self._at(sequence.slots[-1], state)
+
+    def _at(self, slot: Slot | None, state: State) -> State:
+        if slot is None:
+            return state
+        if slot in self._barriers:
+            return after_barrier(state, self._barriers[slot])
+        bit = self._bits.get(slot)
+        return self._past(bit, state) if bit else state
+
+    def _past(self, bit: int, state: State) -> State:
+        """The state behind a slot, without the accesses that a clause closes."""
+        clauses = self._clauses_with.get(bit, ())
+        after: State = {}
+        for opened, paths in state.items():
+            is_ordered = opened.signals is None or self._barriers_wait
+            is_ordered = is_ordered and not opened.is_on_its_way
+            after[opened] = tuple(path | bit for path in paths) if is_ordered else paths
+        return not_past(after, clauses) if clauses else after
+
+    def _item(self, item: Item, state: State, loops: tuple[Loop, ...]) -> State:
+        if isinstance(item, Leaf):
+            return self._accesses(item.accesses, state, loops)
+        if isinstance(item, Wait):
+            return after_barrier(state, item.barrier)
+        if isinstance(item, Handover):
+            return self._handed_over(self._accesses(item.accesses, state, loops), item)
+        if isinstance(item, Signal):
+            return moved(
+                state,
+                lambda opened: opened.signalled(item.token) if opened.is_of(item) else opened,
+            )
+        if isinstance(item, TokenWait):
+            return self._after_wait(state, item)
+        if isinstance(item, Exit):
+            add_all(self._exits[-1][0 if item.is_break else 1], state)
+            return {}
+        state = self._accesses(item.head, state, loops)
+        if isinstance(item, Branch):
+            joined: State = {}
+            for case in item.paths:
+                add_all(joined, self._sequence(case, state, loops))
+            return joined
+        return self._iteration(item, state, loops)
+
+    def _handed_over(self, state: State, item: Handover) -> State:
+        if item.waits:
+            after = moved(state, lambda opened: opened.known_to(item))
+            everyone = self._footprints.all_threads
+            return {o: paths for o, paths in after.items() if o.known != everyone}
+        return moved(state, self._released_by(item))
+
+    def _released_by(self, item: Handover) -> Callable[[Open], Open]:
+        """Of an access whose threads arrive at an mbarrier, or one that knows of it."""
+        nearby = self._footprints.warps_of(item.threads)
+
+        def released(opened: Open) -> Open:
+            if opened.signals is None and item.mbarrier in opened.released:
+                return opened
+            arrived = item.threads if opened.ordered == ConflictScope.NONE else nearby
+            done = not self._footprints.threads_of(opened.access) & ~arrived
+            if opened.is_on_its_way or not (done or opened.known & item.threads):
+                return opened
+            if opened.signals is not None and not (item.with_copies and opened.is_cp_async):
+                return opened  # it has not arrived yet
+            return opened._replace(released=opened.released | {item.mbarrier}, signals=None)
+
+        return released
+
+    def _after_wait(self, state: State, wait: TokenWait) -> State:
+        def after(opened: Open) -> Open:
+            return opened.arrived(wait.awaited) if opened.is_of(wait) else opened
+
+        if not self._is_looking:
+            return {opened: paths for opened, paths in state.items() if opened == after(opened)}
+        return moved(state, after)
+
+    def _iteration(self, item: Iteration, before: State, loops: tuple[Loop, ...]) -> State:
+        loop = item.loop
+        inside = (*loops, loop)
+        if not self._is_looking:
+            add_all(self._entering.setdefault(item, {}), before)
+        state = moved(before, lambda opened: opened.entering(loop, Distance.FIRST))
+        reached: State = {}
+        while True:
+            self._exits.append(({}, {}))
+            end = dict(self._sequence(item.body, state, inside))
+            broken, continued = self._exits.pop()
+            add_all(end, continued)
+            next_one: State = {}
+            for opened, paths in end.items():
+                distances = self._in_next_iteration(opened, loop)
+                if distances is not None:
+                    add(next_one, opened.at(distances), paths)
+            if loop.var is None:  # a `while` evaluates its condition again
+                next_one = self._accesses(item.head, next_one, loops)
+            add_all(reached, next_one)
+            if not add_all(state, reached):
+                break
+        if loop.var is None:
+            after = moved(reached, lambda opened: opened.leaving(loop))
+        else:
+            after = moved(end, lambda opened: opened.after(loop))
+        add_all(after, moved(broken, lambda opened: opened.leaving(loop)))
+        if not item.runs:
+            add_all(after, before)
+        return after
+
+    def _in_next_iteration(self, opened: Open, loop: Loop) -> Distances | None:
+        key = opened.distances, loop, opened.signals is not None
+        if key not in self._following:
+            self._following[key] = following(*key)
+        return self._following[key]
+
+    def _accesses(
+        self, accesses: tuple[Access, ...], state: State, loops: tuple[Loop, ...]
+    ) -> State:
+        """Look for conflicts of accesses with those that are open, then open them too."""
+        if not accesses:
+            return state
+        if self._is_looking:
+            demanded = list(dict.fromkeys(p for each in accesses for p in self._check(state, each)))
+            state = self._close(state, demanded) if demanded else state
+        else:  # what is not a copy does not arrive
+            accesses = tuple(access for access in accesses if access.token is not None)
+        distances = frozenset((loop, Distance.SAME) for loop in loops)
+        opened: State = {}
+        for access in accesses:
+            signals = None if access.token is None else Signals()
+            released = () if access.completes_on is None else (access.completes_on,)
+            new = Open(access, distances, ConflictScope.NONE, signals, frozenset(released))
+            opened[new] = NO_SLOTS
+        return {**state, **opened}
+
+    def _check(self, state: State, later: Access) -> list[int]:
+        """Look for conflicts with an access; the slots that they demand a barrier in."""
+        if later.is_of_device and not self._of_device:
+            return []
+        demanded: list[int] = []
+        for earlier, paths in state.items():
+            if not _may_race(earlier.access, later) or earlier.is_on_its_way:
+                continue
+            if earlier.known and not self._footprints.threads_of(later) & ~earlier.known:
+                continue
+            scope, in_flight = self._conflict(earlier, later)
+            if scope <= earlier.ordered:
+                continue
+            if 0 in paths:
+                raise Race(earlier.access, later, in_flight=in_flight)
+            self._clauses.update(dict.fromkeys(Clause(path, scope) for path in paths))
+            demanded += paths
+        return demanded
+
+    def _conflict(self, earlier: Open, later: Access) -> tuple[ConflictScope, Collision]:
+        """The scope of a conflict, and whether it is with a copy in flight."""
+        distances = dict(earlier.distances)
+        if earlier.signals is None:
+            scope = self._footprints.conflict(earlier.access, later, distances)
+            return scope, Collision.NEVER
+        found = self._footprints.collision(earlier.access, later, distances)
+        return ConflictScope.NONE if found == Collision.NEVER else ConflictScope.BLOCK, found
+
+    def _close(self, state: State, demanded: list[int]) -> State:
+        """The state without the accesses that new clauses close."""
+        for path in demanded:
+            for bit in bits_of(path):
+                self._clauses_with.setdefault(bit, []).append(path)
+        return not_past(state, demanded)
+
+
+def bits_of(path: int) -> Iterator[int]:
+    """The slots of a path."""
+    while path:
+        bit = path & -path
+        yield bit
+        path ^= bit
+
+
+def _may_race(a: Access, b: Access) -> bool:
+    if a.root is not b.root or not (a.writes or b.writes):
+        return False
+    if a.groups and not set(a.groups).isdisjoint(b.groups):
+        return False  # threads of one group, whose own barriers order them
+    if a.hands_over and b.hands_over:
+        return False  # the groups run at the same time, and barriers by number order them
+    return not (a.is_atomic and b.is_atomic)

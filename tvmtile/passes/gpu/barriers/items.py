@@ -1,0 +1,215 @@
+"""A thread's program as barriers see it: what it accesses, where it waits, and where it branches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tvmtile.analysis.conflicts.dependence import ConflictScope
+from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir import asynchronous
+from tvmtile.ir.threads import Group
+
+__all__ = [
+    "Barrier",
+    "Barriers",
+    "Branch",
+    "Exit",
+    "Handover",
+    "Item",
+    "Iteration",
+    "Leaf",
+    "Sequence",
+    "Signal",
+    "Slot",
+    "TokenWait",
+    "Wait",
+    "accesses_of",
+    "has_own_flow",
+]
+
+
+@dataclass(eq=False)
+class Slot:
+    """A place where a barrier may stand.
+
+    Attributes
+    ----------
+    weight : float
+        How often it is executed, roughly, relative to the loop around it.
+    """
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """What a barrier does.
+
+    Attributes
+    ----------
+    scope : ConflictScope
+        The threads that it separates: those of a block or of a warp.
+    orders_device : bool
+        It orders device memory too, not threadgroup memory alone.
+    waits_for_copies : bool
+        Every thread waits for its asynchronous copies before it.
+    """
+
+    scope: ConflictScope = ConflictScope.BLOCK
+    orders_device: bool = True
+    waits_for_copies: bool = False
+
+
+@dataclass(eq=False)
+class Leaf:
+    """A statement in which no barrier is needed, and all its accesses."""
+
+    statement: tirx.Stmt
+    accesses: tuple[Access, ...]
+
+
+@dataclass(eq=False)
+class Wait:
+    """A barrier of the user's."""
+
+    statement: tirx.Stmt
+    barrier: Barrier
+
+
+@dataclass(eq=False)
+class Handover:
+    """What threads do at an mbarrier: they arrive, or wait for those that do.
+
+    Attributes
+    ----------
+    accesses : tuple of Access
+        Of the mbarrier itself, and others of the statement.
+    mbarrier : (Var, int or None)
+        The buffer, and which one of it, where that is a constant.
+    threads : int
+        Those that certainly do it, a bit each.
+    waits : bool
+        They wait, and know then what others did that arrived.
+    with_copies : bool
+        They arrive when their asynchronous copies have.
+    """
+
+    statement: tirx.Stmt
+    accesses: tuple[Access, ...]
+    mbarrier: tuple[Any, int | None]
+    threads: int
+    waits: bool
+    with_copies: bool = False
+
+
+@dataclass(eq=False)
+class Signal:
+    """The end of a batch of asynchronous work on a token; of the threads of some groups."""
+
+    statement: tirx.Stmt
+    token: str
+    groups: tuple[Group, ...] | None = ()
+
+
+@dataclass(eq=False)
+class TokenWait:
+    """A wait for asynchronous work of the thread."""
+
+    statement: tirx.Stmt
+    awaited: asynchronous.Wait
+    groups: tuple[Group, ...] | None = ()
+
+
+@dataclass(eq=False)
+class Exit:
+    """A `break` or a `continue`."""
+
+    statement: tirx.Stmt
+    is_break: bool
+
+
+@dataclass(eq=False)
+class Sequence:
+    """Statements one after the other; `slots[i]` is before `items[i]`, the last one at the end."""
+
+    items: list[Item]
+    slots: list[Slot | None]
+
+
+@dataclass(eq=False)
+class Branch:
+    """Paths, one of which is taken; `head` is what the condition reads.
+
+    Where the branch diverges, different threads take the paths at the same time: they are one, in which
+    no barrier can stand.
+    """
+
+    statement: tirx.Stmt
+    head: tuple[Access, ...]
+    cases: list[Sequence]
+    diverges: bool = False
+    is_region: bool = False
+    """It is the region of the threads whose barriers are looked for: they can stand in it alone."""
+
+    @property
+    def paths(self) -> list[Sequence]:
+        """The ways through it."""
+        if not self.diverges:
+            return self.cases
+        items = [item for case in self.cases for item in case.items]
+        slots = [slot for case in self.cases for slot in case.slots[:-1]]
+        return [Sequence(items, [*slots, None])]
+
+
+@dataclass(eq=False)
+class Iteration:
+    """A loop; `head` is what its bounds read, or a `while`'s condition, each time."""
+
+    statement: tirx.Stmt
+    loop: Loop
+    head: tuple[Access, ...]
+    body: Sequence
+    runs: bool
+    """The body certainly runs at least once."""
+    around: tuple[Loop, ...]
+    """The loops around it."""
+
+
+Item = Leaf | Wait | Handover | Signal | TokenWait | Exit | Branch | Iteration
+
+Barriers = dict[Slot, Barrier]
+"""Where barriers stand."""
+
+
+def _children(item: Item) -> Iterator[Item]:
+    if isinstance(item, Branch):
+        for case in item.cases:
+            yield from case.items
+    elif isinstance(item, Iteration):
+        yield from item.body.items
+
+
+def accesses_of(item: Item) -> list[Access]:
+    """All accesses in an item, in their order."""
+    if isinstance(item, Leaf | Handover):
+        return list(item.accesses)
+    found = list(item.head) if isinstance(item, Branch | Iteration) else []
+    for child in _children(item):
+        found += accesses_of(child)
+    return found
+
+
+def has_own_flow(item: Item, *, inside_loop: bool) -> bool:
+    """Tell whether an item holds a barrier, a wait or a region, or leaves a loop that is not in it."""
+    if isinstance(item, Branch) and item.is_region:
+        return True
+    if isinstance(item, Wait | Handover | Signal | TokenWait):
+        return True
+    if isinstance(item, Exit):
+        return not inside_loop
+    inside_loop = inside_loop or isinstance(item, Iteration)
+    return any(has_own_flow(child, inside_loop=inside_loop) for child in _children(item))

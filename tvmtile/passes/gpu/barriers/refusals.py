@@ -1,0 +1,73 @@
+"""The errors for races that no barrier can prevent."""
+
+from __future__ import annotations
+
+from tvmtile.analysis.conflicts.dependence import Collision
+from tvmtile.analysis.effects import Access
+from tvmtile.errors import DataRace, VerifyError
+from tvmtile.ir.asynchronous import BULK_STORE, CP_ASYNC, WGMMA
+from tvmtile.ir.operands import describe
+from tvmtile.passes.gpu.barriers.checker import Race
+
+__all__ = ["refuse"]
+
+
+def refuse(race: Race) -> DataRace | VerifyError:
+    """The error for a race that no barrier can prevent."""
+    earlier, later = race.earlier, race.later
+    if race.in_flight != Collision.NEVER:
+        return _refuse_before_arrival(earlier, later)
+    what = "written" if later.writes else "read"
+    before = "written" if earlier.writes else "read"
+    where = "" if earlier.location is None else f", at {earlier.location}"
+    if earlier.groups != later.groups:
+        first, second = (each.groups[-1:] or ("all threads",) for each in (earlier, later))
+        return DataRace(
+            f"elements of {describe(later.root)} are {what} by {second[0]} of the block and {before} "
+            f"by {first[0]}{where}, which run at the same time: no barrier can stand between",
+            location=later.location or earlier.location,
+            help="let both groups come to a barrier, T.sync_threads(number, threads) or one of "
+            "T.alloc_barrier, or give each a branch of its own, one after the other",
+        )
+    return DataRace(
+        f"elements of {describe(later.root)} are {what} by other threads than those that have "
+        f"{before} them before{where}, and no barrier can stand between: not all threads of the "
+        "block come there together",
+        location=later.location or earlier.location,
+        help="end the branch, or the loop, that depends on the thread between the two",
+    )
+
+
+def _refuse_before_arrival(copy: Access, later: Access) -> DataRace | VerifyError:
+    """The error for an access of elements that an asynchronous copy still writes or reads."""
+    what = "written" if later.writes else "read"
+    if copy.token == WGMMA.name:
+        return DataRace(
+            f"elements of {describe(later.root)} are {what} while a product that reads them goes on",
+            location=later.location or copy.location,
+            help="wait for it first, T.wait_wgmma(0), or leave wg_wait out",
+        )
+    which = "into" if copy.writes else "of"
+    if copy.token == BULK_STORE.name:
+        return DataRace(
+            f"elements of {describe(later.root)} are {what} before the copy of them to a tensor is "
+            "waited for",
+            location=later.location or copy.location,
+            help="put T.tma_store_wait() in front of it",
+        )
+    text = (
+        f"elements of {describe(later.root)} are {what} before the asynchronous copy {which} them is "
+        "waited for"
+    )
+    if copy.token == CP_ASYNC.name:  # written by hand
+        return DataRace(
+            text,
+            location=later.location or copy.location,
+            help="put T.ptx_commit_group() behind the copy and T.ptx_wait_group(0) in front of it, or "
+            "let others wait for it by T.cp_async_barrier_noinc",
+        )
+    return VerifyError(
+        text,
+        location=later.location or copy.location,
+        help="this is a defect of tvmtile: please report it with the kernel",
+    )

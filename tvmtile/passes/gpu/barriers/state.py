@@ -1,0 +1,215 @@
+"""The accesses that are open at a place of a thread's program, and what changes them.
+
+Each has the iterations, of the loops around, that it was done in, and the slots passed since.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tvmtile.analysis.conflicts.dependence import ConflictScope, Distance, Side
+from tvmtile.analysis.effects import Access, Loop
+from tvmtile.ir import asynchronous
+from tvmtile.ir.asynchronous import CP_ASYNC, KINDS, kind_of
+from tvmtile.passes.gpu.barriers.items import Barrier, Handover, Signal, TokenWait
+
+__all__ = [
+    "NO_SLOTS",
+    "Distances",
+    "Open",
+    "Paths",
+    "Signals",
+    "State",
+    "add",
+    "add_all",
+    "after_barrier",
+    "following",
+    "moved",
+    "not_past",
+]
+
+_MAX_BEHIND = max(kind.max_behind for kind in KINDS.values())
+_MAX_DISTANCE = _MAX_BEHIND + 1
+_MAX_PATHS = 16  # of one access, none of them part of another
+Distances = frozenset[tuple[Loop, Distance]]
+
+
+class Signals(NamedTuple):
+    """How often a token has been signalled since work on it was issued, and all tokens of its kind."""
+
+    own: int = 0
+    of_kind: int = 0
+
+
+class Open(NamedTuple):
+    """An access that later ones may race with."""
+
+    access: Access
+    distances: Distances
+    ordered: ConflictScope
+    """The threads that a barrier has ordered since: none, or those of a warp."""
+    signals: Signals | None = None
+    """Of what has not arrived yet: what has been signalled since it was issued."""
+    released: frozenset[tuple[Any, int | None]] = frozenset()
+    """The mbarriers at which its threads have arrived since: who waits there knows of it."""
+    known: int = 0
+    """The threads that know of it by such a wait, a bit each."""
+
+    @property
+    def is_on_its_way(self) -> bool:
+        """Nobody has waited for the mbarrier that it completes on: no barrier orders it yet."""
+        return self.access.completes_on is not None and not self.known
+
+    @property
+    def is_cp_async(self) -> bool:
+        """It is a copy of the kind cp.async."""
+        token = self.access.token
+        return token is not None and kind_of(token) is CP_ASYNC
+
+    def is_of(self, item: Signal | TokenWait) -> bool:
+        """Tell whether its threads come to an item."""
+        groups = item.groups
+        return groups is not None and self.access.groups[: len(groups)] == groups
+
+    def signalled(self, token: str) -> Open:
+        """Behind a signal of a token."""
+        own, signals = self.access.token, self.signals
+        if own is None or signals is None or kind_of(own) is not kind_of(token):
+            return self
+        counts = (signals.own + (token == own), signals.of_kind + 1)
+        return self._replace(signals=Signals(*(min(n, _MAX_BEHIND + 1) for n in counts)))
+
+    def arrived(self, awaited: asynchronous.Wait) -> Open:
+        """Behind a wait: what it waited for is written now."""
+        own, signals = self.access.token, self.signals
+        if own is None or signals is None:
+            return self
+        waits_for_kind = awaited.token == kind_of(own).name
+        since = signals.of_kind if waits_for_kind else signals.own if awaited.token == own else 0
+        return self._replace(signals=None) if since > awaited.behind else self
+
+    def known_to(self, wait: Handover) -> Open:
+        """Behind a wait for an mbarrier, at which those arrived that know of the access."""
+        if not any(_may_be_one(wait.mbarrier, each) for each in self.released):
+            return self
+        return self._replace(known=self.known | wait.threads)
+
+    def entering(self, loop: Loop, distance: Distance) -> Open:
+        """In a loop: an access before it, or in an earlier run of it, has no iteration here."""
+        own = () if loop in self.access.loops else (distance,)
+        return self.at(_replaced(self.distances, loop, *own))
+
+    def leaving(self, loop: Loop) -> Open:
+        """Behind a loop, after any of its iterations."""
+        return self.at(_replaced(self.distances, loop))
+
+    def after(self, loop: Loop) -> Open:
+        """Behind a loop, after its last iteration."""
+        is_last = Distance.SAME in _of(self.distances, loop)
+        return self.at(_replaced(self.distances, loop, *([Distance.LAST] if is_last else [])))
+
+    def at(self, distances: Distances) -> Open:
+        """At other distances."""
+        return self if distances == self.distances else self._replace(distances=distances)
+
+
+Paths = tuple[int, ...]
+"""The slots passed since an access, a bit each, on every path that passes no others in addition."""
+State = dict[Open, Paths]
+NO_SLOTS: Paths = (0,)
+
+
+def not_past(state: State, clauses: Iterable[int]) -> State:
+    """The accesses with a path that fulfils no clause, with these paths."""
+    result: State = {}
+    for opened, paths in state.items():
+        kept = tuple(p for p in paths if not any(p & clause == clause for clause in clauses))
+        if kept:
+            result[opened] = kept
+    return result
+
+
+def add(state: State, opened: Open, paths: Paths) -> bool:
+    """Add paths to an access; tell whether one of them passes fewer slots than those known."""
+    known = state.get(opened)
+    if known is None:
+        state[opened] = paths
+        return True
+    if known == paths:
+        return False
+    shorter = [path for path in paths if not any(each & path == each for each in known)]
+    if not shorter:
+        return False
+    kept = [each for each in known if not any(path & each == path for path in shorter)]
+    kept += shorter
+    if len(kept) > _MAX_PATHS:  # what all of them pass is less than any of them does
+        kept = [functools.reduce(operator.and_, kept)]
+    state[opened] = tuple(kept)
+    return True
+
+
+def add_all(state: State, others: State) -> bool:
+    """Add the paths of another state, which joins this one; tell whether it changes."""
+    changes = [add(state, opened, paths) for opened, paths in others.items()]
+    return any(changes)
+
+
+def moved(state: State, change: Callable[[Open], Open]) -> State:
+    """A state whose accesses are changed; those that become one have the paths of both."""
+    result: State = {}
+    for opened, paths in state.items():
+        add(result, change(opened), paths)
+    return result
+
+
+def after_barrier(state: State, barrier: Barrier) -> State:
+    """The accesses that a barrier leaves open, or orders for a warp only."""
+    if barrier.waits_for_copies:
+        state = moved(state, lambda opened: opened._replace(signals=None))
+    after: State = {}
+    for opened, paths in state.items():
+        is_ordered = (
+            opened.signals is None
+            and not opened.is_on_its_way
+            and (barrier.orders_device or not opened.access.is_of_device)
+        )
+        if not is_ordered:
+            add(after, opened, paths)
+        elif barrier.scope != ConflictScope.BLOCK:
+            add(after, opened._replace(ordered=barrier.scope), paths)
+    return after
+
+
+def following(distances: Distances, loop: Loop, is_in_flight: bool) -> Distances | None:
+    """The distances from the next iteration of a loop; None where there is no such iteration."""
+    own = _of(distances, loop)
+    exact = next((each for each in own if each.is_exact), None)
+    if exact is None:
+        return _replaced(distances, loop, *own & {Distance.LATER})
+    later = replace(exact, iterations=exact.iterations + 1)
+    if later.iterations == loop.trips:
+        return None
+    # What has not arrived yet stays open for several iterations, in which others may be accessed.
+    most = _MAX_DISTANCE if is_in_flight else 1
+    if later.side == Side.LATER and not is_in_flight:
+        return _replaced(distances, loop)
+    if later.iterations <= most:
+        return _replaced(distances, loop, later)
+    return _replaced(distances, loop, *([Distance.LATER] if later.side == Side.BOTH else []))
+
+
+def _may_be_one(a: tuple[Any, int | None], b: tuple[Any, int | None]) -> bool:
+    return bool(a[0].same_as(b[0])) and (None in (a[1], b[1]) or a[1] == b[1])
+
+
+def _of(distances: Distances, loop: Loop) -> set[Distance]:
+    return {distance for other, distance in distances if other is loop}
+
+
+def _replaced(distances: Distances, loop: Loop, *own: Distance) -> Distances:
+    others = (pair for pair in distances if pair[0] is not loop)
+    return frozenset([*others, *((loop, distance) for distance in own)])
