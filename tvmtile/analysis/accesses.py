@@ -179,8 +179,7 @@ class _Accesses(Collector):
         self.cases(mutator, node.condition, node.true_value, node.false_value)
         return node
 
-    def _view(self, declaration: tirx.DeclBuffer, mutator: Mutator) -> tirx.Stmt:
-        del mutator
+    def _view(self, declaration: tirx.DeclBuffer, _: Mutator) -> tirx.Stmt:
         self._aliases.add(declaration)
         return declaration
 

@@ -192,8 +192,7 @@ def _owners(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[int, Grou
     regions = Regions()
     users: defaultdict[int, set[Group | None]] = defaultdict(set)
 
-    def use(var: ir.Var, mutator: Mutator) -> ir.Var:
-        del mutator
+    def use(var: ir.Var, _: Mutator) -> ir.Var:
         if is_buffer_var(var) and is_private(var):
             users[hash(root(var))].add(regions.group)
         return var

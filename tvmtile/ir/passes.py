@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
@@ -52,12 +52,13 @@ class Contract:
 
 
 _CONTRACTS: dict[str, Contract] = {}
+_Rewriting: TypeAlias = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
 
 def prim_func_pass(
     name: str, *, requires: Iterable[Property] = (), establishes: Iterable[Property] = ()
-) -> Callable[[Any], Any]:
-    """Decorate a rewriting `(func, context) -> func` as a pass over the tile programs of a module.
+) -> Callable[[_Rewriting], Any]:
+    """Decorate a rewriting `func -> func` as a pass over the tile programs of a module.
 
     Parameters
     ----------
@@ -69,10 +70,11 @@ def prim_func_pass(
     full = f"tvmtile.{name}"
     _CONTRACTS[full] = Contract(tuple(requires), tuple(establishes))
 
-    def decorate(function: Any) -> Any:
-        def transform(func: tirx.PrimFunc, mod: ir.IRModule, context: PassContext) -> tirx.PrimFunc:
-            del mod
-            return function(func, context) if is_tile_program(func) else func
+    def decorate(function: _Rewriting) -> Any:
+        def transform(
+            func: tirx.PrimFunc, _mod: ir.IRModule, _context: PassContext
+        ) -> tirx.PrimFunc:
+            return function(func) if is_tile_program(func) else func
 
         result = tirx.transform.prim_func_pass(transform, opt_level=0, name=full)
         result.__doc__ = function.__doc__

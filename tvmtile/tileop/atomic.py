@@ -430,9 +430,8 @@ class AtomicTile(TileOp):
 
 
 @lowering(AtomicTile, target=("llvm", "metal", "cuda"), variant="elements")
-def atomic_tile_elements(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
+def atomic_tile_elements(op: AtomicTile, _: LoweringContext) -> tirx.Stmt:
     """An atomic update of each element; edges are guarded by GuardGlobalAccess."""
-    del context
 
     def body(offsets: list[Any]) -> tirx.Stmt:
         target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
@@ -455,9 +454,8 @@ def _updates_vectors(op: Atomic, context: LoweringContext) -> None:
 
 
 @lowering(Atomic, target="cuda", variant="vector", priority=10, fits=_updates_vectors)
-def atomic_vector(op: Atomic, context: LoweringContext) -> ir.Expr:
+def atomic_vector(op: Atomic, _: LoweringContext) -> ir.Expr:
     """Vector additions of two or four contiguous elements, whose former values nobody uses."""
-    del context
     lanes, dtype = _lanes(op.dst), dtype_of(op.dst)
     is_global = _scope_of(op.dst) == "global"
     name = cuda_atomics.vector_name_of(dtype, lanes, is_global=is_global, order=op.order)
@@ -531,9 +529,8 @@ def _llvm_call(
 
 
 def _cuda_call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+    kind: str, order: str, place: ir.TensorLoad, value: Any, _: LoweringContext
 ) -> ir.Expr:
-    del context
     dtype = dtype_of(place)
     operands = [] if value is None else [value]
     name = cuda_atomics.name_of(kind, dtype, order)
@@ -545,9 +542,8 @@ def _scope_of(place: ir.TensorLoad) -> str:
 
 
 def _metal_call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+    kind: str, order: str, place: ir.TensorLoad, value: Any, _: LoweringContext
 ) -> ir.Expr:
-    del context
     dtype, scope = dtype_of(place), _scope_of(place)
     function = metal_atomics.name_of(kind, dtype, metal_atomics.SPACES[scope], order)
     operands = [] if value is None else [value]

@@ -210,22 +210,19 @@ def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) ->
 
 
 @lowering(Copy, target=("llvm", "metal", "cuda"), variant="elements")
-def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
+def copy_elements(op: Copy, _: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
-    del context
     return op.as_loops()
 
 
-def between_fragments(op: Any, context: LoweringContext) -> None:
+def between_fragments(op: Any, _: LoweringContext) -> None:
     """Raise `Decline` unless an operator moves elements from a fragment to a fragment."""
-    del context
     if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
         raise Decline("a side is in memory, which all threads reach")
 
 
-def between_threads(op: TileOp, context: LoweringContext) -> None:
+def between_threads(op: TileOp, _: LoweringContext) -> None:
     """Raise `Decline` where the threads that need the elements of a fragment hold them."""
-    del context
     loops = op.as_loops()
     nests = [] if loops is None else nests_in(loops)
     if all(loop_layout(nest, layout_of) is not None for nest in nests):
@@ -241,9 +238,8 @@ def between_threads(op: TileOp, context: LoweringContext) -> None:
     fits_layouts=between_threads,
     stages=True,
 )
-def copy_staged(op: Copy, context: LoweringContext) -> tirx.Stmt:
+def copy_staged(op: Copy, _: LoweringContext) -> tirx.Stmt:
     """Between fragments that lie in different threads: through shared memory."""
-    del context
     extents = [r.extent for r in op.dst.region]
     staged = tirx.decl_buffer(
         extents, dtype_of(op.dst), name=f"{op.dst.source.name}_staged", scope=SHARED_SCOPE

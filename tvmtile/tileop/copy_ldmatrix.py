@@ -37,8 +37,7 @@ def _stores(op: Copy, context: LoweringContext) -> None:
     _check_tiles(op.src, op.dst)
 
 
-def _stores_each_once(op: Copy, context: LoweringContext) -> None:
-    del context
+def _stores_each_once(op: Copy, _: LoweringContext) -> None:
     if _checked_layout(op.src, op.dst).replicas:
         raise Decline(f"several threads hold copies of {describe(op.src)}")
 

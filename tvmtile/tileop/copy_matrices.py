@@ -18,8 +18,7 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 __all__ = ["copy_matrices"]
 
 
-def _fits(op: Copy, context: LoweringContext) -> None:
-    del context
+def _fits(op: Copy, _: LoweringContext) -> None:
     target = op.dst.source
     if not is_fragment(op.src.source):
         raise Decline(f"{describe(op.src)} is not held in simdgroup matrices")
@@ -27,8 +26,7 @@ def _fits(op: Copy, context: LoweringContext) -> None:
         raise Decline(f"{describe(op.dst)} is a fragment, or of another dtype")
 
 
-def _fits_layouts(op: Copy, context: LoweringContext) -> None:
-    del context
+def _fits_layouts(op: Copy, _: LoweringContext) -> None:
     source = op.src.source
     layout = layout_of(source)
     if source.ty.storage_scope != SIMDGROUP_SCOPE or layout is None:

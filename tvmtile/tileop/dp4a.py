@@ -78,9 +78,8 @@ class Dp4a(TileOp):
 
 
 @lowering(Dp4a, target="llvm", variant="lanes")
-def dp4a_lanes(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
+def dp4a_lanes(op: Dp4a, _: LoweringContext) -> tirx.Stmt:
     """Four multiplications in int32."""
-    del context
     product = converted(op.A, "int32") * converted(op.B, "int32")
     total = op.C
     for lane in range(_LANES):
@@ -97,18 +96,16 @@ def _has_words(op: Dp4a, context: LoweringContext) -> None:
 
 
 @lowering(Dp4a, target="cuda", variant="instruction", priority=10, fits=_has_words)
-def dp4a_instruction(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
+def dp4a_instruction(op: Dp4a, _: LoweringContext) -> tirx.Stmt:
     """CUDA's `__dp4a`, where both vectors are words."""
-    del context
     words = [tirx.reinterpret("int32", operand) for operand in (op.A, op.B)]
     total = tirx.call_pure_extern("int32", "__dp4a", *words, op.C)
     return tirx.BufferStore(op.C.source, total, op.C.indices)
 
 
 @lowering(Dp4a, target=("metal", "cuda"), variant="elements")
-def dp4a_elements(op: Dp4a, context: LoweringContext) -> tirx.Stmt:
+def dp4a_elements(op: Dp4a, _: LoweringContext) -> tirx.Stmt:
     """Four multiplications in int32, of vectors that need not be aligned."""
-    del context
     total = op.C
     for lane in range(_LANES):
         a, b = (converted(lane_of(operand, lane), "int32") for operand in (op.A, op.B))

@@ -102,14 +102,12 @@ def reference(tile: np.ndarray, value: float) -> np.ndarray:
     return np.full_like(tile, value)
 
 
-def _fits(op: Fill, context: LoweringContext) -> None:
-    del context
+def _fits(op: Fill, _: LoweringContext) -> None:
     if not is_fragment(op.dst.source):
         raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
 
 
-def _fits_layouts(op: Fill, context: LoweringContext) -> None:
-    del context
+def _fits_layouts(op: Fill, _: LoweringContext) -> None:
     if op.dst.source.ty.storage_scope != SIMDGROUP_SCOPE:
         raise Decline(f"{describe(op.dst)} is not held in simdgroup matrices")
     if not is_whole(op.dst):
@@ -124,9 +122,8 @@ def _fits_layouts(op: Fill, context: LoweringContext) -> None:
     fits=_fits,
     fits_layouts=_fits_layouts,
 )
-def fill_matrices(op: Fill, context: LoweringContext) -> tirx.Stmt:
+def fill_matrices(op: Fill, _: LoweringContext) -> tirx.Stmt:
     """Make new simdgroup matrices, all of whose elements are the value."""
-    del context
     layout = layout_of(op.dst.source)
     assert layout is not None
     value = converted(op.value, dtype_of(op.dst))
@@ -137,7 +134,6 @@ def fill_matrices(op: Fill, context: LoweringContext) -> tirx.Stmt:
 
 
 @lowering(Fill, target=("llvm", "metal", "cuda"), variant="elements")
-def fill_elements(op: Fill, context: LoweringContext) -> tirx.Stmt:
+def fill_elements(op: Fill, _: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = value` over the tile."""
-    del context
     return op.as_loops()

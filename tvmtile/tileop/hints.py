@@ -181,9 +181,8 @@ def annotate_min_blocks_per_sm(n: Any) -> None:
 
 
 @lowering(MinBlocks, target=("llvm", "metal"), variant="none")
-def _(op: MinBlocks, context: LoweringContext) -> tirx.Stmt:
+def _(_op: MinBlocks, _context: LoweringContext) -> tirx.Stmt:
     """Only NVIDIA's compiler divides registers by it."""
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
@@ -223,14 +222,12 @@ def pdl_trigger() -> None:
 
 
 @lowering(DependentLaunch, target=("llvm", "metal", "cuda"), variant="none")
-def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
+def _(_op: DependentLaunch, _context: LoweringContext) -> tirx.Stmt:
     """Launches do not overlap."""
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
-def _launches_overlap(op: DependentLaunch, context: LoweringContext) -> None:
-    del op
+def _launches_overlap(_: DependentLaunch, context: LoweringContext) -> None:
     if not context.gpu.overlaps_launches:
         raise Lacking("launches overlap on GPUs from compute capability 9.0 on")
 
@@ -242,9 +239,8 @@ def _launches_overlap(op: DependentLaunch, context: LoweringContext) -> None:
     priority=10,
     fits=_launches_overlap,
 )
-def _(op: DependentLaunch, context: LoweringContext) -> tirx.Stmt:
+def _(op: DependentLaunch, _: LoweringContext) -> tirx.Stmt:
     """An instruction since compute capability 9.0."""
-    del context
     return tirx.Evaluate(getattr(T.ptx.griddepcontrol, op.action)())
 
 
@@ -329,16 +325,14 @@ def _as_layout(buffer: ir.Var, layout: Any) -> Any:
 
 
 @lowering(WarpSpecialization, target=("llvm", "metal", "cuda"), variant="none")
-def _(op: WarpSpecialization, context: LoweringContext) -> tirx.Stmt:
+def _(_op: WarpSpecialization, _context: LoweringContext) -> tirx.Stmt:
     """WarpSpecialize has seen it."""
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
 @lowering(UseSwizzle, target=("llvm", "metal", "cuda"), variant="none")
-def _(op: UseSwizzle, context: LoweringContext) -> tirx.Stmt:
+def _(_op: UseSwizzle, _context: LoweringContext) -> tirx.Stmt:
     """SwizzleBlockIdx has done it on a GPU; the order does not matter to a CPU's caches."""
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
@@ -353,10 +347,9 @@ def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, F
 
 
 @lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", fragments=_of_fragment)
-def _(op: AnnotateLayout, context: LoweringContext) -> tirx.Stmt:
+def _(_op: AnnotateLayout, _context: LoweringContext) -> tirx.Stmt:
     """Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays.
 
     InferLayout has given fragments on GPUs their layouts, and SwizzleShared shared tiles on CUDA.
     """
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))

@@ -169,9 +169,8 @@ class Im2col(TileOp):
 
 
 @lowering(Im2col, target=("llvm", "metal", "cuda"), variant="elements")
-def im2col_elements(op: Im2col, context: LoweringContext) -> tirx.Stmt:
+def im2col_elements(op: Im2col, _: LoweringContext) -> tirx.Stmt:
     """One element after the other; padding and rows beyond the last pixel are zero."""
-    del context
     return op.as_loops()
 
 

@@ -330,8 +330,7 @@ class ProxyFence(ValueOp):
 # Code ----------------------------------------------------------------------------------------------
 
 
-def _has_mbarriers(op: Mbarrier | InitMbarriers, context: LoweringContext) -> None:
-    del op
+def _has_mbarriers(_: Mbarrier | InitMbarriers, context: LoweringContext) -> None:
     if not context.gpu.has_bulk_copies:
         raise Lacking(
             "NVIDIA's GPUs from compute capability 9.0 on have mbarriers that count bytes"
@@ -339,9 +338,8 @@ def _has_mbarriers(op: Mbarrier | InitMbarriers, context: LoweringContext) -> No
 
 
 @lowering(InitMbarriers, target="cuda", variant="mbarrier", fits=_has_mbarriers)
-def _(op: InitMbarriers, context: LoweringContext) -> tirx.Stmt:
+def _(op: InitMbarriers, _: LoweringContext) -> tirx.Stmt:
     """Each, and a fence that lets other threads and asynchronous copies see them, behind a barrier."""
-    del context
     initialised = [
         T.ptx["mbarrier.init.shared.b64"](
             T.address_of(tirx.BufferLoad(buffer_of(op.barriers), [index])),
@@ -362,23 +360,20 @@ _INSTRUCTIONS = {
 
 
 @lowering(EndPhase, target="cuda", variant="mbarrier", fits=_has_mbarriers)
-def _(op: EndPhase, context: LoweringContext) -> tirx.Stmt:
+def _(op: EndPhase, _: LoweringContext) -> tirx.Stmt:
     """One instruction."""
-    del context
     return tirx.Evaluate(T.ptx["mbarrier.arrive.shared.b64"](T.address_of(op.barrier)))
 
 
 @lowering(AwaitPhase, target="cuda", variant="mbarrier", fits=_has_mbarriers)
-def _(op: AwaitPhase, context: LoweringContext) -> tirx.Stmt:
+def _(op: AwaitPhase, _: LoweringContext) -> tirx.Stmt:
     """A loop that tries."""
-    del context
     return tirx.Evaluate(T.cuda.mbarrier_wait(T.address_of(op.barrier), op.parity))
 
 
 @lowering(Mbarrier, target="cuda", variant="mbarrier", fits=_has_mbarriers)
-def _(op: Mbarrier, context: LoweringContext) -> tirx.Stmt:
+def _(op: Mbarrier, _: LoweringContext) -> tirx.Stmt:
     """One instruction; a wait is a loop that tries."""
-    del context
     address = T.address_of(op.barrier)
     if op.action == "wait":
         return tirx.Evaluate(T.cuda.mbarrier_wait(address, op.value))
@@ -387,14 +382,12 @@ def _(op: Mbarrier, context: LoweringContext) -> tirx.Stmt:
 
 
 @lowering(ProxyFence, target=("llvm", "metal", "cuda"), variant="none")
-def _(op: ProxyFence, context: LoweringContext) -> tirx.Stmt:
+def _(_op: ProxyFence, _context: LoweringContext) -> tirx.Stmt:
     """There are no asynchronous copies from shared memory."""
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
 @lowering(ProxyFence, target="cuda", variant="fence", priority=10, fits=_has_mbarriers)
-def _(op: ProxyFence, context: LoweringContext) -> tirx.Stmt:
+def _(_op: ProxyFence, _context: LoweringContext) -> tirx.Stmt:
     """One instruction."""
-    del op, context
     return tirx.Evaluate(T.ptx["fence.proxy.async.shared::cta"]())

@@ -120,9 +120,8 @@ def _shown_dtype(dtype: str) -> str:
 
 
 @lowering(Print, target="llvm", variant="packed")
-def print_packed(op: Print, context: LoweringContext) -> tirx.Stmt:
+def print_packed(op: Print, _: LoweringContext) -> tirx.Stmt:
     """Call `show_value`."""
-    del context
     dtype = str(op.value.ty.dtype)
     value = converted(op.value, _shown_dtype(dtype))
     block = (op.block_x, op.block_y, op.block_z)
@@ -130,9 +129,8 @@ def print_packed(op: Print, context: LoweringContext) -> tirx.Stmt:
 
 
 @lowering(PrintTile, target="llvm", variant="packed")
-def print_tile_packed(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
+def print_tile_packed(op: PrintTile, _: LoweringContext) -> tirx.Stmt:
     """Copy the tile, which need not be contiguous, and call `show_tile` with a pointer to the copy."""
-    del context
     dtype = _shown_dtype(dtype_of(op.src))
     extents = [r.extent for r in op.src.region]
     shown = tirx.decl_buffer(extents, dtype, name="shown", scope="local")

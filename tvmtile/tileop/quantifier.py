@@ -104,9 +104,8 @@ class Quantifier(TileOp):
 
 
 @lowering(Quantifier, target="llvm", variant="elements")
-def quantifier_elements(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
+def quantifier_elements(op: Quantifier, _: LoweringContext) -> tirx.Stmt:
     """Look at every element; LLVM makes vectors of it, which an early exit would prevent."""
-    del context
     total = Total("int32", 1)
     dtype = dtype_of(op.src)
 

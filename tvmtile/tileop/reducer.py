@@ -305,26 +305,23 @@ class FinalizeReducer(TileOp):
 
 
 @lowering(ReducerInit, target="llvm", variant="elements")
-def reducer_init_elements(op: ReducerInit, context: LoweringContext) -> tirx.Stmt:
+def reducer_init_elements(op: ReducerInit, _: LoweringContext) -> tirx.Stmt:
     """The only copy of the totals starts from the given value."""
-    del context
     return over_region(
         op.dst, lambda offsets: tirx.BufferStore(op.dst.source, op.value, element(op.dst, offsets))
     )
 
 
 @lowering(ReducerUpdate, target="llvm", variant="store")
-def reducer_update_store(op: ReducerUpdate, context: LoweringContext) -> tirx.Stmt:
+def reducer_update_store(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
     """Iterations run one after the other, so a total is an ordinary element."""
-    del context
     combiner = _combiner_of(op.name, op.dst)
     return tirx.BufferStore(op.dst.source, combiner.combine(op.value, op.dst), op.dst.indices)
 
 
 @lowering(FinalizeReducer, target="llvm", variant="elements")
-def finalize_reducer_elements(op: FinalizeReducer, context: LoweringContext) -> tirx.Stmt:
+def finalize_reducer_elements(op: FinalizeReducer, _: LoweringContext) -> tirx.Stmt:
     """The totals are complete; they only may have to move."""
-    del context
     return seq([]) if op.src.source.same_as(op.dst.source) else op.as_loops()
 
 
@@ -344,9 +341,8 @@ def reducer_init_threads(op: ReducerInit, context: LoweringContext) -> tirx.Stmt
 
 
 @lowering(ReducerUpdate, target=_GPUS, variant="store")
-def reducer_update_own(op: ReducerUpdate, context: LoweringContext) -> tirx.Stmt:
+def reducer_update_own(op: ReducerUpdate, _: LoweringContext) -> tirx.Stmt:
     """The totals are the thread's own."""
-    del context
     total = COMBINERS[op.kind].combine(op.value, op.dst)
     return tirx.BufferStore(op.dst.source, total, op.dst.indices)
 

@@ -72,14 +72,12 @@ class SetMaxRegisters(ValueOp):
 
 
 @lowering(SetMaxRegisters, target=("llvm", "metal", "cuda"), variant="none")
-def _(op: SetMaxRegisters, context: LoweringContext) -> tirx.Stmt:
+def _(_op: SetMaxRegisters, _context: LoweringContext) -> tirx.Stmt:
     """The registers of a thread are fixed."""
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))
 
 
-def _moves_registers(op: SetMaxRegisters, context: LoweringContext) -> None:
-    del op
+def _moves_registers(_: SetMaxRegisters, context: LoweringContext) -> None:
     if not context.gpu.has_warpgroup_products:
         raise Lacking("the registers of a thread are fixed when a block begins")
 

@@ -316,8 +316,7 @@ def lowering(
 def of_shared_operands(form: SharedTile) -> Callable[[Any, LoweringContext], dict[ir.Var, Any]]:
     """All shared tiles that an operator reads in one form, for `Lowering.shared`."""
 
-    def tiles(op: TileOp, context: LoweringContext) -> dict[ir.Var, SharedTile]:
-        del context
+    def tiles(op: TileOp, _: LoweringContext) -> dict[ir.Var, SharedTile]:
         return {tile: form for tile in map(buffer_of, op.reads()) if is_shared(tile)}
 
     return tiles

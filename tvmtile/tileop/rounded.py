@@ -107,9 +107,8 @@ def rounded_by_mode(op: Rounded, context: LoweringContext) -> ir.Expr:
 
 
 @lowering(Rounded, target="cuda", variant="intrinsic")
-def rounded_by_intrinsic(op: Rounded, context: LoweringContext) -> ir.Expr:
+def rounded_by_intrinsic(op: Rounded, _: LoweringContext) -> ir.Expr:
     """CUDA has a function for each operation and rounding."""
-    del context
     x, dtype = op.operands[0], op.dtype
     if op.rounding == APPROXIMATE:
         one = tirx.const(1, dtype)
@@ -123,16 +122,14 @@ def rounded_by_intrinsic(op: Rounded, context: LoweringContext) -> ir.Expr:
 _FMA = {"float32": "fmaf", "float64": "fma"}
 
 
-def _is_float32(op: Rounded, context: LoweringContext) -> None:
-    del context
+def _is_float32(op: Rounded, _: LoweringContext) -> None:
     if op.dtype != "float32":
         raise Decline(f"Metal has no {op.dtype}")
 
 
 @lowering(Rounded, target="metal", variant="integers", fits=_is_float32)
-def rounded_by_integers(op: Rounded, context: LoweringContext) -> ir.Expr:
+def rounded_by_integers(op: Rounded, _: LoweringContext) -> ir.Expr:
     """See `tvmtile.codegen.metal_rounding`."""
-    del context
     one = tirx.const(1, op.dtype)
     if op.rounding == APPROXIMATE:
         return one / op.operands[0]
@@ -145,9 +142,8 @@ def rounded_by_integers(op: Rounded, context: LoweringContext) -> ir.Expr:
 
 
 @lowering(RoundedCast, target="llvm", variant="bits")
-def cast_by_bits(op: RoundedCast, context: LoweringContext) -> ir.Expr:
+def cast_by_bits(op: RoundedCast, _: LoweringContext) -> ir.Expr:
     """See `tvmtile.codegen.rounded_floats`."""
-    del context
     value, *random = op.operands
     code = rounded_floats.encode(op.dtype, value, op.rounding, op.saturate, *random)
     return tirx.reinterpret(op.dtype, code)

@@ -117,9 +117,8 @@ def _matrices(operand: Any) -> list[Any]:
 
 
 @lowering(Transpose, target=("llvm", "metal", "cuda"), variant="elements")
-def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
+def transpose_elements(op: Transpose, _: LoweringContext) -> tirx.Stmt:
     """One element after the other, along the rows of `dst`."""
-    del context
     return op.as_loops()
 
 
@@ -132,9 +131,8 @@ def transpose_elements(op: Transpose, context: LoweringContext) -> tirx.Stmt:
     fits_layouts=between_threads,
     stages=True,
 )
-def transpose_staged(op: Transpose, context: LoweringContext) -> tirx.Stmt:
+def transpose_staged(op: Transpose, _: LoweringContext) -> tirx.Stmt:
     """Between fragments whose elements lie in different threads: by way of shared memory."""
-    del context
     extents = [r.extent for r in op.src.region]
     shared = tirx.decl_buffer(extents, dtype_of(op.src), name="transposed", scope=SHARED_SCOPE)
     tile = as_region(shared)

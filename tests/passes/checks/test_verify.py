@@ -191,14 +191,14 @@ def test_invariants_are_those_of_passes_of_the_lowering():
 @prim_func_pass(
     "SerializeThreads", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.NO_THREADS,)
 )
-def ForgetfulSerializeThreads(func, context):  # takes the name of a pass, and does nothing
+def ForgetfulSerializeThreads(func):  # takes the name of a pass, and does nothing
     return func
 
 
 @prim_func_pass(
     "PlaceMemoryOnCpu", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.HOST_MEMORY,)
 )
-def UndoingPlaceMemory(func, context):
+def UndoingPlaceMemory(_):
     return whole_buffer
 
 

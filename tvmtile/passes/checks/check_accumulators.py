@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.analysis.aliases import allocations_in
@@ -15,7 +14,7 @@ __all__ = ["CheckAccumulators"]
 
 
 @prim_func_pass("CheckAccumulators")
-def CheckAccumulators(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckAccumulators(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Warn where a tile operator adds to a tile that nothing has written before.
 
     An operator accumulates where it both reads and writes a tile. Anything written to the tile
@@ -28,7 +27,6 @@ def CheckAccumulators(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
         T.gemm(A_shared, B_shared, C_local)   # warns: gemm updates C_local[64, 64] float32, ...
     ```
     """
-    del context
     for kernel in kernels_of(func):
         allocated = {each.buffer for each in allocations_in(kernel)}
         written: set[ir.Var] = set()

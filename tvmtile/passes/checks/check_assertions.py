@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.errors import NoLowering
@@ -15,7 +14,7 @@ __all__ = ["CheckAssertions"]
 
 
 @prim_func_pass("CheckAssertions")
-def CheckAssertions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckAssertions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse assertions of kernels on Metal, which has no way to stop one. The program is not changed.
 
     ```
@@ -27,7 +26,6 @@ def CheckAssertions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     NoLowering
         If there is such an assertion.
     """
-    del context
     if target_of(func).kind.name == "metal":
         walk(func.body, (tirx.AssertStmt, _refuse))
     return func

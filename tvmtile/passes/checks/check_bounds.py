@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import OutOfBounds, SourceLocation
@@ -21,7 +20,7 @@ _EXITS = ("tirx.break_loop", "tirx.continue_loop")
 
 
 @prim_func_pass("CheckBounds")
-def CheckBounds(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse an element of a tile that the first or the last iteration of its loops puts outside it.
 
     Tensors are guarded; tiles are not, so that such a store would overwrite what lies beside the tile.
@@ -39,7 +38,6 @@ def CheckBounds(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     OutOfBounds
         For such an element.
     """
-    del context
     _Bounds().check(func.body)
     return func
 

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of, uses, values_of_names
@@ -24,7 +23,7 @@ _MOST_HELD_WHOLE = 64
 
 
 @prim_func_pass("CheckFragments")
-def CheckFragments(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse a serial loop over the elements of a fragment that is spread over the threads.
 
     A fragment is spread over the threads where a tile operator accumulates into it (a matrix
@@ -44,7 +43,6 @@ def CheckFragments(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     NestingError
         For such a loop.
     """
-    del context
     for kernel in kernels_of(func):
         accesses = accesses_of(kernel)
         names = values_of_names(kernel)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
@@ -24,7 +23,7 @@ _SHUFFLES = "tirx.tvm_warp_shuffle"
 
 
 @prim_func_pass("CheckLaunch")
-def CheckLaunch(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse a block that the function's target can't run.
 
     The threads of a block are limited on a GPU, and its shared tiles must fit into the memory of a
@@ -50,7 +49,6 @@ def CheckLaunch(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     UnsupportedDtype
         If the target can't compute with the dtype of a tile or of a value.
     """
-    del context
     target = target_of(func)
     capability = gpu(target)
     name = "a CPU" if capability is None else capability.name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import accesses_of, kernels_of, uses, values_of_names
 from tvmtile.errors import InvalidOperand
@@ -15,7 +14,7 @@ __all__ = ["CheckLocals"]
 
 
 @prim_func_pass("CheckLocals")
-def CheckLocals(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckLocals(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse an element of `T.alloc_local` indexed by a T.Parallel variable.
 
     Every thread has an array of its own, and does a few of the iterations: after the loop each array
@@ -32,7 +31,6 @@ def CheckLocals(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     InvalidOperand
         For such an element.
     """
-    del context
     for kernel in kernels_of(func):
         names = values_of_names(kernel)
         for access in accesses_of(kernel):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NestingError
@@ -17,7 +16,7 @@ __all__ = ["CheckLoopExits"]
 
 
 @prim_func_pass("CheckLoopExits")
-def CheckLoopExits(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckLoopExits(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse `break` in `T.Parallel`, and `break` or `continue` outside of a loop.
 
     The iterations of `T.Parallel` have no order, so none of them comes after the one that breaks.
@@ -34,7 +33,6 @@ def CheckLoopExits(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     NestingError
         For such a statement.
     """
-    del context
     _Exits().check(func.body)
     return func
 
@@ -53,8 +51,7 @@ class _Exits:
         self._loops.pop()
         return loop
 
-    def _evaluate(self, node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
-        del mutator
+    def _evaluate(self, node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
         if not is_loop_exit(node):
             return node
         keyword = "continue" if is_continue(node) else "break"

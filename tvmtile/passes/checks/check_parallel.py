@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import walk
@@ -28,7 +27,7 @@ __all__ = ["CheckParallel"]
 
 
 @prim_func_pass("CheckParallel")
-def CheckParallel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse iterations of `T.Parallel` that exchange elements.
 
     The iterations are shared out to the threads and have no order. So it is a race where one of them
@@ -51,7 +50,6 @@ def CheckParallel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     DataRace
         For such iterations.
     """
-    del context
     _Nests().rewrite(func.body)
     return func
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import Access, accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, SourceLocation
@@ -43,7 +42,7 @@ class _Total:
 
 
 @prim_func_pass("CheckReducers")
-def CheckReducers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CheckReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Refuse a reducer that is used out of order.
 
     On a GPU each thread has totals of its own from the beginning to the end, so that what is read
@@ -63,7 +62,6 @@ def CheckReducers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     InvalidOperand
         If it is.
     """
-    del context
     for kernel in kernels_of(func):
         totals: dict[ir.Var, _Total] = {}
         reducers: dict[ir.Var, None] = {}

@@ -278,8 +278,7 @@ def Verify(*passes: str) -> Any:
         When it runs, if something does not hold.
     """
 
-    def transform(mod: ir.IRModule, context: PassContext) -> ir.IRModule:
-        del context
+    def transform(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
         for gv, func in mod.functions.items():
             if is_tile_program(func):
                 _check(gv.name_hint, func, passes)

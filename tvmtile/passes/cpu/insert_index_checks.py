@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, mutated
@@ -32,7 +31,7 @@ CHECK_INDICES = "tvmtile.check_indices"
 
 
 @prim_func_pass("InsertIndexChecks", requires=(Property.REGIONS,))
-def InsertIndexChecks(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def InsertIndexChecks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Check every index of a tile before its use, in a function with `tvmtile.check_indices`.
 
     An index that is certainly inside needs no check. One that is used under a condition is looked at
@@ -64,7 +63,6 @@ def InsertIndexChecks(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
             C[bx] = tile[A[bx]]
     ```
     """
-    del context
     if func.attrs is None or not func.attrs.get(CHECK_INDICES, False):
         return func
     return func.with_body(_Checks().rewrite(func.body))

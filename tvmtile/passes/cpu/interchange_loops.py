@@ -6,7 +6,6 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.accesses import accesses_of
@@ -31,7 +30,7 @@ _FEWEST = 8
 
 
 @prim_func_pass("InterchangeLoopsOnCpu", requires=(Property.NO_TILE_OPERATORS,))
-def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def InterchangeLoopsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Move the innermost loop of T.Parallel into the serial loops of its body.
 
     An iteration that sums in a serial loop, as a product of matrices written by hand does, is a chain
@@ -70,7 +69,6 @@ def InterchangeLoopsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
                     C[j] = C[j] + A[k] * B[k, j]
     ```
     """
-    del context
     aliased = Aliases(func.body).aliased
 
     def interchange(loop: tirx.For) -> tirx.Stmt:

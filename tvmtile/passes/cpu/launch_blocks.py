@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.uniformity import ThreadVariance
@@ -34,7 +33,7 @@ __all__ = ["LaunchBlocksOnCpu"]
 @prim_func_pass(
     "LaunchBlocksOnCpu", requires=(Property.NO_THREADS,), establishes=(Property.NO_KERNELS,)
 )
-def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
 
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
@@ -74,7 +73,6 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
                 A[by * 32 + i, bx] = T.float32(0)
     ```
     """
-    del context
     stops = func.attrs is not None and func.attrs.get(CHECK_INDICES, False)
     kind = tirx.ForKind.SERIAL if stops else tirx.ForKind.PARALLEL
 

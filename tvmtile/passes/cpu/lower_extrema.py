@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.passes import prim_func_pass
@@ -17,7 +16,7 @@ _INTRINSICS = {tirx.Max: "llvm.maxnum", tirx.Min: "llvm.minnum"}
 
 
 @prim_func_pass("LowerExtremaOnCpu")
-def LowerExtremaOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerExtremaOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compute `T.max` and `T.min` of floats as IEEE's maxNum and minNum, as GPUs do.
 
     TVM's code for LLVM gives the second operand where either is NaN. That is right if the second one
@@ -45,7 +44,6 @@ def LowerExtremaOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
                 B[i] = T.call_llvm_pure_intrin("float32", "llvm.minnum.f32", A[i], B[i])
     ```
     """
-    del context
     return func.with_body(mapped(func.body, (tuple(_INTRINSICS), _lower)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
@@ -22,7 +21,7 @@ _FUNCTIONS = {f"tirx.{name}" for name in (*NAMES, "erf", "hypot", "log1p", "tanh
 
 
 @prim_func_pass("LowerMathOnCpu")
-def LowerMathOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerMathOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write out `exp`, `exp2` and `tanh` of floats of at most 32 bits (`tvmtile.codegen.cpu_math`).
 
     As calls of the C library they would keep LLVM from vectorising the loop around them. Functions of
@@ -69,7 +68,6 @@ def LowerMathOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     where={x: T.min(T.float32(129.0), T.max(T.float32(-151.0), A[i]))})
     ```
     """
-    del context
     return func.with_body(mapped(func.body, (ir.Call, _lower)))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
@@ -21,7 +20,7 @@ __all__ = ["LowerParallelOnCpu"]
     requires=(Property.NO_TILE_OPERATORS,),
     establishes=(Property.NO_PARALLEL,),
 )
-def LowerParallelOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerParallelOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     r"""Run the iterations of elementwise nests one after the other.
 
     LLVM vectorises such loops by itself; vector loops written by us were measured to be no faster. So
@@ -64,7 +63,6 @@ def LowerParallelOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFu
                             A[k * 8 + i, j] = T.float32(1)
     ```
     """
-    del context
     return with_unknown_zeros(func, lambda body, zeros: _Lower(zeros).rewrite(body))
 
 

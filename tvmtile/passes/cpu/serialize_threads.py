@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import Launch, with_kernels
 from tvmtile.ir.operands import constant
@@ -19,7 +18,7 @@ __all__ = ["SerializeThreads"]
 @prim_func_pass(
     "SerializeThreads", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.NO_THREADS,)
 )
-def SerializeThreads(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SerializeThreads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the thread loops of a kernel; code that uses the thread index gets loops over threads.
 
     A tile program describes the work of a block, and most programs never name a thread: their body
@@ -88,7 +87,6 @@ def SerializeThreads(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
                 C[place] = own[tx * 2] + own[tx * 2 + 1]
     ```
     """
-    del context
 
     def serialize(kernel: tirx.For) -> tirx.Stmt:
         launch = Launch(kernel)

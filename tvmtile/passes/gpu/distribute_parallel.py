@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.comers import Comers, Condition
@@ -49,7 +48,7 @@ _MOST_STATEMENTS = 256
     requires=(Property.NO_TILE_OPERATORS, Property.IN_BOUNDS, Property.FRAGMENT_LAYOUTS),
     establishes=(Property.NO_PARALLEL,),
 )
-def DistributeParallel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def DistributeParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Distribute the iterations of `T.Parallel` over the threads.
 
     A nest that touches fragments runs where their elements lie, but for what every thread holds. Any
@@ -84,7 +83,6 @@ def DistributeParallel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFu
                         C[i * 4 + tx // 32, tx % 32 * 4] = A[i * 4 + tx // 32, tx % 32]
     ```
     """
-    del context
     return func.with_body(_Vectors().rewrite(_Distribute().rewrite(func.body)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.asynchronous import issued, kind_of, signalled, waited
@@ -16,7 +15,7 @@ __all__ = ["DropIdleTokens"]
 
 
 @prim_func_pass("DropIdleTokens", requires=(Property.NO_PARALLEL,))
-def DropIdleTokens(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def DropIdleTokens(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Remove the signals of tokens on which nothing is issued, and the waits for them.
 
     InjectPipeline gives a token to all copies that run ahead; whether their elements can be copied
@@ -55,7 +54,6 @@ def DropIdleTokens(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     C[k, tx] = tile[k % 2, tx]
     ```
     """
-    del context
     return with_kernels(func, _without_idle_tokens)
 
 

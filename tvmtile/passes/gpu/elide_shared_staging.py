@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, mapped, mutated, walk
@@ -25,7 +24,7 @@ __all__ = ["ElideSharedStaging"]
 
 
 @prim_func_pass("ElideSharedStaging", requires=(Property.IMPLEMENTATIONS,))
-def ElideSharedStaging(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let an operator read a tile from global memory that was copied to shared memory for it alone.
 
     On unified memory the copy pays where several simdgroups read the tile, or where it is read more
@@ -64,7 +63,6 @@ def ElideSharedStaging(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFu
                     )
     ```
     """
-    del context
     target = target_of(func)
 
     def read(kernel: tirx.For) -> tirx.For:

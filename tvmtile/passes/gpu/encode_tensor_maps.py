@@ -6,7 +6,6 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped, walk
@@ -21,7 +20,7 @@ __all__ = ["EncodeTensorMaps"]
 
 
 @prim_func_pass("EncodeTensorMaps", requires=(Property.NO_TILE_OPERATORS,))
-def EncodeTensorMaps(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def EncodeTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Bind each tensor map of a kernel in front of it, once, and give the kernel its address.
 
     TVM passes it to the kernel by value, as a `__grid_constant__` parameter. A tensor without elements
@@ -61,7 +60,6 @@ def EncodeTensorMaps(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
                 T.evaluate(T.address_of(A_map))
     ```
     """
-    del context
     return func.with_body(_Encoder().rewrite(func.body))
 
 

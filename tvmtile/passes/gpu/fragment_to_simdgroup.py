@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.ir.operators import operator_of
@@ -17,7 +16,7 @@ __all__ = ["FragmentToSimdgroup"]
 
 
 @prim_func_pass("FragmentToSimdgroup", requires=(Property.IMPLEMENTATIONS,))
-def FragmentToSimdgroup(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def FragmentToSimdgroup(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Move fragments to the registers in which the implementations of operators hold them.
 
     These are simdgroup matrices where the chosen instruction multiplies such. The layout that the
@@ -49,7 +48,6 @@ def FragmentToSimdgroup(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimF
                 T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
     ```
     """
-    del context
     kind = target_of(func).kind.name
     moved: dict[ir.Var, ir.Var] = {}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm.target import Target
 
@@ -31,7 +30,7 @@ __all__ = ["InferLayout"]
     requires=(Property.IMPLEMENTATIONS, Property.PIPELINED, Property.SHARED_LAYOUTS),
     establishes=(Property.FRAGMENT_LAYOUTS,),
 )
-def InferLayout(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give the type of every fragment's buffer a layout, `tvm.tirx.layout.TileLayout`.
 
     The layout maps the element's indices to the number of the thread (`tx`) and of the register
@@ -74,7 +73,6 @@ def InferLayout(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                 T.tile.copy(A[0:8, 0:64], x[0:8, 0:64])
     ```
     """
-    del context
     target = target_of(func)
     capability = gpu(target)
     stages = capability is None or capability.stages_conflicts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import walk
@@ -41,7 +40,7 @@ __all__ = ["InsertBarriers"]
     requires=(Property.NO_PARALLEL, Property.NO_FRAGMENTS, Property.SHARED_MEMORY_FITS),
     establishes=(Property.ORDERED,),
 )
-def InsertBarriers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Insert the barriers that accesses of memory by the threads of a block need, and no more.
 
     Two accesses of an element by different threads, one of them a write, get a barrier between them on
@@ -102,7 +101,6 @@ def InsertBarriers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     NestingError
         If a group needs a barrier, and the target has none for some of a block's threads.
     """
-    del context
     target = func.attrs.get("target") if func.attrs is not None else None
     is_for_metal = target is not None and target.kind.name == "metal"
     capability = gpu(target)

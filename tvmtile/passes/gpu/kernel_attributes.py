@@ -20,14 +20,13 @@ _COOPERATIVE = "tirx.use_cooperative_launch"
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmtile.SetKernelAttributes")
-def SetKernelAttributes(mod: ir.IRModule, context: PassContext) -> ir.IRModule:
+def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     """Write down what TVM's SplitHostDevice does not, in the functions that it has made.
 
     A kernel with a barrier for the grid gets a launch for which CUDA makes sure that all blocks run at
     once, or fails. The parameters that have values keep their order, in which these follow the
     arguments. Kernels of a function whose tensors may share memory lose the promise that they do not.
     """
-    del context
     result = mod.clone()
     aliasing = {
         name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.errors import warn
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
@@ -18,7 +17,7 @@ __all__ = ["LaunchClusters"]
 
 
 @prim_func_pass("LaunchClusters")
-def LaunchClusters(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LaunchClusters(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Turn the cluster that a kernel asks for into the launch parameters that TVM's runtime knows.
 
     Nothing uses the index of a block in its cluster: which blocks run together changes no result. A
@@ -49,7 +48,6 @@ def LaunchClusters(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                 A[bx] = T.float32(1)
     ```
     """
-    del context
     target = target_of(func)
     capability = gpu(target)
 

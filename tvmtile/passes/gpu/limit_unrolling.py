@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.index_width import count_of
@@ -25,7 +24,7 @@ _MOST_STATEMENTS = 1024
 
 
 @prim_func_pass("LimitUnrolling", requires=(Property.NO_FRAGMENTS,))
-def LimitUnrolling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make serial loops of unrolled ones whose statements are too many, from the outermost on.
 
     A loop whose variable says which registers an iteration uses, or what an instruction gets, stays
@@ -64,7 +63,6 @@ def LimitUnrolling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     row[i] = row[i] + x[i * 64 + j]
     ```
     """
-    del context
     return func.with_body(_limited(func.body, _MOST_STATEMENTS))
 
 

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.aliases import Aliases
@@ -35,7 +34,7 @@ __all__ = ["LowerAsyncWork"]
 @prim_func_pass(
     "LowerAsyncWork", requires=(Property.ORDERED,), establishes=(Property.NO_ASYNC_TOKENS,)
 )
-def LowerAsyncWork(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Lower issues, signals and waits to `cp.async` and its groups.
 
     A thread's groups complete in the order in which it has committed them, whatever their tokens. So a
@@ -93,7 +92,6 @@ def LowerAsyncWork(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     C[k, 0] = tile[k % 2, 0]
     ```
     """
-    del context
     return with_kernels(func, _lowered)
 
 

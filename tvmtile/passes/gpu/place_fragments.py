@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.codegen.metal import element_of, set_element
@@ -26,7 +25,7 @@ __all__ = ["PlaceFragments"]
     requires=(Property.FRAGMENT_LAYOUTS, Property.NO_PARALLEL),
     establishes=(Property.NO_FRAGMENTS,),
 )
-def PlaceFragments(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PlaceFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace fragments by arrays of registers, and indices of elements by numbers of registers.
 
     Each thread accesses elements that it holds (InferLayout and DistributeParallel see to that), and as
@@ -62,7 +61,6 @@ def PlaceFragments(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     x[i] = A[i, tx]
     ```
     """
-    del context
     return func.with_body(_Place().rewrite(func.body))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.ir.divisions import named_divisions
@@ -18,7 +17,7 @@ __all__ = ["SwizzleBlockIdx"]
 
 
 @prim_func_pass("SwizzleBlockIdx")
-def SwizzleBlockIdx(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SwizzleBlockIdx(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Permute the blocks of the grid so that blocks which run together share operands.
 
     A GPU starts blocks in the order of their numbers. Every block still has work of its own. This
@@ -62,7 +61,6 @@ def SwizzleBlockIdx(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     A[by_1, bx_1] = T.float32(0)
     ```
     """
-    del context
     return with_kernels(func, _ordered)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import tvm_ffi
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.aliases import Aliases, allocations_in
@@ -18,7 +17,7 @@ __all__ = ["DeclareAsAccessed"]
 
 
 @prim_func_pass("DeclareAsAccessed", requires=(Property.NO_FRAGMENTS,))
-def DeclareAsAccessed(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def DeclareAsAccessed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Declare memory that is only accessed through views of one other dtype in that dtype.
 
     TVM's generator for Metal does so itself, but keeps the number of elements: float16 that moves as
@@ -48,7 +47,6 @@ def DeclareAsAccessed(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
                 words[0, tx] = A[tx]
     ```
     """
-    del context
     aliases = Aliases(func.body)
     accessed: dict[ir.Var, set[str]] = {each.buffer: set() for each in allocations_in(func.body)}
 

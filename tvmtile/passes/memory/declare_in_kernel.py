@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import buffer_var, walk
 from tvmtile.analysis.aliases import Aliases, allocations_in
@@ -17,7 +16,7 @@ __all__ = ["DeclareInKernel"]
 
 
 @prim_func_pass("DeclareInKernel")
-def DeclareInKernel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def DeclareInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Declare tensors that are accessed directly and through views again, in the kernel.
 
     TVM flattens what is accessed directly, outside of the kernel, which then has two arguments for one
@@ -50,7 +49,6 @@ def DeclareInKernel(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                 A_1[bx, tx * 2] = A_1[bx, tx * 2] + T.float32(1)
     ```
     """
-    del context
     return with_kernels(func, _with_declarations)
 
 

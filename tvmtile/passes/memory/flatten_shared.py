@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.kernels import with_kernels
@@ -19,7 +18,7 @@ __all__ = ["FlattenShared"]
 
 
 @prim_func_pass("FlattenShared", requires=(Property.ORDERED,), establishes=(Property.FLAT_TILES,))
-def FlattenShared(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def FlattenShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make tiles with a layout arrays of one axis, and their indices places in memory.
 
     It comes after the passes that ask which elements are accessed.
@@ -57,7 +56,6 @@ def FlattenShared(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     ] = A[i, tx]
     ```
     """
-    del context
     return with_kernels(func, lambda kernel: _Flattener().rewrite(kernel))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
@@ -27,7 +26,7 @@ __all__ = ["GuardGlobalAccess"]
 @prim_func_pass(
     "GuardGlobalAccess", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.IN_BOUNDS,)
 )
-def GuardGlobalAccess(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make every access that may lie outside a tensor in global memory safe.
 
     Loads outside read as zero, or what `T.annotate_safe_value` says, lane by lane where they are of
@@ -62,7 +61,6 @@ def GuardGlobalAccess(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
                     C[bx * 32 + i] = T.if_then_else(bx * 32 + i < 100, A[bx * 32 + i], T.float32(0))
     ```
     """
-    del context
     target = func.attrs.get("target") if func.attrs is not None else None
     on_cpu = target is not None and target.kind.name == "llvm"
     guard = _Guard(_tensors_of(func), _safe_values_of(func), on_cpu=on_cpu)

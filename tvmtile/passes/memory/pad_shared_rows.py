@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -19,7 +18,7 @@ __all__ = ["PadSharedRows"]
 @prim_func_pass(
     "PadSharedRows", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
 )
-def PadSharedRows(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PadSharedRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make the rows of shared tiles as much longer as implementations want, where a block has room.
 
     Tiles that are seen through views, or have a user layout, stay as they are.
@@ -52,7 +51,6 @@ def PadSharedRows(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                 T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="simdgroup")
     ```
     """
-    del context
     target = target_of(func)
     capability = gpu(target)
     if capability is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
@@ -29,7 +28,7 @@ __all__ = ["PlaceMemoryOnCpu", "PlaceMemoryOnCuda", "PlaceMemoryOnGpu"]
 @prim_func_pass(
     "PlaceMemoryOnCpu", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.HOST_MEMORY,)
 )
-def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PlaceMemoryOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give tiles the host's scope, and assume no more of a tensor's alignment than its dtype demands.
 
     TVM places a `global` buffer of less than 1024 bytes on the stack, where LLVM can keep it in
@@ -59,7 +58,6 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
                 tile[i] = A[i]
     ```
     """
-    del context
     placed = {
         tensor: retyped(tensor, data_alignment=alignment)
         for tensor, alignment in _alignments(func).items()
@@ -81,7 +79,7 @@ def PlaceMemoryOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
 
 
 @prim_func_pass("PlaceMemoryOnGpu", requires=(Property.NO_FRAGMENTS,))
-def PlaceMemoryOnGpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PlaceMemoryOnGpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Place shared tiles in memory of a block whose size is fixed when a kernel is compiled.
 
     Before
@@ -106,7 +104,6 @@ def PlaceMemoryOnGpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
                 tile[tx] = A[tx]
     ```
     """
-    del context
     placed: dict[ir.Var, ir.Var] = {}
 
     def place(var: ir.Var) -> ir.Var:
@@ -148,7 +145,7 @@ _STATIC_LIMIT = 48 * 1024
 
 
 @prim_func_pass("PlaceMemoryOnCuda", requires=(Property.FLAT_TILES,))
-def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PlaceMemoryOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Place shared tiles in memory that a kernel declares, or, if they need more than 48 KB, asks for.
 
     Memory that is asked for when a kernel is launched is one array, of which the tiles are parts.
@@ -192,7 +189,6 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
                 y[tx] = A[tx + 32]
     ```
     """
-    del context
     capability = gpu(target_of(func))
     if capability is None:
         return func

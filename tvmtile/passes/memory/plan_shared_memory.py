@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
@@ -25,7 +24,7 @@ __all__ = ["PlanSharedMemory"]
     requires=(Property.NO_FRAGMENTS,),
     establishes=(Property.SHARED_MEMORY_FITS,),
 )
-def PlanSharedMemory(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PlanSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let tiles share memory where a block would otherwise need more than the target has.
 
     Two tiles can share memory where one is last used before the other is first used; several smaller
@@ -66,7 +65,6 @@ def PlanSharedMemory(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
     OutOfSharedMemory
         If the tiles that are in use at once don't fit; the message lists them.
     """
-    del context
     capability = gpu(target_of(func))
     if capability is None:
         return func

@@ -220,8 +220,7 @@ class _Lifetimes:
             tile.last = max(tile.last, self._time)
         return loop
 
-    def _allocate(self, node: tirx.AllocBuffer, mutator: Mutator) -> tirx.Stmt:
-        del mutator
+    def _allocate(self, node: tirx.AllocBuffer, _: Mutator) -> tirx.Stmt:
         if is_shared(node.buffer):
             size = allocated_bytes(node.buffer, self._capability)
             alignment = alignment_of(node.buffer, self._capability)
@@ -232,13 +231,11 @@ class _Lifetimes:
             self.tiles.append(tile)
         return node
 
-    def _view(self, node: tirx.DeclBuffer, mutator: Mutator) -> tirx.Stmt:
-        del mutator
+    def _view(self, node: tirx.DeclBuffer, _: Mutator) -> tirx.Stmt:
         self._aliases.add(node)
         return node
 
-    def _use(self, var: ir.Var, mutator: Mutator) -> ir.Var:
-        del mutator
+    def _use(self, var: ir.Var, _: Mutator) -> ir.Var:
         tile = self._by_buffer.get(self._aliases.root(var))
         if tile is not None:
             tile.first = self._time if tile.first < 0 else tile.first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.accesses import Access
@@ -21,7 +20,7 @@ __all__ = ["SinkSharedAllocations"]
 
 
 @prim_func_pass("SinkSharedAllocations", requires=(Property.PIPELINED,))
-def SinkSharedAllocations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SinkSharedAllocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Allocate shared tiles in the loops that use them, where a block has no memory for all at once.
 
     No iteration may read what another one wrote. Tiles of an iteration that are used one after the
@@ -63,7 +62,6 @@ def SinkSharedAllocations(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
                     T.tile.copy(y[0:6144], C[k + 2, 0:6144])
     ```
     """
-    del context
     capability = gpu(target_of(func))
     if capability is None:
         return func

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.target import Target
 from tvm.tirx.layout import ComposeLayout, Layout
 
@@ -27,7 +26,7 @@ __all__ = ["SwizzleShared"]
 @prim_func_pass(
     "SwizzleShared", requires=(Property.PIPELINED,), establishes=(Property.SHARED_LAYOUTS,)
 )
-def SwizzleShared(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SwizzleShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give the types of shared tiles a layout, a `tvm.tirx.layout.ComposeLayout` or `TileLayout`.
 
     It is the one that `T.annotate_layout` asks for, or, for tiles that an implementation wants
@@ -75,7 +74,6 @@ def SwizzleShared(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                 T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
     ```
     """
-    del context
     target = target_of(func)
     return with_kernels(func, lambda kernel: _with_layouts(kernel, target))
 

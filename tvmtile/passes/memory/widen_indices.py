@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.ir.index_width import is_large, widened
 from tvmtile.ir.passes import prim_func_pass
@@ -13,7 +12,7 @@ __all__ = ["WidenIndices"]
 
 
 @prim_func_pass("WidenIndices")
-def WidenIndices(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def WidenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compute in 64 bits where an element of a tensor lies, if 31 bits may not hold it.
 
     That is so where a tensor has more than 2^31 elements, or may have: a product with a dynamic
@@ -39,7 +38,6 @@ def WidenIndices(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
             A[T.Cast("int64", bx), T.Cast("int64", bx // 2) + T.int64(1)] = B[bx]
     ```
     """
-    del context
     return func.with_body(_Widen().rewrite(func.body))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, mutated, walk
@@ -17,7 +16,7 @@ __all__ = ["CallImportedFunctions", "imported_sources"]
 
 
 @prim_func_pass("CallImportedFunctions")
-def CallImportedFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make calls of functions from `T.import_source` put its text into the CUDA source.
 
     The first call brings all texts, in their order, because one may call functions that another
@@ -60,7 +59,6 @@ def CallImportedFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
                 )
     ```
     """
-    del context
     sources = imported_sources(func.body)
     if not sources:
         return func

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import leaves_loop, with_kernels
 from tvmtile.ir.operands import constant
@@ -14,7 +13,7 @@ __all__ = ["InlineSingleTripLoops"]
 
 
 @prim_func_pass("InlineSingleTripLoops", requires=(Property.NO_PARALLEL,))
-def InlineSingleTripLoops(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace serial loops of one iteration by their body.
 
     TVM unrolls such a loop, and its analyzer then knows two ranges of the variable, if the start of the
@@ -41,7 +40,6 @@ def InlineSingleTripLoops(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
                 A[bx, tx] = T.float32(0)
     ```
     """
-    del context
     return with_kernels(func, lambda kernel: _Runner().rewrite(kernel))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.cuda import ASSERT_FAIL, function_call
@@ -15,7 +14,7 @@ __all__ = ["LocateAssertionsOnCpu", "LowerAssertionsOnCuda"]
 
 
 @prim_func_pass("LocateAssertionsOnCpu")
-def LocateAssertionsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LocateAssertionsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     r"""Say at which line of the kernel an assertion stands, in the message that TVM raises.
 
     Before
@@ -36,7 +35,6 @@ def LocateAssertionsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
             assert A[bx] > 0, "A is positive\n  --> <str>:3"
     ```
     """
-    del context
     return with_kernels(func, lambda kernel: mapped(kernel, (tirx.AssertStmt, _located)))
 
 
@@ -53,7 +51,7 @@ def _message(node: tirx.AssertStmt) -> str:
 
 
 @prim_func_pass("LowerAssertionsOnCuda")
-def LowerAssertionsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerAssertionsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Stop as an assertion of C does: CUDA prints the message, the line, the block and the thread.
 
     TVM's generator would return an error code, which a kernel can't. Assertions outside of kernels are
@@ -84,7 +82,6 @@ def LowerAssertionsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.Pri
                     )
     ```
     """
-    del context
 
     def lower(kernel: tirx.For) -> tirx.For:
         return mapped(kernel, (tirx.AssertStmt, _stopped))

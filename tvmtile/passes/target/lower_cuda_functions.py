@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NoLowering, SourceLocation
@@ -23,7 +22,7 @@ __all__ = ["LowerCudaFunctions"]
 
 
 @prim_func_pass("LowerCudaFunctions")
-def LowerCudaFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace calls of CUDA's functions by name, `T.call_extern(T.float16, "__float2half_rz", x)`.
 
     They are conversions and arithmetic with a rounding, and approximate functions, which are exact
@@ -55,7 +54,6 @@ def LowerCudaFunctions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFu
     NoLowering
         If a kernel for this machine's CPU calls a function that is not there.
     """
-    del context
     target = target_of(func)
     # Who brings the text of a function is told that it is for another target.
     is_checked = target.kind.name == "llvm" and runs_here(target)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, with_launch_body
@@ -22,7 +21,7 @@ __all__ = ["LowerElementOp"]
 @prim_func_pass(
     "LowerElementOp", requires=(Property.NO_TILE_OPERATORS,), establishes=(Property.NO_OPERATORS,)
 )
-def LowerElementOp(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerElementOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace each element operator by the implementation that fits the function's target best.
 
     Such an operator is a statement or part of an expression, and names an element by a load that is
@@ -53,7 +52,6 @@ def LowerElementOp(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
             total[0] = total[0] + T.Cast("int32", A[bx])
     ```
     """
-    del context
     lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)
     return func.with_body(importing_llvm(body, lowerer.imports))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
@@ -19,7 +18,7 @@ _EXPONENT_OF_ONE = {"float16": 15, "bfloat16": 127}
 
 
 @prim_func_pass("LowerIntegerCastsOnCuda")
-def LowerIntegerCastsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerIntegerCastsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make 16-bit floats of integers of a known small range without an instruction that converts.
 
     A GPU converts integers to 16-bit floats at an eighth of the rate of its arithmetic (CUDA C++
@@ -50,7 +49,6 @@ def LowerIntegerCastsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.P
                 ) - T.float16(1024.0)
     ```
     """
-    del context
     return with_kernels(func, lambda kernel: _Converter().rewrite(kernel))
 
 

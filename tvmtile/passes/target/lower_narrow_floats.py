@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
@@ -34,7 +33,7 @@ _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 @prim_func_pass("LowerNarrowFloatsOnCpu", requires=(Property.HOST_MEMORY,))
-def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep values of narrow floats as their bits, and compute with them in float32.
 
     Every operation rounds its result to its dtype, as torch does, a store and a cast among them; copies
@@ -72,12 +71,11 @@ def LowerNarrowFloatsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.Pr
                 B[i] = T.reinterpret("float32", T.Cast("uint32", tile[i]) << T.uint32(16))
     ```
     """
-    del context
     return _lowered(func, "llvm")
 
 
 @prim_func_pass("LowerNarrowFloatsOnMetal")
-def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep values of floats of 8 bits as their bits, and compute with them in float32.
 
     Metal has bfloat16. The conversions are functions in the source of the kernel
@@ -109,7 +107,6 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc, context: PassContext) -> tirx.
     UnsupportedDtype
         If bfloat16 is accessed by vectors.
     """
-    del context
     walk(
         func.body,
         (ir.TensorLoad, lambda load: _refuse_vector(load.source, load)),
@@ -129,7 +126,7 @@ def _refuse_vector(buffer: ir.Var, access: Any) -> None:
 
 
 @prim_func_pass("LowerNarrowFloatsOnCuda")
-def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep values of floats of 8 bits as their bits, and compute with them in float32.
 
     TVM's generator knows two of their dtypes, has no arithmetic on them and no vectors of eight. The
@@ -158,7 +155,6 @@ def LowerNarrowFloatsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.P
                 B_bits[tx] = A_bits[31 - tx]
     ```
     """
-    del context
     return _lowered(func, "cuda")
 
 
@@ -318,8 +314,7 @@ class _Lowering:
             )
         return self._variables[buffer]
 
-    def _variable(self, var: ir.Var, mutator: Mutator) -> ir.Expr:
-        del mutator
+    def _variable(self, var: ir.Var, _: Mutator) -> ir.Expr:
         if not is_buffer_var(var):
             return self._variables.get(var, var)
         return var if self.narrow(var.ty.dtype) is None else self.storage(var, var.name)
@@ -409,8 +404,7 @@ class _Lowering:
             buffer, value = mutator.mutate(store.buffer), mutator.mutate(store.value)
         return seq([*before, tirx.BufferStore(buffer, value, indices, store.span)])
 
-    def _constant(self, number: tirx.FloatImm, mutator: Mutator) -> ir.Expr:
-        del mutator
+    def _constant(self, number: tirx.FloatImm, _: Mutator) -> ir.Expr:
         narrow = self._narrow_type(number)
         return (
             number

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
@@ -30,7 +29,7 @@ _CLUSTER_STEPS = {
 
 
 @prim_func_pass("LowerWaitsOnCuda", requires=(Property.ORDERED,))
-def LowerWaitsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerWaitsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write barriers as CUDA has them.
 
     Threads of a warp run independently, and TVM's generator prints nothing for a barrier of a warp,
@@ -64,7 +63,6 @@ def LowerWaitsOnCuda(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
                 T.tvm_storage_sync("shared")
     ```
     """
-    del context
 
     def lower(kernel: tirx.For) -> tirx.For:
         return mapped(kernel, (tirx.Evaluate, _lowered))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.divisions import is_integer, named_divisions
@@ -15,7 +14,7 @@ __all__ = ["NameDivisions"]
 
 
 @prim_func_pass("NameDivisions")
-def NameDivisions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def NameDivisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Name the divisions by run-time divisors in the values of names.
 
     Passes replace names by their values to prove what they need; those that are such divisions they
@@ -45,7 +44,6 @@ def NameDivisions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
             A[0, start_1] = T.float32(0)
     ```
     """
-    del context
 
     def name(bind: tirx.Bind) -> tirx.Stmt:
         if not is_integer(bind.value) or not _is_plain(bind.value):

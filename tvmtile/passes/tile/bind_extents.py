@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
@@ -20,7 +19,7 @@ __all__ = ["BindExtents"]
 
 
 @prim_func_pass("BindExtents")
-def BindExtents(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def BindExtents(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Solve the parameters' shapes for dynamic extents that are no extent by themselves.
 
     TVM binds a variable that is an extent, a stride or a parameter by itself. Of the others, one that
@@ -50,7 +49,6 @@ def BindExtents(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
             A[bx] = T.float32(0)
     ```
     """
-    del context
     solver = _Solver(func.params)
     if not solver.given:
         return func

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
@@ -25,7 +24,7 @@ __all__ = ["DoScalarsOnce"]
 
 
 @prim_func_pass("DoScalarsOnce")
-def DoScalarsOnce(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def DoScalarsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Do atomic operations, and reads of what is written, once a block, where no thread is named.
 
     A kernel that never asks which thread it is says what a block does, so the number of its threads
@@ -70,7 +69,6 @@ def DoScalarsOnce(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     B[1] = 0
     ```
     """
-    del context
 
     def rewrite(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.comers import Comers, Condition, Threads
@@ -32,7 +31,7 @@ __all__ = ["FindGroups"]
 @prim_func_pass(
     "FindGroups", requires=(Property.EXITS_ARE_BRANCHES,), establishes=(Property.GROUPS,)
 )
-def FindGroups(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make regions of groups of threads of the branches on the index of a thread.
 
     A case of a branch that lets in whole warps which follow each other, and not all of those that come
@@ -80,7 +79,6 @@ def FindGroups(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     T.tile.copy(A[0:32, 0:32], y[0:32, 0:32])
     ```
     """
-    del context
 
     def find(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
@@ -182,8 +180,7 @@ class _Workers:
         with self._comers.only(None):
             return mutator.default_mutate(loop)
 
-    def _evaluate(self, node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
-        del mutator
+    def _evaluate(self, node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
         if is_barrier_of_blocks(node):
             self._need_all(node, f"T.{barrier_name(node)}")
         elif op_name(node.value) in _OF_BLOCK:

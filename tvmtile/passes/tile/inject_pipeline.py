@@ -8,7 +8,6 @@ from itertools import groupby
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, mapped, mutated, walk
@@ -49,7 +48,7 @@ __all__ = ["InjectPipeline"]
 
 
 @prim_func_pass("InjectPipeline", requires=(Property.PLANNED,), establishes=(Property.PIPELINED,))
-def InjectPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def InjectPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Carry out the plans of PlanPipeline.
 
     A tile that is written in one stage and used in a later one gets a leading axis of buffer
@@ -116,7 +115,6 @@ def InjectPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                             total[i, j] += T.Cast("float32", tile[k % 2, i, j])
     ```
     """
-    del context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target)
     async_copies = capability is not None and capability.has_async_copies

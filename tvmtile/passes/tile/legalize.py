@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.operators import operator_of
@@ -16,7 +15,7 @@ __all__ = ["Legalize"]
 
 
 @prim_func_pass("Legalize", establishes=(Property.REGIONS,))
-def Legalize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make every operand of a tile operator an explicit region.
 
     Whole buffers and elements that name a tile's origin are what users write; from here on an operand
@@ -46,8 +45,6 @@ def Legalize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                 T.tile.copy(tile[0:128, 0:64], C[bx * 128 : bx * 128 + 128, 64:128])
     ```
     """
-    del context
-
     target = func.attrs.get("target") if func.attrs is not None else None
 
     def normalize(call: ir.Call) -> ir.Call:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped, walk
@@ -32,7 +31,7 @@ __all__ = ["LowerExits"]
 
 
 @prim_func_pass("LowerExits", establishes=(Property.EXITS_ARE_BRANCHES,))
-def LowerExits(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerExits(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Turn `T.thread_return()`, and exits of loops that may be no loops, into branches.
 
     What follows a branch that leaves moves into its other side. An exit further inside, in a loop or
@@ -79,7 +78,6 @@ def LowerExits(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                             A[i] = T.float32(1)
     ```
     """
-    del context
 
     def structure(kernel: tirx.For) -> tirx.For:
         body = _without_loop_exits(Launch(kernel).body)

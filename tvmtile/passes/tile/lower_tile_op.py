@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from tvmtile._tvm import mapped
@@ -142,7 +141,7 @@ def _at_line_of(call: ir.Call, stmt: tirx.Stmt) -> tirx.Stmt:
     requires=(Property.REGIONS, Property.IMPLEMENTATIONS),
     establishes=(Property.NO_TILE_OPERATORS,),
 )
-def LowerTileOp(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def LowerTileOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Replace each tile operator by the statement of its implementation.
 
     SelectImplementation has chosen that, unless the target implements an operator in one way only.
@@ -174,7 +173,6 @@ def LowerTileOp(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                         tile[i, j] = A[bx * 32 + i, j]
     ```
     """
-    del context
     lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)
     return func.with_body(importing_llvm(body, lowerer.imports))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.analysis.nests import Nest
@@ -38,7 +37,7 @@ _LOW, _HIGH = 0x0F, 0xF0
 
 
 @prim_func_pass("PackFloats", requires=(Property.REGIONS,))
-def PackFloats(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PackFloats(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep floats of 4 bits as bytes: two in one in memory, one in one in registers.
 
     A copy of whole bytes becomes one of bytes. Loops that store single elements take two of them an
@@ -83,7 +82,6 @@ def PackFloats(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     InvalidOperand
         If two threads may store to one byte.
     """
-    del context
     if not any(map(has_float4, (*func.params, *variables_of(func.body)))):
         return func
     params, values = params_in_bytes(func.params)

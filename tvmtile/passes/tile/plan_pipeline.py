@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.accesses import accesses_of
@@ -41,7 +40,7 @@ MOST_STAGES = "tvmtile.most_stages"
 
 
 @prim_func_pass("PlanPipeline", requires=(Property.REGIONS,), establishes=(Property.PLANNED,))
-def PlanPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Give each statement of a pipelined loop a stage, and a place in the order.
 
     With `num_stages=s` there are `s` copies of a tile: what copies from global memory into shared
@@ -102,7 +101,6 @@ def PlanPipeline(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                             total[i, j] += T.Cast("float32", tile[i, j])
     ```
     """
-    del context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target)
     kind = str(target.kind.name) if target is not None else ""

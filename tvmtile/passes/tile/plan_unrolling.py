@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import UNROLL_FACTOR
@@ -24,7 +23,7 @@ _HINTS = (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED)
     requires=(Property.EXITS_ARE_BRANCHES,),
     establishes=(Property.LEFT_LOOPS_ARE_SERIAL,),
 )
-def PlanUnrolling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def PlanUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split loops by their unroll factors, and keep loops with `break` or `continue` rolled.
 
     TVM would copy the bodies of loops that `break` or `continue` leaves, in which there is no loop to
@@ -61,7 +60,6 @@ def PlanUnrolling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     A[k * 8 + k_unrolled] = k * 8 + k_unrolled
     ```
     """
-    del context
     return func.with_body(mapped(func.body, (tirx.For, _planned)))
 
 

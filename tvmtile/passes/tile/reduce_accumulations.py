@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.analysis.aliases import Aliases
@@ -38,7 +37,7 @@ _MOST_CARRIED = 128
 
 
 @prim_func_pass("ReduceAccumulations")
-def ReduceAccumulations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def ReduceAccumulations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write `total[i] += x[i, j]` in `T.Parallel(i, j)` as the reduction that it is.
 
     All iterations that add to an element would otherwise run in the thread that holds it. The terms
@@ -86,7 +85,6 @@ def ReduceAccumulations(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimF
                 T.tile.copy(total[0:8], C[0:8])
     ```
     """
-    del context
 
     def reduced(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
@@ -285,13 +283,11 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
     """The stores that an iteration does once at most."""
     found: list[tirx.BufferStore] = []
 
-    def note(store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
-        del mutator
+    def note(store: tirx.BufferStore, _: Mutator) -> tirx.Stmt:
         found.append(store)
         return store
 
-    def skip(loop: Any, mutator: Mutator) -> Any:
-        del mutator
+    def skip(loop: Any, _: Mutator) -> Any:
         return loop
 
     mutated(body, (tirx.BufferStore, note), ((tirx.For, tirx.While), skip))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.target import Target
 
 from tvmtile.errors import SourceLocation, warn
@@ -35,7 +34,7 @@ __all__ = ["Choice", "Choices", "SelectImplementation", "choices_of", "with_impl
     requires=(Property.REGIONS, Property.GROUPS),
     establishes=(Property.IMPLEMENTATIONS,),
 )
-def SelectImplementation(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SelectImplementation(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write into each tile operator which of its implementations is used.
 
     It is the most specific one that fits, or the one that a call asks for, `T.gemm(..., impl="mma")`.
@@ -77,7 +76,6 @@ def SelectImplementation(func: tirx.PrimFunc, context: PassContext) -> tirx.Prim
                 T.tile.gemm(tile[0:32, 0:32], tile[0:32, 0:32], acc[0:32, 0:32], impl="mma")
     ```
     """
-    del context
     target = target_of(func)
     refused: dict[str, str] = {}
     while True:

@@ -6,7 +6,6 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
@@ -21,7 +20,7 @@ __all__ = ["SerializeVectors"]
 
 
 @prim_func_pass("SerializeVectors")
-def SerializeVectors(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Turn `T.vectorized` into a serial loop, unless its iterations are known to be independent.
 
     A vector reads all its elements before it writes the first: a sum over the loop would keep one
@@ -53,7 +52,6 @@ def SerializeVectors(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
                 B[i] = B[i] + A[i]
     ```
     """
-    del context
     aliased = Aliases(func.body).aliased
 
     def serialize(loop: tirx.For) -> tirx.For:

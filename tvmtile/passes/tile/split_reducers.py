@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.aliases import allocations_in
@@ -23,7 +22,7 @@ __all__ = ["SplitReducers"]
 
 
 @prim_func_pass("SplitReducers", requires=(Property.REGIONS,))
-def SplitReducers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make two tiles of a reducer: an array of each thread's totals, and a fragment for the results.
 
     From its initialization on, a reducer is the array: what is stored into it must be a contribution,
@@ -83,7 +82,6 @@ def SplitReducers(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
     InvalidOperand
         If something else than a contribution is stored between initialization and finalization.
     """
-    del context
     return func.with_body(_Split(func.body).split(func.body))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
@@ -20,7 +19,7 @@ __all__ = ["StageOverlaps"]
 
 
 @prim_func_pass("StageOverlaps", requires=(Property.REGIONS,))
-def StageOverlaps(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Copy by way of a tile where source and target may have elements in common.
 
     The threads of a block move elements in no order. The tile is a fragment; between two parts of a
@@ -53,7 +52,6 @@ def StageOverlaps(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
             T.tile.copy(A[0:32], A[32:64])
     ```
     """
-    del context
     return func.with_body(_Stage(Aliases(func.body)).rewrite(func.body))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm.target import Target
 
@@ -21,7 +20,7 @@ __all__ = ["SumBeforeScaling"]
 
 
 @prim_func_pass("SumBeforeScaling")
-def SumBeforeScaling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def SumBeforeScaling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let a loop add up products, and scale the sums behind it.
 
     That is done to an operator that has sums of its own (`TileOp.accumulated`) if nothing else in the
@@ -66,7 +65,6 @@ def SumBeforeScaling(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc
                         c[i, j] = c[i, j] + partial[i, j] * S[0] * T.float32(1)
     ```
     """
-    del context
     target = target_of(func)
     return with_kernels(func, lambda kernel: _Sums(kernel, target).rewrite(kernel))
 

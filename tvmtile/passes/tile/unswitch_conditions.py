@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 
 from tvmtile.analysis.conflicts.expressions import conjuncts
@@ -25,7 +24,7 @@ __all__ = ["UnswitchConditions"]
 
 
 @prim_func_pass("UnswitchConditions", requires=(Property.NO_TILE_OPERATORS,))
-def UnswitchConditions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def UnswitchConditions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Decide the conditions in a nest of `T.Parallel` before it, where they hold for all of it.
 
     A user's own bounds check, `if y < M and x < N`, holds for all iterations of all tiles but the last
@@ -60,7 +59,6 @@ def UnswitchConditions(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFu
                         C[bx * 32 + i] = A[bx * 32 + i]
     ```
     """
-    del context
     return with_kernels(func, lambda kernel: _Unswitch().rewrite(_DropUnreached().rewrite(kernel)))
 
 

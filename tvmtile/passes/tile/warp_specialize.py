@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 from tvm.sym import Analyzer
 from tvm.target import Target
 
@@ -53,7 +52,7 @@ __all__ = ["WarpSpecialize", "roles_of"]
 
 
 @prim_func_pass("WarpSpecialize", requires=(Property.IMPLEMENTATIONS, Property.GROUPS))
-def WarpSpecialize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split pipelined loops between consumers, a block's threads, and a producer, a warp more.
 
     The producer copies tiles ahead by tensor maps, one buffer copy a stage; mbarriers say when a tile
@@ -160,7 +159,6 @@ def WarpSpecialize(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                                         T.tile.mbarrier(full[k % 2], 1)
     ```
     """
-    del context
     target = target_of(func)
     capability = gpu(target)
     is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -15,7 +14,7 @@ __all__ = ["HideTruncationsOnCpu"]
 
 
 @prim_func_pass("HideTruncationsOnCpu", requires=(Property.HOST_MEMORY,))
-def HideTruncationsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def HideTruncationsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     r"""Hide stores of narrow integers so that LLVM can't turn them into truncating stores.
 
     LLVM 22 joins a truncation and a masked store. For AVX-512 it makes a store of the whole wider
@@ -54,7 +53,6 @@ def HideTruncationsOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.Prim
                     B[i] = T.bitwise_xor(T.Cast("int8", A[i]), zero)
     ```
     """
-    del context
     target = func.attrs.get("target") if func.attrs is not None else None
     if target is None or not cpu(target).truncates_masked:
         return func

@@ -6,7 +6,6 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
@@ -19,7 +18,7 @@ _TYPES = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 @prim_func_pass("KeepComparisons")
-def KeepComparisons(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Hide comparisons of floats from TVM's simplifier, to which floats are ordered.
 
     It makes `a <= b` of `not a > b`, false of `a != a`, and takes the second branch of `if a > b`,
@@ -53,7 +52,6 @@ def KeepComparisons(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                     A[i] = T.float32(0)
     ```
     """
-    del context
     return func.with_body(mapped(func.body, (_TYPES, _kept)))
 
 

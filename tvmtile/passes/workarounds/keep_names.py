@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.once import once
@@ -20,7 +19,7 @@ __all__ = ["KeepNames"]
 
 
 @prim_func_pass("KeepNames")
-def KeepNames(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Keep the names of costly values, which TVM would recompute at every use.
 
     That is a division by what is no constant, a choice between two values, and a value that holds names
@@ -51,7 +50,6 @@ def KeepNames(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
             A[row, 0] = A[row, 1]
     ```
     """
-    del context
 
     def keep(kernel: tirx.For) -> Any:
         rewriter = _Keep()

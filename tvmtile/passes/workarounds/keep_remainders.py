@@ -7,7 +7,6 @@ from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
 from tvmtile.ir.passes import prim_func_pass
@@ -19,7 +18,7 @@ _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
 
 @prim_func_pass("KeepRemainders")
-def KeepRemainders(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Hide indices in which a loop variable is divided with different offsets.
 
     TVM's FlattenBuffer pads a loop variable for the offset of one division, and takes the padded one
@@ -46,7 +45,6 @@ def KeepRemainders(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
                 B[i] = A[T.bitwise_or(i % 16, 0), (i + 2) % 16]
     ```
     """
-    del context
     return func.with_body(_Keeper().rewrite(func.body))
 
 

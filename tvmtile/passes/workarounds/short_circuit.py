@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.ir.passes import prim_func_pass
@@ -15,7 +14,7 @@ __all__ = ["ShortCircuitOnCpu"]
 
 
 @prim_func_pass("ShortCircuitOnCpu")
-def ShortCircuitOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def ShortCircuitOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make branches of `and` and `or` whose right side loads an element.
 
     TVM's generator for LLVM computes both sides. The left one may be what keeps the index of the right
@@ -41,7 +40,6 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
                 A[bx] = T.float32(0)
     ```
     """
-    del context
 
     def visit(node: Any, mutator: Mutator) -> Any:
         result = mutator.default_mutate(node)

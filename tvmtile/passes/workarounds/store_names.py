@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import DataType, ir, tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.calls import is_if_then_else
@@ -19,7 +18,7 @@ _LIMIT = 1000
 
 
 @prim_func_pass("StoreNamesOnCpu", requires=(Property.HOST_MEMORY,))
-def StoreNamesOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Store what the names of an expression (`T.Let`) stand for, where too many are in one another.
 
     TVM's generator for LLVM tells its analyzer what each name stands for, which then puts that in every
@@ -68,7 +67,6 @@ def StoreNamesOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
             A[bx] = e[0]
     ```
     """
-    del context
 
     def visit_for(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         is_vector = loop.kind == tirx.ForKind.VECTORIZED  # its names have a lane for each iteration

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
@@ -18,7 +17,7 @@ _OPERATIONS = {tirx.Add: "add", tirx.Sub: "sub", tirx.Mul: "mul"}
 
 
 @prim_func_pass("WrapUnsignedOnCpu")
-def WrapUnsignedOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFunc:
+def WrapUnsignedOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     r"""Compute with uint32 and uint64 modulo 2^32 and 2^64, as GPUs do.
 
     TVM tells LLVM that such arithmetic does not overflow: a hash, or `T.max(a + b, b)`, gets a wrong
@@ -50,7 +49,6 @@ def WrapUnsignedOnCpu(func: tirx.PrimFunc, context: PassContext) -> tirx.PrimFun
                 A[bx] = T.call_pure_extern("uint64", "tvmtile_mul_uint64", A[bx], T.uint64(3))
     ```
     """
-    del context
     texts: list[str] = []
 
     def wrapped(node: Any, mutator: Mutator) -> Any:

@@ -73,14 +73,12 @@ class WaitWgmma(ValueOp):
 
 
 @lowering(WaitWgmma, target="cuda", variant="wait_group")
-def _(op: WaitWgmma, context: LoweringContext) -> tirx.Stmt:
+def _(op: WaitWgmma, _: LoweringContext) -> tirx.Stmt:
     """Products are batches, each of one."""
-    del context
     return wait(WGMMA.name, op.behind)
 
 
 @lowering(WaitWgmma, target=("llvm", "metal"), variant="complete")
-def _(op: WaitWgmma, context: LoweringContext) -> tirx.Stmt:
+def _(_op: WaitWgmma, _context: LoweringContext) -> tirx.Stmt:
     """Nothing goes on in the background."""
-    del op, context
     return tirx.Evaluate(tirx.const(0, "int32"))

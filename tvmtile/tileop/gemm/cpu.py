@@ -77,12 +77,11 @@ def _inside(operand: ir.TensorRegion, context: LoweringContext) -> bool:
 
 
 @lowering(Gemm, target="llvm", variant="loops", priority=0)
-def gemm_loops(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+def gemm_loops(op: Gemm, _: LoweringContext) -> tirx.Stmt:
     """Three loops around one multiplication: any dtype and any extents, also run-time ones.
 
     A 16-bit float accumulator is rounded after every product here, not once a tile.
     """
-    del context
     dtype = DType(dtype_of(op.C))
     i, j, k = (tirx.Var(name, "int32") for name in "ijk")
 

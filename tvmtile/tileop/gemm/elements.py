@@ -18,7 +18,6 @@ def _slow(op: Gemm) -> str | None:
 
 @lowering(Gemm, target="metal", variant="elements", slow=_slow)
 @lowering(Gemm, target="cuda", variant="elements", slow=_slow)
-def gemm_elements(op: Gemm, context: LoweringContext) -> tirx.Stmt:
+def gemm_elements(op: Gemm, _: LoweringContext) -> tirx.Stmt:
     """`C[i, j] += A[i, k] * B[k, j]`, the elements shared out over the threads."""
-    del context
     return op.as_loops()

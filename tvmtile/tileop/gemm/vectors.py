@@ -62,8 +62,7 @@ def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]
     return {buffer_of(op.C): compact_registers(FragmentLayout(context.threads, (*units, *kept)))}
 
 
-def _direct(op: Gemm, context: LoweringContext) -> dict[str, int]:
-    del op, context
+def _direct(_op: Gemm, _context: LoweringContext) -> dict[str, int]:
     return {"B": 1}
 
 

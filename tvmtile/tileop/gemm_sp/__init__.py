@@ -216,9 +216,8 @@ _SLOW = "is computed element by element, which is slower than T.gemm of the dens
 
 @lowering(GemmSp, target="llvm", variant="elements")
 @lowering(GemmSp, target=("metal", "cuda"), variant="elements", slow=lambda _: _SLOW)
-def gemm_sp_elements(op: GemmSp, context: LoweringContext) -> tirx.Stmt:
+def gemm_sp_elements(op: GemmSp, _: LoweringContext) -> tirx.Stmt:
     """Each element of the accumulator is a sum of products of what is stored."""
-    del context
     return op.as_loops()
 
 

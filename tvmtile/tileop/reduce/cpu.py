@@ -158,9 +158,8 @@ def _innermost(operand: ir.TensorRegion) -> int:
 
 
 @lowering(Reduce, target="llvm", variant="elements", priority=0)
-def reduce_elements(op: Reduce, context: LoweringContext) -> tirx.Stmt:
+def reduce_elements(op: Reduce, _: LoweringContext) -> tirx.Stmt:
     """One element after the other: any extents, any dtype, any place."""
-    del context
     reduction = _Reduction(op)
 
     def body(offsets: list[Any]) -> tirx.Stmt:

@@ -40,16 +40,14 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 __all__ = ["reduce_memory", "reduce_registers"]
 
 
-def _is_in_memory(op: Reduce, context: LoweringContext) -> None:
-    del context
+def _is_in_memory(op: Reduce, _: LoweringContext) -> None:
     if is_fragment(op.src.source):
         raise Decline("the source is a fragment")
     if not all(constant(r.extent) for r in op.src.region):
         raise Decline("the extents of the source are not constants")
 
 
-def _is_in_registers(op: Reduce, context: LoweringContext) -> None:
-    del context
+def _is_in_registers(op: Reduce, _: LoweringContext) -> None:
     if not is_fragment(op.src.source):
         raise Decline("the source is no fragment")
 

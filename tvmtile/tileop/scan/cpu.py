@@ -103,8 +103,7 @@ def scan_columns(op: Scan, context: LoweringContext) -> tirx.Stmt:
 
 
 @lowering(Scan, target="llvm", variant="elements", priority=0)
-def scan_elements(op: Scan, context: LoweringContext) -> tirx.Stmt:
+def scan_elements(op: Scan, _: LoweringContext) -> tirx.Stmt:
     """One element after the other: any extents, any dtype, any place."""
-    del context
     scanning = _Scanning(op)
     return scanning.outer(lambda offsets: scanning.run(offsets, 1))

@@ -145,9 +145,8 @@ def tma_store_wait(count: Any = 0, read: bool = True) -> None:
 _MOST_BEHIND = BULK_STORE.max_behind
 
 
-def has_bulk_copies(op: Any, context: LoweringContext) -> None:
+def has_bulk_copies(_: Any, context: LoweringContext) -> None:
     """Raise `Decline` where the target has none."""
-    del op
     if not context.gpu.has_bulk_copies:
         raise Lacking("NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps")
 
@@ -174,26 +173,23 @@ def _rows_only(op: BulkLoad | BulkStore, context: LoweringContext) -> None:
 
 
 @lowering(BulkLoad, target="cuda", variant="gather4", priority=10, fits=_rows_only)
-def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
+def _(op: BulkLoad, _: LoweringContext) -> tirx.Stmt:
     """One instruction, of a column and four rows."""
-    del context
     name = "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
     places = (T.address_of(op.tile), op.tensor_map, *op.coordinates, T.address_of(op.barrier))
     return tirx.Evaluate(T.ptx[name](*places))
 
 
 @lowering(BulkStore, target="cuda", variant="scatter4", priority=10, fits=_rows_only)
-def _(op: BulkStore, context: LoweringContext) -> tirx.Stmt:
+def _(op: BulkStore, _: LoweringContext) -> tirx.Stmt:
     """One instruction, of a column and four rows."""
-    del context
     name = "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"
     return tirx.Evaluate(T.ptx[name](op.tensor_map, *op.coordinates, T.address_of(op.tile)))
 
 
 @lowering(BulkLoad, target="cuda", variant="tma", fits=_boxes_only)
-def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
+def _(op: BulkLoad, _: LoweringContext) -> tirx.Stmt:
     """One instruction; its coordinates begin with the innermost."""
-    del context
     name = (
         f"cp.async.bulk.tensor.{len(op.coordinates)}d.shared::cluster.global"
         ".mbarrier::complete_tx::bytes"
@@ -205,9 +201,8 @@ def _(op: BulkLoad, context: LoweringContext) -> tirx.Stmt:
 
 
 @lowering(BulkStore, target="cuda", variant="tma", fits=_boxes_only)
-def _(op: BulkStore, context: LoweringContext) -> tirx.Stmt:
+def _(op: BulkStore, _: LoweringContext) -> tirx.Stmt:
     """One instruction; what lies outside of the tensor is not written."""
-    del context
     name = f"cp.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta.tile.bulk_group"
     places = _places(op.coordinates)
     return tirx.Evaluate(T.ptx[name](op.tensor_map, *places, T.address_of(op.tile)))

@@ -176,8 +176,7 @@ def with_own_barriers(body: tirx.Stmt, named: NamedBarriers) -> tirx.Stmt:
     """
     regions = Regions()
 
-    def visit(node: tirx.Evaluate, mutator: Mutator) -> tirx.Stmt:
-        del mutator
+    def visit(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
         if not is_barrier(node) or str(node.value.args[0].value) != "shared":
             return node
         return named.instead_of(node, regions.group)

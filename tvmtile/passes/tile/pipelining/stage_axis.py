@@ -83,8 +83,7 @@ class _Expander:
             (ir.Var, self._variable),
         )
 
-    def _variable(self, var: ir.Var, mutator: Mutator) -> ir.Var:
-        del mutator
+    def _variable(self, var: ir.Var, _: Mutator) -> ir.Var:
         return self._new.get(var, var)
 
     def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
