@@ -10,7 +10,8 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.dtypes import DType, as_dtype
 from tvmtile.frontend.kernel import current_kernel
-from tvmtile.frontend.tracer import _converted, current_tracer
+from tvmtile.frontend.tracer import current_tracer
+from tvmtile.frontend.values import converted
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
 from tvmtile.ir.spans import current_span
 
@@ -114,7 +115,7 @@ def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None
     _require_kernel("T.alloc_var")
     name = as_dtype(dtype)
     variable = T.local_scalar(str(name))
-    T.buffer_store(variable.scalar.source, _converted(values[0] if values else 0, name), [0])
+    T.buffer_store(variable.scalar.source, converted(values[0] if values else 0, name), [0])
     return variable
 
 

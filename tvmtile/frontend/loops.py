@@ -11,8 +11,8 @@ from tvm.tirx.script.builder.frame import ForFrame
 
 from tvmtile._tvm import IRBuilder
 from tvmtile.errors import InvalidOperand, NestingError, warn_ignored
+from tvmtile.frontend.constructs import LoopNest
 from tvmtile.frontend.kernel import current_kernel
-from tvmtile.frontend.tracer import LoopNest
 from tvmtile.ir.annotations import (
     ORDER_ANNOTATION,
     STAGE_ANNOTATION,

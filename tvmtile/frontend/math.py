@@ -12,7 +12,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
 from tvmtile.frontend.dtypes import DType, as_dtype, cast
-from tvmtile.frontend.tracer import as_condition
+from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import FAST
 from tvmtile.ir.packed import FLOAT4
 

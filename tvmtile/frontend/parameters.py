@@ -14,7 +14,7 @@ from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.pointers import ptr
 from tvmtile.frontend.rewrite import parameter_location
 from tvmtile.frontend.tensor import TensorSpec
-from tvmtile.frontend.tracer import Unusable
+from tvmtile.frontend.unusable import Unusable
 
 __all__ = ["Parameters", "as_parameter", "is_run_time"]
 

@@ -8,14 +8,12 @@ would need to change at run time is an error that names `T.alloc_var`, never a s
 
 from __future__ import annotations
 
-import operator
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.script.ir_builder.base import IRBuilderFrame
 from tvm.sym import Analyzer
 from tvm.tirx.expr import ExprOp
@@ -26,21 +24,32 @@ from tvmtile.errors import (
     InvalidOperand,
     NestingError,
     ScopeError,
-    SourceLocation,
     SyntaxNotSupported,
-    TileError,
     user_location,
     warn,
 )
-from tvmtile.frontend.dtypes import DType, cast, with_kept_bits
+from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, tried
+from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.expression_dtypes import dtype_of_expressions
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
+from tvmtile.frontend.unusable import Unusable, counted, escaped, raise_unusable
+from tvmtile.frontend.values import (
+    KINDS,
+    as_condition,
+    binary,
+    converted,
+    described,
+    dtype_of_variable,
+    is_number,
+    kind_of,
+    reads_memory,
+    store_element,
+)
 from tvmtile.frontend.variables import Reference, is_scalar_variable
 from tvmtile.ir.operands import describe
-from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
 
-__all__ = ["Tracer", "current_tracer"]
+__all__ = ["Tracer", "current_tracer", "write_assertion"]
 
 _ACTIVE = threading.local()
 
@@ -48,209 +57,6 @@ _ACTIVE = threading.local()
 def current_tracer() -> Tracer | None:
     """The tracer of the kernel that this thread is tracing, or None."""
     return getattr(_ACTIVE, "tracer", None)
-
-
-class Unusable:
-    """What a name holds that has no value here: any use is the error."""
-
-    def __init__(self, error: Callable[[], TileError]) -> None:
-        object.__setattr__(self, "_error", error)
-
-    def __getattr__(self, attribute: str) -> Any:
-        raise_unusable(self)
-
-    def _use(self, *_: Any, **__: Any) -> Any:
-        raise_unusable(self)
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _use
-    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _use
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __pow__ = __rpow__ = _use
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __neg__ = __invert__ = _use
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _use
-    __getitem__ = __setitem__ = __call__ = __iter__ = __len__ = __index__ = __bool__ = _use
-    __float__ = __int__ = __enter__ = __exit__ = _use
-    __hash__ = None  # type: ignore[assignment]
-
-
-def raise_unusable(value: Unusable) -> NoReturn:
-    """Report the use of a name that has no value."""
-    make_error = object.__getattribute__(value, "_error")
-    raise make_error()
-
-
-def _escaped(
-    name: str, construct: str, location: SourceLocation | None, value: Any = None
-) -> Unusable:
-    """What a name holds after the run-time loop or branch that bound it to a value."""
-    where = f" (line {location.line})" if location is not None else ""
-    if is_buffer_var(value):
-        remedy = f"the tile belongs to the {construct}: allocate {name} before it"
-    else:
-        remedy = (
-            f"there is no value where the {construct} is not entered: give {name} a first value "
-            f"before the {construct}, such as `{name} = 0.0`"
-        )
-    return Unusable(
-        lambda: ScopeError(
-            f"{name!r} is bound inside a {construct}{where} and used after it", help=remedy
-        )
-    )
-
-
-def _counted(name: str) -> Unusable:
-    """What the name of a loop's variable holds after the loop."""
-    return Unusable(
-        lambda: ScopeError(
-            f"{name!r} counts the iterations of a loop and is used after it",
-            help="write the value that is meant, such as the loop's extent",
-        )
-    )
-
-
-class _Region:
-    """A run-time loop or branch whose body is being traced."""
-
-    def __init__(self, construct: str, carried: Iterable[str] = (), parallel: bool = False) -> None:
-        self.construct = construct
-        self.carried = frozenset(carried)
-        self.parallel = parallel
-        self.rebound: dict[str, SourceLocation | None] = {}
-        self.made: dict[str, _Variable] = {}
-
-
-@dataclass(eq=False)
-class _Variable:
-    """What holds a name that a run-time construct changes.
-
-    Attributes
-    ----------
-    value : TensorLoad
-        The variable.
-    first : Any
-        What the name held before the construct.
-    location : SourceLocation or None
-        The construct's line.
-    depth : int
-        Parallel loops around it.
-    stored : bool
-        Whether anything was assigned to it.
-    """
-
-    value: Any
-    first: Any
-    location: SourceLocation | None
-    depth: int
-    stored: bool = False
-
-
-class Branch:
-    """An `if`: decided now when its condition is a Python value, emitted otherwise."""
-
-    def __init__(self, tracer: Tracer, condition: Any) -> None:
-        self.dynamic = isinstance(condition, ir.Expr)
-        self.has_then = self.dynamic or bool(condition)
-        self.has_else = self.dynamic or not condition
-        self.region = _Region("branch")
-        self.frame: IRBuilderFrame | None = None
-        self._tracer = tracer
-        self._condition = condition
-
-    def then(self) -> AbstractContextManager[None]:
-        return self._enter(T.Then) if self.dynamic else nullcontext()
-
-    def otherwise(self) -> AbstractContextManager[None]:
-        return self._enter(T.Else) if self.dynamic else nullcontext()
-
-    @contextmanager
-    def _enter(self, make_frame: Callable[[], IRBuilderFrame]) -> Iterator[None]:
-        if self.frame is None:
-            self.frame = T.If(self._condition)
-            self.frame.__enter__()
-        with make_frame(), self._tracer.inside(self.region):
-            yield
-
-
-class Loop:
-    """A `for` or `while`: a loop of the program for TVM's loop frames, else a loop of the tracing."""
-
-    def __init__(self, tracer: Tracer, iterable: Any, carried: tuple[str, ...]) -> None:
-        self.iterable = iterable
-        self.dynamic = isinstance(iterable, IRBuilderFrame | LoopNest)
-        parallel = bool(getattr(iterable, "is_parallel", False))
-        self.region = _Region("loop", carried, parallel)
-        self._tracer = tracer
-
-    def __iter__(self) -> Iterator[Any]:
-        tracer = self._tracer
-        if not self.dynamic:
-            tracer.loops.append(self)
-            try:
-                yield from _python_iterable(self.iterable)
-            finally:
-                tracer.loops.pop()
-            return
-        with self.iterable as variables, tracer.inside(self.region):
-            tracer.loops.append(self)
-            yield variables
-            tracer.loops.pop()
-
-
-class LoopNest:
-    """What a loop function of the language returns when TVM has no single frame for it.
-
-    A context manager whose value is the loop variable, or the list of them.
-    """
-
-    is_parallel = False
-    """Whether the iterations have no order."""
-
-    def __enter__(self) -> Any:
-        raise NotImplementedError
-
-    def __exit__(self, *exception: object) -> None:
-        raise NotImplementedError
-
-
-class _While(LoopNest):
-    """A `while`, whose condition is traced when the names that it changes are variables.
-
-    One that takes statements, such as `T.any_of(tile)`, does so in every iteration.
-    """
-
-    def __init__(self, condition: Callable[[], Any]) -> None:
-        self._condition = condition
-
-    def __enter__(self) -> None:
-        test, needs_statements = _tried(self._condition)
-        if not isinstance(test, ir.Expr):
-            raise SyntaxNotSupported(
-                "the condition of this `while` is true while tracing and never changes",
-                help="a run-time loop needs a run-time condition, e.g. on a T.alloc_var variable",
-            )
-        self._frame = T.While(tirx.const(True, "bool") if needs_statements else test)
-        self._frame.__enter__()
-        if needs_statements:
-            with T.If(tirx.Not(as_condition(self._condition()))), T.Then():
-                T.evaluate(tirx.break_loop())
-
-    def __exit__(self, *exception: Any) -> None:
-        self._frame.__exit__(*exception)
-
-
-def _tried(condition: Callable[[], Any]) -> tuple[Any, bool]:
-    """The value of a condition, and whether it takes statements."""
-    with IRBuilder() as trial, T.prim_func():
-        test = as_condition(condition())
-        return test, len(trial.frames[-1].stmts) > 0
-
-
-def _python_iterable(iterable: Any) -> Iterable[Any]:
-    if isinstance(iterable, ir.Expr) or not hasattr(iterable, "__iter__"):
-        raise SyntaxNotSupported(
-            f"a kernel can't loop over {_describe(iterable)}",
-            help="loop over T.serial, T.Parallel, T.Pipelined, T.unroll, range(...) or a Python list",
-        )
-    return iterable
 
 
 class _IndexBuilder:
@@ -298,8 +104,8 @@ class Tracer:
         self.returned: tuple[Any, ...] = ()
         self.attributes: dict[str, Any] = {}  # of the function that is written
         self.in_kernel = False
-        self._regions: list[_Region] = []
-        self._variables: dict[ir.Var, _Variable] = {}
+        self._regions: list[Region] = []
+        self._variables: dict[ir.Var, Variable] = {}
         self._parameters = parameters
         self._call_depth: list[int] = []
 
@@ -315,7 +121,7 @@ class Tracer:
             _ACTIVE.tracer = outer
 
     @contextmanager
-    def inside(self, region: _Region) -> Iterator[None]:
+    def inside(self, region: Region) -> Iterator[None]:
         """Trace the body of a run-time loop or branch."""
         self._regions.append(region)
         try:
@@ -352,20 +158,20 @@ class Tracer:
         return Loop(self, iterable, carried)
 
     def while_loop(self, condition: Callable[[], Any], carried: tuple[str, ...] = ()) -> Loop:
-        test, _ = _tried(condition)
+        test, _ = tried(condition)
         is_known = not isinstance(test, ir.Expr)
-        return Loop(self, () if is_known and not test else _While(condition), carried)
+        return Loop(self, () if is_known and not test else While(condition), carried)
 
     def carry(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
         """A variable for a name that `construct` changes for what comes after, if it can be one."""
         first = local_names[name]
         region = construct.region
-        dtype = _dtype_of_variable(first)
+        dtype = dtype_of_variable(first)
         is_variable = is_scalar_variable(first) or isinstance(first, Reference)
         if dtype is None or is_variable or region.parallel or not self.in_kernel:
             return first
         variable = self.bind_variable(name, dtype, first)
-        made = _Variable(variable, first, user_location(), self._parallel_depth())
+        made = Variable(variable, first, user_location(), self._parallel_depth())
         region.made[name] = self._variables[variable.source] = made
         return variable
 
@@ -375,7 +181,7 @@ class Tracer:
     def bind_variable(self, name: str, dtype: str, value: Any) -> Any:
         """A variable of the kernel that holds a value."""
         variable = self._bind(name, T.local_scalar(dtype))
-        T.buffer_store(variable.source, _converted(value, dtype), [0])
+        T.buffer_store(variable.source, converted(value, dtype), [0])
         return variable
 
     def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
@@ -386,11 +192,11 @@ class Tracer:
         if name in local_names and name not in rebound:
             return local_names[name]
         value = local_names.get(name)
-        return _escaped(name, construct.region.construct, rebound.get(name), value)
+        return escaped(name, construct.region.construct, rebound.get(name), value)
 
     def leave(self, name: str) -> Any:
         """What the variable of a loop is after the loop."""
-        return _counted(name)
+        return counted(name)
 
     def range(self, *bounds: Any) -> Any:
         from tvmtile.frontend.loops import serial
@@ -419,7 +225,7 @@ class Tracer:
         if isinstance(manager, Unusable):
             raise_unusable(manager)
         if not hasattr(manager, "__enter__"):
-            raise SyntaxNotSupported(f"`with` needs a context manager, not {_describe(manager)}")
+            raise SyntaxNotSupported(f"`with` needs a context manager, not {described(manager)}")
         return manager
 
     def returns(self, value: Any) -> Any:
@@ -436,7 +242,7 @@ class Tracer:
         for item in values:
             if not any(item is output for output in self.outputs):
                 raise InvalidOperand(
-                    f"a kernel returns tensors made by T.empty, not {_describe(item)}",
+                    f"a kernel returns tensors made by T.empty, not {described(item)}",
                     help="declare the result with `C = T.empty(shape, dtype)` and return it",
                 )
         self.returned = values
@@ -458,32 +264,32 @@ class Tracer:
         previous = local_names.get(name)
         if is_scalar_variable(previous) and previous.source in self._variables:
             self._check_assignment(name, self._variables[previous.source], value)
-        if is_scalar_variable(previous) and _is_number(value):
+        if is_scalar_variable(previous) and is_number(value):
             store_element(previous.source, tuple(previous.indices), value)
             return previous
-        if isinstance(previous, Reference) and _is_number(value):
+        if isinstance(previous, Reference) and is_number(value):
             previous.store(value)
             return previous
         # A tile does not become a number: from here to the end of the loop the name is another one.
-        hides = is_buffer_var(previous) and _is_number(value)
+        hides = is_buffer_var(previous) and is_number(value)
         self._note_rebinding(name, name in local_names and not hides)
         return self._bind(name, value)
 
-    def _check_assignment(self, name: str, variable: _Variable, value: Any) -> None:
+    def _check_assignment(self, name: str, variable: Variable, value: Any) -> None:
         """Refuse what a variable made of a name can't hold, and an assignment in no order."""
         if self._parallel_depth() > variable.depth:
             raise _carried_in_parallel(name)
         variable.stored = True
         dtype = variable.value.ty.dtype
-        given = _dtype_of_variable(value) if _is_number(value) else None
+        given = dtype_of_variable(value) if is_number(value) else None
         line = "" if variable.location is None else f" (line {variable.location.line})"
         if given is None:
             raise ScopeError(
                 f"{name!r} begins as {dtype} before the loop or branch that changes it{line}, and "
-                f"can't become {_describe(value)}",
+                f"can't become {described(value)}",
                 help="give the other object a name of its own",
             )
-        if _KINDS.index(_kind(given)) > _KINDS.index(_kind(str(dtype))):
+        if KINDS.index(kind_of(given)) > KINDS.index(kind_of(str(dtype))):
             first = variable.first if isinstance(variable.first, int | float) else "..."
             raise InvalidOperand(
                 f"{name!r} begins as {dtype} before the loop or branch that changes it{line}, and is "
@@ -526,11 +332,11 @@ class Tracer:
             return value
         if isinstance(value, tirx.Ramp):
             return value  # of what an index is made must be seen where a tensor is indexed with it
-        if not self.in_kernel and not _reads_memory(value):
+        if not self.in_kernel and not reads_memory(value):
             return value  # the host's arithmetic on dimensions needs no variable of its own
         variable = T.Bind(value)
         IRBuilder.name(name, variable)
-        if "int" in str(value.ty.dtype) and not _reads_memory(value):
+        if "int" in str(value.ty.dtype) and not reads_memory(value):
             self.analyzer.bind(variable, value)
         return variable
 
@@ -567,8 +373,8 @@ class Tracer:
                 )
             return self.assign(name, T.local_scalar(str(dtype)), {})
         result = value()
-        if dtype is not None and _is_number(result):
-            result = _converted(result, str(dtype))
+        if dtype is not None and is_number(result):
+            result = converted(result, str(dtype))
             if reassigned:
                 self._note_rebinding(name, False)
                 return self.bind_variable(name, str(dtype), result)
@@ -603,7 +409,7 @@ class Tracer:
         if not isinstance(value, tuple | list) or len(value) < 2:
             return value
         return type(value)(
-            T.Bind(v) if ir.is_prim_expr(v) and _reads_memory(v) else v for v in value
+            T.Bind(v) if ir.is_prim_expr(v) and reads_memory(v) else v for v in value
         )
 
     def augment(
@@ -630,7 +436,7 @@ class Tracer:
             store_element(target, index, value)
         elif isinstance(target, ir.Expr):
             raise InvalidOperand(
-                f"{_describe(target)} can't be stored into",
+                f"{described(target)} can't be stored into",
                 help="store into an element of a buffer, `buffer[i, j] = value`",
             )
         else:
@@ -661,15 +467,11 @@ class Tracer:
             value.add_callback(lambda: value.__exit__(None, None, None))
             value.__enter__()
         elif isinstance(value, ir.Expr):
-            warn(f"the value of this expression, {_describe(value)}, is not used")
+            warn(f"the value of this expression, {described(value)}, is not used")
 
     def binary(self, op: str, left: Any, right: Any) -> Any:
         """An operator between two values."""
-        if op in _BITWISE:
-            left, right = _as_wide_as(right, left), _as_wide_as(left, right)
-        if op in _SHIFTS:
-            left = _shifted(_SHIFTS[op], left, right)
-        return getattr(operator, op)(left, right)
+        return binary(op, left, right)
 
     # Conditions ------------------------------------------------------------------------------
 
@@ -721,141 +523,6 @@ _SYMBOLS = {
 }
 
 
-_SHIFTS = {"lshift": "<<", "rshift": ">>"}
-_BITWISE = {"and_", "or_", "xor", *_SHIFTS}
-
-
-def _shifted(symbol: str, value: Any, amount: Any) -> Any:
-    """What is shifted: 8 and 16 bits become 32, as in C, where all of them would be shifted out.
-
-    Raises
-    ------
-    InvalidOperand
-        If the value has not so many bits, or the amount is negative.
-    """
-    if type(amount) is not int or not ir.is_prim_expr(value):
-        return value
-    dtype = DType(str(value.ty.dtype))
-    if "int" not in dtype or 0 <= amount < dtype.bits:
-        return value
-    if symbol == "<<" and dtype.bits <= amount < 32:
-        return cast(value, "uint32" if dtype.startswith("u") else "int32")
-    raise InvalidOperand(
-        f"{_describe(value)} is shifted by {amount}, `{symbol} {amount}`, and has "
-        f"{dtype.bits} bits",
-        help=f'make it wider before: T.cast(value, "uint{max(32, 2 * dtype.bits)}") {symbol} ...'
-        if 0 <= amount < 64
-        else "an amount is at least 0 and less than the number of bits",
-    )
-
-
-def _as_wide_as(other: Any, value: Any) -> Any:
-    """A number beside a value of the kernel, as a constant that holds it, and a left shift likewise.
-
-    TVM takes numbers for int32 beside bitwise operators, and cuts them off.
-    """
-    if not ir.is_prim_expr(other):
-        return value
-    dtype = DType(str(other.ty.dtype))
-    if type(value) is not int:
-        return with_kept_bits(value, dtype)
-    if -(2**31) <= value < 2**31:
-        return value
-    limit = 2 ** (dtype.bits if dtype.startswith("uint") else dtype.bits - 1)
-    return tirx.const(value, str(dtype) if -limit <= value < limit else "int64")
-
-
-def as_condition(value: Any, keep: bool = False) -> Any:
-    """A run-time condition as a boolean expression, anything else as a Python truth value.
-
-    With `keep`, a Python value stays what it is, as the operands of `and` and `or` do.
-    """
-    if isinstance(value, Unusable):
-        raise_unusable(value)
-    if isinstance(value, ExprOp):
-        value = value.asobject()
-    if isinstance(value, Reference):
-        value = value.load()
-    if isinstance(value, tirx.IntImm):
-        return bool(value.value)
-    if is_buffer_var(value) or isinstance(value, ir.TensorRegion):
-        raise InvalidOperand(
-            f"{_describe(value)} is a tile, not a condition",
-            help="compare one element, or reduce the tile with T.any_of or T.all_of",
-        )
-    if ir.is_prim_expr(value):
-        # `value != 0` would be TVM's comparison that is not yet an expression.
-        is_bool = value.ty.dtype == "bool"
-        return value if is_bool else tirx.NE(value, tirx.const(0, value.ty.dtype))
-    return value if keep else bool(value)
-
-
-def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
-    """Emit `buffer[index] = value`, converting the value to the buffer's dtype."""
-    from tvmtile.frontend.elements import store_indices
-
-    converted = _converted(value, str(buffer.ty.dtype))
-    indices = store_indices(buffer, index, converted)
-    T.add_to_parent(tirx.BufferStore(buffer, converted, indices, span=current_span()))
-
-
-def _converted(value: Any, dtype: Any) -> Any:
-    """`value` as an expression of `dtype`; a vector keeps its lanes."""
-    from tvmtile.frontend.elements import vector_of
-
-    if isinstance(value, Unusable):
-        raise_unusable(value)
-    if isinstance(value, Reference):
-        value = value.load()
-    if isinstance(value, ExprOp):
-        value = value.asobject()
-    if isinstance(value, T.scalar_wrapper):
-        value = value.scalar
-    if isinstance(value, bool | int | float):
-        return tirx.const(bool(value) if dtype == "bool" else value, str(dtype))
-    if isinstance(value, ir.TensorRegion):
-        vector = vector_of(value)
-        value = value if vector is None else vector
-    if not ir.is_prim_expr(value):
-        raise InvalidOperand(
-            f"{_describe(value)} is not a value that can be stored",
-            help="store a number, an element of a buffer or an expression of them",
-        )
-    source = str(value.ty.dtype)
-    scalar, _, lanes = source.partition("x")
-    is_vector = bool(lanes) and scalar != source and DataType(str(dtype)).lanes == 1
-    wanted = f"{dtype}x{lanes}" if is_vector else str(dtype)
-    if source == wanted:
-        return value
-    value = with_kept_bits(value, DType(wanted))
-    return value if str(value.ty.dtype) == wanted else tirx.Cast(wanted, value)
-
-
-_KINDS = ("bool", "int", "float")
-
-
-def _kind(dtype: str) -> str:
-    return next((kind for kind in _KINDS if kind in dtype), "float")
-
-
-def _dtype_of_variable(value: Any) -> str | None:
-    """The dtype of a variable that begins with a value; None for what no variable holds."""
-    if isinstance(value, ExprOp):
-        value = value.asobject()
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int32" if -(2**31) <= value < 2**31 else "int64"
-    if isinstance(value, float):
-        return "float32"
-    if isinstance(value, Reference):
-        value = value.load()
-    if is_buffer_var(value) or not ir.is_prim_expr(value):
-        return None
-    dtype = str(value.ty.dtype)
-    return dtype if DataType(dtype).lanes == 1 and dtype != "handle" else None
-
-
 def write_assertion(test: ir.Expr, text: Any) -> None:
     """Write an assertion for the running kernel down, at the user's line."""
     tracer = current_tracer()
@@ -872,25 +539,3 @@ def _carried_in_parallel(name: str) -> ScopeError:
         help="reduce a tile with T.reduce_sum and the like, add with T.atomic_add, or make it a loop "
         "over T.serial",
     )
-
-
-def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, bool | int | float | ExprOp | Reference)
-        or (ir.is_prim_expr(value) and not isinstance(value, ir.StringImm))
-        or isinstance(value, T.scalar_wrapper)
-    )
-
-
-def _reads_memory(value: ir.Expr) -> bool:
-    return contains(value, (ir.TensorLoad, ir.Call))
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Unusable):
-        raise_unusable(value)
-    if is_buffer_var(value):
-        return f"the buffer {describe(value)}"
-    if isinstance(value, ir.Expr):
-        return f"the expression `{value}`"
-    return f"a {type(value).__name__}"

@@ -70,7 +70,7 @@ class Reference:
         return self._element
 
     def store(self, value: Any, index: Any = 0) -> None:
-        from tvmtile.frontend.tracer import store_element
+        from tvmtile.frontend.values import store_element
 
         if index != 0:
             raise IndexError("a reference is one element: use `x[0]` or `x = value`")

@@ -9,7 +9,8 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import NestingError
 from tvmtile.frontend.kernel import current_kernel
-from tvmtile.frontend.tracer import as_condition, write_assertion
+from tvmtile.frontend.tracer import write_assertion
+from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
 from tvmtile.ir.spans import current_span
 

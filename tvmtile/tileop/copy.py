@@ -90,7 +90,7 @@ def copy(
 def _store_element(src: Any, dst: Any) -> bool:
     """Inside `T.Parallel`, where tiles have no place, one element to one element is a store."""
     from tvmtile.frontend.kernel import current_kernel
-    from tvmtile.frontend.tracer import store_element
+    from tvmtile.frontend.values import store_element
 
     kernel = current_kernel()
     are_elements = isinstance(src, ir.TensorLoad) and isinstance(dst, ir.TensorLoad)

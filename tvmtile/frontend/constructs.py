@@ -1,0 +1,167 @@
+"""Loops and branches of a kernel that is traced: decided now, or emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tvm import ir, tirx
+from tvm.script.ir_builder.base import IRBuilderFrame
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import IRBuilder
+from tvmtile.errors import SourceLocation, SyntaxNotSupported
+from tvmtile.frontend.values import as_condition, described
+
+if TYPE_CHECKING:
+    from tvmtile.frontend.tracer import Tracer
+
+__all__ = ["Branch", "Loop", "LoopNest", "Region", "Variable", "While", "tried"]
+
+
+class Region:
+    """A run-time loop or branch whose body is being traced."""
+
+    def __init__(self, construct: str, carried: Iterable[str] = (), parallel: bool = False) -> None:
+        self.construct = construct
+        self.carried = frozenset(carried)
+        self.parallel = parallel
+        self.rebound: dict[str, SourceLocation | None] = {}
+        self.made: dict[str, Variable] = {}
+
+
+@dataclass(eq=False)
+class Variable:
+    """What holds a name that a run-time construct changes.
+
+    Attributes
+    ----------
+    value : TensorLoad
+        The variable.
+    first : Any
+        What the name held before the construct.
+    location : SourceLocation or None
+        The construct's line.
+    depth : int
+        Parallel loops around it.
+    stored : bool
+        Whether anything was assigned to it.
+    """
+
+    value: Any
+    first: Any
+    location: SourceLocation | None
+    depth: int
+    stored: bool = False
+
+
+class Branch:
+    """An `if`: decided now when its condition is a Python value, emitted otherwise."""
+
+    def __init__(self, tracer: Tracer, condition: Any) -> None:
+        self.dynamic = isinstance(condition, ir.Expr)
+        self.has_then = self.dynamic or bool(condition)
+        self.has_else = self.dynamic or not condition
+        self.region = Region("branch")
+        self.frame: IRBuilderFrame | None = None
+        self._tracer = tracer
+        self._condition = condition
+
+    def then(self) -> AbstractContextManager[None]:
+        return self._enter(T.Then) if self.dynamic else nullcontext()
+
+    def otherwise(self) -> AbstractContextManager[None]:
+        return self._enter(T.Else) if self.dynamic else nullcontext()
+
+    @contextmanager
+    def _enter(self, make_frame: Callable[[], IRBuilderFrame]) -> Iterator[None]:
+        if self.frame is None:
+            self.frame = T.If(self._condition)
+            self.frame.__enter__()
+        with make_frame(), self._tracer.inside(self.region):
+            yield
+
+
+class Loop:
+    """A `for` or `while`: a loop of the program for TVM's loop frames, else a loop of the tracing."""
+
+    def __init__(self, tracer: Tracer, iterable: Any, carried: tuple[str, ...]) -> None:
+        self.iterable = iterable
+        self.dynamic = isinstance(iterable, IRBuilderFrame | LoopNest)
+        parallel = bool(getattr(iterable, "is_parallel", False))
+        self.region = Region("loop", carried, parallel)
+        self._tracer = tracer
+
+    def __iter__(self) -> Iterator[Any]:
+        tracer = self._tracer
+        if not self.dynamic:
+            tracer.loops.append(self)
+            try:
+                yield from _python_iterable(self.iterable)
+            finally:
+                tracer.loops.pop()
+            return
+        with self.iterable as variables, tracer.inside(self.region):
+            tracer.loops.append(self)
+            yield variables
+            tracer.loops.pop()
+
+
+class LoopNest:
+    """What a loop function of the language returns when TVM has no single frame for it.
+
+    A context manager whose value is the loop variable, or the list of them.
+    """
+
+    is_parallel = False
+    """Whether the iterations have no order."""
+
+    def __enter__(self) -> Any:
+        raise NotImplementedError
+
+    def __exit__(self, *exception: object) -> None:
+        raise NotImplementedError
+
+
+class While(LoopNest):
+    """A `while`, whose condition is traced when the names that it changes are variables.
+
+    One that takes statements, such as `T.any_of(tile)`, does so in every iteration.
+    """
+
+    def __init__(self, condition: Callable[[], Any]) -> None:
+        self._condition = condition
+
+    def __enter__(self) -> None:
+        test, needs_statements = tried(self._condition)
+        if not isinstance(test, ir.Expr):
+            raise SyntaxNotSupported(
+                "the condition of this `while` is true while tracing and never changes",
+                help="a run-time loop needs a run-time condition, e.g. on a T.alloc_var variable",
+            )
+        self._frame = T.While(tirx.const(True, "bool") if needs_statements else test)
+        self._frame.__enter__()
+        if needs_statements:
+            with T.If(tirx.Not(as_condition(self._condition()))), T.Then():
+                T.evaluate(tirx.break_loop())
+
+    def __exit__(self, *exception: Any) -> None:
+        self._frame.__exit__(*exception)
+
+
+def tried(condition: Callable[[], Any]) -> tuple[Any, bool]:
+    """The value of a condition, and whether it takes statements."""
+    with IRBuilder() as trial, T.prim_func():
+        test = as_condition(condition())
+        return test, len(trial.frames[-1].stmts) > 0
+
+
+def _python_iterable(iterable: Any) -> Iterable[Any]:
+    if isinstance(iterable, ir.Expr) or not hasattr(iterable, "__iter__"):
+        raise SyntaxNotSupported(
+            f"a kernel can't loop over {described(iterable)}",
+            help="loop over T.serial, T.Parallel, T.Pipelined, T.unroll, range(...) or a Python list",
+        )
+    return iterable

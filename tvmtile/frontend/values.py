@@ -1,0 +1,201 @@
+"""What a Python value, or one of the running kernel, is where a statement takes it."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.expr import ExprOp
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.dtypes import DType, cast, with_kept_bits
+from tvmtile.frontend.unusable import Unusable, raise_unusable
+from tvmtile.frontend.variables import Reference
+from tvmtile.ir.operands import describe
+from tvmtile.ir.rewriting import contains
+from tvmtile.ir.spans import current_span
+
+__all__ = [
+    "KINDS",
+    "as_condition",
+    "binary",
+    "converted",
+    "described",
+    "dtype_of_variable",
+    "is_number",
+    "kind_of",
+    "reads_memory",
+    "store_element",
+]
+
+_SHIFTS = {"lshift": "<<", "rshift": ">>"}
+_BITWISE = {"and_", "or_", "xor", *_SHIFTS}
+
+
+def binary(op: str, left: Any, right: Any) -> Any:
+    """An operator between two values."""
+    if op in _BITWISE:
+        left, right = _as_wide_as(right, left), _as_wide_as(left, right)
+    if op in _SHIFTS:
+        left = _shifted(_SHIFTS[op], left, right)
+    return getattr(operator, op)(left, right)
+
+
+def _shifted(symbol: str, value: Any, amount: Any) -> Any:
+    """What is shifted: 8 and 16 bits become 32, as in C, where all of them would be shifted out.
+
+    Raises
+    ------
+    InvalidOperand
+        If the value has not so many bits, or the amount is negative.
+    """
+    if type(amount) is not int or not ir.is_prim_expr(value):
+        return value
+    dtype = DType(str(value.ty.dtype))
+    if "int" not in dtype or 0 <= amount < dtype.bits:
+        return value
+    if symbol == "<<" and dtype.bits <= amount < 32:
+        return cast(value, "uint32" if dtype.startswith("u") else "int32")
+    raise InvalidOperand(
+        f"{described(value)} is shifted by {amount}, `{symbol} {amount}`, and has "
+        f"{dtype.bits} bits",
+        help=f'make it wider before: T.cast(value, "uint{max(32, 2 * dtype.bits)}") {symbol} ...'
+        if 0 <= amount < 64
+        else "an amount is at least 0 and less than the number of bits",
+    )
+
+
+def _as_wide_as(other: Any, value: Any) -> Any:
+    """A number beside a value of the kernel, as a constant that holds it, and a left shift likewise.
+
+    TVM takes numbers for int32 beside bitwise operators, and cuts them off.
+    """
+    if not ir.is_prim_expr(other):
+        return value
+    dtype = DType(str(other.ty.dtype))
+    if type(value) is not int:
+        return with_kept_bits(value, dtype)
+    if -(2**31) <= value < 2**31:
+        return value
+    limit = 2 ** (dtype.bits if dtype.startswith("uint") else dtype.bits - 1)
+    return tirx.const(value, str(dtype) if -limit <= value < limit else "int64")
+
+
+def as_condition(value: Any, keep: bool = False) -> Any:
+    """A run-time condition as a boolean expression, anything else as a Python truth value.
+
+    With `keep`, a Python value stays what it is, as the operands of `and` and `or` do.
+    """
+    if isinstance(value, Unusable):
+        raise_unusable(value)
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, Reference):
+        value = value.load()
+    if isinstance(value, tirx.IntImm):
+        return bool(value.value)
+    if is_buffer_var(value) or isinstance(value, ir.TensorRegion):
+        raise InvalidOperand(
+            f"{described(value)} is a tile, not a condition",
+            help="compare one element, or reduce the tile with T.any_of or T.all_of",
+        )
+    if ir.is_prim_expr(value):
+        # `value != 0` would be TVM's comparison that is not yet an expression.
+        is_bool = value.ty.dtype == "bool"
+        return value if is_bool else tirx.NE(value, tirx.const(0, value.ty.dtype))
+    return value if keep else bool(value)
+
+
+def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
+    """Emit `buffer[index] = value`, converting the value to the buffer's dtype."""
+    from tvmtile.frontend.elements import store_indices
+
+    stored = converted(value, str(buffer.ty.dtype))
+    indices = store_indices(buffer, index, stored)
+    T.add_to_parent(tirx.BufferStore(buffer, stored, indices, span=current_span()))
+
+
+def converted(value: Any, dtype: Any) -> Any:
+    """`value` as an expression of `dtype`; a vector keeps its lanes."""
+    from tvmtile.frontend.elements import vector_of
+
+    if isinstance(value, Unusable):
+        raise_unusable(value)
+    if isinstance(value, Reference):
+        value = value.load()
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, T.scalar_wrapper):
+        value = value.scalar
+    if isinstance(value, bool | int | float):
+        return tirx.const(bool(value) if dtype == "bool" else value, str(dtype))
+    if isinstance(value, ir.TensorRegion):
+        vector = vector_of(value)
+        value = value if vector is None else vector
+    if not ir.is_prim_expr(value):
+        raise InvalidOperand(
+            f"{described(value)} is not a value that can be stored",
+            help="store a number, an element of a buffer or an expression of them",
+        )
+    source = str(value.ty.dtype)
+    scalar, _, lanes = source.partition("x")
+    is_vector = bool(lanes) and scalar != source and DataType(str(dtype)).lanes == 1
+    wanted = f"{dtype}x{lanes}" if is_vector else str(dtype)
+    if source == wanted:
+        return value
+    value = with_kept_bits(value, DType(wanted))
+    return value if str(value.ty.dtype) == wanted else tirx.Cast(wanted, value)
+
+
+KINDS = ("bool", "int", "float")
+
+
+def kind_of(dtype: str) -> str:
+    """Which of `KINDS` a dtype is."""
+    return next((kind for kind in KINDS if kind in dtype), "float")
+
+
+def dtype_of_variable(value: Any) -> str | None:
+    """The dtype of a variable that begins with a value; None for what no variable holds."""
+    if isinstance(value, ExprOp):
+        value = value.asobject()
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int32" if -(2**31) <= value < 2**31 else "int64"
+    if isinstance(value, float):
+        return "float32"
+    if isinstance(value, Reference):
+        value = value.load()
+    if is_buffer_var(value) or not ir.is_prim_expr(value):
+        return None
+    dtype = str(value.ty.dtype)
+    return dtype if DataType(dtype).lanes == 1 and dtype != "handle" else None
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a number, of Python or of the running kernel."""
+    return (
+        isinstance(value, bool | int | float | ExprOp | Reference)
+        or (ir.is_prim_expr(value) and not isinstance(value, ir.StringImm))
+        or isinstance(value, T.scalar_wrapper)
+    )
+
+
+def reads_memory(value: ir.Expr) -> bool:
+    """Tell whether an expression loads something, or calls what may."""
+    return contains(value, (ir.TensorLoad, ir.Call))
+
+
+def described(value: Any) -> str:
+    """A value in the words of an error."""
+    if isinstance(value, Unusable):
+        raise_unusable(value)
+    if is_buffer_var(value):
+        return f"the buffer {describe(value)}"
+    if isinstance(value, ir.Expr):
+        return f"the expression `{value}`"
+    return f"a {type(value).__name__}"
