@@ -226,14 +226,14 @@ def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
     return tuple(index for index, param in enumerate(func.params) if param in written)
 
 
-def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, Any]:
+def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, ir.Expr]:
     """What `T.let` and assignments bind names to, in a statement."""
     values: dict[ir.Var, Any] = {}
     walk(stmt, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre")
     return values
 
 
-def uses(indices: tuple[ir.Expr, ...], variable: ir.Var, names: dict[ir.Var, Any]) -> bool:
+def uses(indices: tuple[ir.Expr, ...], variable: ir.Var, names: dict[ir.Var, ir.Expr]) -> bool:
     """Tell whether an index depends on a variable, directly or through names bound to it."""
 
     def depends(node: ir.Expr) -> bool:

@@ -241,7 +241,7 @@ class Effects:
         )
         return self._first_like(access) if access.is_of_device else access
 
-    def mbarrier(self, element: Any) -> Any:
+    def mbarrier(self, element: ir.TensorLoad | None) -> Any:
         """An mbarrier as the buffer, and which one of it, where that is a constant."""
         if element is None:
             return None

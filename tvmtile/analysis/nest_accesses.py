@@ -74,7 +74,7 @@ class Elements:
 
 def elements_of(
     access: Access,
-    iterations: dict[ir.Var, Any],
+    iterations: dict[ir.Var, np.ndarray],
     fixed: dict[ir.Var, int],
     is_uniform: Callable[[ir.Var], bool],
 ) -> Elements | None:
@@ -128,7 +128,7 @@ _NUMBER = tirx.Var("iteration", "int32")
 
 
 def _with_inner_loops(
-    loops: tuple[tirx.For, ...], iterations: dict[ir.Var, Any]
+    loops: tuple[tirx.For, ...], iterations: dict[ir.Var, np.ndarray]
 ) -> dict[ir.Var, Any] | None:
     """The points of a sample times some iterations of serial loops."""
     count = len(next(iter(iterations.values())))

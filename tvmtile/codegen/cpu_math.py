@@ -64,7 +64,7 @@ def _i(value: int) -> ir.Expr:
     return tirx.const(value, "int32")
 
 
-def exp_float32(x: Any) -> Any:
+def exp_float32(x: ir.Expr) -> ir.Expr:
     """The exponential of a float32 expression.
 
     Parameters
@@ -73,7 +73,7 @@ def exp_float32(x: Any) -> Any:
         A float32 scalar.
     """
 
-    def remainder(limited: Any, n: Any) -> Any:
+    def remainder(limited: ir.Expr, n: ir.Expr) -> ir.Expr:
         return (limited - n * _f(_LN2_HIGH)) - n * _f(_LN2_LOW)
 
     return _power(x, 1 / _LN2, remainder, (-104.0, 89.0))
@@ -94,7 +94,7 @@ def exp2_float32(x: ir.Expr) -> ir.Expr:
     return _power(x, 1.0, remainder, (-151.0, 129.0))
 
 
-def tanh_float32(x: Any) -> Any:
+def tanh_float32(x: ir.Expr) -> ir.Expr:
     """The hyperbolic tangent of a float32 expression.
 
     Parameters

@@ -49,7 +49,7 @@ __device__ __forceinline__ int tvmtile_negate(int x) {
 }
 
 
-def function_call(dtype: str, name: str, *args: Any) -> ir.Call:
+def function_call(dtype: str, name: str, *args: ir.Expr) -> ir.Call:
     """The call of one of our functions.
 
     Parameters
@@ -64,7 +64,7 @@ def function_call(dtype: str, name: str, *args: Any) -> ir.Call:
     return ir.Call(_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
 
 
-def decode(dtype: str, code: Any) -> Any:
+def decode(dtype: str, code: ir.Expr) -> ir.Call:
     """The float32 value of the code, a uint8, of a float of 8 bits."""
     return value("float32", cuda_floats.name_of("decode", dtype), code)
 

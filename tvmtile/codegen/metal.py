@@ -152,7 +152,9 @@ def set_element(matrices: ir.Var, register: ir.Expr, value: ir.Expr) -> tirx.Stm
     return tirx.Evaluate(T.call_extern("void", "tvmtile_set_element", matrix, element, value))
 
 
-def matmul2d(transpose_a: bool, transpose_b: bool, c: Any, a: Any, b0: Any, b1: Any) -> tirx.Stmt:
+def matmul2d(
+    transpose_a: bool, transpose_b: bool, c: ir.Expr, a: ir.Expr, b0: ir.Expr, b1: ir.Expr
+) -> tirx.Stmt:
     """Multiply blocks of 16x16 that the threads of a simdgroup hold, in float16 or bfloat16.
 
     Parameters

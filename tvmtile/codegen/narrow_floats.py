@@ -105,7 +105,7 @@ def decode(dtype: str, code: Any) -> Any:
     return u32.let(wide, lambda bits: u32.as_float(_decode_bits(kind, u32, bits)))
 
 
-def _decode_e8m0(u32: _Lanes, code: Any) -> Any:
+def _decode_e8m0(u32: _Lanes, code: ir.Expr) -> ir.Expr:
     bits = tirx.Select(code == u32(0), u32(1 << 22), code << u32(_FLOAT32_MANTISSA))
     return tirx.Select(code == u32(0xFF), u32(0x7FC00000), bits)
 

@@ -25,7 +25,7 @@ def is_division(value: ir.Expr) -> bool:
     return isinstance(value, _DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: ir.Expr) -> bool:
     """Tell whether a value is a signed integer."""
     return ir.is_prim_expr(value) and str(value.ty.dtype).startswith("int")
 

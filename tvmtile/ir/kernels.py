@@ -145,7 +145,7 @@ class Launch:
                 for loop, index in zip(self.threads, indices, strict=True)
             }
 
-    def extent_of(self, thread: ir.Var) -> Any:
+    def extent_of(self, thread: ir.Var) -> ir.Expr:
         """How many threads lie along the axis of a thread's index."""
         return next(loop.extent for loop in self.threads if loop.loop_var.same_as(thread))
 

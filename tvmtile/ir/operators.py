@@ -91,7 +91,7 @@ class TileOp:
         """The operands that the operator writes."""
         raise NotImplementedError
 
-    def releases(self) -> Any:
+    def releases(self) -> ir.TensorLoad | None:
         """The mbarrier, an element, at which a thread arrives; None of other operators.
 
         Those who wait there know then what it did before.
@@ -102,7 +102,7 @@ class TileOp:
         """Tell whether the thread arrives when its asynchronous copies have, which it releases too."""
         return False
 
-    def acquires(self) -> Any:
+    def acquires(self) -> ir.TensorLoad | None:
         """The mbarrier, an element, at which a thread waits; None of other operators."""
         return None
 
@@ -114,7 +114,7 @@ class TileOp:
         del mbarrier
         return None
 
-    def completes_on(self) -> Any:
+    def completes_on(self) -> ir.TensorLoad | None:
         """The mbarrier, an element, on which what it writes arrives; None where it has no such."""
         return None
 
@@ -271,10 +271,10 @@ class ValueOp(TileOp):
 
     is_tile = False
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return []
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return []
 
     def normalized(self) -> TileOp:

@@ -66,7 +66,7 @@ def tensor_map(made_of: TensorMap) -> ir.Call:
     return ir.Call(_NAME, args, ret_ty=tirx.Var("map", "handle").ty)
 
 
-def tensor_map_of(call: Any) -> TensorMap | None:
+def tensor_map_of(call: ir.Call) -> TensorMap | None:
     """What the tensor map is made of that a call is the address of; None of another call."""
     if op_name(call) != _NAME:
         return None

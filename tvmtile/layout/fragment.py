@@ -72,7 +72,7 @@ class Digit:
         """Whether the number of the thread keeps it."""
         return self.axis == THREAD
 
-    def value_in(self, number: Any, count: int) -> Any:
+    def value_in(self, number: ir.Expr, count: int) -> ir.Expr:
         """The digit's value in the number of a thread or register, of which there are `count`."""
         value = tirx.floordiv(number, self.stride) if self.stride > 1 else number
         if self.stride * self.extent >= count:
@@ -120,11 +120,11 @@ class FragmentLayout:
         """The digits of the thread's number that no index has: an element is replicated over them."""
         return gaps(self.threads, self.digits)
 
-    def register_of(self, indices: Sequence[Any]) -> Any:
+    def register_of(self, indices: Sequence[ir.Expr | int]) -> ir.Expr:
         """The register of an element, in the threads that hold it."""
         return self._number(REGISTER, indices)
 
-    def thread_of(self, indices: Sequence[Any]) -> Any:
+    def thread_of(self, indices: Sequence[ir.Expr | int]) -> ir.Expr:
         """The first of the threads that hold an element."""
         return self._number(THREAD, indices)
 
@@ -157,7 +157,7 @@ class FragmentLayout:
         return f"[{', '.join(axes)}] over {self.threads} threads"
 
 
-def _digit_value(index: Any, lower: int, digit: Digit, size: int) -> Any:
+def _digit_value(index: ir.Expr | int, lower: int, digit: Digit, size: int) -> ir.Expr | int:
     value = tirx.floordiv(index, lower) if lower > 1 else index
     if lower * digit.extent >= size:
         return value  # the most significant digit: nothing to cut off

@@ -70,7 +70,7 @@ def _add_digits(
     tile: ir.Var,
     digits: dict[ir.Var, dict[int, Digit]],
     axis: str,
-    result: Any,
+    result: ir.Expr,
     ranges: dict[ir.Var, ir.Range],
 ) -> None:
     name = "thread" if axis == THREAD else "register"

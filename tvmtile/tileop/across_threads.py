@@ -22,7 +22,7 @@ _HALVES = (16, 8, 4, 2, 1)
 _MOST_UNROLLED = 64
 
 
-def shuffled(shuffle: Callable[..., ir.Expr], value: ir.Expr, lane: Any) -> ir.Expr:
+def shuffled(shuffle: Callable[..., ir.Expr], value: ir.Expr, lane: int) -> ir.Expr:
     """The value of another lane, by one of TVM's `tvm_warp_shuffle` functions."""
     return shuffle(tirx.const(ALL_LANES, "uint32"), value, lane, WARP_SIZE, WARP_SIZE)
 

@@ -277,7 +277,7 @@ def _update(
     return None
 
 
-def _is_tile(operand: Any) -> bool:
+def _is_tile(operand: ir.Expr | int) -> bool:
     """Tell a tile from an element, which has no extents, and from a value."""
     return is_buffer_var(operand) or isinstance(operand, ir.TensorRegion)
 
@@ -370,10 +370,10 @@ class AtomicLoad(TileOp):
     src: Any
     order: str = "seq_cst"
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return []
 
     def result_dtype(self) -> str:
@@ -399,10 +399,10 @@ class AtomicTile(TileOp):
     kind: str = "add"
     order: str = "relaxed"
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src, self.dst] if _is_tile(self.src) else [self.dst]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:

@@ -215,7 +215,7 @@ def copy_elements(op: Copy, _: LoweringContext) -> tirx.Stmt:
     return op.as_loops()
 
 
-def between_fragments(op: Any, _: LoweringContext) -> None:
+def between_fragments(op: Copy, _: LoweringContext) -> None:
     """Raise `Decline` unless an operator moves elements from a fragment to a fragment."""
     if not (is_fragment(op.src.source) and is_fragment(op.dst.source)):
         raise Decline("a side is in memory, which all threads reach")

@@ -165,10 +165,10 @@ class CpAsync(ValueOp):
     predicate: tuple[Any, ...] = ()
     count: int = 1
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.source]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.target]
 
     def expanded(self, target: Target | None) -> tirx.Stmt:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.frontend.emit import emit
@@ -58,10 +58,10 @@ class Dp4a(TileOp):
     B: Any
     C: Any
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.A, self.B, self.C]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.C]
 
     def check(self) -> None:

@@ -68,7 +68,7 @@ def element(operand: ir.TensorRegion, offsets: Sequence[Any]) -> list[ir.Expr]:
 def matching_offsets(
     source: ir.TensorRegion,
     target: ir.TensorRegion,
-    offsets: Sequence[Any],
+    offsets: Sequence[ir.Expr | int],
     *,
     without: Sequence[int] = (),
 ) -> list[ir.Expr | int]:

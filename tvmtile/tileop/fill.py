@@ -75,7 +75,7 @@ class Fill(TileOp):
         if isinstance(self.value, bool | int | float):
             object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.dst)))
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return []
 
     def writes(self) -> list[ir.Expr]:

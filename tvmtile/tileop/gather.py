@@ -167,7 +167,7 @@ class MoveRows(TileOp):
         is_tile = isinstance(first, ir.TensorRegion) or is_buffer_var(first)
         return first if len(self.rows) == 1 and is_tile else None
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         index = [] if self._index is None else [self._index]
         return [self.tile if self.scatter else self.tensor, *index]
 

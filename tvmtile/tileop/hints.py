@@ -255,10 +255,10 @@ class AnnotateLayout(TileOp):
     tile: Any
     layout: Any = None
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return []
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return []
 
     def fixed_layouts(self) -> dict[ir.Var, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -98,10 +98,10 @@ class Im2col(TileOp):
     dilation: int = 1
     pad: int = 0
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.img]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.col]
 
     def check(self) -> None:

@@ -95,13 +95,15 @@ def _check_matrix(operator: str, name: str, operand: ir.Expr) -> None:
         )
 
 
-def oriented(operand: Any, transposed: bool = False) -> tuple[Any, Any]:
+def oriented(operand: ir.Expr, transposed: bool = False) -> tuple[Any, Any]:
     """The rows and columns of a matrix, or of its transpose."""
     rows, columns = (extents_of(operand) or [])[-2:]
     return (columns, rows) if transposed else (rows, columns)
 
 
-def element_of(operand: ir.TensorRegion, transposed: bool, row: Any, column: Any) -> ir.TensorLoad:
+def element_of(
+    operand: ir.TensorRegion, transposed: bool, row: ir.Expr, column: ir.Expr
+) -> ir.TensorLoad:
     """The element of a matrix, or of its transpose, at a row and a column."""
     if transposed:
         row, column = column, row

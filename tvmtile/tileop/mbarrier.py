@@ -265,16 +265,16 @@ class Mbarrier(ValueOp):
     def writes(self) -> list[ir.Expr]:
         return [self.barrier]
 
-    def completes_on(self) -> ir.Expr | None:
+    def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier if self.action.endswith("expect_tx") else None
 
-    def releases(self) -> ir.Expr | None:
+    def releases(self) -> ir.TensorLoad | None:
         return self.barrier if self.action.startswith("arrive") else None
 
     def releases_copies(self) -> bool:
         return self.action == "arrive_when_copied"
 
-    def acquires(self) -> ir.Expr | None:
+    def acquires(self) -> ir.TensorLoad | None:
         return self.barrier if self.action == "wait" else None
 
 
@@ -292,10 +292,10 @@ class EndPhase(ValueOp):
 
     barrier: Any
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.barrier]
 
-    def completes_on(self) -> Any:
+    def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier
 
 
@@ -311,10 +311,10 @@ class AwaitPhase(ValueOp):
     barrier: Any
     parity: Any
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.barrier]
 
-    def acquires(self) -> Any:
+    def acquires(self) -> ir.TensorLoad | None:
         return self.barrier
 
 

@@ -101,10 +101,10 @@ class PrintTile(TileOp):
     block_z: Any
     msg: str = ""
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return []
 
     def check(self) -> None:

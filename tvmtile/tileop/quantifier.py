@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
@@ -90,10 +90,10 @@ class Quantifier(TileOp):
     dst: Any
     kind: str = "any"
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:

@@ -230,7 +230,7 @@ class ReducerInit(TileOp):
     value: Any
     kind: str = ""
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return []
 
     def writes(self) -> list[ir.Expr]:

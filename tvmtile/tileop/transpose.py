@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -65,10 +65,10 @@ class Transpose(TileOp):
     src: Any
     dst: Any
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:

@@ -94,7 +94,7 @@ def ramp(base: Any, lanes: int) -> Any:
     return tirx.Ramp(_index(base), tirx.const(1, "int32"), lanes) if lanes > 1 else base
 
 
-def _index(base: Any) -> Any:
+def _index(base: ir.Expr | int) -> ir.Expr:
     return tirx.const(base, "int32") if isinstance(base, int) else base
 
 

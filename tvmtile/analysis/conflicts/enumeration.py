@@ -45,7 +45,7 @@ class Enumeration:
     def __init__(
         self,
         access: Access,
-        values: dict[ir.Var, Any],
+        values: dict[ir.Var, ir.Expr],
         free: list[Free],
         parts: int,
         domain: Domain,

@@ -88,7 +88,7 @@ class Footprints:
                 return 0
         return threads
 
-    def _threads_with(self, condition: Any) -> int | None:
+    def _threads_with(self, condition: ir.Expr) -> int | None:
         """The threads for which a condition may hold, a bit each; None where they can't be told."""
         count = self._domain.num_threads
         try:

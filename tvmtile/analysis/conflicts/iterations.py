@@ -187,7 +187,9 @@ class Iterations:
             cases += [(base, base + (apart + more * number)) for apart in nearest]
         return cases
 
-    def _alone(self, loop: Loop, side: int, values: dict[ir.Var, Any], free: list[Free]) -> ir.Expr:
+    def _alone(
+        self, loop: Loop, side: int, values: dict[ir.Var, ir.Expr], free: list[Free]
+    ) -> ir.Expr:
         """The value of the variable of a loop whose iterations are those of one access only."""
         assert loop.var is not None
         low = substitute(loop.low, values)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
@@ -15,7 +13,7 @@ from tvmtile.target import gpu
 __all__ = ["CheckBuffers"]
 
 
-def _check_buffers(func: tirx.PrimFunc, mod: Any, context: PassContext) -> tirx.PrimFunc:
+def _check_buffers(func: tirx.PrimFunc, mod: ir.IRModule, context: PassContext) -> tirx.PrimFunc:
     del mod, context
     target = func.attrs.get("target") if func.attrs is not None else None
     capability = gpu(target) if target is not None and target.host is None else None

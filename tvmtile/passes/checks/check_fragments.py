@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvm import ir, tirx
 
@@ -61,7 +60,7 @@ def CheckFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func
 
 
-def _spreads(access: Access, names: dict[ir.Var, Any]) -> bool:
+def _spreads(access: Access, names: dict[ir.Var, ir.Expr]) -> bool:
     if access.buffer.ty.storage_scope != FRAGMENT_SCOPE:
         return False
     op = access.operator
@@ -87,7 +86,7 @@ def _with_user_layout(kernel: tirx.For) -> set[ir.Var]:
     return buffers
 
 
-def _serial_index(access: Access, names: dict[ir.Var, Any]) -> tirx.For | None:
+def _serial_index(access: Access, names: dict[ir.Var, ir.Expr]) -> tirx.For | None:
     """The serial loop whose variable is in the indices of an element; None in T.Parallel."""
     if any(is_parallel(loop) for loop in access.loops):
         return None

@@ -323,7 +323,7 @@ class Verifier:
         self._programs: set[str] = set()
         self._sound: dict[str, tuple[tirx.PrimFunc, set[Invariant]]] = {}
 
-    def run_before_pass(self, mod: Any, info: Any) -> None:
+    def run_before_pass(self, mod: ir.IRModule, info: Any) -> None:
         # The first pass comes again where LowerTilePrograms tries fewer stages.
         if info.name == _LOWERING or self._lowering[:1] == [info.name]:
             self._lowering = []
@@ -334,13 +334,13 @@ class Verifier:
         if not self._is_lowering:
             self._check_requirements(mod, info.name)
 
-    def _check_requirements(self, mod: Any, name: str) -> None:
+    def _check_requirements(self, mod: ir.IRModule, name: str) -> None:
         for gv, func in mod.functions.items():
             if gv.name_hint in self._programs:
                 problems = _broken(func, contract_of(name).requires)
                 _refuse(func, problems, f"{gv.name_hint} is not what {name} requires")
 
-    def run_after_pass(self, mod: Any, info: Any) -> None:
+    def run_after_pass(self, mod: ir.IRModule, info: Any) -> None:
         if info.name == _LOWERING:
             self._is_lowering = False
             self._programs.clear()

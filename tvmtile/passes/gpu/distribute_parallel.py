@@ -130,7 +130,7 @@ class _Distribute(GroupRewriter):
 
     # Who comes -------------------------------------------------------------------------------------
 
-    def visit_while(self, loop: tirx.While) -> Any:
+    def visit_while(self, loop: tirx.While) -> tirx.Stmt:
         with self._going_through(loop):
             return self.descend(loop)
 

@@ -185,7 +185,7 @@ def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
 
 
 def _reading(
-    statement: tirx.Evaluate, op: TileOp, field: str, source: Any, tile: Any
+    statement: tirx.Evaluate, op: TileOp, field: str, source: ir.TensorRegion, tile: ir.TensorRegion
 ) -> tirx.Evaluate:
     """The operator with an operand in the source of a copy in place of its target."""
     operand = getattr(op, field)

@@ -261,7 +261,7 @@ class _Guard(ScopedRewriter):
         ]
         return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
 
-    def _condition(self, buffer: Any, indices: Any) -> Any:
+    def _condition(self, buffer: ir.Var, indices: Any) -> ir.Expr | None:
         """What must hold for an element to lie inside its tensor; None if it certainly does."""
         if not self._in_kernel or buffer not in self._tensors:
             return None
@@ -360,7 +360,7 @@ class _NestBounds(NestRanges):
         self._note(node.buffer, node.indices)
         return self.descend(node)
 
-    def _note(self, buffer: Any, indices: Any) -> None:
+    def _note(self, buffer: ir.Var, indices: Any) -> None:
         if buffer not in self._tensors:
             return
         for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True)):

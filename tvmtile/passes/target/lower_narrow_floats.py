@@ -383,7 +383,7 @@ class _Lowering:
             statements += [tirx.AllocBuffer(halves), decode]
         return statements
 
-    def _decoded_before(self, node: Any) -> Any:
+    def _decoded_before(self, node: ir.Expr) -> Any:
         """The float16 of a code that was decoded before the loop; None for anything else."""
         if not isinstance(node, ir.TensorLoad) or node.source not in self._halves:
             return None

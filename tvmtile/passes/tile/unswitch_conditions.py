@@ -84,7 +84,9 @@ class _DropUnreached(ScopedRewriter):
             otherwise = self.mutate(values[1])
         return tirx.if_then_else(condition, value, otherwise, node.span)
 
-    def _taken(self, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None) -> list[Any]:
+    def _taken(
+        self, condition: ir.Expr, then: ir.Node, otherwise: ir.Node | None
+    ) -> list[ir.Node | None]:
         """Of what a condition decides between, what may come of it."""
         if not reads_no_memory(condition):
             return [then, otherwise]

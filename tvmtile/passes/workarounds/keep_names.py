@@ -51,7 +51,7 @@ def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ```
     """
 
-    def keep(kernel: tirx.For) -> Any:
+    def keep(kernel: tirx.For) -> tirx.For:
         rewriter = _Keep()
         take_for_extents(rewriter.analyzer, func.params)
         return rewriter.rewrite(kernel)
@@ -63,7 +63,7 @@ class _Keep(ScopedRewriter):
     def others(self) -> list[tuple[Any, Any]]:
         return [(tirx.Let, self.visit_let)]
 
-    def visit_let(self, let: tirx.Let) -> Any:
+    def visit_let(self, let: tirx.Let) -> ir.Expr:
         value, body = self.mutate(let.value), self.mutate(let.body)
         kept = once(value) if "int" in str(value.ty.dtype) else value
         return tirx.Let(let.var, kept, body, let.span)
@@ -88,15 +88,15 @@ class _Keep(ScopedRewriter):
         return rounded_to_zero(value) if is_above_zero else value
 
 
-def _holds_names(value: Any) -> bool:
+def _holds_names(value: ir.Expr) -> bool:
     return contains(value, tirx.Let)
 
 
-def _is_costly(value: Any) -> bool:
+def _is_costly(value: ir.Expr) -> bool:
     return is_division(value) or contains(value, (tirx.Select, ir.Call), _is_choice)
 
 
-def _is_choice(node: Any) -> bool:
+def _is_choice(node: ir.Expr) -> bool:
     return isinstance(node, tirx.Select) or is_if_then_else(node)
 
 

@@ -109,7 +109,7 @@ def _terms(value: ir.Expr) -> Iterator[Any]:
     yield from _terms(value.b)
 
 
-def _hidden(index: Any) -> Any:
+def _hidden(index: ir.Expr) -> ir.Expr:
     if isinstance(index, tirx.Ramp):
         return tirx.Ramp(_hidden(index.base), index.stride, index.lanes)
     return tirx.bitwise_or(index, tirx.const(0, str(index.ty.dtype)))

@@ -64,7 +64,7 @@ def _extreme(node: Any) -> Any:
     return tirx.Cast("bfloat16", type(node)(_wide(node.a), _wide(node.b)))
 
 
-def _select(node: tirx.Select) -> Any:
+def _select(node: tirx.Select) -> ir.Expr:
     if str(node.ty.dtype) != "bfloat16":
         return node
     wide = tirx.Select(node.condition, _wide(node.true_value), _wide(node.false_value))

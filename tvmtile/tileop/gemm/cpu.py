@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile.frontend.dtypes import DType, cast
@@ -85,7 +83,7 @@ def gemm_loops(op: Gemm, _: LoweringContext) -> tirx.Stmt:
     dtype = DType(dtype_of(op.C))
     i, j, k = (tirx.Var(name, "int32") for name in "ijk")
 
-    def at(operand: Any, row: Any, column: Any) -> list[Any]:
+    def at(operand: ir.TensorRegion, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         return element(operand, [0] * (len(operand.region) - 2) + [row, column])
 
     a = tirx.BufferLoad(op.A.source, at(op.A, *((k, i) if op.transpose_A else (i, k))))

@@ -190,7 +190,7 @@ class _Product:
         factors = [self._block("A", m), self._block("B", 2 * n), self._block("B", 2 * n + 1)]
         return matmul2d(self._op.transpose_A, self._op.transpose_B, c, *factors)
 
-    def _block(self, name: str, number: int) -> Any:
+    def _block(self, name: str, number: int) -> ir.Call:
         """The address of the registers of a block, the `number`th along M or N."""
         operand = self._copied.get(name)
         place: list[Any] = [BLOCK * number, BLOCK * number]

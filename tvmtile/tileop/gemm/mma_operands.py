@@ -289,7 +289,7 @@ def has_matrix_rows(region: ir.TensorRegion) -> bool:
     return all(constant(tirx.floormod(start, row)) == 0 for start in starts)
 
 
-def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[ir.Expr]:
+def place_of(axes: tuple[Axis, Axis], lane: ir.Expr, element: int) -> list[ir.Expr]:
     """Row and column of an element that a lane holds."""
     place = []
     for digits in axes:
@@ -303,7 +303,9 @@ def place_of(axes: tuple[Axis, Axis], lane: Any, element: int) -> list[ir.Expr]:
     return place
 
 
-def indices_of(operand: ir.TensorRegion, row: Any, column: Any) -> list[ir.Expr]:
+def indices_of(
+    operand: ir.TensorRegion, row: ir.Expr | int, column: ir.Expr | int
+) -> list[ir.Expr]:
     """The indices of an element of an operand."""
     *outer, rows, columns = operand.region
     return [*(r.min for r in outer), rows.min + row, columns.min + column]

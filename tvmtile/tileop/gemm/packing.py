@@ -171,11 +171,11 @@ def vector_dtype(dtype: str, lanes: int) -> str:
     return dtype if lanes == 1 else f"{dtype}x{lanes}"
 
 
-def _ramp(base: Any, lanes: int) -> Any:
+def _ramp(base: ir.Expr | int, lanes: int) -> ir.Expr | int:
     return base if lanes == 1 else tirx.Ramp(base, 1, lanes)
 
 
-def broadcast(value: Any, lanes: int) -> ir.Expr:
+def broadcast(value: ir.Expr, lanes: int) -> ir.Expr:
     """A vector of one value."""
     return value if lanes == 1 else tirx.Broadcast(value, lanes)
 

@@ -88,12 +88,12 @@ def gemm_vectors(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         for name, operand in (("a", op.A), ("b", op.B))
     ]
 
-    def multiply(column: Any, first: Any) -> tirx.Stmt:
+    def multiply(column: ir.Expr, first: ir.Expr) -> tirx.Stmt:
         """Add the products of a word of B and one of each row of A."""
         a, b = words
         factors = [tirx.Var(f"b{e}", "float32") for e in range(_WORD)]
 
-        def of_row(i: Any) -> tirx.Stmt:
+        def of_row(i: ir.Expr) -> tirx.Stmt:
             total = tirx.BufferLoad(sums, [i])
             for e, factor in enumerate(factors):
                 total = total + cast(tirx.BufferLoad(a, [e]), "float32") * factor
@@ -134,7 +134,7 @@ def _over(
     return for_loop(var, extent, body(var), kind)
 
 
-def _load_word(word: ir.Var, operand: ir.TensorRegion, row: Any, first: Any) -> tirx.Stmt:
+def _load_word(word: ir.Var, operand: ir.TensorRegion, row: ir.Expr, first: ir.Expr) -> tirx.Stmt:
     """Four neighbours of a row of an operand."""
     e = tirx.Var("e", "int32")
     units = [0] * (len(operand.region) - 2)
@@ -142,7 +142,7 @@ def _load_word(word: ir.Var, operand: ir.TensorRegion, row: Any, first: Any) -> 
     return for_loop(e, _WORD, tirx.BufferStore(word, value, [e]), tirx.ForKind.VECTORIZED)
 
 
-def _add_up(op: Gemm, sums: ir.Var, row: Any, column: Any) -> tirx.Stmt:
+def _add_up(op: Gemm, sums: ir.Var, row: ir.Expr, column: ir.Expr) -> tirx.Stmt:
     """Add the sums of all lanes to an element of the accumulator, which all of them hold."""
     units = [0] * (len(op.C.region) - 2)
     place = element(op.C, [*units, row, column])

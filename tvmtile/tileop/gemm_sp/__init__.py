@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from tvm import DataType, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
@@ -117,7 +117,7 @@ class GemmSp(MatrixProduct):
     policy: int = 0
     clear_accum: bool = False
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         operands = [self.A, self.E, self.B]
         return operands if self.clear_accum else [*operands, self.C]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from tvm import ir
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -86,7 +87,7 @@ def cummax(
     _emit_scan("cummax", "max", src, dst, dim, reverse)
 
 
-def _emit_scan(name: str, kind: str, src: Any, dst: Any, dim: Any, reverse: bool) -> None:
+def _emit_scan(name: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool) -> None:
     source = check_operand(name, "src", src)
     target = source if dst is None else check_operand(name, "dst", dst)
     axis = checked_axis(name, "src", source, dim)
@@ -107,10 +108,10 @@ class Scan(TileOp):
     dim: int = 0
     reverse: bool = False
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.src]
 
-    def writes(self) -> list[Any]:
+    def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:

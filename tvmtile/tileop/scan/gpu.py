@@ -95,10 +95,10 @@ class _Scan:
     def _array(self, name: str) -> ir.Var:
         return tirx.decl_buffer((1,), self._dtype, name=name, scope="local")
 
-    def _combined(self, array: ir.Var, value: Any) -> tirx.Stmt:
+    def _combined(self, array: ir.Var, value: ir.Expr) -> tirx.Stmt:
         return _set(array, self._combiner.combine(value, _value(array)))
 
-    def _position(self, number: Any) -> Any:
+    def _position(self, number: ir.Expr) -> ir.Expr:
         """The offset along the axis of the element that is scanned as the `number`th."""
         extent = self._op.src.region[self._op.dim].extent
         return extent - 1 - number if self._op.reverse else number
@@ -108,7 +108,7 @@ def _value(array: ir.Var) -> Any:
     return tirx.BufferLoad(array, [0])
 
 
-def _set(array: ir.Var, value: Any) -> tirx.Stmt:
+def _set(array: ir.Var, value: ir.Expr) -> tirx.Stmt:
     return tirx.BufferStore(array, value, [0])
 
 
@@ -132,7 +132,7 @@ class _Pieces(_Scan):
         row = tirx.floordiv(self._thread, self._group)
         return self._row_by_group(row)
 
-    def _offsets(self, row: Any, number: Any) -> list[Any]:
+    def _offsets(self, row: ir.Expr, number: ir.Expr) -> list[ir.Expr]:
         offsets: list[Any] = [0] * len(self._op.src.region)
         rest = row
         for axis in reversed(self._outer):
@@ -169,13 +169,13 @@ class _Pieces(_Scan):
             ]
         )
 
-    def _step(self, total: ir.Var, row: Any, number: Any) -> tirx.Stmt:
+    def _step(self, total: ir.Var, row: ir.Expr, number: ir.Expr) -> tirx.Stmt:
         """Put an element and the total together, and leave the total in the element's place."""
         place = self._element(row, number)
         store = tirx.BufferStore(place.source, _value(total), place.indices)
         return seq([self._combined(total, place), store])
 
-    def _row_by_group(self, row: Any) -> tirx.Stmt:
+    def _row_by_group(self, row: ir.Expr) -> tirx.Stmt:
         piece = -(-self._length // self._group)
         first = tirx.floormod(self._thread, self._group) * piece
         total, before = self._array("total"), self._array("before")

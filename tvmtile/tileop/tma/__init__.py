@@ -121,7 +121,7 @@ class TmaCopy(TileOp):
     def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
-    def completes_on(self) -> Any:
+    def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier[0] if self.barrier else None
 
     def check(self) -> None:
@@ -181,7 +181,7 @@ def check_fits(op: Any, context: LoweringContext) -> None:
     boxes_of(tile, tensor, context.analyzer)
 
 
-def _sides(op: Any) -> tuple[ir.TensorRegion, ir.TensorRegion]:
+def _sides(op: TmaCopy) -> tuple[ir.TensorRegion, ir.TensorRegion]:
     """The tile and the tensor."""
     return (op.dst, op.src) if is_shared(buffer_of(op.dst)) else (op.src, op.dst)
 

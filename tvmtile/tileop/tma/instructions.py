@@ -55,7 +55,7 @@ class BulkLoad(_BulkCopy):
     def writes(self) -> list[ir.Expr]:
         return [self.tile]
 
-    def completes_on(self) -> ir.Expr:
+    def completes_on(self) -> ir.TensorLoad:
         return self.barrier
 
     def touched(self) -> Sequence[int]:
@@ -77,7 +77,7 @@ class BulkStore(_BulkCopy):
     scatters: bool = False
     """The coordinates are a column and four rows."""
 
-    def reads(self) -> list[Any]:
+    def reads(self) -> list[ir.Expr]:
         return [self.tile]
 
     def token(self) -> str | None:
