@@ -224,7 +224,7 @@ _CPU_BY_FEATURE = (
 )
 _CPU_DOTS: dict[str, dict[str, tuple[str, ...]]] = {
     "avx512f": {"avx512bf16": ("vdpbf16ps",), "avx512vnni": ("vpdpbusd",)},
-    "avx": {"avxvnni": ("vpdpbusd",)},
+    "avx": {"avxvnni": ("vpdpbusd",), "avxvnniint8": ("vpdpbssd", "vpdpbuud")},
     "neon": {"bf16": ("bfdot",), "dotprod": ("sdot", "udot"), "i8mm": ("usdot",)},
 }
 """By the feature of the vectors, the features with dot products."""

@@ -62,6 +62,7 @@ _TYPES = {"float32": "float", "int32": "i32"}
 _ELEMENT_BITS = {"bfloat16": 16, "int8": 8, "uint8": 8}
 _X86 = (128, 256, 512)
 _VPDPBUSD = "llvm.x86.avx512.vpdpbusd.{bits}"
+_VNNI_INT8 = "llvm.x86.avx2.vpdpb{}d.{{bits}}"
 _DOT = "llvm.aarch64.neon.{name}.v4i32.v16i8"
 
 DOT_PRODUCTS = {
@@ -77,6 +78,8 @@ DOT_PRODUCTS = {
             _X86,
         ),
         DotProduct("vpdpbusd", "uint8", "int8", "int32", _VPDPBUSD, "i32", _X86),
+        DotProduct("vpdpbssd", "int8", "int8", "int32", _VNNI_INT8.format("ss"), "i8", _X86[:2]),
+        DotProduct("vpdpbuud", "uint8", "uint8", "int32", _VNNI_INT8.format("uu"), "i8", _X86[:2]),
         DotProduct(
             "bfdot",
             "bfloat16",

@@ -123,6 +123,9 @@ MACHINES = [
     (X86, "znver4", ("float8_e4m3fn", "float8_e5m2", "float32"), "vdpbf16ps"),
     (X86, "sapphirerapids", ("int8", "int8", "int32"), "vpdpbusd"),
     (X86, "alderlake", ("uint8", "int8", "int32"), "vpdpbusd"),
+    (X86, "arrowlake", ("int8", "int8", "int32"), "vpdpbssd"),
+    (X86, "arrowlake", ("uint8", "uint8", "int32"), "vpdpbuud"),
+    (X86, "arrowlake", ("int8", "uint8", "int32"), "vpdpbusd"),
     (ARM, "neoverse-v1", ("bfloat16", "bfloat16", "float32"), "bfdot"),
     (ARM, "neoverse-v1", ("int8", "uint8", "int32"), "usdot"),
     (ARM, "neoverse-n1", ("uint8", "int8", "int32"), "udot"),
@@ -149,7 +152,15 @@ def choice(a, b, c, names):
     return choose(tile, names)
 
 
-@pytest.mark.parametrize("names", [("vpdpbusd",), ("sdot", "udot"), ("sdot", "udot", "usdot")])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("vpdpbusd",),
+        ("vpdpbusd", "vpdpbssd", "vpdpbuud"),
+        ("sdot", "udot"),
+        ("sdot", "udot", "usdot"),
+    ],
+)
 @pytest.mark.parametrize("pair", list(itertools.product(BYTES, BYTES)), ids="-".join)
 def test_an_instruction_multiplies_what_it_can(pair, names):
     chosen = choice(*pair, "int32", names)
