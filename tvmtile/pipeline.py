@@ -281,11 +281,6 @@ def check(func: tirx.PrimFunc, target: Any) -> None:
 def lowering_passes(target: Target) -> tuple[Callable[[ir.IRModule], ir.IRModule], ...]:
     """The passes for a target, the one that binds the target first.
 
-    Parameters
-    ----------
-    target : Target
-        Its kind decides.
-
     Raises
     ------
     UnknownTarget

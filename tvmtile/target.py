@@ -148,11 +148,6 @@ def _machine(target: Target) -> tuple[str, str]:
 def parse(target: Any) -> Target:
     """A target that TVM knows, whether or not tile programs can be lowered for it.
 
-    Parameters
-    ----------
-    target : str, dict or Target
-        As TVM takes it.
-
     Raises
     ------
     UnknownTarget

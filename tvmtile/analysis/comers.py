@@ -50,11 +50,6 @@ class Condition:
 class Comers:
     """Follows which threads come, for a rewriting that goes through a kernel.
 
-    Parameters
-    ----------
-    launch : Launch
-        The kernel.
-
     Attributes
     ----------
     variance : ThreadVariance

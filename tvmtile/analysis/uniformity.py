@@ -34,13 +34,6 @@ class ThreadVariance:
     The statements are visited once, for a graph of what flows where; divergence spreads along it from
     the indices of the threads. Its nodes are addresses of variables, and numbers for conditions.
 
-    Parameters
-    ----------
-    body : Stmt
-        What a block does.
-    threads : iterable of Var
-        The indices of a thread.
-
     Attributes
     ----------
     root : callable

@@ -16,13 +16,7 @@ _idle: list[Child] = []
 
 
 def borrow(has_torch: bool = True) -> Child:
-    """A child that has nothing to do, and the environment variables of this process.
-
-    Parameters
-    ----------
-    has_torch : bool
-        As of `Child`.
-    """
+    """A child that has nothing to do, and the environment variables of this process."""
     for child in list(_idle):
         try:
             _idle.remove(child)
@@ -46,13 +40,7 @@ def give_back(child: Child) -> None:
 
 
 def in_child(function: Callable[..., Any], *args: Any, timeout: float) -> Outcome:
-    """Call a function in a child of this process, without torch.
-
-    Parameters
-    ----------
-    function, *args, timeout
-        As of `Child.run`.
-    """
+    """Call a function in a child of this process, without torch."""
     child = borrow(has_torch=False)
     try:
         return child.run(function, *args, timeout=timeout)

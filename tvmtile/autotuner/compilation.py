@@ -111,15 +111,7 @@ def compile_here(request: Request) -> Compiled:
 
 
 def adopt_compiled(request: Request, compiled: Compiled) -> None:
-    """Keep what another process compiled in the cache of this one.
-
-    Parameters
-    ----------
-    request : Request
-        What was asked for.
-    compiled : Compiled
-        What came.
-    """
+    """Keep what another process compiled in the cache of this one."""
     key = request.key()
     if key is not None and compiled.names_lines is not None:
         name = key.with_lines if compiled.names_lines else key.code

@@ -19,15 +19,7 @@ logger = logging.getLogger("tvmtile.autotuner")
 
 
 def report(trial: Trial, count: int) -> None:
-    """Write the line of a configuration.
-
-    Parameters
-    ----------
-    trial : Trial
-        It and what came of it.
-    count : int
-        How many there are.
-    """
+    """Write the line of a configuration."""
     measured = trial.latency is not None
     logger.log(
         logging.INFO if measured else logging.WARNING, "%d/%d %s", trial.index + 1, count, trial
@@ -36,17 +28,7 @@ def report(trial: Trial, count: int) -> None:
 
 @contextmanager
 def watched(items: Iterable[_Item], total: int, what: str) -> Iterator[Iterable[_Item]]:
-    """The items, with a bar that counts them where a terminal looks on.
-
-    Parameters
-    ----------
-    items : iterable
-        What there is to do.
-    total : int
-        How many.
-    what : str
-        What is done.
-    """
+    """The items, with a bar that counts them where a terminal looks on."""
     if not sys.stderr.isatty():
         yield items
         return

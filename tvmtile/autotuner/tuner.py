@@ -198,15 +198,7 @@ class AutoTuner:
     __call__ = run
 
     def request(self, config: Configuration, target: Any) -> Request:
-        """The program of a configuration, and how it is compiled.
-
-        Parameters
-        ----------
-        config : dict
-            The configuration.
-        target : str, dict or Target
-            What for.
-        """
+        """The program of a configuration, and how it is compiled."""
         values = {name: value for name, value in config.items() if name != PASS_CONFIGS}
         make = self.fn.get_tir if isinstance(self.fn, JitFunction) else self.fn
         program = make(*self.args, **{**self.kwargs, **values})

@@ -78,15 +78,7 @@ class Work:
 
 
 def seconds(work: Work, device: TileDevice) -> float:
-    """How long a grid takes; infinity where no block fits on a core.
-
-    Parameters
-    ----------
-    work : Work
-        What a block does.
-    device : TileDevice
-        On what.
-    """
+    """How long a grid takes; infinity where no block fits on a core."""
     return _on_cpu(work, device) if device.platform == "CPU" else _on_gpu(work, device)
 
 

@@ -65,13 +65,7 @@ def _i(value: int) -> ir.Expr:
 
 
 def exp_float32(x: ir.Expr) -> ir.Expr:
-    """The exponential of a float32 expression.
-
-    Parameters
-    ----------
-    x : Expr
-        A float32 scalar.
-    """
+    """The exponential of a float32 expression."""
 
     def remainder(limited: ir.Expr, n: ir.Expr) -> ir.Expr:
         return (limited - n * _f(_LN2_HIGH)) - n * _f(_LN2_LOW)
@@ -80,13 +74,7 @@ def exp_float32(x: ir.Expr) -> ir.Expr:
 
 
 def exp2_float32(x: ir.Expr) -> ir.Expr:
-    """2 to the power of a float32 expression; exact at integers.
-
-    Parameters
-    ----------
-    x : Expr
-        A float32 scalar.
-    """
+    """2 to the power of a float32 expression; exact at integers."""
 
     def remainder(limited: ir.Expr, n: ir.Expr) -> ir.Expr:
         return (limited - n) * _f(_LN2)
@@ -95,13 +83,7 @@ def exp2_float32(x: ir.Expr) -> ir.Expr:
 
 
 def tanh_float32(x: ir.Expr) -> ir.Expr:
-    """The hyperbolic tangent of a float32 expression.
-
-    Parameters
-    ----------
-    x : Expr
-        A float32 scalar.
-    """
+    """The hyperbolic tangent of a float32 expression."""
     argument, square, large = (tirx.Var(name, "float32") for name in ("a", "s", "l"))
     magnitude = tirx.abs(argument)
     small = argument * (_f(1.0) + square * _polynomial(_Q, square))

@@ -96,13 +96,7 @@ def vector_name_of(dtype: str, lanes: int, *, is_global: bool, order: str) -> st
 
 @cache
 def definition(name: str) -> str:
-    """The text of the function of a name.
-
-    Parameters
-    ----------
-    name : str
-        Of `name_of` or `vector_name_of`.
-    """
+    """The text of the function of a name."""
     match = _NAME.fullmatch(name)
     assert match is not None, name
     kind, dtype, lanes, space, order = match.groups()

@@ -31,13 +31,6 @@ define i{bits} @{name}() alwaysinline {{
 def wrapping_function(operation: str, dtype: str) -> tuple[str, str]:
     """An operation modulo 2^32 or 2^64 as a function.
 
-    Parameters
-    ----------
-    operation : {"add", "sub", "mul"}
-        What it computes.
-    dtype : {"uint32", "uint64"}
-        Of operands and result.
-
     Returns
     -------
     (str, str)
@@ -51,11 +44,6 @@ def wrapping_function(operation: str, dtype: str) -> tuple[str, str]:
 @cache
 def unknown_zero(dtype: str) -> tuple[str, str]:
     """A zero that LLVM can't fold: an assembler text without instructions, which may change it.
-
-    Parameters
-    ----------
-    dtype : str
-        An integer's.
 
     Returns
     -------

@@ -112,15 +112,6 @@ def _complete_if_ours(source: str, target: Target) -> tuple[str, str]:
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
     """The Metal source of a kernel.
 
-    Parameters
-    ----------
-    name : str
-        What it is called.
-    kernel : tvm.tirx.PrimFunc
-        A kernel after TVM's last pass.
-    target : Target
-        Of kind `metal`.
-
     Returns
     -------
     str

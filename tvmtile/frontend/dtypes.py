@@ -120,11 +120,6 @@ class DType(DataType):
 def as_dtype(value: Any) -> DType:
     """Understand a dtype however it is written.
 
-    Parameters
-    ----------
-    value : str, DType, tvm.DataType, numpy dtype, torch dtype or Python type
-        What names the dtype.
-
     Raises
     ------
     UnsupportedDtype

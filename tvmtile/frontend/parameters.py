@@ -20,13 +20,7 @@ __all__ = ["Parameters", "as_parameter", "is_run_time"]
 
 
 class Parameters:
-    """Declares parameters: those with an annotation in the signature, the others in the body.
-
-    Parameters
-    ----------
-    func : callable
-        The function.
-    """
+    """Declares parameters: those with an annotation in the signature, the others in the body."""
 
     def __init__(self, func: Callable[..., Any]) -> None:
         self._func = func

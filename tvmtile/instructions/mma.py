@@ -212,13 +212,6 @@ def metadata_of(atom: Atom, lane: int) -> list[MetadataPiece]:
     metadata: the first two lanes hold half of them each, of the upper row in their lower bits. The
     other two hold the same, and nothing reads it. A row of elements of 8 bits has 64: even lanes hold
     half of the upper row each, odd lanes of the lower one.
-
-    Parameters
-    ----------
-    atom : Atom
-        The instruction.
-    lane : int or Expr
-        The lane.
     """
     group, number = lane // _LANES_OF_ROWS, lane % _LANES_OF_ROWS
     odd = number % 2

@@ -26,13 +26,6 @@ def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
 def linear_in(expression: ir.Expr, var: ir.Var) -> tuple[int, Any] | None:
     """`(c, r)` where an integer expression is `c * var + r`, with a constant c other than 0.
 
-    Parameters
-    ----------
-    expression : Expr
-        Such as an extent.
-    var : Var
-        One of its variables.
-
     Returns
     -------
     tuple of int and Expr, or None

@@ -50,11 +50,6 @@ def in_bytes(buffer: ir.Var) -> ir.Var:
 def params_in_bytes(params: Sequence[ir.Var]) -> tuple[list[ir.Var], dict[ir.Var, Any]]:
     """The parameters of a program, with tensors of bytes for those of floats of 4 bits.
 
-    Parameters
-    ----------
-    params : sequence of Var
-        Of the program.
-
     Returns
     -------
     params : list of Var

@@ -94,15 +94,7 @@ class Artifact:
 
     @classmethod
     def loaded(cls, entry: Entry, target: Target) -> Artifact:
-        """Make it from what `saved` gave.
-
-        Parameters
-        ----------
-        entry : Entry
-            Where that is kept.
-        target : Target
-            What it was compiled for.
-        """
+        """Make it from what `saved` gave."""
         facts = entry.facts
         module = load_host_module(str(entry.directory / _HOST))
         for index, kind in enumerate(facts["devices"]):
@@ -126,15 +118,7 @@ class Artifact:
     def restored(
         cls, facts: Mapping[str, Any], files: Mapping[str, bytes], target: Target
     ) -> Artifact:
-        """Make it from what `saved` gave in another process.
-
-        Parameters
-        ----------
-        facts, files : mapping
-            What it gave.
-        target : Target
-            What it was compiled for.
-        """
+        """Make it from what `saved` gave in another process."""
         with tempfile.TemporaryDirectory() as name:
             directory = Path(name)
             for file, data in files.items():

@@ -34,17 +34,6 @@ def artifact_of(
 ) -> Artifact:
     """The compiled program; its warnings are issued in any case.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The tile program.
-    target : Target
-        What for.
-    backend : str
-        Who runs it.
-    config : mapping
-        Options of passes.
-
     Raises
     ------
     TileError
@@ -100,30 +89,14 @@ def _keep(store: Store, key: Key, artifact: Artifact) -> None:
 
 
 def name_in_cache(artifact: Artifact, key: Key) -> str | None:
-    """Which of its two names a program that was compiled here is kept under; None where it is not.
-
-    Parameters
-    ----------
-    artifact : Artifact
-        What was compiled.
-    key : Key
-        Of the compilation.
-    """
+    """Which of its two names a program that was compiled here is kept under; None where it is not."""
     if not is_unchanged() or _reads_files(artifact):
         return None
     return key.with_lines if _names_lines(artifact, key) else key.code
 
 
 def adopt(name: str, facts: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Keep what another process compiled.
-
-    Parameters
-    ----------
-    name : str
-        What it is found under here.
-    facts, files : mapping
-        What `Artifact.saved` gave there.
-    """
+    """Keep what another process compiled."""
     store = current_store()
     if store is not None:
         store.put(_KIND, name, facts, files)

@@ -24,17 +24,7 @@ METAL_BACKENDS = ("torch", EMULATOR)
 
 
 def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> Adapter:
-    """What calls a compiled program.
-
-    Parameters
-    ----------
-    artifact : Artifact
-        The program.
-    backend : str
-        As of `backend_for`.
-    params : sequence of Var
-        Its parameters.
-    """
+    """What calls a compiled program."""
     if backend == "torch":
         from tvmtile.jit.metal.mps import TorchAdapter
 
@@ -56,13 +46,6 @@ def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> A
 
 def backend_for(name: str, target: Target) -> str:
     """The backend that runs a program.
-
-    Parameters
-    ----------
-    name : str
-        What was asked for.
-    target : Target
-        What the program is compiled for.
 
     Returns
     -------

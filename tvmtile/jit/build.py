@@ -39,17 +39,6 @@ def build_artifact(
 ) -> Artifact:
     """Compile a program.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The tile program.
-    target : Target
-        What for.
-    backend : str
-        Who runs it.
-    config : mapping
-        Options of passes.
-
     Raises
     ------
     TileError

@@ -44,13 +44,6 @@ def translate_failures(func: tirx.PrimFunc, target: Target) -> Iterator[None]:
 
     An exception out of our passes, or of TVM called by them, is a defect of ours and stays what it is.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        What is compiled.
-    target : Target
-        What for.
-
     Raises
     ------
     NoLowering
@@ -125,11 +118,6 @@ def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
 
 def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of TVM's passes, checked.
-
-    Parameters
-    ----------
-    options : mapping
-        Values by name.
 
     Raises
     ------

@@ -29,13 +29,6 @@ __all__ = ["RecordedAdapter", "is_torch", "strides_of"]
 class RecordedAdapter(Adapter):
     """Runs the kernels that a program's host function would launch.
 
-    Parameters
-    ----------
-    artifact : Artifact
-        What was compiled.
-    params : sequence of Var
-        Its parameters.
-
     Attributes
     ----------
     kernels : dict of str to KernelInterface

@@ -29,17 +29,7 @@ class _Recorder:
 def lowering_steps(
     func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]
 ) -> list[tuple[str, ir.IRModule]]:
-    """Run the pipeline once more and keep the module after each pass.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        A tile program.
-    target : Target
-        What to lower for.
-    config : mapping
-        Options of TVM's passes.
-    """
+    """Run the pipeline once more and keep the module after each pass."""
     from tvmtile.jit.build import build, pass_context
 
     recorder = _Recorder()

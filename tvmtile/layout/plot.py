@@ -77,13 +77,7 @@ def plot_layout(
 
 
 def places(layout: Layout | FragmentLayout) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Each element of a tile with its place: (thread, register) in a fragment, else indices.
-
-    Parameters
-    ----------
-    layout : Layout, Fragment or FragmentLayout
-        The layout.
-    """
+    """Each element of a tile with its place: (thread, register) in a fragment, else indices."""
     simplify = Analyzer().simplify
     for index in itertools.product(*map(range, layout.shape)):
         if isinstance(layout, FragmentLayout):

@@ -353,15 +353,6 @@ def select(
 ) -> Lowering | None:
     """The most specific implementation that fits an operator.
 
-    Parameters
-    ----------
-    op : TileOp
-        The operator.
-    context : LoweringContext
-        Where it stands.
-    refused : mapping of str to str, optional
-        Variants that the kernel can't use, with the reasons.
-
     Returns
     -------
     Lowering or None
@@ -444,17 +435,7 @@ def declined_before(
 def refusal(
     op: TileOp, context: LoweringContext, refused: Mapping[str, str] | None = None
 ) -> NoLowering:
-    """The error that an operator has no implementation that fits, or not the one it asks for.
-
-    Parameters
-    ----------
-    op : TileOp
-        The operator.
-    context : LoweringContext
-        Where it stands.
-    refused : mapping of str to str, optional
-        Variants that the kernel can't use, with the reasons.
-    """
+    """The error that an operator has no implementation that fits, or not the one it asks for."""
     kind = context.kind
     reasons = declined_before(op, context, refused=refused)
     table = [f"  {variant}: {reason}" for variant, reason in reasons]

@@ -119,15 +119,7 @@ def repeat(count: Any, body: Callable[[Any], tirx.Stmt], name: str = "s") -> tir
 
 
 class Total:
-    """A running vector of `lanes` partial results, in registers.
-
-    Parameters
-    ----------
-    dtype : str
-        Of an element.
-    lanes : int
-        Elements.
-    """
+    """A running vector of `lanes` partial results, in registers."""
 
     def __init__(self, dtype: str, lanes: int) -> None:
         self.dtype, self.lanes = dtype, lanes

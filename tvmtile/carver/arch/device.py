@@ -78,11 +78,6 @@ class TileDevice:
         On a GPU, products of operands of 8 bits are twice as quick as those of 16 where there are
         instructions for them. A CPU computes with 32 bits at least; what it has for dot products of
         narrower operands is not in its table.
-
-        Parameters
-        ----------
-        dtype : str
-            That of the operands.
         """
         bits = int(DataType(dtype).bits)
         rate = self.compute_max_core * self.clock * 1e9 * self.matrix
@@ -130,13 +125,7 @@ _CPU_CLOCK, _CPU_MEMORY = 2.5, 20.0
 
 
 def CUDA(target: Any = "cuda") -> TileDevice:
-    """An NVIDIA GPU: this machine's, or the best known of a target's architecture.
-
-    Parameters
-    ----------
-    target : str, dict or Target
-        As of `tvmtile.compile`.
-    """
+    """An NVIDIA GPU: this machine's, or the best known of a target's architecture."""
     resolved = resolve(target)
     limits = gpu(resolved)
     assert limits is not None
@@ -151,13 +140,7 @@ def CUDA(target: Any = "cuda") -> TileDevice:
 
 
 def METAL(target: Any = "metal") -> TileDevice:
-    """An Apple GPU, as a large one of the third generation.
-
-    Parameters
-    ----------
-    target : str, dict or Target
-        As of `tvmtile.compile`.
-    """
+    """An Apple GPU, as a large one of the third generation."""
     resolved = resolve(target)
     limits = gpu(resolved)
     assert limits is not None
@@ -169,13 +152,7 @@ def METAL(target: Any = "metal") -> TileDevice:
 
 
 def CPU(target: Any = "llvm") -> TileDevice:
-    """A CPU: its vectors are the target's, its caches and processors this machine's.
-
-    Parameters
-    ----------
-    target : str, dict or Target
-        As of `tvmtile.compile`.
-    """
+    """A CPU: its vectors are the target's, its caches and processors this machine's."""
     resolved = resolve(target)
     cores = int(os.environ.get("TVM_NUM_THREADS") or 0) or _processors()
     lanes = cpu(resolved).lanes(32)

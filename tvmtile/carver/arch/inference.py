@@ -15,13 +15,7 @@ _DEVICES = {"cuda": CUDA, "metal": METAL, "llvm": CPU}
 
 
 def get_arch(target: Any = "cuda") -> TileDevice:
-    """The device of a target.
-
-    Parameters
-    ----------
-    target : str, dict or Target
-        As of `tvmtile.compile`.
-    """
+    """The device of a target."""
     resolved = resolve(target)
     return _DEVICES[resolved.kind.name](resolved)
 

@@ -54,11 +54,6 @@ class Module(Generic[Made]):
     def kernel(self, name: str) -> Made:
         """Get a kernel.
 
-        Parameters
-        ----------
-        name : str
-            The kernel's name.
-
         Raises
         ------
         ArgumentError

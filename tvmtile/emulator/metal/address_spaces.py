@@ -234,11 +234,6 @@ class _Checker:
 def check_address_spaces(tokens: Sequence[Token]) -> None:
     """Check the pointers of a Metal source.
 
-    Parameters
-    ----------
-    tokens : sequence of Token
-        The whole source.
-
     Raises
     ------
     MetalEmulationError

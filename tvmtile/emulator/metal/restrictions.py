@@ -55,13 +55,6 @@ _DECLARED_BEFORE = frozenset(("=", ";", ",", ")", "["))
 def check_restrictions(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> None:
     """Refuse what Apple's compiler refuses, and the host's would take.
 
-    Parameters
-    ----------
-    tokens : sequence of Token
-        The whole source.
-    kernels : sequence of KernelSignature
-        Its kernels.
-
     Raises
     ------
     MetalCompileError

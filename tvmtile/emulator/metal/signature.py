@@ -101,11 +101,6 @@ class KernelSignature:
 def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
     """Find every kernel function of a source.
 
-    Parameters
-    ----------
-    tokens : sequence of Token
-        The whole source.
-
     Returns
     -------
     list of KernelSignature

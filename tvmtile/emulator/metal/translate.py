@@ -23,13 +23,6 @@ SOURCE_NAME = "kernel.metal"
 def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> str:
     """Make the C++ translation unit of a Metal source: the source, and an entry for each kernel.
 
-    Parameters
-    ----------
-    tokens : sequence of Token
-        The Metal source.
-    kernels : sequence of KernelSignature
-        Its kernels.
-
     Returns
     -------
     str

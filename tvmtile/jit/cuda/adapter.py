@@ -19,13 +19,6 @@ class CudaAdapter(TvmAdapter):
     """TVM's calling convention, on tensors of an NVIDIA GPU, in torch's current stream.
 
     On a machine without a GPU a kernel can be looked at; calling it is an error.
-
-    Parameters
-    ----------
-    artifact : Artifact
-        What was compiled.
-    params : sequence of Var
-        Its parameters.
     """
 
     @property

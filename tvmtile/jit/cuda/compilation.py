@@ -47,11 +47,6 @@ def compiling(target: Target) -> Iterator[Compilation]:
     TVM's own callback looks for headers in a toolkit only, and lets NVRTC read a second's worth of
     them. It is put back after the last of our builds, and in the meantime compiles what other threads
     build; and where `TVM_CUDA_COMPILE_MODE=nvcc` asks for it, all.
-
-    Parameters
-    ----------
-    target : Target
-        Of kind `cuda`.
     """
     compilation = Compilation(str(target.attrs["arch"]))
     token = _current.set(compilation)

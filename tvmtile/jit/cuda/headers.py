@@ -100,13 +100,7 @@ _INCLUDED = re.compile(r"^\s*#\s*include\b[ \t]*(.*)$", re.MULTILINE)
 
 
 def has_foreign_headers(source: str) -> bool:
-    """Tell whether a source may include what is neither CUDA's nor in memory, and so may change.
-
-    Parameters
-    ----------
-    source : str
-        CUDA C++.
-    """
+    """Tell whether a source may include what is neither CUDA's nor in memory, and so may change."""
     return not all(_is_of_cuda(name.strip()) for name in _INCLUDED.findall(source))
 
 

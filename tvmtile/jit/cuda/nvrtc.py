@@ -47,13 +47,6 @@ def compile_source(source: str, arch: str) -> Binary:
     The environment adds to the options, as it does to TVM's: `TVM_CUDA_PTXAS_REG_LEVEL`,
     `TVM_CUDA_PTXAS_EXTRA_OPTS` and `TVM_CUDA_NVRTC_EXTRA_OPTS`.
 
-    Parameters
-    ----------
-    source : str
-        What TVM generates.
-    arch : str
-        As "sm_90a".
-
     Raises
     ------
     CudaCompileError
@@ -76,13 +69,7 @@ def compile_source(source: str, arch: str) -> Binary:
 
 
 def identity(nvrtc: Any) -> list[str]:
-    """What makes other machine code of the same source: NVRTC, its library, and CUDA's headers.
-
-    Parameters
-    ----------
-    nvrtc : module
-        Of `cuda.bindings`.
-    """
+    """What makes other machine code of the same source: NVRTC, its library, and CUDA's headers."""
     from cuda import pathfinder
 
     version = _checked(nvrtc, ((status := nvrtc.nvrtcVersion())[0], status[1:]))

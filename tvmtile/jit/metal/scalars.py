@@ -45,15 +45,7 @@ def check_scalars(kernels: Mapping[str, KernelInterface]) -> None:
 
 
 def packed_scalars(kernel: KernelInterface, values: Sequence[int | float]) -> bytes:
-    """The struct of a kernel's scalars, as TVM lays it out: 8 bytes each.
-
-    Parameters
-    ----------
-    kernel : KernelInterface
-        Its dtypes.
-    values : sequence of number
-        The scalars.
-    """
+    """The struct of a kernel's scalars, as TVM lays it out: 8 bytes each."""
     dtypes = [dtype for dtype in kernel.dtypes if dtype != "handle"]
     return b"".join(
         struct.pack(f"<{_FORMATS[dtype]}", value).ljust(_SLOT, b"\0")

@@ -44,19 +44,7 @@ _LANES = 4
 
 
 def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
-    """A loop over contiguous elements as vector moves around an unrolled loop that computes.
-
-    Parameters
-    ----------
-    variable : Var
-        The loop variable, from 0.
-    extent : int
-        How many elements there are.
-    body : Stmt
-        An iteration.
-    analyzer : Analyzer
-        Knows the ranges of the variables around.
-    """
+    """A loop over contiguous elements as vector moves around an unrolled loop that computes."""
     condition, body = without_invariant(variable, body)
     if condition is not None:
         return tirx.IfThenElse(condition, vectorized(variable, extent, body, analyzer), None)
@@ -87,15 +75,7 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
 
 
 def without_invariant(variable: ir.Var, body: tirx.Stmt) -> tuple[Any, tirx.Stmt]:
-    """The loop-invariant condition of an iteration, or None, and the rest of it.
-
-    Parameters
-    ----------
-    variable : Var
-        The variable of a loop.
-    body : Stmt
-        An iteration.
-    """
+    """The loop-invariant condition of an iteration, or None, and the rest of it."""
     if not isinstance(body, tirx.IfThenElse) or body.else_case is not None:
         return None, body
     parts = conjuncts(body.condition)

@@ -181,15 +181,7 @@ def _slowness(
 
 
 def with_implementation(op: TileOp, context: LoweringContext) -> TileOp:
-    """An operator whose operands have moved to another memory, with an implementation that fits.
-
-    Parameters
-    ----------
-    op : TileOp
-        The operator with its new operands.
-    context : LoweringContext
-        Where it stands.
-    """
+    """An operator whose operands have moved to another memory, with an implementation that fits."""
     if not op.is_tile or (op.impl is None and fragments_of(op)):
         return op  # the layouts of its fragments decide
     chosen = implementation_of(op, context.kind)

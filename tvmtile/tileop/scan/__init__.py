@@ -140,19 +140,7 @@ _REFERENCES: dict[str, Callable[..., np.ndarray]] = {
 
 
 def reference(src: np.ndarray, kind: str, dim: int, reverse: bool = False) -> np.ndarray:
-    """What a scan computes, in float64 or int64, not rounded.
-
-    Parameters
-    ----------
-    src : ndarray
-        The tile.
-    kind : {"sum", "max"}
-        Which totals.
-    dim : int
-        The axis.
-    reverse : bool
-        From the end.
-    """
+    """What a scan computes, in float64 or int64, not rounded."""
     is_integer = np.issubdtype(src.dtype, np.integer) or src.dtype == np.bool_
     wide = src.astype(np.int64 if is_integer else np.float64)
     if not reverse:

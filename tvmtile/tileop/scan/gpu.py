@@ -72,17 +72,7 @@ def _is_same(a: ir.TensorRegion, b: ir.TensorRegion) -> bool:
 
 
 class _Scan:
-    """What both ways have in common.
-
-    Parameters
-    ----------
-    op : Scan
-        The operator.
-    dtype : str
-        In which elements are put together.
-    context : LoweringContext
-        Threads.
-    """
+    """What both ways have in common."""
 
     def __init__(self, op: Scan, dtype: str, context: LoweringContext) -> None:
         self._op = op

@@ -69,13 +69,7 @@ class Race(Exception):
 
 
 class Checker:
-    """Looks for races.
-
-    Parameters
-    ----------
-    footprints : Footprints
-        Knows which accesses conflict.
-    """
+    """Looks for races."""
 
     def __init__(self, footprints: Footprints) -> None:
         self._footprints = footprints
@@ -104,19 +98,7 @@ class Checker:
         *,
         of_device: bool = True,
     ) -> Race | None:
-        """Find a race in a part of the program, taken alone but for copies that arrive in it.
-
-        Parameters
-        ----------
-        part : Item or Sequence
-            The part.
-        loops : tuple of Loop
-            The loops around it.
-        barriers : dict of Slot to Barrier
-            Barriers besides those of the user.
-        of_device : bool
-            Look at device memory too.
-        """
+        """Find a race in a part of the program, taken alone but for copies that arrive in it."""
         self._barriers = barriers
         self._of_device = of_device
         self._bits = {}

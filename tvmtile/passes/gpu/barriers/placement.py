@@ -45,15 +45,6 @@ _Choice = tuple[float, int]
 def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
     """The barriers that a program needs.
 
-    Parameters
-    ----------
-    program : Sequence
-        What a thread does.
-    checker : Checker
-        Finds races.
-    of_device : bool
-        Some access is one of device memory.
-
     Raises
     ------
     DataRace
