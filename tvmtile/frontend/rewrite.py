@@ -36,10 +36,25 @@ from typing import Any
 
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
 from tvmtile.frontend.liveness import exposed, loop_targets, stored_names, written
+from tvmtile.frontend.syntax import (
+    TRACER_NAME,
+    call_of_tracer,
+    decorator_name,
+    load,
+    locals_,
+    locate,
+    names_in,
+    plain_arguments,
+    rebound,
+    store,
+    target_names,
+    thunk,
+    traced_range,
+    where_dynamic,
+)
 
 __all__ = ["TRACER_NAME", "parameter_location", "traced"]
 
-TRACER_NAME = "__tile__"
 # Functions under these decorators are rewritten by the decorator itself when it runs.
 _OWN_DECORATORS = {"macro", "prim_func", "jit", "inline"}
 
@@ -80,7 +95,7 @@ def _rewritten_code(code: types.CodeType) -> types.CodeType:
     definition = _Rewriter(filename).rewrite(definition)
     factory = ast.FunctionDef(
         name="__tile_factory__",
-        args=_plain_arguments([*code.co_freevars, TRACER_NAME]),
+        args=plain_arguments([*code.co_freevars, TRACER_NAME]),
         body=[definition, ast.Return(ast.Name(definition.name, ast.Load()))],
         decorator_list=[],
     )
@@ -130,47 +145,6 @@ def _inner_code(code: types.CodeType, name: str) -> types.CodeType:
         for const in code.co_consts
         if isinstance(const, types.CodeType) and const.co_name == name
     )
-
-
-def _plain_arguments(names: list[str]) -> ast.arguments:
-    return ast.arguments(
-        posonlyargs=[], args=[ast.arg(name) for name in names], kwonlyargs=[], kw_defaults=[],
-        defaults=[],
-    )  # fmt: skip
-
-
-def _call(method: str, *args: ast.expr) -> ast.Call:
-    function = ast.Attribute(ast.Name(TRACER_NAME, ast.Load()), method, ast.Load())
-    return ast.Call(function, list(args), [])
-
-
-def _load(name: str) -> ast.Name:
-    return ast.Name(name, ast.Load())
-
-
-def _store(name: str) -> ast.Name:
-    return ast.Name(name, ast.Store())
-
-
-def _locals() -> ast.Call:
-    return ast.Call(_load("locals"), [], [])
-
-
-def _rebound(method: str, construct: str, name: str) -> ast.stmt:
-    """`x = __tile__.escape(construct, "x", locals())`."""
-    value = _call(method, _load(construct), ast.Constant(name), _locals())
-    return ast.Assign([_store(name)], value)
-
-
-def _where_dynamic(construct: str, statements: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements for a construct of the running kernel; one of the tracing needs none."""
-    if not statements:
-        return []
-    return [ast.If(ast.Attribute(_load(construct), "dynamic", ast.Load()), statements, [])]
-
-
-def _thunk(value: ast.expr) -> ast.Lambda:
-    return ast.Lambda(_plain_arguments([]), value)
 
 
 _BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
@@ -229,7 +203,7 @@ class _Rewriter(ast.NodeTransformer):
         for statement, self._live in zip(body, live_after, strict=True):
             replaced = self.visit(statement)
             result += [
-                _locate(ast.copy_location(new, statement), statement.lineno)
+                locate(ast.copy_location(new, statement), statement.lineno)
                 for new in (replaced if isinstance(replaced, list) else [replaced])
             ]
         return result
@@ -253,11 +227,11 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.stmt:
         """A helper is an ordinary function whose statements are traced; it returns as Python does."""
-        if any(_decorator_name(d) in _OWN_DECORATORS for d in node.decorator_list):
+        if any(decorator_name(d) in _OWN_DECORATORS for d in node.decorator_list):
             return node
         outer, self._inside_helper = self._inside_helper, True
         self._live = set()
-        node.body = [ast.With([ast.withitem(_call("call"))], self._block(node.body))]
+        node.body = [ast.With([ast.withitem(call_of_tracer("call"))], self._block(node.body))]
         self._inside_helper = outer
         return node
 
@@ -272,7 +246,7 @@ class _Rewriter(ast.NodeTransformer):
         assigned = stored_names([*node.body, *node.orelse])
         kept = (assigned & live) - loop_targets([node])
         statements: list[ast.stmt] = [
-            ast.Assign([_store(name)], _call("branch", self.visit(node.test))),
+            ast.Assign([store(name)], call_of_tracer("branch", self.visit(node.test))),
             *self._carries(name, kept),
         ]
         for flag, enter, body in (
@@ -282,20 +256,20 @@ class _Rewriter(ast.NodeTransformer):
             if not body:
                 continue
             self._live = live
-            context = ast.Call(ast.Attribute(_load(name), enter, ast.Load()), [], [])
+            context = ast.Call(ast.Attribute(load(name), enter, ast.Load()), [], [])
             guarded = ast.With([ast.withitem(context)], self._block(body))
-            statements.append(ast.If(ast.Attribute(_load(name), flag, ast.Load()), [guarded], []))
-        statements.append(ast.Expr(_call("end", _load(name))))
+            statements.append(ast.If(ast.Attribute(load(name), flag, ast.Load()), [guarded], []))
+        statements.append(ast.Expr(call_of_tracer("end", load(name))))
         return [*statements, *self._escapes(name, assigned)]
 
     def visit_For(self, node: ast.For) -> list[ast.stmt]:
         value = self._temporary()
-        iterable = self.visit(_traced_range(node.iter))
+        iterable = self.visit(traced_range(node.iter))
         target = self._bind_loop_target(node.target, value)
         return self._loop(node, "loop", iterable, value, [node.target], target)
 
     def visit_While(self, node: ast.While) -> list[ast.stmt]:
-        condition = _thunk(self.visit(node.test))
+        condition = thunk(self.visit(node.test))
         return self._loop(node, "while_loop", condition, self._temporary(), [], [])
 
     def _loop(
@@ -317,7 +291,7 @@ class _Rewriter(ast.NodeTransformer):
         test = {node.test} if isinstance(node, ast.While) else set()
         counters = stored_names(targets)
         assigned = counters | stored_names(node.body)
-        next_reads = (exposed(node.body) | _names_in(test)) - counters
+        next_reads = (exposed(node.body) | names_in(test)) - counters
         carried = next_reads & assigned
         names = ast.Tuple([ast.Constant(c) for c in sorted(carried)], ast.Load())
         kept = (assigned & (self._live | carried)) - loop_targets([node])
@@ -325,9 +299,9 @@ class _Rewriter(ast.NodeTransformer):
         for statement in prologue:
             ast.copy_location(statement, node)
         return [
-            ast.Assign([_store(name)], _call(method, argument, names)),
+            ast.Assign([store(name)], call_of_tracer(method, argument, names)),
             *self._carries(name, kept),
-            ast.For(_store(value), _load(name), [*prologue, *self._block(node.body)], []),
+            ast.For(store(value), load(name), [*prologue, *self._block(node.body)], []),
             *self._escapes(name, assigned, counters),
         ]
 
@@ -335,39 +309,39 @@ class _Rewriter(ast.NodeTransformer):
         """Before a run-time construct, what it changes for those behind it becomes a variable."""
         statements: list[ast.stmt] = []
         for name in sorted(names):
-            is_bound = ast.Compare(ast.Constant(name), [ast.In()], [_locals()])
-            statements.append(ast.If(is_bound, [_rebound("carry", construct, name)], []))
-        return _where_dynamic(construct, statements)
+            is_bound = ast.Compare(ast.Constant(name), [ast.In()], [locals_()])
+            statements.append(ast.If(is_bound, [rebound("carry", construct, name)], []))
+        return where_dynamic(construct, statements)
 
     def _escapes(
         self, construct: str, assigned: set[str], counters: Set[str] = frozenset()
     ) -> list[ast.stmt]:
         """After a run-time construct, what was bound inside it is out of reach."""
         statements = [
-            ast.Assign([_store(name)], _call("leave", ast.Constant(name)))
+            ast.Assign([store(name)], call_of_tracer("leave", ast.Constant(name)))
             if name in counters
-            else _rebound("escape", construct, name)
+            else rebound("escape", construct, name)
             for name in sorted(assigned)
         ]
-        return _where_dynamic(construct, statements)
+        return where_dynamic(construct, statements)
 
     def visit_Break(self, node: ast.Break) -> ast.stmt:
-        return ast.If(_call("break_loop"), [node], [])
+        return ast.If(call_of_tracer("break_loop"), [node], [])
 
     def visit_Continue(self, node: ast.Continue) -> ast.stmt:
-        return ast.If(_call("continue_loop"), [node], [])
+        return ast.If(call_of_tracer("continue_loop"), [node], [])
 
     def visit_With(self, node: ast.With) -> ast.stmt:
         body = self._block(node.body)
         items = []
         prologue: list[ast.stmt] = []
         for item in node.items:
-            context = _call("context", self.visit(item.context_expr))
+            context = call_of_tracer("context", self.visit(item.context_expr))
             if item.optional_vars is None:
                 items.append(ast.withitem(context))
                 continue
             value = self._temporary()
-            items.append(ast.withitem(context, _store(value)))
+            items.append(ast.withitem(context, store(value)))
             prologue += self._bind_loop_target(item.optional_vars, value)
         for statement in prologue:
             ast.copy_location(statement, node)
@@ -377,14 +351,14 @@ class _Rewriter(ast.NodeTransformer):
         value = ast.Constant(None) if node.value is None else self.visit(node.value)
         if self._inside_helper:
             return ast.Return(value)
-        return ast.Return(_call("returns", value))
+        return ast.Return(call_of_tracer("returns", value))
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         """`assert c, m` becomes `assert __tile__.check(c, lambda: m), m`."""
         if node.msg is not None:
             node.msg = self.visit(node.msg)
         message = ast.Constant(None) if node.msg is None else node.msg
-        node.test = _call("check", self.visit(node.test), _thunk(message))
+        node.test = call_of_tracer("check", self.visit(node.test), thunk(message))
         return node
 
     # Names and elements ----------------------------------------------------------------------
@@ -392,7 +366,7 @@ class _Rewriter(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.stmt:
         if isinstance(node.value, ast.Constant):
             return node
-        return ast.Expr(_call("evaluate", self.visit(node.value)))
+        return ast.Expr(call_of_tracer("evaluate", self.visit(node.value)))
 
     def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
         value = self.visit(node.value)
@@ -400,29 +374,33 @@ class _Rewriter(ast.NodeTransformer):
             return [self._assign_name(node.targets[0].id, value)]
         name = self._temporary()
         unpacks = any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
-        rhs = _call("snapshot", value) if unpacks else value
-        statements: list[ast.stmt] = [ast.Assign([_store(name)], rhs)]
+        rhs = call_of_tracer("snapshot", value) if unpacks else value
+        statements: list[ast.stmt] = [ast.Assign([store(name)], rhs)]
         for target in node.targets:
-            statements += self._assign_target(target, _load(name))
+            statements += self._assign_target(target, load(name))
         return statements
 
     def _assign_name(self, name: str, value: ast.expr) -> ast.stmt:
-        return ast.Assign([_store(name)], _call("assign", ast.Constant(name), value, _locals()))
+        return ast.Assign(
+            [store(name)], call_of_tracer("assign", ast.Constant(name), value, locals_())
+        )
 
     def _assign_target(self, target: ast.expr, value: ast.expr) -> list[ast.stmt]:
         if isinstance(target, ast.Name):
             return [self._assign_name(target.id, value)]
         if isinstance(target, ast.Subscript):
-            call = _call("store", self.visit(target.value), self._index(target.slice), value)
+            call = call_of_tracer(
+                "store", self.visit(target.value), self._index(target.slice), value
+            )
             return [ast.Expr(call)]
         if isinstance(target, ast.Tuple | ast.List) and not any(
             isinstance(element, ast.Starred) for element in target.elts
         ):
             names = [self._temporary() for _ in target.elts]
-            unpack = ast.Assign([ast.Tuple([_store(n) for n in names], ast.Store())], value)
+            unpack = ast.Assign([ast.Tuple([store(n) for n in names], ast.Store())], value)
             statements: list[ast.stmt] = [unpack]
             for element, name in zip(target.elts, names, strict=True):
-                statements += self._assign_target(element, _load(name))
+                statements += self._assign_target(element, load(name))
             return statements
         return [ast.Assign([target], value)]
 
@@ -430,11 +408,13 @@ class _Rewriter(ast.NodeTransformer):
         """`x: T.int32 = e` becomes `x = __tile__.declare("x", T.int32, lambda: e, locals())`."""
         if not isinstance(node.target, ast.Name):
             return node
-        value = ast.Constant(None) if node.value is None else _thunk(self.visit(node.value))
+        value = ast.Constant(None) if node.value is None else thunk(self.visit(node.value))
         name = ast.Constant(node.target.id)
         reassigned = ast.Constant(self._stores.get(node.target.id, 0) > 1)
-        call = _call("declare", name, self.visit(node.annotation), value, _locals(), reassigned)
-        return ast.Assign([_store(node.target.id)], call)
+        call = call_of_tracer(
+            "declare", name, self.visit(node.annotation), value, locals_(), reassigned
+        )
+        return ast.Assign([store(node.target.id)], call)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> ast.stmt:
         operator = ast.Constant(_AUGMENTED[type(node.op)])
@@ -442,30 +422,30 @@ class _Rewriter(ast.NodeTransformer):
         target = node.target
         if isinstance(target, ast.Name):
             name = ast.Constant(target.id)
-            call = _call("augment", name, operator, _load(target.id), value, _locals())
-            return ast.Assign([_store(target.id)], call)
+            call = call_of_tracer("augment", name, operator, load(target.id), value, locals_())
+            return ast.Assign([store(target.id)], call)
         if isinstance(target, ast.Subscript):
             base, index = self.visit(target.value), self._index(target.slice)
-            return ast.Expr(_call("augment_item", operator, base, index, value))
+            return ast.Expr(call_of_tracer("augment_item", operator, base, index, value))
         node.value = value
         return node
 
     def _index(self, index: ast.expr) -> ast.expr:
         """`i, a:b` becomes `__tile__.index[i, a:b]`, an expression even where it holds slices."""
-        holder = ast.Attribute(_load(TRACER_NAME), "index", ast.Load())
+        holder = ast.Attribute(load(TRACER_NAME), "index", ast.Load())
         return ast.Subscript(holder, self.visit(index), ast.Load())
 
     def _bind_loop_target(self, target: ast.expr, value: str) -> list[ast.stmt]:
-        names = _target_names(target)
+        names = target_names(target)
         if names is None:
-            return [ast.Assign([target], _load(value))]
-        return [ast.Assign([target], _call("bind_target", names, _load(value)))]
+            return [ast.Assign([target], load(value))]
+        return [ast.Assign([target], call_of_tracer("bind_target", names, load(value)))]
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         """`A[i, j]`, where it is read, becomes `__tile__.elements(A)[i, j]`."""
         node.value, node.slice = self.visit(node.value), self.visit(node.slice)
         if isinstance(node.ctx, ast.Load):
-            node.value = ast.copy_location(_call("elements", node.value), node.value)
+            node.value = ast.copy_location(call_of_tracer("elements", node.value), node.value)
         return node
 
     # Expressions with control flow of their own ----------------------------------------------
@@ -474,7 +454,7 @@ class _Rewriter(ast.NodeTransformer):
         method = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
         *front, result = [self.visit(value) for value in node.values]
         for value in reversed(front):
-            result = _call(method, value, _thunk(result))
+            result = call_of_tracer(method, value, thunk(result))
         return ast.copy_location(result, node)
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -484,12 +464,12 @@ class _Rewriter(ast.NodeTransformer):
             node.left, node.right = left, right
             return node
         operator = ast.Constant(_AUGMENTED[type(node.op)])
-        return ast.copy_location(_call("binary", operator, left, right), node)
+        return ast.copy_location(call_of_tracer("binary", operator, left, right), node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         operand = self.visit(node.operand)
         if isinstance(node.op, ast.Not):
-            return ast.copy_location(_call("logical_not", operand), node)
+            return ast.copy_location(call_of_tracer("logical_not", operand), node)
         node.operand = operand
         return node
 
@@ -501,61 +481,10 @@ class _Rewriter(ast.NodeTransformer):
             left = right
         result = parts.pop()
         while parts:
-            result = _call("logical_and", parts.pop(), _thunk(result))
+            result = call_of_tracer("logical_and", parts.pop(), thunk(result))
         return ast.copy_location(result, node)
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         test, then, otherwise = (self.visit(e) for e in (node.test, node.body, node.orelse))
-        call = _call("if_else", test, _thunk(then), _thunk(otherwise))
+        call = call_of_tracer("if_else", test, thunk(then), thunk(otherwise))
         return ast.copy_location(call, node)
-
-
-def _locate(node: Any, line: int) -> Any:
-    """Place the nodes that have no location on one line.
-
-    `ast.fix_missing_locations` lets them extend over all lines of their parent, and Python reports a
-    method call at the last line of its name.
-    """
-    if "lineno" in node._attributes and getattr(node, "lineno", None) is None:
-        node.lineno = node.end_lineno = line
-        node.col_offset = node.end_col_offset = 0
-    for child in ast.iter_child_nodes(node):
-        _locate(child, getattr(node, "lineno", line))
-    return node
-
-
-def _decorator_name(decorator: ast.expr) -> str | None:
-    if isinstance(decorator, ast.Call):
-        decorator = decorator.func
-    if isinstance(decorator, ast.Attribute):
-        return decorator.attr
-    return decorator.id if isinstance(decorator, ast.Name) else None
-
-
-def _traced_range(iterable: ast.expr) -> ast.expr:
-    """A loop over `range(...)` is a loop of the program, unlike a comprehension over it."""
-    if (
-        isinstance(iterable, ast.Call)
-        and isinstance(iterable.func, ast.Name)
-        and iterable.func.id == "range"
-    ):
-        iterable.func = ast.copy_location(
-            ast.Attribute(_load(TRACER_NAME), "range", ast.Load()), iterable.func
-        )
-        ast.fix_missing_locations(iterable)
-    return iterable
-
-
-def _target_names(target: ast.expr) -> ast.expr | None:
-    """The names of a target as a constant of the same structure, or None for other targets."""
-    if isinstance(target, ast.Name):
-        return ast.Constant(target.id)
-    if isinstance(target, ast.Tuple | ast.List):
-        names = [_target_names(element) for element in target.elts]
-        if all(name is not None for name in names):
-            return ast.Tuple([name for name in names if name is not None], ast.Load())
-    return None
-
-
-def _names_in(nodes: set[ast.expr]) -> set[str]:
-    return {n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name)}
