@@ -44,7 +44,6 @@ def _has_clusters(op: BlockRank, context: LoweringContext) -> None:
 
 
 @lowering(BlockRank, target="cuda", variant="register", fits=_has_clusters)
-def _(op: BlockRank, context: LoweringContext) -> ir.Expr:
+def _(_op: BlockRank, _context: LoweringContext) -> ir.Expr:
     """A special register."""
-    del op, context
     return T.cuda.mov_sreg(32, "cluster_ctarank")
