@@ -10,9 +10,11 @@ from tvm.ir import assert_structural_equal
 
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.operators import TileOp, all_operators, tile_operator
+from tvmtile.tileop.atomic import Atomic
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.cp_async import CpAsync
 from tvmtile.tileop.gather import MoveRows
+from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.rounded import Rounded
 from tvmtile.tileop.tma import TmaCopy
 from tvmtile.tileop.tma.instructions import BulkLoad
@@ -57,3 +59,15 @@ def test_an_operator_of_a_users_needs_a_name_of_its_own():
 
     assert caught.value.help == "give the operator another name"
     assert all_operators()["copy"] is Copy
+
+
+def test_normalized_operands_are_regions_and_the_rest_stays():
+    total = tirx.decl_buffer((4,), "float32", "total", scope="shared.dyn")
+    op = Reduce(TILE, total, "max", 1, clear=False, impl="elements").normalized()
+    assert [str(operand) for operand in (op.src, op.dst)] == ["tile[0:4, 0:8]", "total[0:4]"]
+    assert (op.kind, op.dim, op.clear, op.impl) == ("max", 1, False, "elements")
+
+
+def test_operators_on_elements_are_normal():
+    update = Atomic(FIRST[0], tirx.const(1, "float32"))
+    assert update.normalized() is update

@@ -16,6 +16,7 @@ from tvm.target import Target
 from tvmtile._plugin import OPERATORS, add_operator, register
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.operands import as_region
 
 __all__ = [
     "TileOp",
@@ -199,8 +200,17 @@ class TileOp:
         """Raise a `TileError` where the operands do not fit together."""
 
     def normalized(self) -> TileOp:
-        """The same operator with every operand an explicit region."""
-        raise NotImplementedError
+        """The same operator with every operand of a tile operator an explicit region."""
+        if not self.is_tile:
+            return self
+        operands = [*self.reads(), *self.writes()]
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        regions: dict[str, Any] = {
+            name: as_region(value)
+            for name, value in values.items()
+            if any(value is operand for operand in operands)
+        }
+        return replace(self, **regions)
 
     def expanded(self, target: Target | None) -> tirx.Stmt | None:
         """The statements that a normalized operator stands for, other operators among them.
@@ -276,9 +286,6 @@ class ValueOp(TileOp):
 
     def writes(self) -> list[ir.Expr]:
         return []
-
-    def normalized(self) -> TileOp:
-        return self
 
 
 def python_value(value: Any) -> Any:

@@ -345,9 +345,6 @@ class Atomic(TileOp):
     def check(self) -> None:
         _check_dtype(self.kind, self.dst)
 
-    def normalized(self) -> Atomic:
-        return self
-
     def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> Atomic | None:
         if self.kind != "add" or dtype_of(self.dst) not in _VECTORS or _lanes(self.dst) > 1:
             return None
@@ -381,9 +378,6 @@ class AtomicLoad(TileOp):
 
     def check(self) -> None:
         _check_dtype("load", self.src)
-
-    def normalized(self) -> AtomicLoad:
-        return self
 
 
 @tile_operator

@@ -73,9 +73,6 @@ class Dp4a(TileOp):
                     help="A and B are int8 and C is int32",
                 )
 
-    def normalized(self) -> Dp4a:
-        return self
-
 
 @lowering(Dp4a, target="llvm", variant="lanes")
 def dp4a_lanes(op: Dp4a, _: LoweringContext) -> tirx.Stmt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tvmtile.codegen.metal import ELEMENTS_PER_LANE
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, is_whole
+from tvmtile.ir.operands import check_bounds, describe, dtype_of, is_whole
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
@@ -85,9 +85,6 @@ class Fill(TileOp):
         check_bounds(self.name, self.dst)
         if not ir.is_prim_expr(self.value):
             raise InvalidOperand("fill: the value is not a number or an expression")
-
-    def normalized(self) -> Fill:
-        return replace(self, dst=as_region(self.dst))
 
     def as_loops(self) -> tirx.Stmt:
         value = converted(self.value, dtype_of(self.dst))

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, extents_of
+from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
@@ -123,12 +123,6 @@ class Im2col(TileOp):
                 help="give col the image's dtype",
             )
         check_bounds(self.name, self.col)
-
-    def normalized(self) -> Im2col:
-        options = {name: getattr(self, name) for name in self.options}
-        return Im2col(
-            as_region(self.img), as_region(self.col), self.nhw_step, self.c_step, **options
-        )
 
     def output_extent(self, extent: Any) -> Any:
         """Output pixels along a direction of the image."""

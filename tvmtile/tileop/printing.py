@@ -13,7 +13,7 @@ from tvmtile.codegen import cuda, metal
 from tvmtile.errors import warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.ir.combiners import accumulator_dtype, is_integer
-from tvmtile.ir.operands import as_region, check_bounds, constant, describe, dtype_of
+from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
@@ -109,9 +109,6 @@ class PrintTile(TileOp):
 
     def check(self) -> None:
         check_bounds(self.name, self.src)
-
-    def normalized(self) -> PrintTile:
-        return PrintTile(as_region(self.src), self.block_x, self.block_y, self.block_z, self.msg)
 
 
 def _shown_dtype(dtype: str) -> str:

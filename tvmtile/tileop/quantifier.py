@@ -13,7 +13,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS
-from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, extents_of
+from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.tileop.across_threads import combine_over_block
@@ -98,9 +98,6 @@ class Quantifier(TileOp):
 
     def check(self) -> None:
         check_bounds(f"{self.kind}_of", self.src)
-
-    def normalized(self) -> Quantifier:
-        return Quantifier(as_region(self.src), as_region(self.dst), self.kind)
 
 
 @lowering(Quantifier, target="llvm", variant="elements")

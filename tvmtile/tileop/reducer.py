@@ -24,7 +24,7 @@ from tvmtile.errors import (
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
-from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_of, match_extents
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, match_extents
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
@@ -236,9 +236,6 @@ class ReducerInit(TileOp):
     def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
-    def normalized(self) -> ReducerInit:
-        return ReducerInit(as_region(self.dst), self.value, self.kind)
-
 
 @tile_operator
 @dataclass(frozen=True, eq=False)
@@ -260,9 +257,6 @@ class ReducerUpdate(TileOp):
 
     def writes(self) -> list[ir.Expr]:
         return [self.dst]
-
-    def normalized(self) -> ReducerUpdate:
-        return self
 
 
 @tile_operator
@@ -291,9 +285,6 @@ class FinalizeReducer(TileOp):
                 "different shapes",
                 help="give dst the reducer's shape",
             )
-
-    def normalized(self) -> FinalizeReducer:
-        return FinalizeReducer(as_region(self.src), as_region(self.dst), self.kind)
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:

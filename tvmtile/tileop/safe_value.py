@@ -77,6 +77,3 @@ class SafeValue(TileOp):
                 f"{dtype_of(self.tensor)}",
                 help="pass a Python number",
             )
-
-    def normalized(self) -> SafeValue:
-        return self

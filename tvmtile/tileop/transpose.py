@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -88,9 +88,6 @@ class Transpose(TileOp):
             )
         for operand in (self.src, self.dst):
             check_bounds(self.name, operand)
-
-    def normalized(self) -> Transpose:
-        return replace(self, src=as_region(self.src), dst=as_region(self.dst))
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:

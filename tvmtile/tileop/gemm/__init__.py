@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype, warn
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import as_region, describe, dtype_of, same_extents
+from tvmtile.ir.operands import describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.tileop.elementwise import converted
@@ -221,9 +221,6 @@ class Gemm(MatrixProduct):
             )
 
         return nest([self.m, self.n], body)
-
-    def normalized(self) -> Gemm:
-        return replace(self, A=as_region(self.A), B=as_region(self.B), C=as_region(self.C))
 
 
 def reference(

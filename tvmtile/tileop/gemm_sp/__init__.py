@@ -6,7 +6,7 @@ elements one is. The bits of a row lie one after the other in the elements of `E
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tvm import DataType, ir, tirx
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import as_region, describe, dtype_of, same_extents
+from tvmtile.ir.operands import describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.tileop.elementwise import converted
@@ -203,12 +203,6 @@ class GemmSp(MatrixProduct):
         if bits == _BITS_OF_A_PLACE:
             return tirx.floordiv(stored, 2) * 4 + (code & tirx.const(3, "int32"))
         return stored * 2 + ((code >> 1) & tirx.const(1, "int32"))
-
-    def normalized(self) -> GemmSp:
-        operands: dict[str, Any] = {
-            name: as_region(getattr(self, name)) for name in ("A", "E", "B", "C")
-        }
-        return replace(self, **operands)
 
 
 _SLOW = "is computed element by element, which is slower than T.gemm of the dense tile"

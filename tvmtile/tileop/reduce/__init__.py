@@ -20,7 +20,6 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer, propagating_nan
 from tvmtile.ir.operands import (
-    as_region,
     buffer_of,
     check_bounds,
     checked_axis,
@@ -282,10 +281,6 @@ class Reduce(TileOp):
         if layout is None or len(of_result) != len(kept):  # the result is a part of a buffer
             return {}
         return {result: _along(layout.without_axis(self.dim), kept, result, self.dim)}
-
-    def normalized(self) -> Reduce:
-        options = {name: getattr(self, name) for name in self.options}
-        return Reduce(as_region(self.src), as_region(self.dst), **options)
 
 
 def _along(layout: Any, kept: list[int], result: ir.Var, dim: int) -> Any:

@@ -13,7 +13,6 @@ from tvmtile.errors import OPTIONS_OF_TILELANG, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
-    as_region,
     check_bounds,
     checked_axis,
     describe,
@@ -128,9 +127,6 @@ class Scan(TileOp):
     def with_buffer_copies(self, operands: Sequence[Any]) -> Scan:
         grown = any(self.src is operand for operand in operands)
         return replace(self, dim=self.dim + 1) if grown else self
-
-    def normalized(self) -> Scan:
-        return Scan(as_region(self.src), as_region(self.dst), self.kind, self.dim, self.reverse)
 
 
 _REFERENCES: dict[str, Callable[..., np.ndarray]] = {
