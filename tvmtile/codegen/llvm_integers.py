@@ -29,13 +29,7 @@ define i{bits} @{name}() alwaysinline {{
 
 @cache
 def wrapping_function(operation: str, dtype: str) -> tuple[str, str]:
-    """An operation modulo 2^32 or 2^64 as a function.
-
-    Returns
-    -------
-    (str, str)
-        Its name and its text.
-    """
+    """The name and the text of a function that does an operation modulo 2^32 or 2^64."""
     name = f"tvmtile_{operation}_{dtype}"
     bits = dtype.removeprefix("uint")
     return name, _FUNCTION.format(bits=bits, name=name, operation=operation)

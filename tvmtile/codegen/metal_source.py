@@ -44,11 +44,6 @@ def complete(source: str) -> str:
     ----------
     source : str
         What TVM's generator printed for one kernel.
-
-    Returns
-    -------
-    str
-        What Metal's compiler gets.
     """
     # Metal has no long long; its long has 64 bits.
     source = _LONG_LONG.sub(r"\1\2L", _aligned(with_functions(source)))
@@ -110,12 +105,6 @@ def _complete_if_ours(source: str, target: Target) -> tuple[str, str]:
 
 
 def kernel_source(name: str, kernel: tirx.PrimFunc, target: Target) -> str:
-    """The Metal source of a kernel.
-
-    Returns
-    -------
-    str
-        Which compiles by itself.
-    """
+    """The Metal source of a kernel, which compiles by itself."""
     module = codegen_build(ir.IRModule({name: kernel}), target)
     return complete(str(module.inspect_source("metal")))

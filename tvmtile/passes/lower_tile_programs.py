@@ -30,11 +30,6 @@ def LowerTilePrograms(target: Any = None) -> Any:
     target : str, dict, Target or None
         What to lower for. None takes the functions' own target, or the current one, or this machine.
 
-    Returns
-    -------
-    tvm.transform.Pass
-        A module pass.
-
     Examples
     --------
     >>> from tvmtile.passes import LowerTilePrograms

@@ -277,11 +277,6 @@ def error_of(report: Report, line: int, context: Context) -> EmulationError:
         The line of the source, 0 if it is not known.
     context : Context
         The launch.
-
-    Returns
-    -------
-    EmulationError
-        To be raised.
     """
     words = _Words(report, line, context)
     failure, names = words.failure, context.words

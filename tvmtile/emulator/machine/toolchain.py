@@ -108,11 +108,6 @@ def build_module(
     cache : bool
         Whether a module that was compiled before may be used.
 
-    Returns
-    -------
-    Path
-        The library.
-
     Raises
     ------
     TileError

@@ -207,11 +207,6 @@ def compile_msl(source: str, *, cache: bool = True) -> MetalModule:
         Whether a module that was compiled from the same source before may be used. Compiled
         modules are kept in tvmtile's cache in any case.
 
-    Returns
-    -------
-    MetalModule
-        The kernels.
-
     Raises
     ------
     MetalCompileError

@@ -14,13 +14,7 @@ __all__ = ["Zeros", "with_unknown_zeros"]
 
 
 class Zeros:
-    """The zeros that a kernel uses, one a dtype.
-
-    Attributes
-    ----------
-    binds : dict of str to tirx.Bind
-        What binds them, by dtype.
-    """
+    """The zeros that a kernel uses, one a dtype."""
 
     def __init__(self) -> None:
         self.binds: dict[str, tirx.Bind] = {}
