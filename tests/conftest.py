@@ -8,6 +8,13 @@ from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast a machine draws examples and runs them says nothing of what is tested.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
