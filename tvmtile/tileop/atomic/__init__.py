@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +10,7 @@ import numpy as np
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.codegen import cuda_atomics, metal_atomics
-from tvmtile.codegen.cuda import function_call
-from tvmtile.codegen.llvm_atomics import ORDERS, atomic_function, carrier_dtype, supported_dtypes
+from tvmtile.codegen.llvm_atomics import ORDERS, supported_dtypes
 from tvmtile.errors import (
     OPTIONS_OF_TILELANG,
     InvalidOperand,
@@ -35,18 +33,12 @@ from tvmtile.ir.operands import (
     origin_of,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
-from tvmtile.ir.rewriting import nest, seq, substitute
-from tvmtile.tileop.elementwise import (
-    converted,
-    element,
-    matching_offsets,
-    moving_axes,
-    over_region,
-)
-from tvmtile.tileop.registry import Decline, LoweringContext, lowering
-from tvmtile.tileop.vectors import lane_of, ramp
+from tvmtile.ir.rewriting import substitute
+from tvmtile.tileop.elementwise import converted
+from tvmtile.tileop.vectors import ramp
 
 __all__ = [
+    "VECTORS",
     "Atomic",
     "AtomicLoad",
     "AtomicTile",
@@ -58,6 +50,9 @@ __all__ = [
     "atomic_min",
     "atomic_or",
     "atomic_store",
+    "cast_like",
+    "lanes_of",
+    "names_tile",
     "reference",
 ]
 
@@ -227,14 +222,14 @@ def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
     target = _neighbours(check_operand(name, "dst", dst), lanes)
     is_tile = is_buffer_var(value) or isinstance(value, ir.TensorRegion)
     new = value if is_tile else as_expr(value)
-    if is_tile or (isinstance(new, ir.TensorLoad) and _lanes(new) == 1):
+    if is_tile or (isinstance(new, ir.TensorLoad) and lanes_of(new) == 1):
         new = _neighbours(new, lanes)
-    if _lanes(new) != lanes:
+    if lanes_of(new) != lanes:
         raise InvalidOperand(
-            f"{name}: the value has {_lanes(new)} lanes",
+            f"{name}: the value has {lanes_of(new)} lanes",
             help=f"give the first of {lanes} neighbouring elements, or a vector of {lanes}",
         )
-    return _element_update(Atomic(target, _cast_like(new, target), "add"), return_prev)
+    return _element_update(Atomic(target, cast_like(new, target), "add"), return_prev)
 
 
 def _neighbours(operand: Any, lanes: int) -> ir.TensorLoad:
@@ -242,11 +237,13 @@ def _neighbours(operand: Any, lanes: int) -> ir.TensorLoad:
     return tirx.BufferLoad(buffer_of(operand), [*outer, ramp(last, lanes)])
 
 
-def _lanes(value: ir.Expr) -> int:
+def lanes_of(value: ir.Expr) -> int:
+    """How many lanes a value has."""
     return int(DataType(str(value.ty.dtype)).lanes)
 
 
-def _cast_like(value: ir.Expr, target: ir.TensorLoad) -> ir.Expr:
+def cast_like(value: ir.Expr, target: ir.TensorLoad) -> ir.Expr:
+    """A value in the dtype of an element."""
     return converted(value, dtype_of(target))
 
 
@@ -262,9 +259,9 @@ def _update(
             f"{name}: there is no memory order {memory_order!r}",
             help=f"the memory orders are {', '.join(ORDERS)}",
         )
-    if not _is_tile(value) and (return_prev or not _is_tile(dst)):
+    if not names_tile(value) and (return_prev or not names_tile(dst)):
         target = _single(name, "dst", dst)
-        new = _cast_like(as_expr(value, target), target)
+        new = cast_like(as_expr(value, target), target)
         return _element_update(Atomic(target, new, kind, order), return_prev)
     if return_prev:
         raise InvalidOperand(
@@ -272,12 +269,12 @@ def _update(
             help="update single elements in a loop over T.Parallel, with return_prev for each",
         )
     dst = check_operand(name, "dst", dst)
-    new = value if _is_tile(value) else converted(as_expr(value), dtype_of(dst))
+    new = value if names_tile(value) else converted(as_expr(value), dtype_of(dst))
     emit(AtomicTile(new, dst, kind, order))
     return None
 
 
-def _is_tile(operand: ir.Expr | int) -> bool:
+def names_tile(operand: ir.Expr | int) -> bool:
     """Tell a tile from an element, which has no extents, and from a value."""
     return is_buffer_var(operand) or isinstance(operand, ir.TensorRegion)
 
@@ -303,7 +300,7 @@ def _single(name: str, operand_name: str, operand: Any) -> ir.TensorLoad:
     return tirx.BufferLoad(buffer_of(operand), origin_of(operand))
 
 
-_VECTORS = ("float16", "bfloat16", "float32")
+VECTORS = ("float16", "bfloat16", "float32")
 """Dtypes of which some GPU adds several elements at once."""
 
 
@@ -346,7 +343,7 @@ class Atomic(TileOp):
         _check_dtype(self.kind, self.dst)
 
     def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> Atomic | None:
-        if self.kind != "add" or dtype_of(self.dst) not in _VECTORS or _lanes(self.dst) > 1:
+        if self.kind != "add" or dtype_of(self.dst) not in VECTORS or lanes_of(self.dst) > 1:
             return None
         values = [substitute(self.value, {variable: variable + lane}) for lane in range(lanes)]
         *outer, last = place
@@ -394,14 +391,14 @@ class AtomicTile(TileOp):
     order: str = "relaxed"
 
     def reads(self) -> list[ir.Expr]:
-        return [self.src, self.dst] if _is_tile(self.src) else [self.dst]
+        return [self.src, self.dst] if names_tile(self.src) else [self.dst]
 
     def writes(self) -> list[ir.Expr]:
         return [self.dst]
 
     def check(self) -> None:
         name = f"atomic_{self.kind}"
-        if _is_tile(self.src) and match_extents(self.src, self.dst) is None:
+        if names_tile(self.src) and match_extents(self.src, self.dst) is None:
             raise ShapeMismatch(
                 f"{name}: {describe(self.src)} and {describe(self.dst)} are tiles of different shapes",
                 help="give both sides the same extents (axes of extent 1 don't count), or name dst by "
@@ -412,7 +409,7 @@ class AtomicTile(TileOp):
             check_bounds(name, operand)
 
     def normalized(self) -> AtomicTile:
-        if not _is_tile(self.src):
+        if not names_tile(self.src):
             return AtomicTile(self.src, as_region(self.dst), self.kind, self.order)
         matched = match_extents(self.src, self.dst)
         if matched is None:
@@ -421,165 +418,6 @@ class AtomicTile(TileOp):
             )
         src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
         return AtomicTile(src, dst, self.kind, self.order)
-
-
-@lowering(AtomicTile, target=("llvm", "metal", "cuda"), variant="elements")
-def atomic_tile_elements(op: AtomicTile, _: LoweringContext) -> tirx.Stmt:
-    """An atomic update of each element; edges are guarded by GuardGlobalAccess."""
-
-    def body(offsets: list[Any]) -> tirx.Stmt:
-        target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
-        value = op.src
-        if _is_tile(value):
-            source = element(value, matching_offsets(op.dst, value, offsets))
-            value = _cast_like(tirx.BufferLoad(value.source, source), target)
-        return tirx.Evaluate(Atomic(target, value, op.kind, op.order).to_call())
-
-    if moving_axes(op.dst):
-        return over_region(op.dst, body)
-    # One iteration is one thread's; a statement outside of loops would be every thread's.
-    return nest([1], lambda _: body([0] * len(op.dst.region)))
-
-
-def _updates_vectors(op: Atomic, context: LoweringContext) -> None:
-    lanes, dtype = _lanes(op.dst), dtype_of(op.dst)
-    if lanes not in (2, 4) or op.kind != "add" or dtype not in _VECTORS or not context.is_statement:
-        raise Decline("single elements are updated, or there is no vector of them")
-
-
-@lowering(Atomic, target="cuda", variant="vector", priority=10, fits=_updates_vectors)
-def atomic_vector(op: Atomic, _: LoweringContext) -> ir.Expr:
-    """Vector additions of two or four contiguous elements, whose former values nobody uses."""
-    lanes, dtype = _lanes(op.dst), dtype_of(op.dst)
-    is_global = _scope_of(op.dst) == "global"
-    name = cuda_atomics.vector_name_of(dtype, lanes, is_global=is_global, order=op.order)
-    values = [_lane(op.value, lane) for lane in range(lanes)]
-    return function_call("void", name, tirx.address_of(lane_of(op.dst, 0)), *values)
-
-
-def _has_instruction(op: Atomic | AtomicLoad, context: LoweringContext) -> None:
-    place = op.src if isinstance(op, AtomicLoad) else op.dst
-    dtype, scope = str(buffer_of(place).ty.dtype), _scope_of(place)
-    target = _TARGETS[context.kind]
-    if not target.has_dtype(dtype):
-        raise Decline(f"{target.name} has no atomic operations on {dtype}")
-    if target.scopes is not None and scope not in target.scopes:
-        raise Decline(f"{target.name} updates {target.memory} memory atomically, not {scope}")
-
-
-@lowering(Atomic, target=("llvm", "metal", "cuda"), variant="instruction", fits=_has_instruction)
-def atomic_instruction(op: Atomic, context: LoweringContext) -> Any:
-    """An atomic instruction, or a loop around one, for each element.
-
-    See `tvmtile.codegen.llvm_atomics`, `tvmtile.codegen.metal_atomics` and
-    `tvmtile.codegen.cuda_atomics`.
-    """
-    lanes = _lanes(op.dst)
-    if lanes == 1:
-        return _call(op.kind, op.order, op.dst, op.value, context)
-    results = []
-    for lane in range(lanes):
-        value = _lane(op.value, lane)
-        results.append(_call(op.kind, op.order, lane_of(op.dst, lane), value, context))
-    if context.is_statement:
-        return seq([tirx.Evaluate(result) for result in results])
-    return tirx.Shuffle(results, list(range(lanes)))
-
-
-def _lane(vector: ir.Expr, lane: int) -> ir.Expr:
-    """One lane of a vector; of one that is made of scalars, the scalar."""
-    if isinstance(vector, tirx.Shuffle) and len(vector.vectors) == _lanes(vector):
-        number = vector.indices[lane]
-        assert isinstance(number, tirx.IntImm)
-        return vector.vectors[number.value]
-    return tirx.Shuffle([vector], [lane])
-
-
-@lowering(
-    AtomicLoad, target=("llvm", "metal", "cuda"), variant="instruction", fits=_has_instruction
-)
-def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr:
-    """An atomic load."""
-    return _call("load", op.order, op.src, None, context)
-
-
-def _call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
-) -> ir.Expr:
-    return _TARGETS[context.kind].call(kind, order, place, value, context)
-
-
-def _llvm_call(
-    kind: str, order: str, place: ir.TensorLoad, value: ir.Expr, context: LoweringContext
-) -> ir.Expr:
-    dtype = dtype_of(place)
-    function, text = atomic_function(kind, dtype, order)
-    context.imports.append(text)
-    carrier = carrier_dtype(dtype)
-    operands = [tirx.address_of(place)]
-    if value is not None:
-        operands.append(converted(value, carrier))
-    return converted(tirx.call_extern(carrier, function, *operands), dtype)
-
-
-def _cuda_call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, _: LoweringContext
-) -> ir.Expr:
-    dtype = dtype_of(place)
-    operands = [] if value is None else [value]
-    name = cuda_atomics.name_of(kind, dtype, order)
-    return function_call(dtype, name, tirx.address_of(place), *operands)
-
-
-def _scope_of(place: ir.TensorLoad) -> str:
-    return str(buffer_of(place).ty.storage_scope)
-
-
-def _metal_call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, _: LoweringContext
-) -> ir.Expr:
-    dtype, scope = dtype_of(place), _scope_of(place)
-    function = metal_atomics.name_of(kind, dtype, metal_atomics.SPACES[scope], order)
-    operands = [] if value is None else [value]
-    return tirx.call_extern(dtype, function, tirx.address_of(place), *operands)
-
-
-@dataclass(frozen=True)
-class _Target:
-    """What a kind of target updates atomically, and how.
-
-    Attributes
-    ----------
-    name, memory : str
-        It, and the memory that it does so in, as messages show them.
-    call : callable
-        `(kind, order, place, value, context) -> Expr`, one update or load.
-    scopes : collection of str or None
-        Those of the memory; None: all.
-    has_dtype : callable
-        `(dtype) -> bool`.
-    """
-
-    name: str
-    call: Callable[[str, str, ir.TensorLoad, Any, LoweringContext], ir.Expr]
-    memory: str = ""
-    scopes: Collection[str] | None = None
-    has_dtype: Callable[[str], bool] = lambda _: True
-
-
-_TARGETS = {
-    "llvm": _Target("a CPU", _llvm_call),
-    "metal": _Target(
-        "Metal",
-        _metal_call,
-        "device and threadgroup",
-        metal_atomics.SPACES,
-        metal_atomics.has_atomic,
-    ),
-    "cuda": _Target(
-        "an NVIDIA GPU", _cuda_call, "global and shared", ("global", "shared", "shared.dyn")
-    ),
-}
 
 
 def reference(dst: np.ndarray, index: np.ndarray, value: np.ndarray, kind: str) -> np.ndarray:
