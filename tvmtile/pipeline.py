@@ -19,6 +19,7 @@ from tvmtile.codegen.device import marked
 from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
 from tvmtile.codegen.names import without_keywords
+from tvmtile.codegen.once import ShowNames
 from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.passes import check_order
@@ -244,6 +245,7 @@ LOWERING: dict[str, tuple[Any, ...]] = {
 """The passes that lower a tile program, by kind of target."""
 
 SOURCE: tuple[Any, ...] = (
+    ShowNames,  # names have the values that LowerIntrin was not to look into
     NarrowSums,  # 64-bit indices are summed in 32 bits where they fit
     ShowComparisons,  # comparisons of floats look as they were written
     KeepNegations,  # ptxas does not lose the sign of a negation
