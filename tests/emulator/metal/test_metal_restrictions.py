@@ -22,7 +22,10 @@ REFUSED = {
     "out[0] = min((short)1, 2);": "min",
     "out[0] = clamp((uchar)1, 0, 2l);": "clamp",
     "out[0] = sqrt(2);": "sqrt",
-    "out[0] = pow(2.0f, (half)2) > 0;": "pow",
+    "out[0] = pow(2.0f, (half)2) > 0;": "deleted",
+    "out[0] = max((half)1, 2.0f) > 0;": "deleted",
+    "out[0] = clamp((half)1, 0.0f, 2.0f) > 0;": "deleted",
+    "out[0] = fma(1.0f, (half)1, 2.0f) > 0;": "deleted",
     "out[0] = abs(true) + popcount(1.5f);": "popcount",
     # Functions that Metal has not.
     "out[0] = ldexpf(1.0f, 2);": "ldexpf",

@@ -24,9 +24,13 @@ namespace metal {
 
 using emulator::if_scalar;
 
-// Whatever takes a bfloat is chosen, and refused.
-#define EMULATOR_NO_BFLOAT(name)                                                             \
-  template <typename... A, std::enable_if_t<(std::is_same_v<A, bfloat> || ...), int> = 0>    \
+// What takes a bfloat, or a half beside a float, is chosen, and refused. Of the latter Metal can't choose the
+// overload; some versions of C++ compilers prefer that of floats.
+template <typename... A>
+constexpr bool is_refused = (std::is_same_v<A, bfloat> || ...) ||
+                            ((std::is_same_v<A, half> || ...) && (std::is_same_v<A, float> || ...));
+#define EMULATOR_REFUSED(name)                                                                    \
+  template <typename... A, std::enable_if_t<is_refused<A...>, int> = 0>                           \
   void name(A...) = delete;
 
 #define EMULATOR_INTEGERS(define) \
@@ -64,7 +68,7 @@ using emulator::if_scalar;
 #define EMULATOR_FLOAT_UNARY(name, builtin)                                             \
   EMULATOR_INLINE float name(float x) { return builtin(x); }                            \
   EMULATOR_INLINE half name(half x) { return half(builtin(static_cast<float>(x))); }    \
-  EMULATOR_NO_BFLOAT(name)                                                              \
+  EMULATOR_REFUSED(name)                                                              \
   EMULATOR_UNARY_VECTOR(name)
 
 namespace detail {
@@ -119,7 +123,7 @@ EMULATOR_FLOAT_UNARY(trunc, __builtin_truncf)
   EMULATOR_INLINE half name(half x, half y) {                           \
     return half(builtin(static_cast<float>(x), static_cast<float>(y))); \
   }                                                                     \
-  EMULATOR_NO_BFLOAT(name)                                              \
+  EMULATOR_REFUSED(name)                                              \
   EMULATOR_BINARY_VECTOR(name)
 
 namespace detail {
@@ -144,7 +148,7 @@ EMULATOR_FLOAT_BINARY(step, detail::step)
     return half(function(static_cast<float>(x), static_cast<float>(y),                  \
                          static_cast<float>(z)));                                       \
   }                                                                                     \
-  EMULATOR_NO_BFLOAT(name)                                                              \
+  EMULATOR_REFUSED(name)                                                              \
   EMULATOR_TERNARY_VECTOR(name)
 
 namespace detail {
@@ -168,7 +172,7 @@ EMULATOR_INLINE float ldexp(float x, int exponent) { return __builtin_ldexpf(x, 
 EMULATOR_INLINE half ldexp(half x, int exponent) {
   return half(__builtin_ldexpf(static_cast<float>(x), exponent));
 }
-EMULATOR_NO_BFLOAT(ldexp)
+EMULATOR_REFUSED(ldexp)
 template <typename T, int N>
 EMULATOR_INLINE vec<T, N> ldexp(const vec<T, N>& x, const vec<int, N>& exponent) {
   return emulator::map<T, N>([](T a, int k) { return ldexp(a, k); }, x, exponent);
@@ -182,7 +186,7 @@ EMULATOR_INLINE T sincos(T x, T& cosine) {
 #define EMULATOR_CLASSIFY(name, expression)                                        \
   EMULATOR_INLINE bool name(float x) { return expression; }                        \
   EMULATOR_INLINE bool name(half x) { return name(static_cast<float>(x)); }        \
-  EMULATOR_NO_BFLOAT(name)                                                         \
+  EMULATOR_REFUSED(name)                                                         \
   EMULATOR_UNARY_VECTOR(name)
 EMULATOR_CLASSIFY(isnan, __builtin_isnan(x))
 EMULATOR_CLASSIFY(isinf, __builtin_isinf(x) != 0)
@@ -247,13 +251,13 @@ EMULATOR_INLINE bool select(bool when_false, bool when_true, bool condition) {
   return condition ? when_true : when_false;
 }
 
-EMULATOR_NO_BFLOAT(max)
-EMULATOR_NO_BFLOAT(min)
-EMULATOR_NO_BFLOAT(abs)
-EMULATOR_NO_BFLOAT(max3)
-EMULATOR_NO_BFLOAT(min3)
-EMULATOR_NO_BFLOAT(clamp)
-EMULATOR_NO_BFLOAT(select)
+EMULATOR_REFUSED(max)
+EMULATOR_REFUSED(min)
+EMULATOR_REFUSED(abs)
+EMULATOR_REFUSED(max3)
+EMULATOR_REFUSED(min3)
+EMULATOR_REFUSED(clamp)
+EMULATOR_REFUSED(select)
 EMULATOR_BINARY_VECTOR(max)
 EMULATOR_BINARY_VECTOR(min)
 EMULATOR_BINARY_VECTOR(mulhi)
@@ -315,7 +319,7 @@ EMULATOR_INLINE vec<T, 3> cross(const vec<T, 3>& a, const vec<T, 3>& b) {
 #undef EMULATOR_UNARY_VECTOR
 #undef EMULATOR_BINARY_VECTOR
 #undef EMULATOR_TERNARY_VECTOR
-#undef EMULATOR_NO_BFLOAT
+#undef EMULATOR_REFUSED
 #undef EMULATOR_INTEGERS
 
 namespace fast {
