@@ -100,6 +100,12 @@ def test_stages_and_trip_counts(stages, K):
     check(gemm(64, 64, K, stages=stages), tensors, expected)
 
 
+@pytest.mark.parametrize(("stages", "waits"), [(2, []), (3, ["1", "0"])])
+def test_a_product_is_in_flight_where_a_third_tile_comes_meanwhile(stages, waits):
+    program = specialised(gemm(64, 64, 320, stages=stages))
+    assert re.findall(r'async_wait\("wgmma/\w+", (\d)\)', program.script()) == waits
+
+
 @pytest.mark.parametrize("shape", [(100, 72, 80), (64, 200, 96)])
 def test_ragged_edges(shape):
     tensors, expected = operands(*shape)

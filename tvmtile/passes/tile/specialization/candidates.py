@@ -151,9 +151,9 @@ def _candidate(
             if reason is not None:
                 raise Unsuitable(reason)
     stages = int(loop.annotations[STAGES_ANNOTATION])
-    # One buffer copy can't be filled again while it is in use.
+    # What is in use until the next buffer copy is full is filled after it: one at a time, of two.
     longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
-    in_flight = longer.in_flight if stages > 1 else frozenset()
+    in_flight = longer.in_flight if stages > 2 else frozenset()
     found = Candidate(loop, stages, producers, body.units, in_flight, frozenset(by_threads))
     for tile in found.tiles:
         _check_tile(tile, found, body, tiles)
