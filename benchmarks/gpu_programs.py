@@ -183,60 +183,119 @@ def rms_norm(M: int, N: int, block_M: int, threads: int) -> Any:
     return main
 
 
+# Both halves of a word as elements of 16 bits, which ptxas puts together again at no cost.
+_HALF_OF = """\
+__device__ __forceinline__ unsigned short half_of(unsigned int pair, unsigned int which) {
+  unsigned short low, high;
+  asm("mov.b32 {%0, %1}, %2;" : "=h"(low), "=h"(high) : "r"(pair));
+  return which ? high : low;
+}
+"""
 # Two nibbles become the last bits of two float16 from 1024 on, in one instruction. The asm keeps the
 # compiler from doing each half by itself.
-DEQUANTISED = """\
-__device__ __forceinline__ unsigned int dequantised(unsigned int nibbles, half scale) {
-  unsigned int pair;
-  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(pair) : "r"(nibbles));
+_DECODED_INT4 = """\
+__device__ __forceinline__ unsigned int decoded(
+    unsigned int word, unsigned int place, half scale) {
+  unsigned int pair, result;
+  asm("lop3.b32 %0, %1, 0x000f000f, 0x64006400, 0xea;" : "=r"(pair) : "r"(word >> (place * 4)));
   half2 weights = __hsub2(*(half2*)&pair, __half2half2(__ushort_as_half(0x6408)));
-  weights = __hmul2(weights, __half2half2(scale));
-  return *(unsigned int*)&weights;
+  half2 both = __half2half2(scale);
+  asm("mul.rn.f16x2 %0, %1, %2;"
+      : "=r"(result) : "r"(*(unsigned int*)&weights), "r"(*(unsigned int*)&both));
+  return result;
+}
+"""
+# Byte permutations look up the two bytes of four magnitudes as bfloat16 at once, bring their signs, the
+# top bits of half bytes, to whole ones, and collect two numbers.
+_DECODED_MXFP4 = """\
+__device__ __forceinline__ unsigned int decoded(
+    unsigned int word, unsigned int place, unsigned char scale) {
+  unsigned int signs = __byte_perm(word << 4, word, place < 2 ? 0x5140u : 0x7362u);
+  unsigned int magnitudes = (word & 0x77777777u) >> (place < 2 ? 0 : 16);
+  unsigned int upper = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitudes);
+  unsigned int lower = __byte_perm(0xc0800000u, 0xc0804000u, magnitudes);
+  upper |= signs & 0x80808080u;
+  unsigned int bits = __byte_perm(lower, upper, place % 2 ? 0x7362u : 0x5140u);
+  unsigned int factor = scale == 0 ? 0x40u : scale == 0xff ? 0x7fc0u : (unsigned int)scale << 7;
+  unsigned int result;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;"
+      : "=r"(result) : "r"(bits), "r"(factor * 0x10001u), "r"(0x80008000u));
+  return result;
 }
 """
 
 
-def int4_gemm(M: int, N: int, K: int, block_N: int, block_K: int, stages: int, threads: int) -> Any:
-    """C = A @ W.T for float16 A and weights of 4 bits, which become float16 in registers.
+def _four_bit_gemm(
+    M: int, N: int, K: int,
+    block_N: int, block_K: int, stages: int, groups: int, threads: int, pack: int,
+    *, dtype: str, scale_dtype: str, scaled: int, decoded: str,
+) -> Any:  # fmt: skip
+    """C = A @ W.T for weights of 4 bits, which become as wide as A in registers.
 
-    A word of W holds eight neighbours along K: elements 2 i and 2 i + 1 in its bits from 4 i and from
-    16 + 4 i on, so that a shift and `dequantised` give two neighbours.
+    A word of W holds eight neighbours along K, and `scaled` of them have a scale; `decoded` is given a
+    word and which pair of it. Each group of threads has a part of K; their sums are added in the end.
     """
-    block_M = 16
+    block_M, part = 16, K // groups
+    numbers = list(range(groups))
 
     @T.prim_func
     def main(
-        A: T.Tensor((M, K), "float16"),
+        A: T.Tensor((M, K), dtype),
         W: T.Tensor((N, K // 8), "uint32"),
-        scales: T.Tensor((N, K // GROUP), "float16"),
-        C: T.Tensor((M, N), "float16"),
+        W_scale: T.Tensor((N, K // scaled), scale_dtype),
+        C: T.Tensor((M, N), dtype),
     ):
-        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
-            T.import_source(DEQUANTISED)
-            A_shared = T.alloc_shared((block_M, block_K), "float16")
-            W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
-            scales_shared = T.alloc_shared((block_N, block_K // GROUP), "float16")
-            W_local = T.alloc_fragment((block_N, block_K), "float16")
-            C_local = T.alloc_fragment((block_M, block_N), "float32")
-            T.annotate_layout({W_shared: make_swizzled_layout(W_shared)})
-            T.clear(C_local)
-            for k in T.Pipelined(K // block_K, num_stages=stages):
-                T.copy(A[by * block_M, k * block_K], A_shared)
-                T.copy(W[bx * block_N, k * block_K // 8], W_shared)
-                T.copy(scales[bx * block_N, k * block_K // GROUP], scales_shared)
-                for i, j in T.Parallel(block_N, block_K):
-                    word = W_shared[i, j // 8] >> T.cast(j % 8 // 2 * 4, "uint32")
-                    scale = scales_shared[i, j // GROUP]
-                    pair = T.call_pure_extern("uint32", "dequantised", word, scale)
-                    half = T.cast(pair >> T.cast(j % 2 * 16, "uint32"), "uint16")
-                    W_local[i, j] = T.reinterpret(half, "float16")
-                T.gemm(
-                    A_shared, W_local, C_local, transpose_B=True,
-                    policy=T.GemmWarpPolicy.FullCol,
-                )  # fmt: skip
-            T.copy(C_local, C[by * block_M, bx * block_N])
+        with T.Kernel(N // block_N, T.ceildiv(M, block_M), threads=groups * threads) as (bx, by):
+            T.import_source(_HALF_OF + decoded)
+            tx = T.get_thread_binding()
+            sums = T.alloc_shared((groups, block_M, block_N), "float32")
+            for g in numbers:
+                if tx >= g * threads and tx < (g + 1) * threads:
+                    A_shared = T.alloc_shared((block_M, block_K), dtype)
+                    W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
+                    scales = T.alloc_shared((block_N, block_K // scaled), scale_dtype)
+                    W_local = T.alloc_fragment((block_N, block_K), dtype)
+                    C_local = T.alloc_fragment((block_N, block_M), "float32")
+                    T.annotate_layout({W_shared: make_swizzled_layout(W_shared)})
+                    T.clear(C_local)
+                    for step in T.Pipelined(part // block_K, num_stages=stages):
+                        k = g * part + step * block_K
+                        T.copy(A[by * block_M, k], A_shared)
+                        T.copy(W[bx * block_N, k // 8], W_shared)
+                        T.copy(W_scale[bx * block_N, k // scaled], scales)
+                        for i, j in T.Parallel(block_N, block_K):
+                            word, scale = W_shared[i, j // 8], scales[i, j // scaled]
+                            place = T.cast(j % 8 // 2, "uint32")
+                            pair = T.call_pure_extern("uint32", "decoded", word, place, scale)
+                            which = T.cast(j % 2, "uint32")
+                            half = T.call_pure_extern("uint16", "half_of", pair, which)
+                            W_local[i, j] = T.reinterpret(half, dtype)
+                        # The transposed product: an instruction has more rows than columns, as W has.
+                        T.gemm(
+                            W_local, A_shared, C_local, transpose_B=True, k_pack=pack,
+                            policy=T.GemmWarpPolicy.FullRow,
+                        )  # fmt: skip
+                    for i, j in T.Parallel(block_N, block_M):
+                        sums[g, j, i] = C_local[i, j]
+            for i, j in T.Parallel(block_M, block_N):
+                total = sums[0, i, j]
+                for g in numbers[1:]:
+                    total = total + sums[g, i, j]
+                C[by * block_M + i, bx * block_N + j] = total
 
     return main
+
+
+def int4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
+    """Float16 A; elements 2 i and 2 i + 1 of a word of W in its bits from 4 i and from 16 + 4 i on."""
+    kind = {"dtype": "float16", "scale_dtype": "float16", "scaled": GROUP}
+    return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_INT4)
+
+
+def mxfp4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
+    """Bfloat16 A; W as it is stored, with the codes of powers of two in W_scale."""
+    kind = {"dtype": "bfloat16", "scale_dtype": "uint8", "scaled": 32}
+    return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_MXFP4)
 
 
 def copy(size: int, block: int, threads: int) -> Any:
@@ -280,74 +339,6 @@ def fp8_gemm(
                     A_shared, A_scale[by * block_M : (by + 1) * block_M],
                     B_shared, B_scale[bx * block_N : (bx + 1) * block_N],
                     C_local, transpose_B=True,
-                )  # fmt: skip
-            T.copy(C_local, C[by * block_M, bx * block_N])
-
-    return main
-
-
-# A matrix instruction wants a byte of each of four words in a thread, two neighbours along K. Byte
-# permutations collect them, look up the two bytes of four magnitudes as bfloat16 at once, and bring
-# their signs, the top bits of half bytes, to whole ones.
-DECODED = """\
-__device__ __forceinline__ unsigned int decoded(
-    unsigned int word0, unsigned int word1, unsigned int word2, unsigned int word3,
-    unsigned int byte, unsigned int pair, unsigned int scale) {
-  unsigned int place = byte | (byte + 4) << 4;
-  unsigned int low = __byte_perm(word0, word1, place), high = __byte_perm(word2, word3, place);
-  unsigned int four = pair / 2 ? high : low;
-  unsigned int magnitudes = four & 0x7777u;
-  unsigned int upper = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitudes);
-  unsigned int lower = __byte_perm(0xc0800000u, 0xc0804000u, magnitudes);
-  upper |= __byte_perm(four << 4, four, 0x5140u) & 0x80808080u;
-  unsigned int bits = __byte_perm(lower, upper, pair % 2 ? 0x7362u : 0x5140u);
-  unsigned int factor = (scale == 0u ? 0x40u : scale == 0xffu ? 0x7fc0u : scale << 7) * 0x10001u;
-  __nv_bfloat162 result = __hmul2(*(__nv_bfloat162*)&bits, *(__nv_bfloat162*)&factor);
-  return *(unsigned int*)&result;
-}
-"""
-
-
-def mxfp4_gemm(
-    M: int, N: int, K: int, block_N: int, block_K: int, stages: int, threads: int
-) -> Any:
-    """C = A @ W.T for bfloat16 A and MXFP4 weights, which become bfloat16 in registers.
-
-    A word of W holds eight neighbours along K; 32 of them share a power of two, of which W_scale has
-    the codes.
-    """
-    block_M = 16
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((M, K), "bfloat16"),
-        W: T.Tensor((N, K // 8), "uint32"),
-        W_scale: T.Tensor((N, K // 32), "uint8"),
-        C: T.Tensor((M, N), "bfloat16"),
-    ):
-        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
-            T.import_source(DECODED)
-            A_shared = T.alloc_shared((block_M, block_K), "bfloat16")
-            W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
-            scales = T.alloc_shared((block_N, block_K // 32), "uint8")
-            W_local = T.alloc_fragment((block_N, block_K), "bfloat16")
-            C_local = T.alloc_fragment((block_M, block_N), "float32")
-            T.annotate_layout({W_shared: make_swizzled_layout(W_shared)})
-            T.clear(C_local)
-            for k in T.Pipelined(K // block_K, num_stages=stages):
-                T.copy(A[by * block_M, k * block_K], A_shared)
-                T.copy(W[bx * block_N, k * block_K // 8], W_shared)
-                T.copy(W_scale[bx * block_N, k * block_K // 32], scales)
-                for i, j in T.Parallel(block_N, block_K):
-                    words = [W_shared[i, j // 32 * 4 + word] for word in range(4)]
-                    places = [T.cast(j % 8 // 2, "uint32"), T.cast(j // 8 % 4, "uint32")]
-                    code = T.cast(scales[i, j // 32], "uint32")
-                    pair = T.call_pure_extern("uint32", "decoded", *words, *places, code)
-                    bits = T.cast(pair >> T.cast(j % 2 * 16, "uint32"), "uint16")
-                    W_local[i, j] = T.reinterpret(bits, "bfloat16")
-                T.gemm(
-                    A_shared, W_local, C_local, transpose_B=True,
-                    policy=T.GemmWarpPolicy.FullCol,
                 )  # fmt: skip
             T.copy(C_local, C[by * block_M, bx * block_N])
 

@@ -252,7 +252,7 @@ def product_of_int4_by_words() -> Sample:
     words = torch.randint(1 << 32, (n, k // 8))
     firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28])
     expected = _product_of_nibbles(a, ((words[..., None] >> firsts) & 0xF).flatten(1), scales)
-    program = int4_gemm(m, n, k, block_N=64, block_K=64, stages=3, threads=128)
+    program = int4_gemm(m, n, k, block_N=64, block_K=64, stages=3, groups=1, threads=128, pack=4)
     result = _empty(m, n, dtype="float16")
     return Sample(program, (a, words.to(torch.uint32), scales, result), expected)
 

@@ -43,7 +43,7 @@ BARRIERS = {
     "running_sums_of_columns": 2,
     "product_of_int4": 2,
     "product_of_int4_decoded_in_registers": 2,
-    "product_of_int4_by_words": 1,
+    "product_of_int4_by_words": 2,
     "transposed_copy": 2,
     "tiles_that_share_memory": 3,
     "fragments_that_lie_differently": 2,
