@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import tvm
 from tvm import ir, relax
-from tvm.s_tir import dlight
+from tvm.ir.instrument import PassTimingInstrument
+from tvm.s_tir import Schedule, dlight
+from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -123,6 +125,50 @@ def test_a_program_alone_is_the_same_by_each_pipeline(target):
         sources.update(str(device.inspect_source()) for device in module.imports)
     assert len(sources) == (1 if target == "llvm" else 2)
     assert not any("tvmtile.copy" in source for source in sources)
+
+
+@pytest.mark.parametrize("target", ["llvm", SM90A], ids=["llvm", "sm_90a"])
+def test_instruments_see_each_pass(target):
+    timing = PassTimingInstrument()
+    with tvm.transform.PassContext(instruments=[timing]):
+        tvm.compile(Model, Target(target))
+        times = timing.render()
+    for name in (
+        "LegalizeOps",  # of Relax
+        "tvmtile.with_tile_programs",
+        "tvmtile.LowerTilePrograms",
+        "tvmtile.SelectImplementation",
+        "tirx.MakePackedAPI",
+    ):
+        assert f"{name}: " in times
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_functions_that_metaschedule_tuned_beside_a_tile_program(pipeline):
+    mixed = ir.IRModule({"scale": scale, "normalize": Model["normalize"]})
+    target = Target({"kind": "llvm", "num-cores": 1})
+    database = ms.database.MemoryDatabase()
+    schedule = Schedule(scale)
+    _, inner = schedule.split(schedule.get_loops("scale")[0], [None, 16])
+    schedule.vectorize(inner)
+    normalized = tvm.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")(scale)
+    workload = database.commit_workload(normalized)
+    database.commit_tuning_record(
+        ms.database.TuningRecord(schedule.trace, workload, run_secs=[1e-6], target=target)
+    )
+    with target, database:
+        tuned = relax.transform.MetaScheduleApplyDatabase()(mixed)
+    assert "T.vectorized(16)" in tuned["scale"].script()
+    assert is_tile_program(tuned["normalize"])
+    module = tvm.compile(tuned, target, tir_pipeline=pipeline)
+    x = np.random.default_rng(0).random(1024, np.float32)
+    y = tvm.runtime.tensor(np.zeros_like(x))
+    module["scale"](tvm.runtime.tensor(x), y)
+    np.testing.assert_allclose(y.numpy(), np.exp(x) * 3, rtol=1e-5)
+    x = x[: ROWS * COLUMNS].reshape(ROWS, COLUMNS)
+    y = tvm.runtime.tensor(np.zeros_like(x))
+    module["normalize"](tvm.runtime.tensor(x), y)
+    np.testing.assert_allclose(y.numpy(), x / x.sum(1, keepdims=True), rtol=1e-5)
 
 
 def test_dictionaries_as_targets_of_tirx_build():

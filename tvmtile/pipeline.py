@@ -5,7 +5,7 @@ A tile program goes in; ordinary TIR comes out, which TVM's own passes and code 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -331,7 +331,48 @@ _GPU_REST = ir.transform.Sequential(
     ]
 )
 
-_LEFT_OUT = {"tirx.disable_storage_rewrite": True, "tirx.disable_cse_tir": True}
+
+def _cpu_rest(config: Mapping[str, Any]) -> Any:
+    """What TVM does with scheduled functions on a CPU, without what only schedules and GPUs need.
+
+    It is without StorageRewrite, which merges a micro-kernel's accumulators with arrays that are
+    indexed by variables, so that LLVM can't keep them in registers, and without CommonSubexprElim,
+    which makes the value of a Let a variable: TVM's simplifier binds such a Let a second time and
+    fails. LLVM finds common subexpressions itself.
+    """
+    bounds = config.get("tirx.instrument_bound_checkers", False)
+    profile = config.get("tirx.instrument_lwp", False)
+    return ir.transform.Sequential(
+        [
+            s_tir.transform.CanonicalizeLoop(),
+            s_tir.transform.ConvertBlocksToOpaque(),
+            s_tir.transform.CompactBufferAllocation(),
+            s_tir.transform.LowerMatchBuffer(),
+            s_tir.transform.StmtSimplify(),
+            s_tir.transform.AnnotateIrregularLoop(),
+            s_tir.transform.LowerOpaqueBlock(),
+            tirx.transform.FlattenBuffer(),
+            tirx.transform.BF16ComputeLegalize(),
+            tirx.transform.NarrowDataType(32),
+            s_tir.transform.LoopPartition(),
+            tirx.transform.VectorizeLoop(not config.get("tirx.disable_vectorize", False)),
+            s_tir.transform.HoistIfThenElse(),
+            tirx.transform.UnrollLoop(),
+            s_tir.transform.RenormalizeSplitPattern(),
+            tirx.transform.StmtSimplify(),
+            tirx.transform.RemoveNoOp(),
+            s_tir.transform.RewriteUnsafeSelect(),
+            *([s_tir.transform.InstrumentBoundCheckers()] if bounds else []),
+            *([s_tir.transform.InstrumentProfileIntrinsics()] if profile else []),
+            tirx.transform.FP8ComputeLegalize(),
+            tirx.transform.VerifyMemory(),
+            tirx.transform.AnnotateEntryFunc(),
+            tirx.transform.SplitHostDevice(),
+            tirx.transform.MakePackedAPI(),
+            tirx.transform.FP8StorageLegalize(),
+            tirx.transform.BF16StorageLegalize(),
+        ]
+    )
 
 
 def tvm_pipeline(others: Callable[[], tuple[Any, Any, Any]] = default_s_tir_pipeline) -> Any:
@@ -347,16 +388,8 @@ def tvm_pipeline(others: Callable[[], tuple[Any, Any, Any]] = default_s_tir_pipe
     tuple
         What `tvm.tirx.register_tir_pipeline` asks for: the pass over the module, and the factories of
         the final passes for host and device functions.
-
-    Notes
-    -----
-    What TVM does with tile programs on a CPU is its pipeline for scheduled functions without
-    StorageRewrite, which merges a micro-kernel's accumulators with arrays that are indexed by
-    variables, so that LLVM can't keep them in registers, and without CommonSubexprElim, which makes the
-    value of a Let a variable: TVM's simplifier binds such a Let a second time and fails. LLVM finds
-    common subexpressions itself.
     """
-    on_cpu, finalize, _ = default_s_tir_pipeline()
+    _, finalize, _ = default_s_tir_pipeline()
     on_others, _, _ = others()
 
     def finalize_host() -> Any:
@@ -382,12 +415,8 @@ def tvm_pipeline(others: Callable[[], tuple[Any, Any, Any]] = default_s_tir_pipe
         rest = {gv: func for gv, func in mod.functions.items() if gv not in programs}
         result = ir.IRModule({}, attrs=mod.attrs)
         if programs:
-            with tvm.transform.PassContext(
-                opt_level=context.opt_level,
-                config={**context.config, **_LEFT_OUT},
-                instruments=context.instruments,
-            ):
-                result.update(_finished(ir.IRModule(programs, attrs=mod.attrs), on_cpu))
+            on_cpu = _cpu_rest(context.config)
+            result.update(_finished(ir.IRModule(programs, attrs=mod.attrs), on_cpu))
         if rest:
             result.update(on_others(ir.IRModule(rest, attrs=mod.attrs)))
         return result
