@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import tvmtile
 import tvmtile.language as T
 from tests.gpu.machine import DEVICE, on_gpu
 from tvmtile.errors import ArgumentError, InvalidValue
@@ -47,6 +48,44 @@ def test_a_kernel_is_captured_in_a_graph(increment):
     assert torch.all(y == 1)
     graph.replay()
     assert torch.all(y == 5)
+
+
+@tvmtile.torch_op("tvmtile_tests_gpu::triple")
+def triple(X):
+    M, K = T.dynamic("M"), T.const("K")
+    X: T.Tensor((M, K), "float32")
+    Y = T.empty((M, K), "float32")
+    with T.Kernel(M, threads=128) as row:
+        for j in T.Parallel(K):
+            Y[row, j] = X[row, j] * 3
+    return Y
+
+
+def test_an_operator_of_torch_is_captured_with_its_results():
+    x = torch.ones(64, 256, device=DEVICE)
+    torch.library.opcheck(triple, (x,))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = triple(triple(x)) + 1
+    x.fill_(2)
+    graph.replay()
+    assert torch.all(y == 19)
+
+
+def test_a_kernel_that_was_never_called_is_captured():
+    @T.prim_func
+    def cold(A: T.Tensor((N,), "float32"), B: T.Tensor((N,), "float32")):
+        with T.Kernel(N // 1024, threads=128) as bx:
+            for i in T.Parallel(1024):
+                B[bx * 1024 + i] = A[bx * 1024 + i] - 1
+
+    kernel = on_gpu(cold)
+    x, y = torch.zeros(N, device=DEVICE), torch.zeros(N, device=DEVICE)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel(x, y)
+    graph.replay()
+    assert torch.all(y == -1)
 
 
 def test_results_are_allocated_on_the_device_of_the_inputs(increment):

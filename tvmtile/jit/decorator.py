@@ -192,7 +192,7 @@ class JitFunction:
         if not self._is_eager(args, kwargs):
             return self._lazy_kernel(args, kwargs)
         break_graph()
-        kernel, tensors = self._eager_kernel(args, kwargs)
+        kernel, tensors = self.prepared(*args, **kwargs)
         return kernel(*tensors)
 
     @hide_internal_frames
@@ -203,7 +203,7 @@ class JitFunction:
         """
         if not self._is_eager(args, kwargs):
             return self._lazy_kernel(args, kwargs)
-        return self._eager_kernel(args, kwargs)[0]
+        return self.prepared(*args, **kwargs)[0]
 
     @hide_internal_frames
     def par_compile(
@@ -302,9 +302,8 @@ class JitFunction:
             self._kernels[key] = kernel
         return kernel
 
-    def _eager_kernel(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Kernel, list[Any]]:
+    def prepared(self, *args: Any, **kwargs: Any) -> tuple[Kernel, list[Any]]:
+        """In the eager style, the kernel of a call, and what it is run on."""
         key, build, tensors = self.specialisation(*args, **kwargs)
         kernel = self._kernels.get(key)
         if kernel is None:

@@ -19,6 +19,7 @@ from tvmtile.analysis.accesses import written_parameters
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue
 from tvmtile.frontend.dtypes import DType
 from tvmtile.jit.decorator import JitFunction, jit
+from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import result_positions
 from tvmtile.jit.torch_library import Program, registered, returned_type
 
@@ -101,6 +102,7 @@ class _Operator:
                 help=f"the parameters of {function.func.__name__} are {function.signature}",
             )
         self._programs: dict[Any, Program] = {}
+        self._checked: set[Kernel] = set()
 
     def registered(self, name: str, backward: Callable[..., Any] | None) -> Any:
         """The operator."""
@@ -134,8 +136,11 @@ class _Operator:
         return f"{kind} {param.name}={default}"
 
     def _run(self, *args: Any) -> Any:
-        self._program(args)
-        return self._function(*args)
+        kernel, tensors = self._function.prepared(*args)
+        if kernel not in self._checked:
+            self._check(kernel.prim_func, kernel.out_idx)
+            self._checked.add(kernel)
+        return kernel(*tensors)
 
     def _fake(self, *args: Any) -> Any:
         """The results of a call with tensors without memory."""
