@@ -100,9 +100,17 @@ def test_stages_and_trip_counts(stages, K):
     check(gemm(64, 64, K, stages=stages), tensors, expected)
 
 
-@pytest.mark.parametrize(("stages", "waits"), [(2, []), (3, ["1", "0"])])
-def test_a_product_is_in_flight_where_a_third_tile_comes_meanwhile(stages, waits):
-    program = specialised(gemm(64, 64, 320, stages=stages))
+@pytest.mark.parametrize(
+    ("stages", "block", "waits"),
+    [
+        (2, (128, 256, 64), []),
+        (3, (128, 128, 32), []),
+        (3, (128, 128, 64), ["1", "0"]),
+        (4, (128, 128, 32), ["1", "0"]),
+    ],
+)
+def test_a_product_is_in_flight_where_enough_comes_meanwhile(stages, block, waits):
+    program = specialised(gemm(256, 256, 320, stages=stages, block=block))
     assert re.findall(r'async_wait\("wgmma/\w+", (\d)\)', program.script()) == waits
 
 

@@ -57,8 +57,8 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The producer copies tiles ahead by tensor maps, one buffer copy a stage; mbarriers say when a tile
     has come, and when nobody needs it any more (see `tvmtile.passes.tile.specialization`). Consumers do
-    all the rest. So no thread computes addresses, or waits for copies, while it could multiply. With
-    three stages and more a product stays in flight over the iteration, as PlanPipeline has it. Copies
+    all the rest. So no thread computes addresses, or waits for copies, while it could multiply. A
+    product stays in flight over the iteration where enough bytes are on their way meanwhile. Copies
     that are loops, as those of gathered rows, the producer does by the threads of a whole warpgroup.
 
     What copies need and the kernel computes before, such as a tile of indices or the number of
@@ -86,7 +86,7 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 b = T.alloc_buffer((64, 64), "float16", scope="shared.dyn")
                 acc = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
                 T.tile.fill(acc[0:64, 0:64], T.float32(0))
-                for k in T.serial(4, annotations={"tvmtile.num_stages": 3}):
+                for k in T.serial(4, annotations={"tvmtile.num_stages": 4}):
                     T.tile.copy(A[0:64, k * 64 : k * 64 + 64], a[0:64, 0:64], impl="elements")
                     T.tile.copy(B[k * 64 : k * 64 + 64, 0:64], b[0:64, 0:64], impl="elements")
                     T.tile.gemm(a[0:64, 0:64], b[0:64, 0:64], acc[0:64, 0:64], impl="wgmma")
@@ -105,24 +105,24 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
         T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(256, thread="threadIdx.x"):
-                a = T.alloc_buffer((3, 64, 64), "float16", scope="shared.dyn")
-                b = T.alloc_buffer((3, 64, 64), "float16", scope="shared.dyn")
+                a = T.alloc_buffer((4, 64, 64), "float16", scope="shared.dyn")
+                b = T.alloc_buffer((4, 64, 64), "float16", scope="shared.dyn")
                 acc = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
-                full = T.alloc_buffer((3,), "uint64", scope="shared.barrier")
-                T.tile.init_mbarriers(full, counts=[1, 1, 1])
-                empty = T.alloc_buffer((3,), "uint64", scope="shared.barrier")
-                T.tile.init_mbarriers(empty, counts=[4, 4, 4])
+                full = T.alloc_buffer((4,), "uint64", scope="shared.barrier")
+                T.tile.init_mbarriers(full, counts=[1, 1, 1, 1])
+                empty = T.alloc_buffer((4,), "uint64", scope="shared.barrier")
+                T.tile.init_mbarriers(empty, counts=[4, 4, 4, 4])
                 if tx < 128:
                     with T.attr(0, "tvmtile.group", 128):
                         T.tile.fill(acc[0:64, 0:64], T.float32(0))
                         for k in T.serial(4, annotations={"disable_unroll": 1}):
                             T.tile.mbarrier(
-                                full[k % 3], T.Cast("int32", k // 3 % 2), action="wait"
+                                full[k % 4], T.Cast("int32", k // 4 % 2), action="wait"
                             )
                             with T.attr(T.int32(0), "tvmtile.asynchronous", "wgmma/k2"):
                                 T.tile.gemm(
-                                    a[k % 3, 0:64, 0:64],
-                                    b[k % 3, 0:64, 0:64],
+                                    a[k % 4, 0:64, 0:64],
+                                    b[k % 4, 0:64, 0:64],
                                     acc[0:64, 0:64],
                                     impl="wgmma",
                                 )
@@ -130,11 +130,11 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
                             T.tile.async_wait("wgmma/k2", 1)
                             T.tvm_storage_sync("warp")
                             if k > 0 and tx % 32 == 0:
-                                T.tile.mbarrier(empty[(k - 1) % 3], 1)
+                                T.tile.mbarrier(empty[(k - 1) % 4], 1)
                         T.tile.async_wait("wgmma/k2", 0)
                         T.tvm_storage_sync("warp")
                         if tx % 32 == 0:
-                            T.tile.mbarrier(empty[0], 1)
+                            T.tile.mbarrier(empty[3], 1)
                         T.tile.copy(acc[0:64, 0:64], C[0:64, 0:64], impl="elements")
                 else:
                     with T.attr(128, "tvmtile.group", 128):
@@ -142,22 +142,22 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
                             with T.attr(128, "tvmtile.group", 32):
                                 for k in T.serial(4, annotations={"disable_unroll": 1}):
                                     T.tile.mbarrier(
-                                        empty[k % 3],
-                                        1 - T.Cast("int32", k // 3 % 2),
+                                        empty[k % 4],
+                                        1 - T.Cast("int32", k // 4 % 2),
                                         action="wait",
                                     )
                                     T.tile.tma_copy(
                                         A[0:64, k * 64 : k * 64 + 64],
-                                        a[k % 3, 0:64, 0:64],
-                                        full[k % 3],
+                                        a[k % 4, 0:64, 0:64],
+                                        full[k % 4],
                                     )
                                     T.tile.tma_copy(
                                         B[k * 64 : k * 64 + 64, 0:64],
-                                        b[k % 3, 0:64, 0:64],
-                                        full[k % 3],
+                                        b[k % 4, 0:64, 0:64],
+                                        full[k % 4],
                                     )
                                     if tx - 128 == 0:
-                                        T.tile.mbarrier(full[k % 3], 1)
+                                        T.tile.mbarrier(full[k % 4], 1)
     ```
     """
     target = target_of(func)

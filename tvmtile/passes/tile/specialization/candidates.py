@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.scopes import is_shared
+from tvmtile.layout.shared import span
 from tvmtile.passes.tile.pipelining import (
     Body,
     KernelTiles,
@@ -24,6 +25,9 @@ from tvmtile.passes.tile.pipelining import (
 )
 
 __all__ = ["Candidate", "Unsuitable", "candidates_in", "operators_in", "pipelined_loops_in"]
+
+_BYTES_ON_THE_WAY = 32 << 10
+"""What a multiprocessor has to have asked for at any time, to get as much as memory gives."""
 
 
 class Unsuitable(Exception):
@@ -151,13 +155,18 @@ def _candidate(
             if reason is not None:
                 raise Unsuitable(reason)
     stages = int(loop.annotations[STAGES_ANNOTATION])
-    # What is in use until the next buffer copy is full is filled after it: one at a time, of two.
     longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
-    in_flight = longer.in_flight if stages > 2 else frozenset()
-    found = Candidate(loop, stages, producers, body.units, in_flight, frozenset(by_threads))
+    found = Candidate(loop, stages, producers, body.units, longer.in_flight, frozenset(by_threads))
     for tile in found.tiles:
         _check_tile(tile, found, body, tiles)
+    # Of the buffer copies one is being read, and one is held by what is in flight.
+    if (stages - 2) * sum(map(_bytes_of, found.tiles)) < _BYTES_ON_THE_WAY:
+        found = replace(found, in_flight=frozenset())
     return found
+
+
+def _bytes_of(tile: ir.Var) -> int:
+    return int(DataType(str(tile.ty.dtype)).bits) * span(tile) // 8
 
 
 def _uses(tile: ir.Var, candidate: Candidate) -> int:
