@@ -39,7 +39,7 @@ def parse(doc, argv, **sizes):
             help=f"(default: {default}; at most {EMULATED_SIZE} in an emulator)",
         )
     args = parser.parse_args(argv)
-    kind = resolve(args.target).kind.name
+    kind = str(resolve(args.target).kind)
     args.on_gpu = kind != "llvm"
     args.device = device_of(kind)
     is_emulated = args.on_gpu and args.device == "cpu"

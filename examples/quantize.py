@@ -6,6 +6,7 @@ exponent, less that of the largest e4m3); `nvfp4` has e4m3 scales for 16, times 
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from common import check_or_measure, parse
@@ -143,7 +144,7 @@ def to_float4(x):
 
 def main(argv=None):
     args = parse(__doc__, argv, format=tuple(FORMATS), m=1024, n=1024)
-    make = quantize_tensor if args.format == "tensor" else lambda *s: quantize(*s, args.format)
+    make = quantize_tensor if args.format == "tensor" else partial(quantize, name=args.format)
     kernel = tvmtile.compile(make(args.m, args.n), out_idx=[2, 3], target=args.target)
     x = (torch.randn(args.m, args.n) * 3).bfloat16()
     x[0, :128] = 0

@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tvm_ffi import register_error
 
@@ -462,7 +462,10 @@ def _as_shown(error: Exception) -> Exception:
     return error.with_traceback(_without_internal_frames(error.__traceback__))
 
 
-def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def hide_internal_frames(function: _Function) -> _Function:
     """Decorate a public entry point so that a mistake shows the user's frames only.
 
     One frame of ours remains, since Python adds the one that raises; it bears the entry point's name.
@@ -480,4 +483,4 @@ def hide_internal_frames(function: Callable[..., Any]) -> Callable[..., Any]:
         raise mistake
 
     entry.__code__ = entry.__code__.replace(co_name=function.__name__)
-    return functools.update_wrapper(entry, function)
+    return cast(_Function, functools.update_wrapper(entry, function))

@@ -124,6 +124,10 @@ class LoopNest:
     def __exit__(self, *exception: object) -> None:
         raise NotImplementedError
 
+    if TYPE_CHECKING:  # to a type checker, `for i in T.Parallel(n)` is Python's
+
+        def __iter__(self) -> Iterator[Any]: ...
+
 
 class While(LoopNest):
     """A `while`, whose condition is traced when the names that it changes are variables.

@@ -209,7 +209,7 @@ def const(names: str, dtype: Any = "int32") -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def empty(*shape: Any, dtype: Any = "float32") -> OutputTensor:
+def empty(*shape: Any, dtype: Any = "float32") -> Any:
     """Declare a tensor that the kernel allocates and returns.
 
     Parameters

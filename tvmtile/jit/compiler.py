@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeAlias
 
 from tvm import tirx
 
@@ -29,10 +29,13 @@ __all__ = [
     "refuse_unknown",
 ]
 
+Program: TypeAlias = tirx.PrimFunc | Callable[..., Any]
+"""A tile program; to a type checker, what `T.prim_func` decorates stays a function."""
+
 
 @hide_internal_frames
 def compile(
-    func: tirx.PrimFunc,
+    func: Program,
     out_idx: int | Sequence[int] | None = None,
     target: Any = None,
     execution_backend: str | None = "auto",
@@ -165,7 +168,7 @@ def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
 
 @hide_internal_frames
 def par_compile(
-    funcs: Iterable[tirx.PrimFunc],
+    funcs: Iterable[Program],
     *,
     num_workers: int | None = None,
     ignore_error: bool = False,
@@ -197,7 +200,7 @@ def par_compile(
     known = inspect.signature(compile).parameters
     refuse_unknown("par_compile", options.keys() - known.keys(), compile, par_compile)
 
-    def compiled(func: tirx.PrimFunc) -> Kernel | None:
+    def compiled(func: Program) -> Kernel | None:
         try:
             return compile(func, **options)
         except TileError as error:

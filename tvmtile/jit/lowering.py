@@ -77,7 +77,7 @@ def lower(
         For what is wrong with the program on this target.
     """
     del target_host, runtime_only, enable_host_codegen
-    func = func_or_mod
+    func: Any = func_or_mod
     if isinstance(func_or_mod, ir.IRModule) and len(func_or_mod.functions) == 1:
         (func,) = func_or_mod.functions.values()
     if target in (None, "auto"):

@@ -8,9 +8,11 @@ and the meanings of TileLang's public language: `T.Kernel`, `T.alloc_shared`, `T
 # ruff: noqa: F401, F403 - TVM's names come first, ours replace those of the same name
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from tvm.script.tirx import *
 
-from tvmtile.frontend import dtypes, macro, prim_func
+from tvmtile.frontend import dtypes
 from tvmtile.frontend.allocate import *
 from tvmtile.frontend.block_scales import *
 from tvmtile.frontend.dtypes import as_dtype, dtype_names
@@ -91,3 +93,14 @@ from tvmtile.tileop.tma.rows import tma_gather4, tma_gather4_bytes, tma_scatter4
 from tvmtile.tileop.transpose import transpose
 
 globals().update({name: as_dtype(name) for name in dtype_names()})
+
+if TYPE_CHECKING:
+    # To a type checker, a kernel's annotations are no types, and its statements not Python's.
+    from typing import no_type_check as macro
+    from typing import no_type_check as prim_func
+
+    def __getattr__(name: str) -> Any:
+        """What TVMScript and the loop above make when they are imported: dtypes, functions, ..."""
+
+else:
+    from tvmtile.frontend import macro, prim_func
