@@ -476,6 +476,7 @@ def test_two_stores_under_way():
     checked(kernel, a, torch.zeros_like(a), expected=a, seeds=8)
     source = kernel.get_kernel_source()
     assert "cp.async.bulk.wait_group.read %0;" in source or "wait_group.read 1" in source
+    assert "cp.async.bulk.wait_group 0;" in source  # the tensor is written, too
 
 
 def test_a_tile_that_is_written_while_it_is_stored():

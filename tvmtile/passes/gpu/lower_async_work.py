@@ -233,6 +233,9 @@ def _merged(statements: Any, left: dict[tirx.Stmt, int]) -> list[tirx.Stmt]:
 
 
 def _waits_alike(one: tirx.Stmt, other: tirx.Stmt) -> bool:
+    """Tell whether both wait by tokens of a kind; an instruction may wait for more than its token."""
+    if not all(type(s) is tirx.Evaluate and names_token(s.value) for s in (one, other)):
+        return False
     a, b = waited(one), waited(other)
     return a is not None and b is not None and kind_of(a.token) is kind_of(b.token)
 
