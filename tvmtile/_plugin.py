@@ -42,6 +42,7 @@ OPERATORS = (
     "mbarrier",
     "min_blocks",
     "move_rows",
+    "persistence",
     "print",
     "print_tile",
     "quantifier",

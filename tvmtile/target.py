@@ -271,6 +271,9 @@ class GpuCapability:
         them, and mbarriers count the bytes (TMA).
     has_clusters : bool
         Whether neighbouring blocks may be launched together.
+    multiprocessors : int
+        How many blocks run at once that fill one each; 0 where that is not known. A GPU with another
+        number of them is not as well used.
     moves_rows : bool
         Whether such a copy takes four rows that indices name (`gather4`, `scatter4`).
     has_warpgroup_products : bool
@@ -299,6 +302,7 @@ class GpuCapability:
     has_async_copies: bool = False
     has_bulk_copies: bool = False
     has_clusters: bool = False
+    multiprocessors: int = 0
     moves_rows: bool = False
     has_warpgroup_products: bool = False
     overlaps_launches: bool = False
@@ -337,6 +341,8 @@ _CUDA_MATRIX_DTYPES = {
 _CUDA_WITH_WARPGROUP_PRODUCTS = ("sm_90a",)
 """Not `sm_90`, whose code runs on later architectures, which have no `wgmma`."""
 _MOVE_ROWS = ("sm_100a", "sm_100f", "sm_103a", "sm_103f")
+_MULTIPROCESSORS = {90: 132, 100: 148}
+"""Of H100 SXM, H200 and B200."""
 _ARCH_WITHOUT_GPU = "sm_50"
 """What TVM makes of `Target("cuda")` where there is no GPU."""
 # Metal Feature Set Tables, family Apple7 on; Metal Shading Language Specification, "Scalar Data Types".
@@ -396,6 +402,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         has_async_copies=number >= 80,
         has_bulk_copies=number >= 90,
         has_clusters=number >= 90,
+        multiprocessors=_MULTIPROCESSORS.get(number, 0),
         moves_rows=arch in _MOVE_ROWS,
         has_warpgroup_products=arch in _CUDA_WITH_WARPGROUP_PRODUCTS,
         overlaps_launches=number >= 90,

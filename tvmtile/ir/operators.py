@@ -71,6 +71,9 @@ class TileOp:
     is_copy: ClassVar[bool] = False
     """True for an operator that only moves elements from one region to another, in no order."""
 
+    orders_blocks: ClassVar[bool] = False
+    """True for an operator that says in which order blocks are visited (`block_order`)."""
+
     rest: ClassVar[str] = ""
     """The last operand, where it is a tuple of all arguments that follow the others."""
 
@@ -149,6 +152,10 @@ class TileOp:
 
     def splits_roles(self) -> bool | None:
         """Whether copies of the kernel should have warps of their own; None where it does not say."""
+        return None
+
+    def persists(self) -> bool | None:
+        """Whether blocks should loop over those of the grid; None where it does not say."""
         return None
 
     def with_operand(self, name: str, operand: Any) -> TileOp:

@@ -11,6 +11,7 @@ from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.tileop.hints import (
     annotate_layout,
     annotate_min_blocks_per_sm,
+    annotate_persistent,
     annotate_warp_specialize,
     pdl_sync,
     pdl_trigger,
@@ -26,6 +27,7 @@ __all__ = [
     "annotate_layout",
     "annotate_min_blocks_per_sm",
     "annotate_pass_configs",
+    "annotate_persistent",
     "annotate_producer_reg_dealloc",
     "annotate_restrict_buffers",
     "annotate_warp_specialize",

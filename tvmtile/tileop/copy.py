@@ -49,8 +49,8 @@ def copy(
     disable_tma : bool
         Do not use the tensor memory accelerator, which no copy does that is not told to.
     impl : str, optional
-        How it is done, of what the target has: `elements`, `staged`, `ldmatrix`, `stmatrix`, `tma` or
-        `matrices`. The best that fits where absent; never `tma`.
+        How it is done, of what the target has: `elements`, `staged`, `ldmatrix`, `stmatrix`, `tma`,
+        `tma_store` or `matrices`. The best that fits where absent; never `tma`.
     coalesced_width, eviction_policy, prefer_instruction, loop_layout
         Accepted with a warning: the compiler chooses the instructions.
     annotations : dict, optional

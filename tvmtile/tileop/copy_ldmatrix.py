@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_of
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 
-__all__ = ["load_matrices", "store_matrices"]
+__all__ = ["Matrices", "consists_of_matrices", "load_matrices", "store_matrices"]
 
 
 def _stores(op: Copy, context: LoweringContext) -> None:
@@ -52,7 +52,8 @@ def _stores_each_once(op: Copy, _: LoweringContext) -> None:
 )
 def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """A fragment into shared memory, converted on the way; every matrix is written once."""
-    return _Matrices(op.src, op.dst, context.thread_index).stored()
+    layout = _checked_layout(op.src, op.dst)
+    return Matrices(op.src, op.dst, layout, context.thread_index).stored()
 
 
 @lowering(
@@ -65,7 +66,8 @@ def store_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
 )
 def load_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """Shared memory into a fragment, converted in registers."""
-    return _Matrices(op.dst, op.src, context.thread_index).loaded()
+    layout = _checked_layout(op.dst, op.src)
+    return Matrices(op.dst, op.src, layout, context.thread_index).loaded()
 
 
 def _check_tiles(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> None:
@@ -81,7 +83,7 @@ def _checked_layout(fragment: ir.TensorRegion, shared: ir.TensorRegion) -> Fragm
     layout = layout_of(fragment.source)
     if layout is None or not is_whole(fragment) or len(layout.axes) < 2:
         raise Decline(f"{describe(fragment)} is a part of a fragment, or a vector")
-    if not _consists_of_matrices(layout):
+    if not consists_of_matrices(layout):
         raise Decline(f"{describe(fragment)} does not lie as matrix instructions hold it")
     extents = [constant(r.extent) for r in shared.region[-2:]]
     if extents != list(layout.shape[-2:]) or not has_matrix_rows(shared):
@@ -98,13 +100,29 @@ class _Choice:
     extent: int
 
 
-class _Matrices:
-    """The matrices of a fragment that a warp holds, and their places in shared memory."""
+class Matrices:
+    """The matrices of a fragment that a warp holds, and their places in shared memory.
 
-    def __init__(self, fragment: ir.TensorRegion, shared: ir.TensorRegion, thread: Any) -> None:
+    Parameters
+    ----------
+    fragment, shared : TensorRegion
+        The whole fragment, and where its elements lie in shared memory.
+    layout : FragmentLayout
+        Of the fragment, which consists of matrices.
+    thread : Expr
+        The number of a thread.
+    """
+
+    def __init__(
+        self,
+        fragment: ir.TensorRegion,
+        shared: ir.TensorRegion,
+        layout: FragmentLayout,
+        thread: Any,
+    ) -> None:
         self._fragment = fragment
         self._shared = shared
-        self._layout = layout = _checked_layout(fragment, shared)
+        self._layout = layout
         self._warp = tirx.floordiv(thread, WARP_SIZE) * WARP_SIZE
         self._lane = tirx.floormod(thread, WARP_SIZE)
         self._trans = layout.axes[-1][-1:] == ALONG_COLUMNS[1]
@@ -135,7 +153,7 @@ class _Matrices:
     def _per_instruction(self) -> int:
         return math.prod(choice.extent for choice in self._group)
 
-    def _origins(self) -> Iterator[list[Any]]:
+    def origins(self) -> Iterator[list[Any]]:
         """Row and column of the first matrix of each instruction, without the warp's own part."""
         for values in itertools.product(*(range(choice.extent) for choice in self._others)):
             yield _at(self._others, values)
@@ -158,8 +176,8 @@ class _Matrices:
 
     # Code ----------------------------------------------------------------------------------------
 
-    def stored(self) -> tirx.Stmt:
-        """The statements that store all matrices."""
+    def stored(self, origins: Iterable[list[Any]] | None = None) -> tirx.Stmt:
+        """The statements that store all matrices, or those of some instructions."""
         instruction = f"stmatrix.sync.aligned.m8n8.x{self._per_instruction}{self._suffix}"
         dtype = dtype_of(self._shared)
 
@@ -169,7 +187,7 @@ class _Matrices:
                 yield tirx.BufferStore(elements, value, [number])
             yield tirx.Evaluate(T.ptx[instruction](self._address(origin), *self._loads(words)))
 
-        return self._all(move)
+        return self._all(move, self.origins() if origins is None else origins)
 
     def loaded(self) -> tirx.Stmt:
         """The statements that load all matrices."""
@@ -182,16 +200,16 @@ class _Matrices:
                 value = converted(tirx.BufferLoad(elements, [number]), dtype)
                 yield tirx.BufferStore(self._fragment.source, value, indices)
 
-        return self._all(move)
+        return self._all(move, self.origins())
 
     @property
     def _suffix(self) -> str:
         return f"{'.trans' if self._trans else ''}.shared.b16"
 
-    def _all(self, move: Any) -> tirx.Stmt:
+    def _all(self, move: Any, origins: Iterable[list[Any]]) -> tirx.Stmt:
         count = self._per_instruction
         statements: list[tirx.Stmt] = []
-        for origin in self._origins():
+        for origin in origins:
             words = tirx.decl_buffer((count,), "uint32", name="matrices", scope="local")
             elements = tirx.decl_buffer(
                 (2 * count,), dtype_of(self._shared), name="matrix_elements", scope="local"
@@ -211,8 +229,12 @@ class _Matrices:
         matrix = tirx.floormod(tirx.floordiv(self._lane, MATRIX_ROWS), self._per_instruction)
         row, column = self._place(origin, self._in_group(matrix))
         row = row + tirx.floormod(self._lane, MATRIX_ROWS)
-        indices = indices_of(self._shared, row, column)
+        indices = self.indices_of(row, column)
         return T.address_of(tirx.BufferLoad(self._shared.source, indices))
+
+    def indices_of(self, row: Any, column: Any) -> list[ir.Expr]:
+        """Where an element of the fragment lies in shared memory."""
+        return indices_of(self._shared, row, column)
 
     def _elements(self, origin: list[Any]) -> Iterator[list[Any]]:
         """The indices of the elements that the lane holds, in the order of the registers."""
@@ -227,7 +249,8 @@ class _Matrices:
         return [self._of_warp(axis) + origin[axis] + within[axis] for axis in range(2)]
 
 
-def _consists_of_matrices(layout: FragmentLayout) -> bool:
+def consists_of_matrices(layout: FragmentLayout) -> bool:
+    """Tell whether a fragment's rows and columns are those of the instructions' matrices."""
     rows, columns = layout.axes[-2:]
     for inner_rows, inner_columns in (ALONG_ROWS, ALONG_COLUMNS):
         height, width = len(inner_rows), len(inner_columns)

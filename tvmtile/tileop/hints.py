@@ -27,10 +27,12 @@ __all__ = [
     "AnnotateLayout",
     "DependentLaunch",
     "MinBlocks",
+    "Persistence",
     "UseSwizzle",
     "WarpSpecialization",
     "annotate_layout",
     "annotate_min_blocks_per_sm",
+    "annotate_persistent",
     "annotate_warp_specialize",
     "pdl_sync",
     "pdl_trigger",
@@ -48,6 +50,7 @@ class UseSwizzle(ValueOp):
     """Visit the blocks of the grid in panels, so that neighbours in time share operands in a cache."""
 
     name = "use_swizzle"
+    orders_blocks = True
     options = ("panel_size", "order")
 
     panel_size: int = 10
@@ -147,6 +150,45 @@ def annotate_warp_specialize(enable: bool = True) -> None:
     It changes no result. `T.Kernel(threads=)` counts the threads that compute.
     """
     emit(WarpSpecialization(bool(enable)))
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Persistence(ValueOp):
+    """Whether a block for each multiprocessor loops over the blocks of the grid."""
+
+    name = "persistence"
+    options = ("enable",)
+
+    enable: bool = True
+
+    def persists(self) -> bool | None:
+        return bool(self.enable)
+
+
+def annotate_persistent(enable: bool = True) -> None:
+    """Say whether a block for each multiprocessor does the work of several blocks of the grid.
+
+    Parameters
+    ----------
+    enable : bool
+        True: where warps of their own copy tiles (`T.annotate_warp_specialize`), they copy those of
+        the next block while threads still compute. Other kernels, and a grid that runs at once, stay
+        as they are; `kernel.choices` says why.
+
+    Notes
+    -----
+    It changes no result: which blocks follow each other, and where, is left to the GPU anyway. Leave it
+    out for what was found faster.
+    """
+    emit(Persistence(bool(enable)))
+
+
+@lowering(Persistence, target=("llvm", "metal", "cuda"), variant="none")
+def _(op: Persistence, context: LoweringContext) -> tirx.Stmt:
+    """WarpSpecialize has heeded it."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
 
 
 @tile_operator

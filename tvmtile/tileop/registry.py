@@ -78,6 +78,8 @@ class LoweringContext:
         What a lowering asks of shared tiles: bytes that they begin at a multiple of.
     setup : list of Stmt
         What a lowering has each block do first.
+    teardown : list of Stmt
+        What it has each block do last.
     launch : Launch
         The loops of the kernel over blocks and threads.
     group : Group or None
@@ -97,6 +99,7 @@ class LoweringContext:
     attributes: dict[str, Any] = field(default_factory=dict)
     alignments: dict[ir.Var, int] = field(default_factory=dict)
     setup: list[tirx.Stmt] = field(default_factory=list)
+    teardown: list[tirx.Stmt] = field(default_factory=list)
     launch: Any = None
     group: Group | None = None
     is_statement: bool = False

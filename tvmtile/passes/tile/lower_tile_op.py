@@ -42,6 +42,7 @@ class TileOperators(GroupRewriter):
         self.imports: list[str] = []
         self.alignments: dict[ir.Var, int] = {}
         self.setup: list[tirx.Stmt] = []
+        self.teardown: list[tirx.Stmt] = []
 
     def enter_loop(self, loop: tirx.For) -> None:
         """Note the kernel."""
@@ -61,6 +62,7 @@ class TileOperators(GroupRewriter):
             self.imports,
             alignments=self.alignments,
             setup=self.setup,
+            teardown=self.teardown,
             launch=self.launch,
             group=self.group,
             token=self._token,
@@ -84,10 +86,11 @@ class _Lower(TileOperators):
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         if not is_kernel(loop):
             return super().visit_for(loop)
-        self.alignments, self.setup = {}, []
+        self.alignments, self.setup, self.teardown = {}, [], []
         kernel = self.descend_loop(loop)
-        if self.setup:
-            kernel = with_launch_body(kernel, seq([*self.setup, Launch(kernel).body]))
+        if self.setup or self.teardown:
+            body = seq([*self.setup, Launch(kernel).body, *self.teardown])
+            kernel = with_launch_body(kernel, body)
         return substitute(
             kernel,
             {

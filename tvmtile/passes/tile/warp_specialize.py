@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import kernels_of
@@ -41,8 +42,10 @@ from tvmtile.passes.tile.specialization import (
     candidates_in,
     consumers_of,
     operators_in,
+    persistent,
     pipelined_loops_in,
     producer_of,
+    wish_to_persist,
 )
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.tileop.registry import LoweringContext, declined_before, implementation_of, select
@@ -112,6 +115,7 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 T.tile.init_mbarriers(full, counts=[1, 1, 1, 1])
                 empty = T.alloc_buffer((4,), "uint64", scope="shared.barrier")
                 T.tile.init_mbarriers(empty, counts=[4, 4, 4, 4])
+                T.tvm_storage_sync("shared")
                 if tx < 128:
                     with T.attr(0, "tvmtile.group", 128):
                         T.tile.fill(acc[0:64, 0:64], T.float32(0))
@@ -187,9 +191,13 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
         try:
             if is_off:
                 raise Unsuitable("tl.disable_warp_specialized is set")
-            _split(kernel, target, capability)
-        except Unsuitable as obstacle:
-            chosen, declined = "one role", [("two roles", str(obstacle))]
+            obstacle = _split(kernel, target, capability).one_block_each
+            if obstacle is None:
+                chosen = "two roles, persistent blocks"
+            else:
+                declined = [("persistent blocks", obstacle)]
+        except Unsuitable as why:
+            chosen, declined = "one role", [("two roles", str(why))]
         found += [
             Choice(first_location(loop), "Pipelined", loop.loop_var.name, chosen, tuple(declined))
             for loop in pipelined_loops_in(kernel)
@@ -202,15 +210,23 @@ def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) ->
     if not loops:
         return kernel
     try:
-        return _split(kernel, target, capability)
+        return _split(kernel, target, capability).kernel
     except Unsuitable as obstacle:
         if _wish_of(kernel):
             warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
         return kernel
 
 
-def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> tirx.For:
-    """A kernel with two roles.
+@dataclass(frozen=True)
+class _Roles:
+    """A kernel with two roles, and why each block of the grid still has one of its own."""
+
+    kernel: tirx.For
+    one_block_each: str | None
+
+
+def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Roles:
+    """A kernel with two roles, of blocks that stay if they can.
 
     Raises
     ------
@@ -221,7 +237,23 @@ def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> tirx.
     if wish is False:
         raise Unsuitable("the kernel asks for one role")
     _check_kernel(Launch(kernel), capability)
-    return _Specializer(kernel, target, capability, is_wanted=wish is True).kernel()
+
+    def split(whole: tirx.For) -> tirx.For:
+        return _Specializer(whole, target, capability, is_wanted=wish is True).kernel()
+
+    try:
+        return _Roles(split(_persistent(kernel, capability)), None)
+    except Unsuitable as obstacle:
+        return _Roles(split(kernel), str(obstacle))
+
+
+def _persistent(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
+    wish = wish_to_persist(kernel)
+    if not (_PERSISTS if wish is None else wish):
+        raise Unsuitable("the kernel asks for a block each")
+    if Launch(kernel).num_threads not in _REGISTERS:
+        raise Unsuitable("several blocks may run at once on a multiprocessor")
+    return persistent(kernel, capability.multiprocessors)
 
 
 def _wish_of(kernel: tirx.For) -> bool | None:
@@ -317,7 +349,8 @@ class _Specializer:
             group_region(consumers, seq([*many, using])),
             group_region(more, seq([*few, _by(producer, more, launch, copying)])),
         )
-        return with_launch_body(kernel, seq([*declarations, *own, *ready, roles]))
+        begun = tirx.Evaluate(T.tvm_storage_sync("shared"))
+        return with_launch_body(kernel, seq([*declarations, *own, *ready, begun, roles]))
 
     def _consuming(
         self, body: tirx.Stmt, splits: Splits, tiles: KernelTiles, number: ir.Expr, ahead: Producer
@@ -430,6 +463,9 @@ def _by(producer: Group, more: Group, launch: Launch, copying: tirx.Stmt) -> tir
     """What the producer does, in the region of its warpgroup."""
     return copying if producer == more else let_in(producer, launch, copying)
 
+
+_PERSISTS = True
+"""Whether blocks loop over those of the grid where a kernel does not say, and that was measured."""
 
 _ANY_MBARRIER = Mbarriers.named("any", 1)
 

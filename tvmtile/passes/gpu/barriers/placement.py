@@ -51,6 +51,8 @@ def place(program: Sequence, checker: Checker, *, of_device: bool) -> Barriers:
         If barriers at all places do not suffice.
     """
     checker.follow(program)
+    if checker.race(program, (), {}) is None:
+        return {}
     try:
         search = _Search(program, checker, barriers_wait=False)
     except _InFlight:  # what may touch the elements of a copy waits for it

@@ -13,6 +13,7 @@ from tvmtile.passes.tile.specialization.candidates import (
     operators_in,
     pipelined_loops_in,
 )
+from tvmtile.passes.tile.specialization.persistence import persistent, wish_to_persist
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.roles import (
     Producer,
@@ -32,6 +33,8 @@ __all__ = [
     "candidates_in",
     "consumers_of",
     "operators_in",
+    "persistent",
     "pipelined_loops_in",
     "producer_of",
+    "wish_to_persist",
 ]

@@ -1,0 +1,295 @@
+"""Blocks that stay: a kernel in as many blocks as run at once computes what all of its blocks did."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from tvm import ir
+from tvm.script import tirx as S
+
+import tvmtile
+import tvmtile.language as T
+from tests.metal.programs import assert_close, random
+from tvmtile import target as targets
+from tvmtile.passes.tile.specialization import Unsuitable, persistent
+from tvmtile.pipeline import lowering_passes
+from tvmtile.target import parse
+
+HOPPER = {"kind": "cuda", "arch": "sm_90a"}
+SEEDS = range(2)
+
+
+def slow(value):
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
+@pytest.fixture
+def few_multiprocessors(monkeypatch):
+    """A GPU that runs three blocks at once, so that small grids take several turns."""
+    monkeypatch.setitem(targets._MULTIPROCESSORS, 90, 3)
+
+
+def matmul(
+    M, N, K, *, block=(128, 64, 32), stages=3, threads=256, dtype="float16", out=None,
+    order="row", panel=2, wish=True,
+):  # fmt: skip
+    bM, bN, bK = block
+    out = out or dtype
+
+    @T.prim_func
+    def main(A: T.Tensor((M, K), dtype), B: T.Tensor((K, N), dtype), C: T.Tensor((M, N), out)):
+        with T.Kernel(T.ceildiv(N, bN), T.ceildiv(M, bM), threads=threads) as (bx, by):
+            T.annotate_persistent(wish)
+            a = T.alloc_shared((bM, bK), dtype)
+            b = T.alloc_shared((bK, bN), dtype)
+            c = T.alloc_fragment((bM, bN), "float32")
+            if panel:
+                T.use_swizzle(panel, order=order)
+            T.clear(c)
+            for k in T.Pipelined(T.ceildiv(K, bK), num_stages=stages):
+                T.copy(A[by * bM, k * bK], a)
+                T.copy(B[k * bK, bx * bN], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * bM, bx * bN])
+
+    return main
+
+
+def check(program, tensors, expected):
+    """Run a program, with copies that arrive at several times, and compare."""
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    assert re.search(r"for \(int turn = ", kernel.get_kernel_source())
+    for seed in SEEDS:
+        kernel.adapter.seed = seed
+        tensors[-1].fill_(float("nan"))
+        kernel(*tensors)
+        assert_close(tensors[-1], expected)
+
+
+def multiply(M, N, K, **options):
+    dtype = options.get("dtype", "float16")
+    out = getattr(torch, options.get("out", dtype))
+    a, b = random(M, K, dtype=dtype), random(K, N, dtype=dtype)
+    expected = a.double() @ b.double()
+    check(matmul(M, N, K, **options), (a, b, torch.empty(M, N, dtype=out)), expected)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_more_blocks_than_run_at_once(dtype):
+    multiply(384, 256, 96, dtype=dtype)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("tiles", [0, 1, 2, 3, 5, *map(slow, (4, 6, 7, 8, 9))])
+def test_trip_counts(tiles):
+    """The rings of both roles go on from one block to the next, whatever stages divide."""
+    multiply(256, 256, 32 * tiles, stages=3)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_stages(stages):
+    multiply(256, 192, 96, stages=stages)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("shape", [(200, 136, 72), (129, 264, 40), slow((640, 8, 64))])
+def test_ragged_edges(shape):
+    multiply(*shape)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("order", ["row", "column", "strip"])
+@pytest.mark.parametrize("panel", [2, slow(0), slow(3)])
+def test_orders_of_blocks(order, panel):
+    multiply(640, 192, 32, order=order, panel=panel)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+def test_three_warpgroups():
+    multiply(384, 192, 64, block=(192, 64, 32), threads=384)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("out", ["float32", "bfloat16"])
+def test_other_dtypes_of_the_result(out):
+    multiply(256, 192, 64, out=out)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+def test_code_behind_the_loop():
+    @T.prim_func
+    def program(
+        A: T.Tensor((384, 128), "float16"),
+        B: T.Tensor((128, 256), "float16"),
+        bias: T.Tensor((256,), "float16"),
+        C: T.Tensor((384, 256), "float16"),
+    ):
+        with T.Kernel(2, 3, threads=256) as (bx, by):
+            T.annotate_persistent()
+            a = T.alloc_shared((128, 64), "float16")
+            b = T.alloc_shared((64, 128), "float16")
+            row = T.alloc_shared((128,), "float16")
+            c = T.alloc_fragment((128, 128), "float32")
+            T.copy(bias[bx * 128], row)
+            T.clear(c)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[by * 128, k * 64], a)
+                T.copy(B[k * 64, bx * 128], b)
+                T.gemm(a, b, c)
+            for i, j in T.Parallel(128, 128):
+                c[i, j] = T.max(c[i, j] + row[j], 0)
+            T.copy(c, C[by * 128, bx * 128])
+
+    a, b, bias = (random(*shape, dtype="float16") for shape in ((384, 128), (128, 256), (256,)))
+    expected = torch.relu(a.double() @ b.double() + bias.double())
+    check(program, (a, b, bias, torch.empty(384, 256, dtype=torch.float16)), expected)
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+def test_a_serial_loop_around_the_pipeline():
+    @T.prim_func
+    def program(
+        A: T.Tensor((512, 128), "float16"),
+        B: T.Tensor((2, 128, 128), "float16"),
+        C: T.Tensor((2, 512, 128), "float32"),
+    ):
+        with T.Kernel(4, threads=256) as by:
+            T.annotate_persistent()
+            a = T.alloc_shared((128, 64), "float16")
+            b = T.alloc_shared((64, 128), "float16")
+            c = T.alloc_fragment((128, 128), "float32")
+            for batch in T.serial(2):
+                T.clear(c)
+                for k in T.Pipelined(2, num_stages=2):
+                    T.copy(A[by * 128, k * 64], a)
+                    T.copy(B[batch, k * 64, 0], b)
+                    T.gemm(a, b, c)
+                T.copy(c, C[batch, by * 128, 0])
+
+    a, b = random(512, 128, dtype="float16"), random(2, 128, 128, dtype="float16")
+    check(program, (a, b, torch.empty(2, 512, 128)), torch.matmul(a.double(), b.double()))
+
+
+# What stays as it is -----------------------------------------------------------------------------
+
+
+def why_not(program):
+    """Why the blocks of a program do not stay."""
+    (choice,) = (
+        c for c in tvmtile.compile(program, target=HOPPER).choices if "Pipelined" in str(c)
+    )
+    assert choice.chosen == "two roles"
+    ((name, reason),) = choice.declined
+    assert name == "persistent blocks"
+    return reason
+
+
+def test_a_grid_that_runs_at_once():
+    assert why_not(matmul(256, 256, 256)) == "8 blocks run at once"
+
+
+def test_a_kernel_that_does_not_want_to():
+    assert why_not(matmul(8192, 8192, 256, wish=False)) == "the kernel asks for a block each"
+
+
+def test_blocks_that_may_share_a_multiprocessor():
+    reason = why_not(matmul(8192, 8192, 256, threads=128, block=(64, 64, 64)))
+    assert reason == "several blocks may run at once on a multiprocessor"
+
+
+def test_a_persistent_kernel_says_so():
+    kernel = tvmtile.compile(matmul(8192, 8192, 256), target=HOPPER)
+    (choice,) = (c for c in kernel.choices if "Pipelined" in str(c))
+    assert (choice.chosen, choice.declined) == ("two roles, persistent blocks", ())
+
+
+def test_targets_without_roles_ignore_it():
+    a, b = random(128, 64), random(64, 128)
+    c = torch.empty(128, 128)
+    program = matmul(128, 128, 64, dtype="float32", block=(64, 64, 32), threads=128)
+    tvmtile.compile(program, target="llvm")(a, b, c)
+    assert_close(c, a.double() @ b.double())
+
+
+# The kernel itself -------------------------------------------------------------------------------
+
+
+def test_the_structure():
+    @S.prim_func(s_tir=True, private=True)
+    def before(A: S.Buffer((5, 8), "float32")):
+        for bx in S.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for by in S.thread_binding(5, thread="blockIdx.y"):
+                for tx in S.thread_binding(256, thread="threadIdx.x"):
+                    if tx == 0:
+                        A[by, bx] = S.float32(1)
+
+    @S.prim_func(s_tir=True, private=True)
+    def after(A: S.Buffer((5, 8), "float32")):
+        for block in S.thread_binding(7, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in S.thread_binding(256, thread="threadIdx.x"):
+                for turn in S.serial((39 - block) // 7 + 1, annotations={"disable_unroll": 1}):
+                    tile: S.let = (block + turn * 7) % 40
+                    bx: S.let = tile % 8 % 8
+                    by: S.let = tile // 8 % 5 % 5
+                    if tx == 0:
+                        A[by, bx] = S.float32(1)
+
+    ir.assert_structural_equal(persistent(before.body, 7), after.body, map_free_vars=True)
+
+
+def kernel_of(program):
+    """The kernel of a program as WarpSpecialize is given it."""
+    mod = ir.IRModule({"main": program.with_attr("global_symbol", "main")})
+    for step in lowering_passes(parse(HOPPER)):
+        if step.info.name == "tvmtile.WarpSpecialize":
+            break
+        mod = step(mod)
+    return mod["main"].body
+
+
+def test_blocks_that_wait_for_each_other():
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32")):
+        with T.Kernel(64, threads=128) as bx:
+            T.sync_grid()
+            A[bx] = 1.0
+
+    with pytest.raises(Unsuitable, match="blocks wait for each other"):
+        persistent(kernel_of(program), 2)
+
+
+def test_blocks_in_clusters():
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32")):
+        with T.Kernel(64, threads=128, cluster_dims=(2, 1, 1)) as bx:
+            A[bx] = 1.0
+
+    with pytest.raises(Unsuitable, match="blocks run in clusters"):
+        persistent(kernel_of(program), 2)
+
+
+def test_functions_of_other_sources():
+    @T.prim_func
+    def program(A: T.Tensor((64,), "float32")):
+        with T.Kernel(64, threads=128) as bx:
+            A[bx] = T.call_extern("float32", "of_block", bx)
+
+    with pytest.raises(Unsuitable, match="functions of other sources may ask"):
+        persistent(kernel_of(program), 2)
+
+
+def test_blocks_that_may_differ_in_their_work():
+    @T.prim_func
+    def program(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(64, threads=128) as bx:
+            a = T.alloc_shared((64,), "float32")
+            for k in T.Pipelined(bx + 1, num_stages=2):
+                T.copy(A[k, 0], a)
+                T.copy(a, C[k, 0])
+
+    with pytest.raises(Unsuitable, match="blocks may differ in what they do"):
+        persistent(kernel_of(program), 2)

@@ -1,0 +1,251 @@
+"""T.copy of sums to a tensor tma_store memory: stmatrix, and boxes that a thread stores."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tests.metal.programs import assert_close, random
+from tvmtile.errors import CudaEmulationError, NoLowering
+
+HOPPER = {"kind": "cuda", "arch": "sm_90a"}
+SEEDS = range(2)
+
+
+def product(M, N, K, *, block=(64, 64, 32), threads=128, out="float16", roles=False, impl=None):
+    bM, bN, bK = block
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), "float16"), B: T.Tensor((K, N), "float16"), C: T.Tensor((M, N), out)
+    ):
+        with T.Kernel(T.ceildiv(N, bN), T.ceildiv(M, bM), threads=threads) as (bx, by):
+            T.annotate_warp_specialize(roles)
+            a = T.alloc_shared((bM, bK), "float16")
+            b = T.alloc_shared((bK, bN), "float16")
+            c = T.alloc_fragment((bM, bN), "float32")
+            T.clear(c)
+            for k in T.Pipelined(T.ceildiv(K, bK), num_stages=2):
+                T.copy(A[by * bM, k * bK], a)
+                T.copy(B[k * bK, bx * bN], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[by * bM, bx * bN], impl=impl)
+
+    return main
+
+
+def compiled(program):
+    return tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+
+
+def way(kernel):
+    """How the last copy is done, and why not otherwise."""
+    choice = [c for c in kernel.choices if c.operator == "copy"][-1]
+    return choice.chosen, dict(choice.declined)
+
+
+def check(program, tensors, expected):
+    kernel = compiled(program)
+    assert way(kernel)[0] == "tma_store"
+    for seed in SEEDS:
+        kernel.adapter.seed = seed
+        tensors[-1].fill_(float("nan"))
+        kernel(*tensors)
+        assert_close(tensors[-1], expected)
+
+
+def operands(M, N, K, out="float16"):
+    a, b = random(M, K, dtype="float16"), random(K, N, dtype="float16")
+    return (a, b, torch.empty(M, N, dtype=getattr(torch, out))), a.double() @ b.double()
+
+
+@pytest.mark.parametrize("roles", [False, True])
+@pytest.mark.parametrize(
+    ("block", "threads"),
+    [
+        ((64, 64, 32), 128),
+        ((128, 128, 32), 256),
+        ((128, 256, 32), 256),
+        ((256, 64, 32), 256),
+        ((192, 64, 32), 384),
+    ],
+)
+def test_how_warpgroups_share_the_sums(block, threads, roles):
+    M, N = 2 * block[0], 2 * block[1]
+    tensors, expected = operands(M, N, 64)
+    check(product(M, N, 64, block=block, threads=threads, roles=roles), tensors, expected)
+
+
+@pytest.mark.parametrize("columns", [8, 16, 24, 40, 96, 192])
+def test_widths(columns):
+    """Pieces are as wide as a swizzle may be, down to rows of 16 bytes."""
+    tensors, expected = operands(64, columns, 32)
+    check(product(64, columns, 32, block=(64, columns, 32)), tensors, expected)
+
+
+@pytest.mark.parametrize("shape", [(100, 72, 40), (1, 8, 32), (129, 200, 32)])
+@pytest.mark.parametrize("out", ["float16", "bfloat16"])
+def test_ragged_edges(shape, out):
+    tensors, expected = operands(*shape, out=out)
+    check(product(*shape, out=out), tensors, expected)
+
+
+def test_axes_between_rows_and_columns():
+    @T.prim_func
+    def program(A: T.Tensor((128, 32), "float16"), C: T.Tensor((128, 3, 64), "float16")):
+        with T.Kernel(2, 3, threads=128) as (by, head):
+            a = T.alloc_shared((64, 32), "float16")
+            b = T.alloc_shared((64, 32), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A[by * 64, 0], a)
+            T.copy(A[0, 0], b)
+            T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+            T.copy(c, C[by * 64 : by * 64 + 64, head, :])
+
+    a = random(128, 32, dtype="float16")
+    expected = (a.double() @ a[:64].double().T)[:, None].expand(128, 3, 64)
+    check(program, (a, torch.empty(128, 3, 64, dtype=torch.float16)), expected)
+
+
+def test_the_last_of_several_values_stays():
+    """Copies in a loop to one place are done in order, though no thread waits for the last one."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((3, 64, 32), "float16"),
+        B: T.Tensor((128, 32), "float16"),
+        C: T.Tensor((64, 128), "float16"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 32), "float16")
+            b = T.alloc_shared((128, 32), "float16")
+            c = T.alloc_fragment((64, 128), "float32")
+            T.copy(B, b)
+            for i in T.serial(3):
+                T.copy(A[i, 0, 0], a)
+                T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+                T.copy(c, C)
+
+    a, b = random(3, 64, 32, dtype="float16"), random(128, 32, dtype="float16")
+    expected = a[2].double() @ b.double().T
+    check(program, (a, b, torch.empty(64, 128, dtype=torch.float16)), expected)
+
+
+# What it takes -----------------------------------------------------------------------------------
+
+
+def reason(program):
+    chosen, declined = way(tvmtile.compile(program, target=HOPPER))
+    assert chosen == "elements"
+    return declined["tma_store"]
+
+
+def test_elements_of_other_widths():
+    assert "has no elements of 16 bits" in reason(product(64, 64, 64, out="float32"))
+
+
+def test_rows_that_begin_anywhere():
+    assert "may not begin at multiples of 16 bytes" in reason(product(64, 60, 64))
+
+
+def test_a_tensor_that_is_used_elsewhere():
+    @T.prim_func
+    def program(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float16")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.gemm(a, a, c, clear_accum=True)
+            T.copy(c, C)
+            for i in T.Parallel(64):
+                C[i, i] = T.float16(0)
+
+    assert "the kernel uses C[64, 64] float16 elsewhere too" in reason(program)
+
+
+def test_shared_memory_that_is_not_left():
+    program = product(64, 256, 352, block=(64, 256, 176))
+    assert "bytes of shared memory are not left" in reason(program)
+
+
+def test_fragments_of_other_layouts():
+    @T.prim_func
+    def program(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float16")):
+        with T.Kernel(1, threads=128):
+            c = T.alloc_fragment((64, 64), "float16")
+            T.copy(A, c)
+            T.copy(c, C)
+
+    assert "do not lie as matrix instructions hold sums" in reason(program)
+
+
+def test_a_target_without_the_instructions():
+    program = product(64, 64, 64, impl="tma_store")
+    with pytest.raises(NoLowering, match="stmatrix and tensor maps need sm_90"):
+        tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_80"})
+
+
+# The code ----------------------------------------------------------------------------------------
+
+_ORDERING = re.compile(
+    r"__(syncthreads)\(\);|"
+    r"tvm_builtin_ptx_(bar_sync_count_sync|fence_proxy_\w+|cp_async_bulk_wait_group\w+)\([^;]*\);"
+)
+
+
+def test_pieces_take_turns_in_two_slots():
+    source = compiled(product(64, 256, 64, block=(64, 256, 32), roles=True)).get_kernel_source()
+    stored = source[source.rindex("wgmma_wait_group") :]
+    assert len(re.findall(r"\w+_bulk_tensor_2d_global\w+\(", stored)) == 4
+    assert len(re.findall(r"stmatrix_sync_aligned_m8n8_x4\w+\(", stored)) == 4 * 4
+    waits = [m[2] for m in _ORDERING.finditer(stored) if "wait_group" in (m[2] or "")]
+    assert [wait.rpartition("wait_group")[2] for wait in waits] == [
+        "_read_0", "_0", "_read_1", "_read_1", "_read_0",
+    ]  # fmt: skip
+
+
+def test_every_barrier_fence_and_wait_is_missed():
+    """Where a block copies several tiles; the wait for their arrival includes that for the slots."""
+    kernel = compiled(tiles_in_a_loop())
+    ((symbol, source),) = kernel.adapter.sources.items()
+    start = source.rindex("wgmma_wait_group")
+    found = [m.span() for m in _ORDERING.finditer(source) if m.start() > start]
+    assert len(found) == 16
+    first, arrived, *rest = found
+    a, b = random(3, 64, 32, dtype="float16"), random(256, 32, dtype="float16")
+    tensors = (a, b, torch.empty(3, 64, 256, dtype=torch.float16))
+    for begin, end in [(first[0], arrived[1]), *rest]:
+        kernel.adapter.sources[symbol] = source[:begin] + source[end:]
+        with pytest.raises(CudaEmulationError):
+            run(kernel, tensors)
+
+
+def run(kernel, tensors):
+    """Run a kernel with copies that arrive at several times."""
+    for seed in SEEDS:
+        kernel.adapter.seed = seed
+        kernel(*tensors)
+
+
+def tiles_in_a_loop():
+    @T.prim_func
+    def program(
+        A: T.Tensor((3, 64, 32), "float16"),
+        B: T.Tensor((256, 32), "float16"),
+        C: T.Tensor((3, 64, 256), "float16"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 32), "float16")
+            b = T.alloc_shared((256, 32), "float16")
+            c = T.alloc_fragment((64, 256), "float32")
+            T.copy(B, b)
+            for i in T.serial(3):
+                T.copy(A[i, 0, 0], a)
+                T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+                T.copy(c, C[i, 0, 0])
+
+    return program

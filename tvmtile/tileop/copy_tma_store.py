@@ -1,0 +1,278 @@
+"""`T.copy` of sums from registers to a tensor on Hopper: `stmatrix`, then boxes that a thread stores.
+
+A warpgroup has a part of the sums. It goes tma_store memory piece by piece, each 64 rows of at
+most 128 bytes, in which `stmatrix` meets no conflicts and a tensor map finds the elements. A piece is
+stored while the next one is written, and the last ones while the kernel goes on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import DataType, ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import walk
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.annotations import ARRIVE_COUNT
+from tvmtile.ir.asynchronous import BULK_STORE, wait
+from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole, region
+from tvmtile.ir.rewriting import retyped, seq
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_shared
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
+from tvmtile.layout.shared import swizzled
+from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.copy_ldmatrix import Matrices, consists_of_matrices
+from tvmtile.tileop.elementwise import moving_axes
+from tvmtile.tileop.mbarrier import ProxyFence
+from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
+from tvmtile.tileop.tma import TmaCopy, by_leader, check_fits, store
+from tvmtile.tileop.tma.instructions import BulkGroup
+
+__all__: list[str] = []
+
+_ROWS = 64
+"""Of a piece: the four warps of a warpgroup have 16 each."""
+_ROW_BYTES = 128
+_SLOTS = 2
+"""Pieces of a warpgroup in shared memory: one is written while the other one is stored."""
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """How warpgroups share a fragment, each with a part of whole rows and columns.
+
+    Attributes
+    ----------
+    groups : int
+        How many warpgroups there are.
+    part, piece : tuple of int
+        Rows and columns that a warpgroup has, and those that go tma_store memory at once.
+    """
+
+    groups: int
+    part: tuple[int, int]
+    piece: tuple[int, int]
+
+    @classmethod
+    def of(cls, layout: FragmentLayout, threads: int, bits: int) -> _Parts:
+        """Raise `Decline` where the sums do not lie as warpgroups hold them."""
+        if len(layout.axes) != 2 or not consists_of_matrices(layout) or layout.replicas:
+            raise Decline("the elements do not lie as matrix instructions hold sums")
+        rows, columns = (_size_of_part(axis) for axis in layout.axes)
+        if _warps_along(layout.axes[0]) != [_WARPS] or _warps_along(layout.axes[1]):
+            raise Decline("warps do not hold 16 of 64 rows each")
+        width = math.gcd(columns, _ROW_BYTES * 8 // bits)
+        return cls(threads // WARPGROUP, (rows, columns), (_ROWS, width))
+
+    def pieces(self) -> Iterator[tuple[int, int]]:
+        """Row and column in a part at which each begins."""
+        (rows, columns), (height, width) = self.part, self.piece
+        return itertools.product(range(0, rows, height), range(0, columns, width))
+
+
+_WARPS = (16, Digit(4, THREAD, WARP_SIZE))
+"""The rows of a warp, and the digit of a row that is the warp's number in its warpgroup."""
+
+
+def _warps_along(axis: tuple[Digit, ...]) -> list[tuple[int, Digit]]:
+    """The digits that are numbers of warps in a warpgroup, with what they count."""
+    return [
+        (w, d) for w, d in with_weights(axis) if d.is_thread and WARP_SIZE <= d.stride < WARPGROUP
+    ]
+
+
+def _size_of_part(axis: tuple[Digit, ...]) -> int:
+    """The extent that a warpgroup has of an axis: one run, so that its number is the first digit."""
+    if any(map(_counts_groups, axis[1:])):
+        raise Decline("a warpgroup holds rows or columns that do not follow each other")
+    return math.prod(digit.extent for digit in axis if not _counts_groups(digit))
+
+
+def _counts_groups(digit: Digit) -> bool:
+    return digit.is_thread and digit.stride >= WARPGROUP
+
+
+# Where it fits -----------------------------------------------------------------------------------
+
+
+def _fits(op: Copy, context: LoweringContext) -> None:
+    source, tensor = op.src.source, op.dst.source
+    if not is_fragment(source) or tensor.ty.storage_scope != "global":
+        raise Decline("it is no copy from a fragment to a tensor")
+    if not context.gpu.stores_matrices or not context.gpu.has_bulk_copies:
+        raise Lacking("stmatrix and tensor maps need sm_90")
+    if DataType(dtype_of(op.dst)).bits != 16:
+        raise Decline(f"{describe(tensor)} has no elements of 16 bits")
+    if not is_whole(op.src) or len(moving_axes(op.dst)) != 2:
+        raise Decline(f"{describe(op.src)} is a part of its fragment, or no matrix")
+    others = [a for a in accesses_of(context.launch.body) if a.buffer.same_as(tensor)]
+    if len(others) > 1:
+        raise Decline(f"the kernel uses {describe(tensor)} elsewhere too")
+
+
+def _fits_layouts(op: Copy, context: LoweringContext) -> None:
+    parts = _parts(op, context)
+    staged = _staged(op, parts, 1)
+    check_fits(_piece(op, parts, staged, 0, (0, 0), context), context)
+    if _slots(op, parts, context) < 1:
+        raise Decline(f"{parts.groups * _bytes(op, parts)} bytes of shared memory are not left")
+
+
+def _parts(op: Copy, context: LoweringContext) -> _Parts:
+    layout = layout_of(op.src.source)
+    assert layout is not None, "it is asked for after they are inferred"
+    return _Parts.of(layout, context.threads, int(DataType(dtype_of(op.dst)).bits))
+
+
+def _bytes(op: Copy, parts: _Parts) -> int:
+    return math.prod(parts.piece) * int(DataType(dtype_of(op.dst)).bits) // 8
+
+
+def _slots(op: Copy, parts: _Parts, context: LoweringContext) -> int:
+    """How many pieces of each warpgroup there is room for, with as many blocks at once as without."""
+    unit, total = context.gpu.shared_alignment, context.gpu.shared_memory
+    taken = 8 * _ROW_BYTES  # before the pieces, which begin where their swizzle does
+
+    def take(node: tirx.AllocBuffer) -> None:
+        nonlocal taken
+        tile = node.buffer
+        if is_shared(tile):
+            size = math.prod(constant(extent) or 0 for extent in tile.ty.shape)
+            taken += -(-size * int(DataType(str(tile.ty.dtype)).bits) // (8 * unit)) * unit
+
+    walk(context.launch.body, (tirx.AllocBuffer, take))
+    sums = math.prod(parts.part) // WARPGROUP
+    registers = context.launch.num_threads * (sums + _OTHER_REGISTERS)
+    blocks = max(1, min(total // taken, _REGISTERS // registers))
+    return min(_SLOTS, (total // blocks - taken) // (parts.groups * _bytes(op, parts)))
+
+
+_REGISTERS = 65536
+"""Of a multiprocessor."""
+_OTHER_REGISTERS = 40
+"""Of a thread, beside its sums: few, so that more blocks are thought to run at once, not fewer."""
+
+
+# Code --------------------------------------------------------------------------------------------
+
+
+@lowering(
+    Copy,
+    target="cuda",
+    variant="tma_store",
+    priority=30,
+    unit=WARPGROUP,
+    fits=_fits,
+    fits_layouts=_fits_layouts,
+)
+def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
+    """Each warpgroup writes its pieces into shared memory, and one thread of it stores them.
+
+    Before the first piece what an earlier copy has stored is waited for, so that later values are
+    written later; before others, that a slot may be written again.
+    """
+    parts = _parts(op, context)
+    slots = _slots(op, parts, context)
+    staged = _staged(op, parts, slots)
+    context.setup.append(tirx.AllocBuffer(staged))
+    context.teardown.append(wait(BULK_STORE.name, 0))
+    together = _barrier(context)
+    done = BulkGroup("wait", 0, arrived=True).expanded(context.target)
+    statements = [by_leader([done], context, WARPGROUP), together]
+    for number, piece in enumerate(parts.pieces()):
+        slot = number % slots
+        if number >= slots:
+            ready = wait(BULK_STORE.name, slots - 1)
+            statements += [by_leader([ready], context, WARPGROUP), together]
+        matrices = _Piece(op, as_region(staged), context, slot, piece, parts)
+        copy = _piece(op, parts, staged, slot, piece, context)
+        statements += [
+            matrices.stored(matrices.of_piece()),
+            tirx.Evaluate(ProxyFence().to_call()),
+            together,
+            by_leader(store(copy, context), context, WARPGROUP),
+        ]
+    return seq(statements)
+
+
+def _barrier(context: LoweringContext) -> tirx.Stmt:
+    """All threads that do the operator wait for each other; InsertBarriers need not look for it."""
+    call = T.tvm_storage_sync("shared")
+    if context.group is None or context.group.count == context.launch.num_threads:
+        return tirx.Evaluate(call)
+    attrs = {ARRIVE_COUNT: context.group.count}
+    return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty))
+
+
+class _Piece(Matrices):
+    """The matrices of a piece, and their places in its slot."""
+
+    def __init__(
+        self,
+        op: Copy,
+        staged: ir.TensorRegion,
+        context: LoweringContext,
+        slot: int,
+        piece: tuple[int, int],
+        parts: _Parts,
+    ) -> None:
+        layout = layout_of(op.src.source)
+        assert layout is not None, "it has been checked"
+        super().__init__(op.src, staged, layout, context.thread_index)
+        self._group_index = tirx.floordiv(context.thread_index, WARPGROUP)
+        self._slot, self._piece_at, self._size = slot, piece, parts.piece
+
+    def of_piece(self) -> Iterator[list[Any]]:
+        """The first matrices of the instructions that store it."""
+        for origin in self.origins():
+            inside = (
+                start <= place < start + size
+                for place, start, size in zip(origin, self._piece_at, self._size, strict=True)
+            )
+            if all(inside):
+                yield origin
+
+    def indices_of(self, row: Any, column: Any) -> list[ir.Expr]:
+        place = (tirx.floormod(n, size) for n, size in zip((row, column), self._size, strict=True))
+        return [tirx.const(self._slot, "int32"), self._group_index, *place]
+
+
+def _staged(op: Copy, parts: _Parts, slots: int) -> ir.Var:
+    """The slots of each warpgroup, as rows that are swizzled."""
+    shape, dtype = (slots, parts.groups, *parts.piece), dtype_of(op.dst)
+    name = f"{op.dst.source.name}_staged"
+    tile = tirx.decl_buffer(shape, dtype, name=name, scope=SHARED_SCOPE)
+    layout = swizzled(shape, dtype)
+    return tile if layout is None else retyped(tile, layout=layout)
+
+
+def _piece(
+    op: Copy,
+    parts: _Parts,
+    staged: ir.Var,
+    slot: int,
+    piece: tuple[int, int],
+    context: LoweringContext,
+) -> TmaCopy:
+    """The copy of a piece to its place in the tensor."""
+    layout = layout_of(op.src.source)
+    assert layout is not None, "it has been checked"
+    group = tirx.floordiv(context.thread_index, WARPGROUP)
+    starts, extents = [r.min for r in op.dst.region], [1] * len(op.dst.region)
+    for axis, digits, offset, extent in zip(
+        moving_axes(op.dst), layout.axes, piece, parts.piece, strict=True
+    ):
+        starts[axis] = starts[axis] + offset
+        for weight, digit in with_weights(digits):
+            if _counts_groups(digit):
+                part = digit.value_in(group * WARPGROUP, layout.threads)
+                starts[axis] = starts[axis] + part * weight
+        extents[axis] = extent
+    source = region(staged, [tirx.const(slot, "int32"), group, 0, 0], [1, 1, *parts.piece])
+    return TmaCopy(source, region(op.dst.source, starts, extents))
