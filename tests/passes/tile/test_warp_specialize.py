@@ -18,6 +18,7 @@ from tvmtile.target import parse
 
 HOPPER = {"kind": "cuda", "arch": "sm_90a"}
 SEEDS = range(2)
+ONE_EACH = "several blocks may run at once on a multiprocessor"
 
 
 def specialised(program):
@@ -498,7 +499,7 @@ def test_options_of_tilelang_that_say_no(key):
 @pytest.mark.parametrize(
     ("options", "target", "expected"),
     [
-        ({}, HOPPER, [("k", "two roles", ())]),
+        ({}, HOPPER, [("k", "two roles", (("persistent blocks", ONE_EACH),))]),
         (
             {"threads": 64},
             HOPPER,

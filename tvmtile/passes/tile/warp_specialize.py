@@ -251,7 +251,7 @@ def _persistent(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
     wish = wish_to_persist(kernel)
     if not (_PERSISTS if wish is None else wish):
         raise Unsuitable("the kernel asks for a block each")
-    if Launch(kernel).num_threads not in _REGISTERS:
+    if (Launch(kernel).num_threads, False) not in _REGISTERS:
         raise Unsuitable("several blocks may run at once on a multiprocessor")
     return persistent(kernel, capability.multiprocessors)
 
