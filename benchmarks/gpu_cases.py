@@ -237,6 +237,7 @@ def row_case(program: str, M: int = 8192, N: int = 8192) -> Case:
 
 INT4 = _configurations(
     "block_N block_K stages groups threads pack",
+    (64, 256, 2, 4, 128, 4),
     (32, 256, 2, 4, 64, 4),
     (32, 256, 4, 2, 64, 4),
     (64, 256, 3, 2, 128, 4),

@@ -206,14 +206,20 @@ __device__ __forceinline__ unsigned int decoded(
 }
 """
 # Byte permutations look up the two bytes of four magnitudes as bfloat16 at once, bring their signs, the
-# top bits of half bytes, to whole ones, and collect two numbers.
+# top bits of half bytes, to whole ones, and collect two numbers. ptxas would move their constants into
+# registers again for each use; of what depends on the lane it does not know that it is one.
 _DECODED_MXFP4 = """\
+__device__ __forceinline__ unsigned int kept(unsigned int constant) {
+  unsigned int lower_lanes;
+  asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lower_lanes));
+  return (lower_lanes >> 31) | constant;
+}
 __device__ __forceinline__ unsigned int decoded(
     unsigned int word, unsigned int place, unsigned char scale) {
   unsigned int signs = __byte_perm(word << 4, word, place < 2 ? 0x5140u : 0x7362u);
   unsigned int magnitudes = (word & 0x77777777u) >> (place < 2 ? 0 : 16);
-  unsigned int upper = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitudes);
-  unsigned int lower = __byte_perm(0xc0800000u, 0xc0804000u, magnitudes);
+  unsigned int upper = __byte_perm(kept(0x3f3f3f00u), 0x40404040u, magnitudes);
+  unsigned int lower = __byte_perm(kept(0xc0800000u), 0xc0804000u, magnitudes);
   upper |= signs & 0x80808080u;
   unsigned int bits = __byte_perm(lower, upper, place % 2 ? 0x7362u : 0x5140u);
   unsigned int factor = scale == 0 ? 0x40u : scale == 0xff ? 0x7fc0u : (unsigned int)scale << 7;
