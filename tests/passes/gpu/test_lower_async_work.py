@@ -1,6 +1,7 @@
 """How many groups a wait leaves: those after the batch that it names, on every path."""
 
 import pytest
+import tvm
 from tvm import ir, tirx
 from tvm.ir import assert_structural_equal
 from tvm.script import tirx as T
@@ -185,3 +186,51 @@ def test_a_product_becomes_instructions_and_descriptors():
     assert_structural_equal(
         lowered["main"], its_instructions.with_attr("global_symbol", "a_product")
     )
+
+
+PRODUCT = """T.tile.async_multiply(
+    "wgmma/1", c[0], T.address_of(a[0, 0, 0]), T.address_of(b[0, 0]), m=64, n=8, k=32, b_transposed=True
+)"""
+PRODUCTS = """
+@T.prim_func
+def main(C: T.Buffer((128,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={{"tvmtile.kernel": True}}):
+        for tx in T.thread_binding(256, thread="threadIdx.x"):
+            a = T.alloc_buffer((2, 64, 32), "float16", scope="shared", layout=PANELS)
+            b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
+            c = T.alloc_buffer((4,), "float32", scope="local")
+            {before}
+            if tx < 128:
+                {product}
+                for k in range(2):
+                    {inside}
+                    {product}
+                {product}
+                C[tx] = c[0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "fenced"),
+    [
+        ("a", "C", [True, False, False]),
+        ("C", "C", [False, False, False]),
+        ("C", "a", [False, True, False]),
+        ("a", "a", [True, True, False]),
+        ("others", "C", [True, True, True]),
+    ],
+)
+def test_a_fence_stands_behind_writes_of_an_operand(before, inside, fenced):
+    """Products before a loop, in it, and behind it; a thread writes an operand, or something else."""
+    written = {"a": "a[0, tx % 64, 0] = T.float16(0)", "C": "C[tx] = T.float32(0)"}
+    written["others"] = f"if tx >= 128: {written['a']}"
+    text = PRODUCTS.format(
+        before=written[before],
+        inside=written[inside],
+        product=" ".join(PRODUCT.split()),
+    )
+    program = tvm.script.from_source(text, {"T": T, "PANELS": PANELS, "COLUMNS": COLUMNS})
+    lines = LowerAsyncWork(ir.IRModule({"main": program}))["main"].script().splitlines()
+    found = [line.strip() for line in lines if ".fence(" in line or '("fence"' in line]
+    products = [i for i, line in enumerate(found) if "wgmma" in line]
+    assert [i > 0 and "proxy" in found[i - 1] for i in products] == fenced

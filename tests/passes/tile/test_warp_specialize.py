@@ -594,3 +594,10 @@ def test_targets_without_tensor_maps_have_one_role():
 
 def test_the_groups_of_the_roles():
     assert groups_of(gemm(64, 64, 192)) == [(0, 128), (128, 32), (128, 128)]
+
+
+def test_a_loop_that_has_memory_for_one_buffer_copy_only():
+    """Its product is waited for before the tiles are filled again."""
+    tensors, expected = operands(64, 256, 512)
+    program = gemm(64, 256, 512, stages=3, block=(64, 256, 256))
+    check(program, tensors, expected)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.forward import Forward
 from tvmtile.analysis.uses import uses_in
 from tvmtile.codegen.warpgroup_products import instructions_of
 from tvmtile.ir.asynchronous import (
@@ -23,10 +23,11 @@ from tvmtile.ir.asynchronous import (
     signalled,
     waited,
 )
-from tvmtile.ir.kernels import flattened, is_loop_exit, statements_of, with_kernels
+from tvmtile.ir.kernels import flattened, statements_of, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, seq
+from tvmtile.ir.scopes import is_shared
 
 __all__ = ["LowerAsyncWork"]
 
@@ -96,9 +97,10 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _lowered(kernel: tirx.For) -> tirx.For:
-    paths = _Paths()
-    paths.follow(kernel.body, {})
-    return _Instructions(kernel, paths.left).rewrite(kernel)
+    waits, fences = _Waits(), _Fences(kernel)
+    waits.follow(kernel.body, {})
+    fences.follow(kernel.body, frozenset())
+    return _Instructions(waits.left, fences.needed).rewrite(kernel)
 
 
 # How many groups a wait leaves -------------------------------------------------------------------
@@ -108,42 +110,22 @@ _Ages = tuple[int, ...]
 _State = Mapping[str, _Ages]
 
 
-class _Paths:
-    """Follows the paths through a kernel, on all of which a wait leaves no more than it may."""
+class _Waits(Forward[_State]):
+    """What is in flight at waits, on all paths; a wait leaves no more than it may."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.left: dict[tirx.Stmt, int] = {}
-        self._exits: list[list[_State]] = []
 
-    def follow(self, stmt: tirx.Stmt, state: _State) -> _State:
-        """The state behind a statement."""
-        if isinstance(stmt, tirx.For | tirx.While):
-            return self._loop(stmt.body, state)
-        if isinstance(stmt, tirx.IfThenElse):
-            cases = [self.follow(case, state) for case in statements_of(stmt)]
-            return _joined([*cases, *([state] if stmt.else_case is None else [])])
-        inside = statements_of(stmt)
-        for each in inside:
-            state = self.follow(each, state)
-        return state if inside else self._past(stmt, state)
-
-    def _past(self, stmt: tirx.Stmt, state: _State) -> _State:
-        if is_loop_exit(stmt) and self._exits:
-            self._exits[-1].append(state)
+    def past(self, stmt: tirx.Stmt, state: _State) -> _State:
         token, awaited = signalled(stmt), waited(stmt)
         if awaited is not None:
             left = _left_by(awaited, state)
             self.left[stmt] = min(left, self.left.get(stmt, left))
         return state if token is None else _after_commit(token, state)
 
-    def _loop(self, body: tirx.Stmt, state: _State) -> _State:
-        while True:
-            self._exits.append([])
-            end = self.follow(body, state)
-            entered = _joined([state, end, *self._exits.pop()])
-            if entered == state:
-                return state
-            state = entered
+    def joined(self, states: list[_State]) -> _State:
+        return _joined(states)
 
 
 def _after_commit(token: str, state: _State) -> _State:
@@ -176,16 +158,83 @@ def _left_by(awaited: Wait, state: _State) -> int:
     return ages[awaited.behind] if awaited.behind < len(ages) else kind.max_behind
 
 
+# Which products need a fence -----------------------------------------------------------------------
+
+
+_Path = tuple[int, ...]
+"""The branches around a statement, outer ones first."""
+
+
+class _Fences(Forward[frozenset[ir.Var]]):
+    """Products whose operands threads may have written since the last fence.
+
+    A matrix unit reads shared memory by another way than threads write it. The state is the tiles that
+    they have written since. What is written in a branch beside the product's may be written at any
+    time, by other threads.
+    """
+
+    def __init__(self, kernel: tirx.For) -> None:
+        super().__init__()
+        self.needed: set[tirx.Stmt] = set()
+        self._root = Aliases(kernel.body).root
+        self._products: dict[tirx.Stmt, _Path] = {}
+        self._writes: dict[tirx.Stmt, set[ir.Var]] = {}
+        self._places: dict[ir.Var, set[_Path]] = {}
+        self._branches = 0
+        self._note(kernel.body, ())
+
+    def _note(self, stmt: tirx.Stmt, path: _Path) -> None:
+        """Find products and what is written, with the branches around them."""
+        inside = statements_of(stmt)
+        for each in inside:
+            self._branches += 1
+            in_branch = isinstance(stmt, tirx.IfThenElse)
+            self._note(each, (*path, self._branches) if in_branch else path)
+        if inside:
+            return
+        if _product_in(stmt) is not None:
+            self._products[stmt] = path
+            return
+        uses = (use for use in uses_in(stmt) if use.writes and use.completes_on is None)
+        self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
+        for tile in self._writes[stmt]:
+            self._places.setdefault(tile, set()).add(path)
+
+    def past(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
+        product = _product_in(stmt)
+        if product is None:
+            return state | self._writes.get(stmt, set())
+        operands = {self._root(address.args[0].source) for address, *_ in product.matrices}
+        beside = any(self._is_beside(stmt, tile) for tile in operands)
+        if state.isdisjoint(operands) and not beside:
+            return state
+        self.needed.add(stmt)
+        return frozenset()
+
+    def joined(self, states: list[frozenset[ir.Var]]) -> frozenset[ir.Var]:
+        return frozenset().union(*states)
+
+    def _is_beside(self, product: tirx.Stmt, tile: ir.Var) -> bool:
+        """Tell whether a tile is written in another branch than those around a product."""
+        own = self._products[product]
+        places = self._places.get(tile, set())
+        return any(own != p[: len(own)] and p != own[: len(p)] for p in places)
+
+
+def _product_in(stmt: tirx.Stmt) -> Product | None:
+    return product_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+
+
 # Instructions ------------------------------------------------------------------------------------
 
 
 class _Instructions(ScopedRewriter):
     """Writes instructions in place of tokens."""
 
-    def __init__(self, kernel: tirx.For, left: dict[tirx.Stmt, int]) -> None:
+    def __init__(self, left: dict[tirx.Stmt, int], fenced: set[tirx.Stmt]) -> None:
         super().__init__()
         self._left = left
-        self._kernel = kernel
+        self._fenced = fenced
 
     def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
         return [(tirx.SeqStmt, self._sequence)]
@@ -202,23 +251,11 @@ class _Instructions(ScopedRewriter):
             return tirx.Evaluate(wait(self._left[stmt]))
         if token is not None:
             return tirx.Evaluate(T.ptx[kind_of(token).commit_group]())
-        product = product_of(stmt.value)
+        product = _product_in(stmt)
         if product is not None:
-            return instructions_of(product, self.analyzer, fenced=self._fenced(product))
+            return instructions_of(product, self.analyzer, fenced=stmt in self._fenced)
         work = issued(stmt.value)
         return stmt if work is None else tirx.Evaluate(_copy(work))
-
-    def _fenced(self, product: Product) -> bool:
-        """Tell whether threads, or copies of theirs, write an operand in shared memory."""
-        root, written = self._written
-        return any(root(address.args[0].source) in written for address, *_ in product.matrices)
-
-    @cached_property
-    def _written(self) -> tuple[Callable[[ir.Var], ir.Var], set[ir.Var]]:
-        root = Aliases(self._kernel.body).root
-        uses = uses_in(self._kernel.body)
-        by_threads = (use for use in uses if use.writes and use.completes_on is None)
-        return root, {root(use.buffer) for use in by_threads}
 
 
 def _merged(statements: Any, left: dict[tirx.Stmt, int]) -> list[tirx.Stmt]:

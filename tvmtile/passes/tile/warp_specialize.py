@@ -36,8 +36,10 @@ from tvmtile.passes.tile.specialization import (
     Candidate,
     Producer,
     Ring,
+    Skew,
     Split,
     Splits,
+    Unskewed,
     Unsuitable,
     candidates_in,
     consumers_of,
@@ -45,6 +47,7 @@ from tvmtile.passes.tile.specialization import (
     persistent,
     pipelined_loops_in,
     producer_of,
+    skew_of,
     wish_to_persist,
 )
 from tvmtile.target import GpuCapability, gpu
@@ -187,22 +190,36 @@ def roles_of(func: tirx.PrimFunc) -> list[Choice]:
     is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)
     found: list[Choice] = []
     for kernel in kernels_of(func):
-        chosen, declined = "two roles", list[tuple[str, str]]()
+        loops = pipelined_loops_in(kernel)
         try:
             if is_off:
                 raise Unsuitable("tl.disable_warp_specialized is set")
             obstacle = _split(kernel, target, capability).one_block_each
-            if obstacle is None:
-                chosen = "two roles, persistent blocks"
-            else:
-                declined = [("persistent blocks", obstacle)]
+            skews = _Specializer(kernel, target, capability, is_wanted=True).skews()
+            outcomes = [_outcome(obstacle, skew) for skew in skews]
         except Unsuitable as why:
-            chosen, declined = "one role", [("two roles", str(why))]
+            outcomes = [("one role", (("two roles", str(why)),))] * len(loops)
         found += [
-            Choice(first_location(loop), "Pipelined", loop.loop_var.name, chosen, tuple(declined))
-            for loop in pipelined_loops_in(kernel)
+            Choice(first_location(loop), "Pipelined", loop.loop_var.name, chosen, declined)
+            for loop, (chosen, declined) in zip(loops, outcomes, strict=True)
         ]
     return found
+
+
+def _outcome(
+    one_block_each: str | None, skew: Skew | Unskewed | None
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """What became of a loop, and why it is nothing better."""
+    chosen, declined = ["two roles"], list[tuple[str, str]]()
+    if isinstance(skew, Skew):
+        chosen.append("skewed")
+    elif skew is not None:
+        declined.append(("skewed", str(skew)))
+    if one_block_each is None:
+        chosen.append("persistent blocks")
+    else:
+        declined.append(("persistent blocks", one_block_each))
+    return ", ".join(chosen), tuple(declined)
 
 
 def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) -> tirx.For:
@@ -367,6 +384,7 @@ class _Specializer:
 
     def _split(self, candidate: Candidate, before: list[Split]) -> Split:
         """A loop with its rings; those of a loop before that has the same tiles go on."""
+        candidate = self._skewed(candidate.with_stages(self._stages_of(candidate)))
         loop = candidate.loop
         former = next((s for s in before if candidate.shares_tiles_with(s.candidate)), None)
         counter = self._counter_of(candidate) if former is None else former.counter
@@ -376,19 +394,46 @@ class _Specializer:
         used: dict[tuple[int, int, bool], list[int]] = {}
         for number, between in candidate.uses():
             used.setdefault(between, []).append(number)
-        stages, warps = self._stages_of(candidate), self._launch.num_threads // WARP_SIZE
+        warps = self._launch.num_threads // WARP_SIZE
         rings = [
             Ring(
                 iteration,
                 tuple(units),
                 *between,
-                full=Mbarriers.named("full", stages, _arrivals(candidate, units)),
-                empty=Mbarriers.named("empty", stages, warps),
+                full=Mbarriers.named("full", candidate.stages, _arrivals(candidate, units)),
+                empty=Mbarriers.named("empty", candidate.stages, warps),
             )
             for between, units in used.items()
         ]
         split = Split(candidate, rings, counter)
         return split if former is None else _going_on(split, former)
+
+    def skews(self) -> list[Skew | Unskewed | None]:
+        """How the products of each loop overlap, or why they don't; None where there are not two."""
+        found: list[Skew | Unskewed | None] = []
+        for candidate in self._candidates:
+            try:
+                stages = self._stages_of(candidate)
+                found.append(self._skew_of(candidate.with_stages(stages)))
+            except Unskewed as obstacle:
+                found.append(obstacle)
+        return found
+
+    def _skewed(self, candidate: Candidate) -> Candidate:
+        """A loop, with the order of its statements if the products of two iterations overlap."""
+        try:
+            return replace(candidate, skew=self._skew_of(candidate))
+        except Unskewed:
+            return candidate
+
+    def _skew_of(self, candidate: Candidate) -> Skew | None:
+        threads = self._launch.num_threads
+        by_threads = any(each.by_threads for each in self._candidates)
+        held = _registers_of(threads, by_threads=by_threads)
+        skew = skew_of(candidate.units, candidate.producers, self._context.kind, threads, held)
+        if skew is not None and candidate.stages == 1:
+            raise Unskewed("its tiles have one buffer copy")
+        return skew
 
     def _counter_of(self, candidate: Candidate) -> ir.Var | None:
         """What counts iterations, if others than those of one execution of the loop are counted."""
@@ -448,6 +493,16 @@ _REGISTERS = {
 And whether threads copy elements, not one of them tiles. A multiprocessor has 65536. Blocks of other
 sizes have enough for all, or none to move.
 """
+
+
+_REGISTER_FILE, _MOST_REGISTERS = 65536, 255
+
+
+def _registers_of(consumers: int, *, by_threads: bool) -> int:
+    """Registers of a thread that multiplies, at most."""
+    if (consumers, by_threads) in _REGISTERS:
+        return _REGISTERS[consumers, by_threads][1]
+    return min(_MOST_REGISTERS, _REGISTER_FILE // (consumers + WARPGROUP))
 
 
 def _registers(consumers: int, *, by_threads: bool) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:

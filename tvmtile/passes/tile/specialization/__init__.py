@@ -22,13 +22,16 @@ from tvmtile.passes.tile.specialization.roles import (
     consumers_of,
     producer_of,
 )
+from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
 
 __all__ = [
     "Candidate",
     "Producer",
     "Ring",
+    "Skew",
     "Split",
     "Splits",
+    "Unskewed",
     "Unsuitable",
     "candidates_in",
     "consumers_of",
@@ -36,5 +39,6 @@ __all__ = [
     "persistent",
     "pipelined_loops_in",
     "producer_of",
+    "skew_of",
     "wish_to_persist",
 ]

@@ -23,6 +23,7 @@ from tvmtile.passes.tile.pipelining import (
     buffer_copies_of,
     with_work_in_flight,
 )
+from tvmtile.passes.tile.specialization.skew import Skew
 
 __all__ = ["Candidate", "Unsuitable", "candidates_in", "operators_in", "pipelined_loops_in"]
 
@@ -52,6 +53,8 @@ class Candidate:
         The units whose work may go on until the next iteration has issued its own.
     by_threads : frozenset of int
         The producers that are loops over elements, which threads copy; the others go by tensor maps.
+    skew : Skew or None
+        How an iteration begins in the one before, if it does.
     """
 
     loop: tirx.For
@@ -60,6 +63,21 @@ class Candidate:
     units: list[Unit]
     in_flight: frozenset[int]
     by_threads: frozenset[int]
+    skew: Skew | None = None
+
+    def with_stages(self, stages: int) -> Candidate:
+        """The loop with so many buffer copies."""
+        # One of them is being read, and one is held by what is in flight.
+        on_the_way = (stages - 2) * sum(map(_bytes_of, self.tiles))
+        in_flight = self.in_flight if on_the_way >= _BYTES_ON_THE_WAY else frozenset()
+        return replace(self, stages=stages, in_flight=in_flight)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The units that consumers do, in order."""
+        if self.skew is not None:
+            return self.skew.order
+        return tuple(i for i in range(len(self.units)) if i not in self.producers)
 
     @property
     def tiles(self) -> list[ir.Var]:
@@ -79,9 +97,8 @@ class Candidate:
         for number in self.producers:
             users = [
                 other
-                for other, unit in enumerate(self.units)
-                if other not in self.producers
-                and unit.touches.keys() & self.units[number].writes.keys()
+                for other in self.order
+                if self.units[other].touches.keys() & self.units[number].writes.keys()
             ]
             yield number, (users[0], users[-1], not self.in_flight.isdisjoint(users))
 
@@ -159,10 +176,7 @@ def _candidate(
     found = Candidate(loop, stages, producers, body.units, longer.in_flight, frozenset(by_threads))
     for tile in found.tiles:
         _check_tile(tile, found, body, tiles)
-    # Of the buffer copies one is being read, and one is held by what is in flight.
-    if (stages - 2) * sum(map(_bytes_of, found.tiles)) < _BYTES_ON_THE_WAY:
-        found = replace(found, in_flight=frozenset())
-    return found
+    return found.with_stages(stages)
 
 
 def _bytes_of(tile: ir.Var) -> int:

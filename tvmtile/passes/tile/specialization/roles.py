@@ -10,7 +10,6 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
-from tvmtile.ir.annotations import NO_UNROLLING
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import constant
@@ -32,11 +31,12 @@ from tvmtile.passes.tile.pipelining import (
     KernelTiles,
     body_of,
     has_effects,
-    other_annotations,
     work_of,
 )
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
+from tvmtile.passes.tile.specialization.loops import one_of, rolled
 from tvmtile.passes.tile.specialization.ring import Ring
+from tvmtile.passes.tile.specialization.skew import skewed
 
 __all__ = ["Producer", "Split", "Splits", "consumers_of", "producer_of"]
 
@@ -145,24 +145,25 @@ def consumers_of(
 def _consuming(
     loop: tirx.For, split: Split, body: Body, thread: ir.Expr, kind: str
 ) -> list[tirx.Stmt]:
+    if split.candidate.skew is not None:
+        parts = skewed(loop, split.candidate.skew, split.rings, body, thread, kind)
+        return [*body.declarations, *parts, *split.counted(loop)]
     tokens = {
         number: f"{work.name}/{loop.loop_var.name}{number}"
         for number in split.candidate.in_flight
         if (work := work_of(body.units[number], kind)) is not None
     }
     statements: list[tirx.Stmt] = []
-    for number, unit in enumerate(body.units):
-        if number in split.candidate.producers:
-            continue
+    for number in split.candidate.order:
         statements += [ring.wait_until_full() for ring in split.rings if ring.first == number]
-        statements += _begun(unit.stmt, tokens.get(number))
+        statements += _begun(body.units[number].stmt, tokens.get(number))
         for ring in split.rings:
             if ring.last == number:
                 statements += _released(ring, loop, thread)
     used = body.bindings_for(statements)
     return [
         *body.declarations,
-        _rolled(loop, [*used, *statements]),
+        rolled(loop, [*used, *statements]),
         *(wait(token, 0) for token in tokens.values()),
         *_released_last(split, loop, thread),
         *split.counted(loop),
@@ -180,12 +181,12 @@ def _released(ring: Ring, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the last use in an iteration: the copy is free, or that of the iteration before."""
     if not ring.in_flight:
         return ring.release(thread)
-    return ring.release(thread, ring.iteration - _one(loop), loop.loop_var > loop.min)
+    return ring.release(thread, ring.iteration - one_of(loop), loop.loop_var > loop.min)
 
 
 def _released_last(split: Split, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
     """Behind the loop: the copies of the last iteration, if there was one."""
-    last = loop.min + loop.extent - _one(loop)
+    last = loop.min + loop.extent - one_of(loop)
     happens = None if (constant(loop.extent) or 0) > 0 else loop.extent > 0
     return [
         statement
@@ -195,20 +196,6 @@ def _released_last(split: Split, loop: tirx.For, thread: ir.Expr) -> list[tirx.S
             thread, substitute(ring.iteration, {split.variable: last}), happens
         )
     ]
-
-
-def _one(loop: tirx.For) -> ir.Expr:
-    return tirx.const(1, str(loop.loop_var.ty.dtype))
-
-
-def _rolled(loop: tirx.For, body: list[tirx.Stmt]) -> tirx.For:
-    """A loop to be split with the body of a role.
-
-    Compilers of CUDA would unroll it where the number of iterations is known, and move instructions
-    between products that then have to wait for each other.
-    """
-    annotations = {**other_annotations(loop), NO_UNROLLING: 1}
-    return replace_loop(loop, annotations=annotations, body=seq(body))
 
 
 # Producer ----------------------------------------------------------------------------------------
@@ -371,7 +358,7 @@ class _Slicer:
             ]
             statements += ring.fill(loops, copies, self._thread)
         used = body.bindings_for(statements)
-        inner = _rolled(loop, [*used, *statements])
+        inner = rolled(loop, [*used, *statements])
         return [inner, *split.counted(loop)]
 
 

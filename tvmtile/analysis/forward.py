@@ -1,0 +1,54 @@
+"""What holds at the statements of a thread, on all paths that lead there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from tvm import tirx
+
+from tvmtile.ir.kernels import is_loop_exit, statements_of
+
+__all__ = ["Forward"]
+
+State = TypeVar("State")
+
+
+class Forward(ABC, Generic[State]):
+    """Follows the paths through a statement; loops until nothing more is found."""
+
+    def __init__(self) -> None:
+        self._exits: list[list[State]] = []
+
+    @abstractmethod
+    def past(self, stmt: tirx.Stmt, state: State) -> State:
+        """The state behind a statement that holds no others."""
+
+    @abstractmethod
+    def joined(self, states: list[State]) -> State:
+        """What holds where paths meet."""
+
+    def follow(self, stmt: tirx.Stmt, state: State) -> State:
+        """The state behind a statement."""
+        if isinstance(stmt, tirx.For | tirx.While):
+            return self._loop(stmt.body, state)
+        if isinstance(stmt, tirx.IfThenElse):
+            cases = [self.follow(case, state) for case in statements_of(stmt)]
+            return self.joined([*cases, *([state] if stmt.else_case is None else [])])
+        inside = statements_of(stmt)
+        for each in inside:
+            state = self.follow(each, state)
+        if inside:
+            return state
+        if is_loop_exit(stmt) and self._exits:
+            self._exits[-1].append(state)
+        return self.past(stmt, state)
+
+    def _loop(self, body: tirx.Stmt, state: State) -> State:
+        while True:
+            self._exits.append([])
+            end = self.follow(body, state)
+            entered = self.joined([state, end, *self._exits.pop()])
+            if entered == state:
+                return state
+            state = entered

@@ -1,0 +1,274 @@
+"""Loops of two products: the second, which depends on the first, goes on under the next iteration.
+
+Where a statement between the products needs the sums of the first, the matrix unit would be idle for
+as long as threads compute. So the second product of an iteration is issued behind the first one of the
+next iteration, and goes on under the statements of that one that do not touch what it works on:
+
+    first(0), others(0)
+    for i in 1 .. n - 1:  first(i), second(i - 1), others(i)
+    second(n - 1)
+
+All other statements keep their order. What is no whole iteration stands before the loop and behind it:
+if a product stood in a branch, ptxas would have each one wait for that before (C7514). ptxas also moves
+waits for products up, but not past a wait for a tile. So a thread waits for the second product's tile
+before it waits for the second product of the iteration before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import is_buffer_var
+from tvmtile.ir.asynchronous import asynchronously, signal, wait
+from tvmtile.ir.kernels import flattened
+from tvmtile.ir.operands import constant
+from tvmtile.ir.rewriting import replace_loop, seq, substitute, with_fresh_variables
+from tvmtile.ir.scopes import is_fragment
+from tvmtile.ir.threads import WARPGROUP
+from tvmtile.passes.tile.pipelining import Body, Unit, work_of
+from tvmtile.passes.tile.specialization.loops import one_of, rolled
+from tvmtile.passes.tile.specialization.ring import Ring
+
+__all__ = ["Skew", "Unskewed", "skew_of", "skewed"]
+
+
+class Unskewed(Exception):
+    """The products of a loop don't overlap with the next iteration; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Skew:
+    """The statements of an iteration, in the order in which they are done.
+
+    Attributes
+    ----------
+    leading : tuple of int
+        Up to the first product.
+    early : tuple of int
+        Those that run while the second product of the iteration before goes on.
+    late : tuple of int
+        Those that wait for it.
+    second : int
+        The second product.
+    """
+
+    leading: tuple[int, ...]
+    early: tuple[int, ...]
+    late: tuple[int, ...]
+    second: int
+
+    @property
+    def first(self) -> int:
+        """The first product."""
+        return self.leading[-1]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """All of them, in the order of an iteration."""
+        return (*self.leading, *self.early, *self.late, self.second)
+
+
+def skew_of(
+    units: Sequence[Unit], producers: Collection[int], kind: str, threads: int, registers: int
+) -> Skew | None:
+    """How the products of a loop overlap with its next iteration; None where there are not two.
+
+    Parameters
+    ----------
+    units : sequence of Unit
+        The statements of the loop.
+    producers : collection of int
+        Those that are another role's.
+    kind : str
+        Of the target.
+    threads : int
+        Of the consumers.
+    registers : int
+        That each of them has.
+
+    Raises
+    ------
+    Unskewed
+        If they don't.
+    """
+    own = [number for number in range(len(units)) if number not in producers]
+    products = [number for number in own if work_of(units[number], kind) is not None]
+    if len(products) != 2:
+        return None
+    first, second = products
+    if second != own[-1]:
+        raise Unskewed("the second product is not the last statement of the loop")
+    for number in own:
+        if units[number].binds or units[number].has_effects:
+            raise Unskewed(f"{units[number].describe()} keeps its place")
+    leading = tuple(number for number in own if number <= first)
+    others = [number for number in own if first < number < second]
+    shared = [var for number in leading for var in units[number].conflicts(units[second])]
+    if shared:
+        raise Unskewed(f"{shared[0].name} would be needed for two iterations at once")
+    late = _behind(second, others, units)
+    early = tuple(number for number in others if number not in late)
+    if not early:
+        raise Unskewed("all statements between the products wait for the second one")
+    if threads > _MOST_THREADS:
+        raise Unskewed(f"{threads // WARPGROUP} warpgroups take turns with the matrix unit")
+    held = sum(_registers_of(var, threads) for var in _fragments(units, own))
+    if held + _SPARE > registers:
+        raise Unskewed(
+            f"the fragments take {held} registers of a thread, of which it has {registers}; "
+            f"{_SPARE} are for all else"
+        )
+    return Skew(leading, early, late, second)
+
+
+_MOST_THREADS = 2 * WARPGROUP
+"""With more of them, one or another has a product to do while the rest compute.
+
+Measured on an H200, bfloat16 attention of 4 x 16 x 4096, TFLOP/s without and with: head dim 128, two
+warpgroups 551 and 617, causal 508 and 570; head dim 64, three warpgroups 484 and 446.
+"""
+_SPARE = 24
+"""Registers of a thread for addresses, counters and what is computed on the way."""
+_REGISTER_BITS = 32
+
+
+def _behind(second: int, others: Sequence[int], units: Sequence[Unit]) -> tuple[int, ...]:
+    """The statements that depend on the end of a product, directly or through others."""
+    late = [second]
+    for number in others:
+        if any(units[number].conflicts(units[other]) for other in late):
+            late.append(number)
+    return tuple(late[1:])
+
+
+def _fragments(units: Sequence[Unit], own: Sequence[int]) -> list[ir.Var]:
+    touched = (var for number in own for var in units[number].touches)
+    return [var for var in dict.fromkeys(touched) if is_buffer_var(var) and is_fragment(var)]
+
+
+def _registers_of(fragment: ir.Var, threads: int) -> int:
+    bits = int(DataType(str(fragment.ty.dtype)).bits)
+    for extent in fragment.ty.shape:
+        bits *= constant(extent) or 1
+    return -(-bits // _REGISTER_BITS // threads)
+
+
+# Statements --------------------------------------------------------------------------------------
+
+
+def skewed(
+    loop: tirx.For, skew: Skew, rings: Sequence[Ring], body: Body, thread: ir.Expr, kind: str
+) -> list[tirx.Stmt]:
+    """What consumers do in place of a loop.
+
+    Parameters
+    ----------
+    loop : For
+        The loop.
+    skew : Skew
+        Of its statements.
+    rings : sequence of Ring
+        The tiles that another role fills.
+    body : Body
+        Of the loop.
+    thread : Expr
+        The number of a thread among the consumers'.
+    kind : str
+        Of the target.
+    """
+    return _Skewed(loop, skew, rings, body, thread, kind).statements()
+
+
+class _Skewed:
+    def __init__(
+        self,
+        loop: tirx.For,
+        skew: Skew,
+        rings: Sequence[Ring],
+        body: Body,
+        thread: ir.Expr,
+        kind: str,
+    ) -> None:
+        self._loop = loop
+        self._skew = skew
+        self._rings = rings
+        self._body = body
+        self._thread = thread
+        self._tokens = {
+            number: f"{work.name}/{loop.loop_var.name}{number}"
+            for number in (skew.first, skew.second)
+            if (work := work_of(body.units[number], kind)) is not None
+        }
+
+    def statements(self) -> list[tirx.Stmt]:
+        loop, one = self._loop, one_of(self._loop)
+        start, count = loop.min + one, loop.extent - one
+        others = replace_loop(rolled(loop, self._steady()), min=start, extent=count)
+        whole = [*self._head(), others, *self._tail()]
+        if (constant(loop.extent) or 0) > 0:
+            return whole
+        return [tirx.IfThenElse(loop.extent > 0, seq(whole), None)]
+
+    def _head(self) -> list[tirx.Stmt]:
+        """The first iteration, but for its second product."""
+        skew = self._skew
+        begin = [*self._done(*skew.leading, *skew.early), *self._ready(skew.second)]
+        return self._of(self._loop.min, [*begin, *self._done(*skew.late)])
+
+    def _steady(self) -> list[tirx.Stmt]:
+        """An iteration, with the second product of the one before."""
+        skew, now = self._skew, self._loop.loop_var
+        before = now - one_of(self._loop)
+        return [
+            *self._of(now, self._done(*skew.leading[:-1])),
+            *self._of(now, [*self._ready(skew.first), *self._issued(skew.first)]),
+            *self._of(before, self._issued(skew.second)),
+            *self._of(now, [*self._ended(skew.first), *self._done(*skew.early)]),
+            *self._of(now, self._ready(skew.second)),
+            *self._of(before, self._ended(skew.second)),
+            *self._of(now, self._done(*skew.late)),
+        ]
+
+    def _tail(self) -> list[tirx.Stmt]:
+        """The second product of the last iteration."""
+        last = self._loop.min + self._loop.extent - one_of(self._loop)
+        second = self._skew.second
+        return self._of(last, [*self._issued(second), *self._ended(second)])
+
+    def _of(self, iteration: ir.Expr, statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
+        """Statements of an iteration, with the names that they need."""
+        if not statements:
+            return []
+        whole = seq([*self._body.bindings_for(statements), *statements])
+        moved = substitute(whole, {self._loop.loop_var: iteration})
+        return list(flattened(with_fresh_variables(moved)))
+
+    # Each of these makes statements anew: a wait stands for what is in flight at its own place.
+
+    def _done(self, *numbers: int) -> list[tirx.Stmt]:
+        return [
+            stmt
+            for number in numbers
+            for stmt in (*self._ready(number), *self._issued(number), *self._ended(number))
+        ]
+
+    def _ready(self, number: int) -> list[tirx.Stmt]:
+        """Before a unit: the tiles that it is the first to use have come."""
+        return [ring.wait_until_full() for ring in self._rings if ring.first == number]
+
+    def _issued(self, number: int) -> list[tirx.Stmt]:
+        """A unit; a product goes on until it is waited for."""
+        stmt, token = self._body.units[number].stmt, self._tokens.get(number)
+        return [stmt] if token is None else [asynchronously(token, stmt), signal(token)]
+
+    def _ended(self, number: int) -> list[tirx.Stmt]:
+        """Behind a unit: it is waited for, and the tiles that it used last are free."""
+        token = self._tokens.get(number)
+        statements = [] if token is None else [wait(token, 0)]
+        for ring in self._rings:
+            if ring.last == number:
+                statements += ring.release(self._thread)
+        return statements
