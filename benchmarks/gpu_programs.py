@@ -55,39 +55,13 @@ def attention(
 ) -> Any:  # fmt: skip
     """Flash attention, forward, float16; keys after a block's last query are not visited.
 
-    One of block_M and block_N divides the other, and they divide the length.
+    The last keys come first, since only they need a mask. block_N divides the length.
     """
     shape = (batch, heads, length, dim)
     scale = math.log2(math.e) / math.sqrt(dim)
     rows = T.GemmWarpPolicy.FullRow
     dtype = "float16"
-
-    @T.macro
-    def step(
-        K, V, Q_shared, K_shared, V_shared, scores, weights, output, largest, before, rescale,
-        step_sum, total, bx, by, bz, k, masked,
-    ):  # fmt: skip
-        T.copy(K[bz, by, k * block_N : (k + 1) * block_N, :], K_shared)
-        T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows, clear_accum=True)
-        T.copy(V[bz, by, k * block_N : (k + 1) * block_N, :], V_shared)
-        if masked:
-            for i, j in T.Parallel(block_M, block_N):
-                scores[i, j] = T.if_then_else(
-                    bx * block_M + i >= k * block_N + j, scores[i, j], -T.infinity("float32")
-                )
-        T.copy(largest, before)
-        T.reduce_max(scores, largest, dim=1, clear=False)
-        for i in T.Parallel(block_M):
-            rescale[i] = T.exp2(before[i] * scale - largest[i] * scale)
-        for i, j in T.Parallel(block_M, block_N):
-            scores[i, j] = T.exp2(scores[i, j] * scale - largest[i] * scale)
-        T.copy(scores, weights)
-        T.reduce_sum(scores, step_sum, dim=1)
-        for i in T.Parallel(block_M):
-            total[i] = total[i] * rescale[i] + step_sum[i]
-        for i, j in T.Parallel(block_M, dim):
-            output[i, j] *= rescale[i]
-        T.gemm(weights, V_shared, output, policy=rows)
+    masked = -(-block_M // block_N) if causal else 0
 
     @T.prim_func
     def main(
@@ -114,20 +88,34 @@ def attention(
             T.copy(Q[bz, by, bx * block_M : (bx + 1) * block_M, :], Q_shared)
             T.fill(output, 0)
             T.fill(total, 0)
-            T.fill(largest, -T.infinity("float32"))
-            # Only the tiles on the diagonal need a mask.
-            unmasked = bx * block_M // block_N if causal else T.ceildiv(length, block_N)
-            for k in T.Pipelined(unmasked, num_stages=stages):
-                step(
-                    K, V, Q_shared, K_shared, V_shared, scores, weights, output, largest, before,
-                    rescale, step_sum, total, bx, by, bz, k, False,
-                )  # fmt: skip
-            if causal:
-                for tile in T.Pipelined(T.ceildiv(block_M, block_N), num_stages=stages):
-                    step(
-                        K, V, Q_shared, K_shared, V_shared, scores, weights, output, largest,
-                        before, rescale, step_sum, total, bx, by, bz, unmasked + tile, True,
-                    )  # fmt: skip
+            # Not infinite: a query may have no key in the first tile.
+            T.fill(largest, -1e30)
+            tiles = T.ceildiv((bx + 1) * block_M, block_N) if causal else T.ceildiv(length, block_N)
+            for step in T.Pipelined(tiles, num_stages=stages):
+                k = tiles - 1 - step
+                T.copy(K[bz, by, k * block_N : (k + 1) * block_N, :], K_shared)
+                T.gemm(Q_shared, K_shared, scores, transpose_B=True, policy=rows, clear_accum=True)
+                T.copy(V[bz, by, k * block_N : (k + 1) * block_N, :], V_shared)
+                if step < masked:
+                    for i, j in T.Parallel(block_M, block_N):
+                        scores[i, j] = T.if_then_else(
+                            bx * block_M + i >= k * block_N + j,
+                            scores[i, j],
+                            -T.infinity("float32"),
+                        )
+                T.copy(largest, before)
+                T.reduce_max(scores, largest, dim=1, clear=False)
+                for i in T.Parallel(block_M):
+                    rescale[i] = T.exp2((before[i] - largest[i]) * scale)
+                for i, j in T.Parallel(block_M, block_N):
+                    scores[i, j] = T.exp2(scores[i, j] * scale - largest[i] * scale)
+                T.copy(scores, weights)
+                T.reduce_sum(scores, step_sum, dim=1)
+                for i in T.Parallel(block_M):
+                    total[i] = total[i] * rescale[i] + step_sum[i]
+                for i, j in T.Parallel(block_M, dim):
+                    output[i, j] *= rescale[i]
+                T.gemm(weights, V_shared, output, policy=rows)
             for i, j in T.Parallel(block_M, dim):
                 output[i, j] /= total[i]
             T.copy(output, O[bz, by, bx * block_M : (bx + 1) * block_M, :])
