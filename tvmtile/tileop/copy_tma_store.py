@@ -105,8 +105,8 @@ def _fits(op: Copy, context: LoweringContext) -> None:
     source, tensor = op.src.source, op.dst.source
     if not is_fragment(source) or tensor.ty.storage_scope != "global":
         raise Decline("it is no copy from a fragment to a tensor")
-    if not context.gpu.stores_matrices or not context.gpu.has_bulk_copies:
-        raise Lacking("stmatrix and tensor maps need sm_90")
+    if not context.gpu.has_warpgroup_products:
+        raise Lacking(f"{context.gpu.name} has no wgmma, whose sums are copied so")
     if DataType(dtype_of(op.dst)).bits != 16:
         raise Decline(f"{describe(tensor)} has no elements of 16 bits")
     if not is_whole(op.src) or len(moving_axes(op.dst)) != 2:
