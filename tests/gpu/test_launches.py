@@ -50,7 +50,7 @@ def test_a_kernel_is_captured_in_a_graph(increment):
     assert torch.all(y == 5)
 
 
-@tvmtile.torch_op("tvmtile_tests_gpu::triple")
+@tvmtile.torch_op("tvmtile_tests_gpu::triple", target="cuda")
 def triple(X):
     M, K = T.dynamic("M"), T.const("K")
     X: T.Tensor((M, K), "float32")
