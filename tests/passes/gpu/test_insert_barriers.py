@@ -123,6 +123,45 @@ def test_the_work_grows_with_the_length_of_a_loop(monkeypatch):
     assert all(long[what] <= 5 * short[what] for what in short)
 
 
+def test_what_is_in_flight_counts_the_iterations_of_loops_that_touch_it(monkeypatch):
+    """Or else every pair of counts, of the turns and of the steps, would be a state of its own."""
+    most = 0
+    look = Checker._check
+
+    def measured(self, state, later):
+        nonlocal most
+        of_one = Counter(opened.access for opened in state)
+        most = max(most, *of_one.values(), 0)
+        return look(self, state, later)
+
+    monkeypatch.setattr(Checker, "_check", measured)
+
+    @T.prim_func
+    def main(A: T.Buffer((4096,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                copied = T.alloc_buffer((256,), "float32", scope="shared")
+                tile = T.alloc_buffer((64,), "float32", scope="shared")
+                for turn in range(16):
+                    T.evaluate(
+                        T.tile.async_issue(
+                            "cp.async/1",
+                            T.address_of(copied[tx * 4]),
+                            T.address_of(A[turn * 256 + tx * 4]),
+                            16,
+                        )
+                    )
+                    T.evaluate(T.tile.async_signal("cp.async/1"))
+                    for k in range(16):
+                        tile[tx] = A[k * 64 + tx]
+                        C[tx] = C[tx] + tile[63 - tx]
+                    T.evaluate(T.tile.async_wait("cp.async/1", 0))
+                    C[tx] = C[tx] + copied[tx * 4]
+
+    with_pass(main)
+    assert 0 < most <= 8
+
+
 @pytest.mark.parametrize("versions", [2, 3])
 @pytest.mark.parametrize("steps", [4, 70])  # the more are looked at by their remainders
 def test_one_barrier_an_iteration_of_a_pipelined_gemm(versions, steps):

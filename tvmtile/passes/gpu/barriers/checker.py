@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from tvm import ir
+
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope, Distance
 from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Access, Loop
@@ -29,6 +31,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Slot,
     TokenWait,
     Wait,
+    accesses_of,
 )
 from tvmtile.passes.gpu.barriers.state import (
     NO_SLOTS,
@@ -82,6 +85,7 @@ class Checker:
         self._exits: list[tuple[State, State]] = []
         self._is_looking = True
         self._entering: dict[Iteration, State] = {}
+        self._roots: dict[Iteration, frozenset[ir.Var]] = {}
         self._following: dict[tuple[Distances, Loop, bool], Distances | None] = {}
 
     def follow(self, program: Sequence) -> None:
@@ -240,7 +244,8 @@ class Checker:
         inside = (*loops, loop)
         if not self._is_looking:
             add_all(self._entering.setdefault(item, {}), before)
-        state = moved(before, lambda opened: opened.entering(loop, Distance.FIRST))
+        roots = self._roots_in(item)
+        state = moved(before, lambda opened: opened.entering(loop, roots))
         reached: State = {}
         while True:
             self._exits.append(({}, {}))
@@ -265,6 +270,12 @@ class Checker:
         if not item.runs:
             add_all(after, before)
         return after
+
+    def _roots_in(self, item: Iteration) -> frozenset[ir.Var]:
+        """The buffers that a loop accesses."""
+        if item not in self._roots:
+            self._roots[item] = frozenset(access.root for access in accesses_of(item))
+        return self._roots[item]
 
     def _in_next_iteration(self, opened: Open, loop: Loop) -> Distances | None:
         key = opened.distances, loop, opened.signals is not None

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope, Distance, Side
 from tvmtile.analysis.effects import Access, Loop
@@ -98,10 +100,13 @@ class Open(NamedTuple):
             return self
         return self._replace(known=self.known | wait.threads)
 
-    def entering(self, loop: Loop, distance: Distance) -> Open:
-        """In a loop: an access before it, or in an earlier run of it, has no iteration here."""
-        own = () if loop in self.access.loops else (distance,)
-        return self.at(_replaced(self.distances, loop, *own))
+    def entering(self, loop: Loop, roots: Container[ir.Var]) -> Open:
+        """In a loop: an access before it, or in an earlier run of it, has no iteration here.
+
+        How many have passed since matters only where the loop accesses its buffer, one of `roots`.
+        """
+        is_counted = loop not in self.access.loops and self.access.root in roots
+        return self.at(_replaced(self.distances, loop, *([Distance.FIRST] if is_counted else [])))
 
     def leaving(self, loop: Loop) -> Open:
         """Behind a loop, after any of its iterations."""
