@@ -153,6 +153,7 @@ def flash_attention(
     policy: Any,
     dtype: str,
     roles: bool | None = None,
+    tensor_copies: bool = True,
 ) -> Any:
     """TileLang's kernel: [batch, length, heads, dim], masked before the product."""
     shape = (batch, length, heads, dim)
@@ -207,6 +208,7 @@ def flash_attention(
                     logsum[i] = logsum[i] * scores_scale[i] + scores_sum[i]
             for i, j in T.Parallel(block_M, dim):
                 acc_o[i, j] /= logsum[i]
-            T.copy(acc_o, Output[bz, bx * block_M : (bx + 1) * block_M, by, :])
+            rows = Output[bz, bx * block_M : (bx + 1) * block_M, by, :]
+            T.copy(acc_o, rows, disable_tma=not tensor_copies)
 
     return main

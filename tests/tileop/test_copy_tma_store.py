@@ -167,6 +167,31 @@ def test_a_tensor_that_is_used_elsewhere():
     assert "the kernel uses C[64, 64] float16 elsewhere too" in reason(program)
 
 
+@pytest.mark.parametrize("options", [{"disable_tma": True}, {"annotations": {"disable_tma": True}}])
+def test_copies_that_are_told_not_to(options):
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 64), "float16"),
+        B: T.Tensor((64, 64), "float16"),
+        C: T.Tensor((64, 64), "float16"),
+    ):
+        with T.Kernel(1, threads=128):
+            a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for _k in T.Pipelined(4, num_stages=2):
+                T.copy(A, a)
+                T.copy(B, b, **options)
+                T.gemm(a, b, c)
+            T.copy(c, C, **options)
+
+    assert "it is not to use the tensor memory accelerator" in reason(program)
+    kernel = tvmtile.compile(program, target=HOPPER)
+    (loop,) = (choice for choice in kernel.choices if choice.operator == "Pipelined")
+    assert loop.declined == (("two roles", "copy can't go on by itself"),)
+    assert "cp_async_bulk_tensor" not in kernel.get_kernel_source()
+
+
 def test_shared_memory_that_is_not_left():
     program = product(64, 256, 352, block=(64, 256, 176))
     assert "bytes of shared memory are not left" in reason(program)

@@ -47,7 +47,8 @@ def copy(
         The dtype of `dst` may differ: each element is converted. Two elements are one of each, also
         inside `T.Parallel`.
     disable_tma : bool
-        Do not use the tensor memory accelerator, which no copy does that is not told to.
+        Do not use the tensor memory accelerator: neither for the copy, nor for it in a loop with two
+        roles, which the kernel then does not get.
     impl : str, optional
         How it is done, of what the target has: `elements`, `staged`, `ldmatrix`, `stmatrix`, `tma`,
         `tma_store` or `matrices`. The best that fits where absent; never `tma`.
@@ -69,8 +70,8 @@ def copy(
     Where a tile reaches over the edge of a tensor in global memory, elements outside read as zero
     and are not written. So ragged shapes need no code in a kernel.
     """
-    del disable_tma
     hints = {
+        "disable_tma": disable_tma or None,
         "coalesced_width": coalesced_width,
         "eviction_policy": eviction_policy,
         "prefer_instruction": prefer_instruction,
@@ -78,7 +79,6 @@ def copy(
         **(annotations or {}),
     }
     given = {name: hints.pop(name) for name in Copy.options if name in hints}
-    hints.pop("disable_tma", None)
     warn_ignored(
         "T.copy", "the compiler chooses the instructions and shares the elements out", **hints
     )
@@ -135,12 +135,13 @@ class Copy(TileOp):
     """Copy a tile from `src` to `dst`."""
 
     name = "copy"
-    options = ("direct",)
+    options = ("direct", "disable_tma")
     is_copy = True
 
     src: Any
     dst: Any
     direct: bool | None = None
+    disable_tma: bool | None = None
 
     def reads(self) -> list[ir.Expr]:
         return [self.src]
@@ -171,9 +172,11 @@ class Copy(TileOp):
     def between(self, source: Any, target: Any) -> Copy:
         return Copy(source, target)
 
-    def begun_on(self, mbarrier: ir.Expr) -> TileOp:
+    def begun_on(self, mbarrier: ir.Expr) -> TileOp | None:
         from tvmtile.tileop.tma import TmaCopy
 
+        if self.disable_tma:
+            return None
         return TmaCopy(self.src, self.dst, (mbarrier,))
 
     def as_loops(self) -> tirx.Stmt:

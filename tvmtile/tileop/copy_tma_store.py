@@ -105,6 +105,8 @@ def _fits(op: Copy, context: LoweringContext) -> None:
     source, tensor = op.src.source, op.dst.source
     if not is_fragment(source) or tensor.ty.storage_scope != "global":
         raise Decline("it is no copy from a fragment to a tensor")
+    if op.disable_tma:
+        raise Decline("it is not to use the tensor memory accelerator")
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma, whose sums are copied so")
     if DataType(dtype_of(op.dst)).bits != 16:
