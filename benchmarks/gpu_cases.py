@@ -341,7 +341,7 @@ def fp8_case(M: int, N: int, K: int, configurations: list[dict[str, Any]]) -> Ca
         work=2.0 * M * N * K,
         unit="TFLOP/s",
         rivals={"torch._scaled_mm": rival},
-        goal=("torch._scaled_mm", 0.55),
+        goal=("torch._scaled_mm", 1.0),
     )
 
 
@@ -428,7 +428,7 @@ def moe_case(M: int, N: int, K: int, experts: int, top: int) -> Case:
         work=2.0 * M * top * N * K,
         unit="TFLOP/s",
         rivals={"index_select + matmul": by_torch},
-        goal=("index_select + matmul", 0.7),
+        goal=("index_select + matmul", 1.15),
     )
 
 
