@@ -1,4 +1,4 @@
-"""T.copy of sums to a tensor tma_store memory: stmatrix, and boxes that a thread stores."""
+"""T.copy of sums to a tensor through shared memory: stmatrix, and boxes that a thread stores."""
 
 from __future__ import annotations
 

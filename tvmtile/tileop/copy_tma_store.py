@@ -1,6 +1,6 @@
 """`T.copy` of sums from registers to a tensor on Hopper: `stmatrix`, then boxes that a thread stores.
 
-A warpgroup has a part of the sums. It goes tma_store memory piece by piece, each 64 rows of at
+A warpgroup has a part of the sums. It goes through shared memory piece by piece, each 64 rows of at
 most 128 bytes, in which `stmatrix` meets no conflicts and a tensor map finds the elements. A piece is
 stored while the next one is written, and the last ones while the kernel goes on.
 """
@@ -52,7 +52,7 @@ class _Parts:
     groups : int
         How many warpgroups there are.
     part, piece : tuple of int
-        Rows and columns that a warpgroup has, and those that go tma_store memory at once.
+        Rows and columns that a warpgroup has, and those that go through shared memory at once.
     """
 
     groups: int
