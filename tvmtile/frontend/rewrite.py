@@ -28,6 +28,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
+import tokenize
 import types
 from collections import Counter
 from collections.abc import Callable, Set
@@ -109,20 +110,27 @@ def _rewritten_code(code: types.CodeType) -> types.CodeType:
 def _parse_definition(code: types.CodeType) -> ast.FunctionDef:
     try:
         lines, first = inspect.getsourcelines(code)
-    except (OSError, TypeError) as error:
-        raise SyntaxNotSupported(
-            f"the source of {code.co_name} is not available",
-            help="write the kernel in a file; a kernel is compiled from its source text",
-        ) from error
-    tree = ast.parse(textwrap.dedent("".join(lines)))
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError, tokenize.TokenError) as error:
+        raise _without_source(code) from error
     ast.increment_lineno(tree, first - 1)
     definition = tree.body[0]
-    if not isinstance(definition, ast.FunctionDef):
+    if code.co_name == "<lambda>" or isinstance(definition, ast.AsyncFunctionDef):
         raise SyntaxNotSupported(
             "a kernel is written with `def`",
             location=SourceLocation(code.co_filename, first),
         )
+    # Python 3.13 gives the text of `python -c` for what `exec` makes of a string in it.
+    if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
+        raise _without_source(code)
     return definition
+
+
+def _without_source(code: types.CodeType) -> SyntaxNotSupported:
+    return SyntaxNotSupported(
+        f"the source of {code.co_name} is not available",
+        help="write the kernel in a file; a kernel is compiled from its source text",
+    )
 
 
 def parameter_location(code: types.CodeType, name: str) -> SourceLocation:
