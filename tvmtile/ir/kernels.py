@@ -9,8 +9,10 @@ from typing import Any, TypeGuard
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
 
 from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import ARRIVES_ONLY, CLUSTER_STEP, KERNEL_ANNOTATION
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.rewriting import replace_loop, seq
@@ -18,6 +20,7 @@ from tvmtile.ir.rewriting import replace_loop, seq
 __all__ = [
     "Launch",
     "barrier_name",
+    "bound_target",
     "flattened",
     "importing_llvm",
     "in_root_block",
@@ -34,6 +37,7 @@ __all__ = [
     "leaves_loop",
     "outermost_loops_in",
     "statements_of",
+    "target_of",
     "with_kernels",
     "with_launch_body",
     "with_statements",
@@ -53,6 +57,27 @@ _BARRIERS = {
 def is_kernel(node: tirx.Stmt) -> TypeGuard[tirx.For]:
     """Tell whether a statement is the outermost loop of a `T.Kernel`."""
     return isinstance(node, tirx.For) and KERNEL_ANNOTATION in node.annotations
+
+
+def bound_target(func: tirx.PrimFunc) -> Target | None:
+    """The target that a function is bound to; None if it is bound to none."""
+    return func.attrs.get("target") if func.attrs is not None else None
+
+
+def target_of(func: tirx.PrimFunc) -> Target:
+    """The target that a function is bound to.
+
+    Raises
+    ------
+    VerifyError
+        If it is bound to none.
+    """
+    target = bound_target(func)
+    if target is None:
+        raise VerifyError(
+            "the function has no target", help="run tvm.tirx.transform.BindTarget before this pass"
+        )
+    return target
 
 
 def is_tile_program(func: Any) -> bool:

@@ -231,13 +231,14 @@ def substitute(node: Any, values: dict[ir.Var, Any]) -> Any:
 
 
 def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
-    """A buffer like another one, with some of the fields of its type replaced.
+    """A buffer like another one, with some of the fields of its type, or its name, replaced.
 
     One of another shape is row-major, where neither layout nor strides are given.
     """
     ty = buffer.ty
     reshaped = "shape" in changes
     fields = {
+        "name": buffer.name,
         "shape": ty.shape,
         "dtype": str(ty.dtype),
         "strides": None if reshaped else ty.strides,
@@ -248,7 +249,7 @@ def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
         "layout": "default" if reshaped else ty.layout,
         **changes,
     }
-    return tirx.decl_buffer(**fields, name=buffer.name, span=buffer.span)
+    return tirx.decl_buffer(**fields, span=buffer.span)
 
 
 def with_fresh_variables(statement: tirx.Stmt) -> tirx.Stmt:

@@ -12,7 +12,7 @@ from tvm.ir.transform import PassContext
 from tvmtile._tvm import walk
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
 from tvmtile.ir.annotations import STAGES_ANNOTATION
-from tvmtile.ir.kernels import in_root_block, is_tile_program, without_root_block
+from tvmtile.ir.kernels import bound_target, in_root_block, is_tile_program, without_root_block
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.target import resolve
 
@@ -97,7 +97,7 @@ def _most_stages(func: tirx.PrimFunc) -> int:
 
 def _target_for(mod: ir.IRModule) -> Any:
     for func in mod.functions.values():
-        target = func.attrs.get("target") if func.attrs is not None else None
+        target = bound_target(func)
         if target is not None:
             return target
     return resolve(tvm.target.Target.current(allow_none=True))

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 
 from tvmtile.analysis.accesses import kernels_of
-from tvmtile.ir.kernels import Launch
+from tvmtile.ir.kernels import Launch, target_of
 from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.passes.memory.shared_memory import allocated_bytes, shared_tiles_in
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["KernelResources", "resources_of", "resources_of_log"]

@@ -6,9 +6,9 @@ from tvm import tirx
 
 from tvmtile._tvm import walk
 from tvmtile.errors import NoLowering
+from tvmtile.ir.kernels import target_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.tile.lower_tile_op import target_of
 
 __all__ = ["CheckAssertions"]
 

@@ -7,6 +7,7 @@ from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.errors import InvalidOperand, SourceLocation
+from tvmtile.ir.kernels import bound_target
 from tvmtile.ir.spans import location_of
 from tvmtile.target import gpu
 
@@ -15,7 +16,7 @@ __all__ = ["CheckBuffers"]
 
 def _check_buffers(func: tirx.PrimFunc, mod: ir.IRModule, context: PassContext) -> tirx.PrimFunc:
     del mod, context
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     capability = gpu(target) if target is not None and target.host is None else None
     if capability is None or capability.max_buffers is None:
         return func

@@ -8,13 +8,12 @@ from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import Launch, barrier_name, is_cluster_barrier, is_grid_barrier
+from tvmtile.ir.kernels import Launch, barrier_name, is_cluster_barrier, is_grid_barrier, target_of
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["CheckLaunch"]

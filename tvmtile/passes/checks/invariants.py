@@ -14,6 +14,7 @@ from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.asynchronous import names_token
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import (
+    bound_target,
     is_barrier,
     is_grid_barrier,
     is_kernel,
@@ -88,7 +89,7 @@ def operands_are_regions(func: tirx.PrimFunc) -> Iterator[str]:
 
 def implementations_are_chosen(func: tirx.PrimFunc) -> Iterator[str]:
     """Every tile operator has an implementation, or a fragment whose layout is waited for."""
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     for call in _calls(func):
         op = operator_of(call)
         if op is None or not op.is_tile or target is None or fragments_of(op):
@@ -168,7 +169,7 @@ def no_fragments(func: tirx.PrimFunc) -> Iterator[str]:
 
 def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
     """A block needs no more shared memory than the target has."""
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     capability = gpu(target)
     if capability is None:
         return

@@ -10,14 +10,13 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
-from tvmtile.ir.kernels import Launch, with_kernels
+from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import buffer_of, constant, is_whole, region
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import Regions
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.tileop.registry import LoweringContext, implementation_of
 
 __all__ = ["ElideSharedStaging"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
+from tvmtile.ir.kernels import target_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.tileop.registry import fragments_of, implementation_of
 
 __all__ = ["FragmentToSimdgroup"]

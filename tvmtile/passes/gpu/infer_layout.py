@@ -8,7 +8,7 @@ from tvm.target import Target
 
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.errors import LayoutConflict, warn
-from tvmtile.ir.kernels import Launch, with_kernels
+from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -17,7 +17,7 @@ from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.passes.gpu.layout_inference import Conflict, Inference, Placed
-from tvmtile.passes.tile.lower_tile_op import TileOperators, target_of
+from tvmtile.passes.tile.lower_tile_op import TileOperators
 from tvmtile.passes.tile.select_implementation import with_implementation
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import LoweringContext

@@ -13,7 +13,7 @@ from tvmtile.analysis.effects import Effects
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
-from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body, with_statements
+from tvmtile.ir.kernels import Launch, bound_target, with_kernels, with_launch_body, with_statements
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.threads import WARP_SIZE, Group, without_groups
@@ -101,7 +101,7 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     NestingError
         If a group needs a barrier, and the target has none for some of a block's threads.
     """
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     is_for_metal = target is not None and target.kind.name == "metal"
     capability = gpu(target)
     count = CUDA_NAMED_BARRIERS if capability is None else capability.named_barriers

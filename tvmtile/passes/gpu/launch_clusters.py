@@ -6,11 +6,10 @@ from tvm import tirx
 
 from tvmtile.errors import warn
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION
-from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.kernels import target_of, with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import replace_loop
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import gpu
 
 __all__ = ["LaunchClusters"]

@@ -14,7 +14,7 @@ from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import take_for_extents
-from tvmtile.ir.kernels import is_kernel, is_parallel
+from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -61,7 +61,7 @@ def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     C[bx * 32 + i] = T.if_then_else(bx * 32 + i < 100, A[bx * 32 + i], T.float32(0))
     ```
     """
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     on_cpu = target is not None and target.kind.name == "llvm"
     guard = _Guard(_tensors_of(func), _safe_values_of(func), on_cpu=on_cpu)
     take_for_extents(guard.analyzer, func.params)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.kernels import target_of, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.passes.memory.shared_memory import allocated_bytes
 from tvmtile.passes.memory.shared_tiles import SharedTiles
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import gpu
 
 __all__ = ["PadSharedRows"]

@@ -7,13 +7,12 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
 from tvmtile.errors import OutOfSharedMemory
-from tvmtile.ir.kernels import Launch, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, target_of, with_kernels, with_launch_body
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.memory.shared_memory import Slot, lifetimes_in, packed
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import GpuCapability, gpu
 
 __all__ = ["PlanSharedMemory"]

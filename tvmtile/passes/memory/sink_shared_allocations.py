@@ -6,12 +6,11 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.accesses import Access
-from tvmtile.ir.kernels import Launch, flattened, with_kernels
+from tvmtile.ir.kernels import Launch, flattened, target_of, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.memory.shared_memory import all_bytes
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.passes.tile.pipelining import KernelTiles, Obstacle, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
 from tvmtile.target import gpu

@@ -12,13 +12,12 @@ from tvm.tirx.layout import ComposeLayout, Layout
 
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.kernels import with_kernels
+from tvmtile.ir.kernels import target_of, with_kernels
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.layout.shared import SWIZZLES, layout_of_places, period_of, swizzled
 from tvmtile.passes.memory.shared_tiles import SharedTiles
-from tvmtile.passes.tile.lower_tile_op import target_of
 
 __all__ = ["SwizzleShared"]
 

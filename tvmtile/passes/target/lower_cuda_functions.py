@@ -11,11 +11,11 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
+from tvmtile.ir.kernels import target_of
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.target.call_imported_functions import imported_sources
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.target import runs_here
 
 __all__ = ["LowerCudaFunctions"]

@@ -7,12 +7,11 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, with_launch_body
+from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, target_of, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
 from tvmtile.ir.spans import location_of
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.tileop.registry import LoweringContext, emit, select
 
 __all__ = ["LowerElementOp"]

@@ -16,7 +16,7 @@ from tvmtile.codegen.cuda_floats import HALVES
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import contains, for_loop, seq
+from tvmtile.ir.rewriting import contains, for_loop, retyped, seq
 from tvmtile.ir.scopes import is_private
 
 __all__ = ["lowered"]
@@ -170,20 +170,10 @@ class _Lowering:
     def storage(self, buffer: ir.Var, name: str) -> ir.Var:
         """The buffer that holds the bits of a buffer of narrow floats."""
         if buffer not in self._variables:
-            ty, scalar = buffer.ty, self.narrow(buffer.ty.dtype)
+            scalar = self.narrow(buffer.ty.dtype)
             assert scalar is not None, buffer
-            self._variables[buffer] = tirx.decl_buffer(
-                ty.shape,
-                _like(ty.dtype, NARROW_FLOATS[scalar].storage),
-                name=name,
-                strides=ty.strides,
-                elem_offset=ty.elem_offset,
-                scope=ty.storage_scope,
-                data_alignment=ty.data_alignment,
-                offset_factor=ty.offset_factor,
-                span=buffer.span,
-                layout=ty.layout,
-            )
+            stored = _like(buffer.ty.dtype, NARROW_FLOATS[scalar].storage)
+            self._variables[buffer] = retyped(buffer, dtype=stored, name=name)
         return self._variables[buffer]
 
     def _variable(self, var: ir.Var, _: Mutator) -> ir.Expr:

@@ -13,7 +13,13 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
-from tvmtile.ir.kernels import Launch, outermost_loops_in, with_kernels, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    bound_target,
+    outermost_loops_in,
+    with_kernels,
+    with_launch_body,
+)
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -115,7 +121,7 @@ def InjectPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
                             total[i, j] += T.Cast("float32", tile[k % 2, i, j])
     ```
     """
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     capability = gpu(target)
     async_copies = capability is not None and capability.has_async_copies
     kind = str(target.kind.name) if target is not None else ""

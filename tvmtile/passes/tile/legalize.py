@@ -8,6 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
+from tvmtile.ir.kernels import bound_target
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 
@@ -45,7 +46,7 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 T.tile.copy(tile[0:128, 0:64], C[bx * 128 : bx * 128 + 128, 64:128])
     ```
     """
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
 
     def normalize(call: ir.Call) -> ir.Call:
         op = operator_of(call)

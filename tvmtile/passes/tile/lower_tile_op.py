@@ -8,7 +8,7 @@ from tvm.target import Target
 from tvmtile._tvm import mapped
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
-from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, with_launch_body
+from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, target_of, with_launch_body
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, seq, substitute
@@ -17,17 +17,7 @@ from tvmtile.ir.threads import GroupRewriter
 from tvmtile.passes.memory.shared_tiles import SharedTiles
 from tvmtile.tileop.registry import LoweringContext, emit, implementation_of
 
-__all__ = ["LowerTileOp", "TileOperators", "target_of"]
-
-
-def target_of(func: tirx.PrimFunc) -> Target:
-    """The target that a function is bound to."""
-    target = func.attrs.get("target") if func.attrs is not None else None
-    if target is None:
-        raise VerifyError(
-            "the function has no target", help="run tvm.tirx.transform.BindTarget before this pass"
-        )
-    return target
+__all__ = ["LowerTileOp", "TileOperators"]
 
 
 class TileOperators(GroupRewriter):

@@ -11,7 +11,7 @@ from tvmtile.analysis.nests import Nest
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import Launch, flattened, is_kernel, is_parallel
+from tvmtile.ir.kernels import Launch, bound_target, flattened, is_kernel, is_parallel
 from tvmtile.ir.operands import buffer_of, constant, describe, region
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.packed import FLOAT4, has_float4, in_bytes, is_packed, params_in_bytes
@@ -85,7 +85,7 @@ def PackFloats(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not any(map(has_float4, (*func.params, *variables_of(func.body)))):
         return func
     params, values = params_in_bytes(func.params)
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     is_cpu = target is not None and gpu(target) is None
     body = _Pack(values, splits_loads=is_cpu).rewrite(func.body)
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)

@@ -15,7 +15,7 @@ from tvmtile.ir.annotations import (
     STAGE_ANNOTATION,
     STAGES_ANNOTATION,
 )
-from tvmtile.ir.kernels import flattened, with_kernels
+from tvmtile.ir.kernels import bound_target, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
 from tvmtile.passes.tile.pipelining import (
@@ -101,7 +101,7 @@ def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
                             total[i, j] += T.Cast("float32", tile[i, j])
     ```
     """
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     capability = gpu(target)
     kind = str(target.kind.name) if target is not None else ""
     limit = func.attrs.get(MOST_STAGES) if func.attrs is not None else None

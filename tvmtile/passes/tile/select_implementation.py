@@ -10,11 +10,12 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile.errors import SourceLocation, warn
+from tvmtile.ir.kernels import target_of
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.layout.fragment import layout_of
-from tvmtile.passes.tile.lower_tile_op import TileOperators, target_of
+from tvmtile.passes.tile.lower_tile_op import TileOperators
 from tvmtile.tileop.registry import (
     Decline,
     Lowering,

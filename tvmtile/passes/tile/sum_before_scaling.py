@@ -9,12 +9,11 @@ from tvm.target import Target
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.kernels import flattened, is_parallel, with_kernels
+from tvmtile.ir.kernels import flattened, is_parallel, target_of, with_kernels
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq, variables_of
-from tvmtile.passes.tile.lower_tile_op import target_of
 
 __all__ = ["SumBeforeScaling"]
 

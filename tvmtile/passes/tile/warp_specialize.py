@@ -14,7 +14,7 @@ from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import NoLowering, warn
-from tvmtile.ir.kernels import Launch, outermost_loops_in, with_kernels, with_launch_body
+from tvmtile.ir.kernels import Launch, outermost_loops_in, target_of, with_kernels, with_launch_body
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -23,7 +23,6 @@ from tvmtile.ir.scopes import is_mbarrier
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
-from tvmtile.passes.tile.lower_tile_op import target_of
 from tvmtile.passes.tile.pipelining import (
     BlockMemory,
     KernelTiles,
@@ -48,7 +47,7 @@ from tvmtile.passes.tile.specialization import (
     pipelined_loops_in,
     producer_of,
     skew_of,
-    wish_to_persist,
+    wish_of,
 )
 from tvmtile.target import GpuCapability, gpu
 from tvmtile.tileop.registry import LoweringContext, declined_before, implementation_of, select
@@ -229,7 +228,7 @@ def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) ->
     try:
         return _split(kernel, target, capability).kernel
     except Unsuitable as obstacle:
-        if _wish_of(kernel):
+        if wish_of(kernel, lambda op: op.splits_roles()):
             warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
         return kernel
 
@@ -250,7 +249,7 @@ def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Role
     Unsuitable
         If it stays as it is.
     """
-    wish = _wish_of(kernel)
+    wish = wish_of(kernel, lambda op: op.splits_roles())
     if wish is False:
         raise Unsuitable("the kernel asks for one role")
     _check_kernel(Launch(kernel), capability)
@@ -265,17 +264,12 @@ def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Role
 
 
 def _persistent(kernel: tirx.For, capability: GpuCapability) -> tirx.For:
-    wish = wish_to_persist(kernel)
+    wish = wish_of(kernel, lambda op: op.persists())
     if not (_PERSISTS if wish is None else wish):
         raise Unsuitable("the kernel asks for a block each")
     if (Launch(kernel).num_threads, False) not in _REGISTERS:
         raise Unsuitable("several blocks may run at once on a multiprocessor")
     return persistent(kernel, capability.multiprocessors)
-
-
-def _wish_of(kernel: tirx.For) -> bool | None:
-    wishes = [wish for op in operators_in(kernel) if (wish := op.splits_roles()) is not None]
-    return all(wishes) if wishes else None
 
 
 def _check_kernel(launch: Launch, capability: GpuCapability) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mapped
+from tvmtile.ir.kernels import bound_target
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains
 from tvmtile.passes.cpu.unknown_zeros import Zeros, with_unknown_zeros
@@ -53,7 +54,7 @@ def HideTruncationsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     B[i] = T.bitwise_xor(T.Cast("int8", A[i]), zero)
     ```
     """
-    target = func.attrs.get("target") if func.attrs is not None else None
+    target = bound_target(func)
     if target is None or not cpu(target).truncates_masked:
         return func
     return with_unknown_zeros(func, _hidden)

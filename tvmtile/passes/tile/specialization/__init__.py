@@ -12,8 +12,9 @@ from tvmtile.passes.tile.specialization.candidates import (
     candidates_in,
     operators_in,
     pipelined_loops_in,
+    wish_of,
 )
-from tvmtile.passes.tile.specialization.persistence import persistent, wish_to_persist
+from tvmtile.passes.tile.specialization.persistence import persistent
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.roles import (
     Producer,
@@ -40,5 +41,5 @@ __all__ = [
     "pipelined_loops_in",
     "producer_of",
     "skew_of",
-    "wish_to_persist",
+    "wish_of",
 ]

@@ -25,7 +25,14 @@ from tvmtile.passes.tile.pipelining import (
 )
 from tvmtile.passes.tile.specialization.skew import Skew
 
-__all__ = ["Candidate", "Unsuitable", "candidates_in", "operators_in", "pipelined_loops_in"]
+__all__ = [
+    "Candidate",
+    "Unsuitable",
+    "candidates_in",
+    "operators_in",
+    "pipelined_loops_in",
+    "wish_of",
+]
 
 _BYTES_ON_THE_WAY = 32 << 10
 """What a multiprocessor has to have asked for at any time, to get as much as memory gives."""
@@ -203,3 +210,9 @@ def operators_in(stmt: tirx.Stmt) -> list[TileOp]:
     found: list[TileOp] = []
     walk(stmt, (ir.Call, lambda call: found.extend(filter(None, [operator_of(call)]))))
     return found
+
+
+def wish_of(kernel: tirx.For, ask: Callable[[TileOp], bool | None]) -> bool | None:
+    """What a kernel's operators say when asked; None where they say nothing."""
+    wishes = [wish for op in operators_in(kernel) if (wish := ask(op)) is not None]
+    return all(wishes) if wishes else None

@@ -23,17 +23,12 @@ from tvmtile.passes.tile.specialization.candidates import (
     Unsuitable,
     operators_in,
     pipelined_loops_in,
+    wish_of,
 )
 
-__all__ = ["persistent", "wish_to_persist"]
+__all__ = ["persistent"]
 
 _X = "blockIdx.x"
-
-
-def wish_to_persist(kernel: tirx.For) -> bool | None:
-    """What a kernel says of it; None where it says nothing."""
-    wishes = [wish for op in operators_in(kernel) if (wish := op.persists()) is not None]
-    return all(wishes) if wishes else None
 
 
 def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
@@ -96,7 +91,7 @@ def _check(kernel: tirx.For, launch: Launch) -> None:
         raise Unsuitable("threads end before their block does")
     if contains(launch.body, ir.Call, lambda call: op_name(call) in _FOREIGN):
         raise Unsuitable("functions of other sources may ask which block calls them")
-    if wish_to_persist(kernel) is None:
+    if wish_of(kernel, lambda op: op.persists()) is None:
         _check_worth(kernel)
 
 
