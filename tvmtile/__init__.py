@@ -88,6 +88,7 @@ _SUBMODULES = (
     "language",
     "layout",
     "math",
+    "ops",
     "passes",
     "profiler",
     "target",
