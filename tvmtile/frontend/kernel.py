@@ -154,6 +154,11 @@ class Kernel:
         return x * y * z
 
     @property
+    def cluster_size(self) -> int:
+        """Blocks of a cluster."""
+        return math.prod(self._cluster or [1])
+
+    @property
     def block_extents(self) -> list[Any]:
         """Blocks along the axes of the grid."""
         return list(self._extents)

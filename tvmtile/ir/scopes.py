@@ -5,11 +5,13 @@ from __future__ import annotations
 from tvm import ir
 
 __all__ = [
+    "CLUSTER_BARRIER_SCOPE",
     "FRAGMENT_SCOPE",
     "MBARRIER_SCOPE",
     "REDUCER_SCOPE",
     "SHARED_SCOPE",
     "SIMDGROUP_SCOPE",
+    "is_cluster_mbarrier",
     "is_fragment",
     "is_mbarrier",
     "is_of_block",
@@ -21,6 +23,8 @@ SHARED_SCOPE = "shared.dyn"
 """Memory that the threads of a block share."""
 MBARRIER_SCOPE = "shared.barrier"
 """Mbarriers, which lie in shared memory as long as the block runs."""
+CLUSTER_BARRIER_SCOPE = "shared.cluster_barrier"
+"""Mbarriers at which blocks of a cluster arrive at each other's."""
 FRAGMENT_SCOPE = "local.fragment"
 """A tile in the registers of a block's threads."""
 REDUCER_SCOPE = "local.reducer."
@@ -36,12 +40,17 @@ def is_fragment(buffer: ir.Var) -> bool:
 
 def is_shared(buffer: ir.Var) -> bool:
     """Tell whether a buffer lies in memory that the threads of a block share."""
-    return buffer.ty.storage_scope in (SHARED_SCOPE, "shared", MBARRIER_SCOPE)
+    return buffer.ty.storage_scope in (SHARED_SCOPE, "shared") or is_mbarrier(buffer)
 
 
 def is_mbarrier(buffer: ir.Var) -> bool:
     """Tell whether a buffer holds mbarriers."""
-    return bool(buffer.ty.storage_scope == MBARRIER_SCOPE)
+    return buffer.ty.storage_scope in (MBARRIER_SCOPE, CLUSTER_BARRIER_SCOPE)
+
+
+def is_cluster_mbarrier(buffer: ir.Var) -> bool:
+    """Tell whether other blocks of the cluster may arrive at the mbarriers of a buffer."""
+    return bool(buffer.ty.storage_scope == CLUSTER_BARRIER_SCOPE)
 
 
 def is_private(buffer: ir.Var) -> bool:

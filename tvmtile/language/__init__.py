@@ -45,6 +45,7 @@ from tvmtile.tileop.atomic import (
 )
 from tvmtile.tileop.cluster import block_rank_in_cluster
 from tvmtile.tileop.copy import async_copy, copy
+from tvmtile.tileop.copy_cluster import copy_cluster
 from tvmtile.tileop.cp_async import access_ptr, ptx_commit_group, ptx_cp_async, ptx_wait_group
 from tvmtile.tileop.dp4a import dp4a
 from tvmtile.tileop.fill import clear, fill
@@ -56,6 +57,7 @@ from tvmtile.tileop.gemm_sp import gemm_sp
 from tvmtile.tileop.im2col import c2d_im2col, im2col
 from tvmtile.tileop.mbarrier import (
     alloc_barrier,
+    alloc_cluster_barrier,
     barrier_arrive,
     barrier_wait,
     cp_async_barrier_noinc,

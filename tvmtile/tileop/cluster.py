@@ -1,17 +1,40 @@
-"""`T.block_rank_in_cluster`: which of the blocks of its cluster a block is."""
+"""What a block does with the others of its cluster: `T.block_rank_in_cluster`, and their memory.
+
+The memory of another block is there from when that block runs until it ends. So a kernel that reaches
+it has barriers of the cluster where it begins and where it ends (`join_blocks`). An address there is
+that of the same element in the block's own memory, mapped by `mapa`.
+
+PTX ISA, "Cluster of Cooperative Thread Arrays", "mapa", "mbarrier.arrive", "cp.async.bulk".
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from tvm import ir
+from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.ir.kernels import is_cluster_barrier
+from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
+from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
 
-__all__ = ["BlockRank", "block_rank_in_cluster"]
+__all__ = [
+    "BlockRank",
+    "JoinCluster",
+    "RemoteArrival",
+    "RemoteCopy",
+    "RemoteStore",
+    "block_rank_in_cluster",
+    "check_rank",
+    "has_clusters",
+    "join_blocks",
+]
 
 
 def block_rank_in_cluster() -> ir.Call:
@@ -23,6 +46,17 @@ def block_rank_in_cluster() -> ir.Call:
         An int32, the same in all threads of the block.
     """
     return BlockRank().to_call(current_span())
+
+
+def check_rank(operator: str, rank: int) -> None:
+    """Raise `InvalidOperand` where the clusters of the kernel have no block of that number."""
+    kernel = current_kernel()
+    size = 1 if kernel is None else kernel.cluster_size
+    if not 0 <= rank < size:
+        raise InvalidOperand(
+            f"T.{operator}: there is no block {rank} in a cluster of {size}",
+            help="give T.Kernel a larger `cluster_dims=`, or name a block from 0 on",
+        )
 
 
 @tile_operator
@@ -37,13 +71,165 @@ class BlockRank(ValueOp):
         return "int32"
 
 
-def _has_clusters(op: BlockRank, context: LoweringContext) -> None:
-    del op
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class JoinCluster(TileOp):
+    """Wait here, and where the kernel ends, for the other blocks of the cluster."""
+
+    name = "join_cluster"
+    by_thread = True
+
+    def reads(self) -> list[ir.Expr]:
+        return []
+
+    def writes(self) -> list[ir.Expr]:
+        return []
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class RemoteArrival(ValueOp):
+    """Arrive at the mbarrier of another block; with `bytes`, which its phase then waits for.
+
+    `after` is an element of a tile there, with the extents of what the block has written of it: the
+    arrival is behind the writes of all threads. It orders nothing within the block itself.
+    """
+
+    name = "remote_arrival"
+    options = ("bytes", "box")
+    rest = "after"
+    is_atomic = True
+    by_thread = True
+
+    barrier: Any
+    rank: Any
+    after: tuple[Any, ...] = ()
+    bytes: int = 0
+    box: Any = ()
+
+    def reads(self) -> list[ir.Expr]:
+        return list(self.after)
+
+    def touched(self) -> Sequence[int]:
+        return tuple(int(extent) for extent in self.box)
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class RemoteStore(ValueOp):
+    """Store a value to an element of a tile of another block."""
+
+    name = "remote_store"
+
+    target: Any
+    value: Any
+    rank: Any
+
+    def writes(self) -> list[ir.Expr]:
+        return [self.target]
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class RemoteCopy(ValueOp):
+    """Begin to copy a run of a tile to another block, where an mbarrier counts the bytes."""
+
+    name = "remote_copy"
+    options = ("bytes", "box")
+    by_thread = True
+
+    target: Any
+    source: Any
+    barrier: Any
+    rank: Any
+    bytes: int = 0
+    box: Any = ()
+
+    def reads(self) -> list[ir.Expr]:
+        return [self.source]
+
+    def writes(self) -> list[ir.Expr]:
+        return [self.target]
+
+    def completes_on(self) -> ir.TensorLoad:
+        return self.barrier
+
+    def touched(self) -> Sequence[int]:
+        return tuple(int(extent) for extent in self.box)
+
+
+# Code ----------------------------------------------------------------------------------------------
+
+
+def has_clusters(_: Any, context: LoweringContext) -> None:
+    """Raise `Decline` where the target has none."""
     if not context.gpu.has_clusters:
         raise Lacking("NVIDIA's GPUs from compute capability 9.0 on have clusters")
 
 
-@lowering(BlockRank, target="cuda", variant="register", fits=_has_clusters)
+def join_blocks(context: LoweringContext) -> None:
+    """Let the blocks of a cluster wait for each other behind the setup, and at the kernel's end."""
+    barrier = tirx.Evaluate(T.tvm_storage_sync("cluster"))
+    context.setup[:] = [step for step in context.setup if not is_cluster_barrier(step)] + [barrier]
+    if not any(map(is_cluster_barrier, context.teardown)):
+        context.teardown.append(barrier)
+
+
+@lowering(BlockRank, target="cuda", variant="register", fits=has_clusters)
 def _(_op: BlockRank, _context: LoweringContext) -> ir.Expr:
     """A special register."""
     return T.cuda.mov_sreg(32, "cluster_ctarank")
+
+
+@lowering(JoinCluster, target="cuda", variant="barrier", fits=has_clusters)
+def _(_op: JoinCluster, context: LoweringContext) -> tirx.Stmt:
+    """A barrier of the cluster, and one where the kernel ends."""
+    barrier = tirx.Evaluate(T.tvm_storage_sync("cluster"))
+    if not any(map(is_cluster_barrier, context.teardown)):
+        context.teardown.append(barrier)
+    return barrier
+
+
+@lowering(RemoteArrival, target="cuda", variant="mbarrier", fits=has_clusters)
+def _(op: RemoteArrival, _: LoweringContext) -> tirx.Stmt:
+    """One instruction; what the block's threads did before is seen by who waits there."""
+    expect, count = (".expect_tx", [tirx.const(op.bytes, "uint32")]) if op.bytes else ("", [])
+    name = f"mbarrier.arrive{expect}.release.cluster.shared::cluster.b64"
+    return _mapped([op.barrier], op.rank, lambda barrier: T.ptx[name](barrier, *count))
+
+
+@lowering(RemoteStore, target="cuda", variant="st", fits=has_clusters)
+def _(op: RemoteStore, _: LoweringContext) -> tirx.Stmt:
+    """One instruction, of the element's bits."""
+    bits = int(DataType(str(op.value.ty.dtype)).bits)
+    value = tirx.reinterpret(f"uint{bits}", op.value)
+    store = T.ptx[f"st.shared::cluster.b{bits}"]
+    return _mapped([op.target], op.rank, lambda target: store(target, value))
+
+
+@lowering(RemoteCopy, target="cuda", variant="bulk", fits=has_clusters)
+def _(op: RemoteCopy, _: LoweringContext) -> tirx.Stmt:
+    """One instruction."""
+    copy = T.ptx["cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"]
+    source, size = T.address_of(op.source), tirx.const(op.bytes, "uint32")
+    return _mapped(
+        [op.target, op.barrier],
+        op.rank,
+        lambda target, barrier: copy(target, source, size, barrier),
+    )
+
+
+def _mapped(
+    elements: Sequence[ir.TensorLoad], rank: ir.Expr, call: Callable[..., ir.Expr]
+) -> tirx.Stmt:
+    """A call that takes the addresses of elements in the memory of another block."""
+    there: Any = tirx.decl_buffer((len(elements),), "uint32", name="there", scope="local")
+    places = [tirx.BufferLoad(there, [index]) for index in range(len(elements))]
+    block = tirx.Cast("uint32", rank)
+    maps = [
+        T.ptx["mapa.shared::cluster.u32"](
+            place, T.cuda.cvta_generic_to_shared(T.address_of(element)), block
+        )
+        for place, element in zip(places, elements, strict=True)
+    ]
+    return seq([tirx.AllocBuffer(there), *map(tirx.Evaluate, [*maps, call(*places)])])

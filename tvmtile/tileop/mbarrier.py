@@ -23,7 +23,13 @@ from tvmtile.frontend.math import as_expr
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.scopes import MBARRIER_SCOPE, is_mbarrier
+from tvmtile.ir.scopes import (
+    CLUSTER_BARRIER_SCOPE,
+    MBARRIER_SCOPE,
+    is_cluster_mbarrier,
+    is_mbarrier,
+)
+from tvmtile.tileop.cluster import JoinCluster, RemoteArrival, check_rank
 from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
 
 __all__ = [
@@ -33,6 +39,7 @@ __all__ = [
     "Mbarrier",
     "ProxyFence",
     "alloc_barrier",
+    "alloc_cluster_barrier",
     "as_mbarrier",
     "barrier_arrive",
     "barrier_wait",
@@ -66,6 +73,36 @@ def alloc_barrier(arrive_count: int | Sequence[int]) -> ir.Var:
     InvalidOperand
         If a count is not a number from 1 to 1048575.
     """
+    return _allocated("T.alloc_barrier", arrive_count, MBARRIER_SCOPE)
+
+
+def alloc_cluster_barrier(arrive_count: int | Sequence[int]) -> ir.Var:
+    """Allocate mbarriers at which the other blocks of the cluster may arrive, too.
+
+    All blocks of the cluster come to it: there they wait for each other, and once more where the kernel
+    ends, so that no block arrives in memory that is not there yet or any more.
+
+    Parameters
+    ----------
+    arrive_count : int or sequence of int
+        As of `T.alloc_barrier`; threads of any block of the cluster.
+
+    Returns
+    -------
+    Var
+        A buffer of mbarriers.
+
+    Raises
+    ------
+    InvalidOperand
+        If a count is not a number from 1 to 1048575.
+    """
+    barriers = _allocated("T.alloc_cluster_barrier", arrive_count, CLUSTER_BARRIER_SCOPE)
+    emit(JoinCluster())
+    return barriers
+
+
+def _allocated(operator: str, arrive_count: Any, scope: str) -> ir.Var:
     counts: list[Any] = [arrive_count]
     if isinstance(arrive_count, list | tuple):
         counts = list(arrive_count)
@@ -76,33 +113,47 @@ def alloc_barrier(arrive_count: int | Sequence[int]) -> ir.Var:
             or not 1 <= count <= _MOST_ARRIVALS
         ):
             raise InvalidOperand(
-                f"T.alloc_barrier: {count!r} is no number of threads that arrive",
+                f"{operator}: {count!r} is no number of threads that arrive",
                 help=f"give a constant from 1 to {_MOST_ARRIVALS}, or a list with one for each barrier",
             )
     if not counts:
         raise InvalidOperand(
-            "T.alloc_barrier: there is no barrier in the list",
+            f"{operator}: there is no barrier in the list",
             help="give a count for each barrier",
         )
-    barriers = allocate("T.alloc_barrier", [len(counts)], "uint64", MBARRIER_SCOPE)
+    barriers = allocate(operator, [len(counts)], "uint64", scope)
     emit(InitMbarriers(barriers, counts))
     return barriers
 
 
-def mbarrier_arrive(mbarrier: Any) -> None:
+def mbarrier_arrive(mbarrier: Any, cta_id: Any = None) -> None:
     """Arrive at an mbarrier: each thread that comes here counts as one.
 
     Parameters
     ----------
     mbarrier : buffer or element
         What `T.alloc_barrier` gave, or one of several, `bars[i]`.
+    cta_id : int or Expr, optional
+        At that of another block of the cluster, by its number there; `mbarrier` is then one of
+        `T.alloc_cluster_barrier`.
 
     Raises
     ------
     InvalidOperand
-        If it is no mbarrier.
+        If it is no mbarrier, or the cluster has no such block.
     """
-    emit(Mbarrier(as_mbarrier("mbarrier_arrive", mbarrier), tirx.const(1, "int32"), "arrive"))
+    element = as_mbarrier("mbarrier_arrive", mbarrier)
+    if cta_id is None:
+        emit(Mbarrier(element, tirx.const(1, "int32"), "arrive"))
+        return
+    if not is_cluster_mbarrier(element.source):
+        raise InvalidOperand(
+            f"T.mbarrier_arrive: {describe(element.source)} is no barrier of a cluster",
+            help="allocate it by T.alloc_cluster_barrier, or leave out cta_id",
+        )
+    if isinstance(cta_id, int):
+        check_rank("mbarrier_arrive", cta_id)
+    emit(RemoteArrival(element, tirx.Cast("int32", as_expr(cta_id))))
 
 
 def mbarrier_wait_parity(mbarrier: Any, parity: Any) -> None:
@@ -122,7 +173,8 @@ def mbarrier_wait_parity(mbarrier: Any, parity: Any) -> None:
         If it is no mbarrier.
     """
     element = as_mbarrier("mbarrier_wait_parity", mbarrier)
-    emit(Mbarrier(element, tirx.Cast("int32", as_expr(parity)), "wait"))
+    of_cluster = is_cluster_mbarrier(element.source)
+    emit(Mbarrier(element, tirx.Cast("int32", as_expr(parity)), "wait", of_cluster=of_cluster))
 
 
 def mbarrier_expect_tx(mbarrier: Any, tx: Any) -> None:
@@ -249,18 +301,19 @@ class Mbarrier(ValueOp):
     """What a thread does at an mbarrier.
 
     `arrive`; `expect_tx` and `arrive_expect_tx`, where `value` is a number of bytes; `wait`, where it
-    is a parity; `arrive_when_copied`, by `cp.async`.
+    is a parity; `arrive_when_copied`, by `cp.async`. Who waits `of_cluster` sees what other blocks did.
     """
 
     name = "mbarrier"
     role = "mbarrier"
-    options = ("action",)
+    options = ("action", "of_cluster")
     is_atomic = True
     by_thread = True
 
     barrier: Any
     value: Any
     action: str = "arrive"
+    of_cluster: bool = False
 
     def writes(self) -> list[ir.Expr]:
         return [self.barrier]
@@ -376,7 +429,8 @@ def _(op: Mbarrier, _: LoweringContext) -> tirx.Stmt:
     """One instruction; a wait is a loop that tries."""
     address = T.address_of(op.barrier)
     if op.action == "wait":
-        return tirx.Evaluate(T.cuda.mbarrier_wait(address, op.value))
+        wait = T.cuda.mbarrier_wait_acquire_cluster if op.of_cluster else T.cuda.mbarrier_wait
+        return tirx.Evaluate(wait(address, op.value))
     bytes_ = [tirx.Cast("uint32", op.value)] if op.action.endswith("expect_tx") else []
     return tirx.Evaluate(T.ptx[_INSTRUCTIONS[op.action]](address, *bytes_))
 

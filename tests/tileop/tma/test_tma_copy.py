@@ -403,7 +403,7 @@ def test_mistakes():
     mistaken("other dtype", "differ in their dtypes")
     mistaken("other shape", "are tiles of different shapes", ShapeMismatch)
     mistaken("no mbarrier", "small.* is no mbarrier")
-    mistaken("cluster", "cluster_mask copies to several blocks")
+    mistaken("cluster", "there is no block 1 in a cluster of 1")
     mistaken("leaders", "give a multiple of 32 threads")
 
 

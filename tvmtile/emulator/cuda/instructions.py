@@ -190,6 +190,12 @@ def _cluster_barriers() -> list[Instruction]:
             _hopper(f"barrier.cluster.wait{order}{aligned}", "cluster_wait({line})", 0)
             for order in ("", ".acquire")
         ]
+    rows += [
+        _hopper(
+            f"st.shared::cluster.b{8 * size}", f"remote_store({{line}}, {{0}}, {{1}}, {size})", 2
+        )
+        for size in (1, 2, 4, 8)
+    ]
     mapa = "{0} = ::emulator::ptx::mapa({line}, {1}, {2})"
     return [*rows, Instruction("mapa.shared::cluster.u32", mapa, 3, 90)]
 
@@ -214,6 +220,11 @@ def _mbarriers() -> list[Instruction]:
         rows += [
             _hopper(arrive, "mbarrier_arrive({line}, {0})", 1),
             _hopper(arrive, "mbarrier_arrive({line}, {0}, {1})", 2),
+            _hopper(
+                arrive.replace("arrive", "arrive.expect_tx"),
+                "mbarrier_expect_tx({line}, {0}, {1}, true)",
+                2,
+            ),
         ]
     for space in _MBARRIER_SPACES:
         relaxed = f"mbarrier.expect_tx.relaxed.cta.{space}.b64"
@@ -249,6 +260,11 @@ def _bulk_copies() -> list[Instruction]:
         rows.append(_hopper(to_blocks, load.replace("{3})", "{3}, {4})"), 5))
     return [
         *rows,
+        _hopper(
+            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
+            "remote_copy({line}, {0}, {1}, {2}, {3})",
+            4,
+        ),
         _hopper("cp.async.bulk.commit_group", "bulk_commit()", 0),
         _hopper("cp.async.bulk.wait_group", "bulk_wait({line}, {0}, false)", 1),
         _hopper("cp.async.bulk.wait_group.read", "bulk_wait({line}, {0}, true)", 1),

@@ -11,7 +11,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import Launch, barrier_name, is_cluster_barrier, is_grid_barrier, target_of
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.scopes import is_mbarrier, is_shared
+from tvmtile.ir.scopes import is_cluster_mbarrier, is_mbarrier, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.target import GpuCapability, gpu
@@ -123,8 +123,9 @@ def _refuse_cluster_barriers(func: tirx.PrimFunc, name: str) -> None:
 def _refuse_mbarriers(func: tirx.PrimFunc, name: str) -> None:
     def refuse(node: tirx.AllocBuffer) -> None:
         if is_mbarrier(node.buffer):
+            cluster = "cluster_" if is_cluster_mbarrier(node.buffer) else ""
             raise NoLowering(
-                f"T.alloc_barrier: {name} has no mbarriers that count bytes of copies",
+                f"T.alloc_{cluster}barrier: {name} has no mbarriers that count bytes of copies",
                 help='compile for {"kind": "cuda", "arch": "sm_90a"} or a later GPU; T.copy and '
                 "T.Pipelined run everywhere and need no barriers",
                 location=location_of(node) or location_of(func.body),

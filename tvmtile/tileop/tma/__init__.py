@@ -24,13 +24,24 @@ from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of, lowering
 from tvmtile.tileop.tma.boxes import boxes_of, check_tensor
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
 from tvmtile.tileop.tma.maps import map_of
 
-__all__ = ["TmaCopy", "by_leader", "check_fits", "fence", "load", "store", "tma_copy"]
+__all__ = [
+    "TmaCopy",
+    "by_leader",
+    "check_fits",
+    "check_mask",
+    "fence",
+    "load",
+    "load_for_blocks",
+    "store",
+    "tma_copy",
+]
 
 
 def tma_copy(
@@ -59,13 +70,18 @@ def tma_copy(
     leader_scope_threads : int, optional
         One thread of so many begins a copy, each its own, where the tiles depend on the thread's index;
         a multiple of 32. By default one of the block.
-    eviction_policy, cluster_mask, annotations
-        Accepted with a warning: a hint, and a copy to several blocks, which there is not yet.
+    cluster_mask : int, optional
+        Of a load: bit `i` is set for block `i` of the cluster. The first of them begins the copy
+        for all, of its own tile of the tensor; a block that is not among them copies its own. Each
+        block waits at its own mbarrier, and the user sees to it that the tiles of all are free.
+    eviction_policy, annotations
+        Accepted with a warning.
 
     Raises
     ------
     InvalidOperand
-        If not just one side is in shared memory, a load has no barrier, or a store has one.
+        If not just one side is in shared memory, a load has no barrier, a store has one or a mask, or
+        the cluster has no such block.
     ShapeMismatch
         If the tiles differ in their extents.
     NoLowering
@@ -76,13 +92,21 @@ def tma_copy(
         "T.tma_copy", "it has no effect", eviction_policy=eviction_policy, **(annotations or {})
     )
     if cluster_mask is not None:
-        raise InvalidOperand(
-            "T.tma_copy: cluster_mask copies to several blocks of a cluster, which is not implemented",
-            help="leave it out: each block copies its own tile",
-        )
+        check_mask("tma_copy", cluster_mask)
     src, dst = check_operand("tma_copy", "src", src), check_operand("tma_copy", "dst", dst)
     mbarriers = () if barrier is None else (as_mbarrier("tma_copy", barrier),)
-    emit(TmaCopy(src, dst, mbarriers, leaders=_leaders(leader_scope_threads)))
+    leaders = _leaders(leader_scope_threads)
+    emit(TmaCopy(src, dst, mbarriers, leaders=leaders, blocks=cluster_mask or 0))
+
+
+def check_mask(operator: str, mask: Any) -> None:
+    """Raise `InvalidOperand` where a mask names no blocks of the kernel's clusters."""
+    if isinstance(mask, bool) or not isinstance(mask, int) or mask < 1:
+        raise InvalidOperand(
+            f"T.{operator}: cluster_mask={mask!r} names no blocks",
+            help="give a number with bit i set for block i of the cluster, such as 0b11",
+        )
+    check_rank(operator, mask.bit_length() - 1)
 
 
 def _leaders(threads: Any) -> int:
@@ -98,10 +122,10 @@ def _leaders(threads: Any) -> int:
 @tile_operator
 @dataclass(frozen=True, eq=False)
 class TmaCopy(TileOp):
-    """Begin to copy a tile; `barrier` holds the mbarrier of a load."""
+    """Begin to copy a tile; `barrier` holds the mbarrier of a load, `blocks` is a mask of blocks."""
 
     name = "tma_copy"
-    options = ("leaders",)
+    options = ("leaders", "blocks")
     rest = "barrier"
     by_thread = True
 
@@ -109,6 +133,7 @@ class TmaCopy(TileOp):
     dst: Any
     barrier: tuple[Any, ...] = ()
     leaders: int = 0
+    blocks: int = 0
 
     @property
     def is_load(self) -> bool:
@@ -160,6 +185,11 @@ class TmaCopy(TileOp):
                 f"tma_copy: the copy to {describe(dst)} has a barrier, which only loads complete on",
                 help="leave it out, and wait with T.tma_store_wait()",
             )
+        if self.blocks and not self.is_load:
+            raise InvalidOperand(
+                f"tma_copy: {describe(src)} is stored by one block, and has a cluster_mask",
+                help="leave it out: only loads go to several blocks",
+            )
 
     def normalized(self) -> TmaCopy:
         matched = match_extents(self.src, self.dst)
@@ -208,12 +238,54 @@ def load(
     arrives : bool
         The thread arrives there too.
     """
+    return [
+        _expected(op, barrier, context, arrives=arrives),
+        *_loads(op, barrier, context),
+    ]
+
+
+def load_for_blocks(
+    op: Any,
+    barrier: Any,
+    mask: int,
+    context: LoweringContext,
+    *,
+    arrives: bool = False,
+    before: tuple[tirx.Stmt, tirx.Stmt] | None = None,
+) -> list[tirx.Stmt]:
+    """The same where the first block of a mask loads for all of them, and the others for themselves.
+
+    Parameters
+    ----------
+    op, barrier, context, arrives
+        As of `load`. All blocks of the mask use the same mbarrier.
+    mask : int
+        Bit `i` is set for block `i` of the cluster.
+    before : pair of Stmt, optional
+        What each block of the mask does first, and what the one that loads does before it.
+    """
+    rank = BlockRank().to_call()
+    first = (mask & -mask).bit_length() - 1
+    is_one = tirx.bitwise_and(tirx.shift_right(tirx.const(mask, "int32"), rank), 1) == 1
+    says, awaits = ([before[0]], [before[1]]) if before else ([], [])
+    begins = seq([*awaits, *_loads(op, barrier, context, mask)])
+    of_mask = seq([*says, tirx.IfThenElse(rank == first, begins, None)])
+    alone = seq(_loads(op, barrier, context))
+    expected = _expected(op, barrier, context, arrives=arrives)
+    return [expected, tirx.IfThenElse(is_one, of_mask, alone)]
+
+
+def _expected(op: Any, barrier: Any, context: LoweringContext, *, arrives: bool) -> tirx.Stmt:
+    boxes = boxes_of(*_sides(op), context.analyzer)
+    action = "arrive_expect_tx" if arrives else "expect_tx"
+    return tirx.Evaluate(Mbarrier(barrier, tirx.const(boxes.bytes, "int32"), action).to_call())
+
+
+def _loads(op: Any, barrier: Any, context: LoweringContext, blocks: int = 0) -> list[tirx.Stmt]:
     tile, tensor = _sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
     context.align(tile.source, boxes.alignment)
     address = map_of(tensor.source, boxes)
-    action = "arrive_expect_tx" if arrives else "expect_tx"
-    expected = Mbarrier(barrier, tirx.const(boxes.bytes, "int32"), action)
     copies = [
         BulkLoad(
             address,
@@ -221,10 +293,11 @@ def load(
             barrier,
             tuple(box.tensor),
             list(boxes.in_tile),
+            blocks=blocks,
         )
         for box in boxes.boxes
     ]
-    return [tirx.Evaluate(each.to_call()) for each in (expected, *copies)]
+    return [tirx.Evaluate(each.to_call()) for each in copies]
 
 
 def store(op: Any, context: LoweringContext) -> list[tirx.Stmt]:
@@ -305,7 +378,10 @@ def _is_written_by_threads(tile: ir.Var, context: LoweringContext) -> bool:
 def _(op: TmaCopy, context: LoweringContext) -> tirx.Stmt:
     """One thread begins the copies of all boxes."""
     tile, _ = _sides(op)
-    if op.is_load:
+    if op.blocks:
+        join_blocks(context)
+        statements = load_for_blocks(op, op.barrier[0], op.blocks, context)
+    elif op.is_load:
         statements = load(op, op.barrier[0], context)
     else:
         statements = store(op, context)

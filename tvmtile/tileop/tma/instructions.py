@@ -42,7 +42,7 @@ class BulkLoad(_BulkCopy):
     """Begin to copy a box of a tensor into a tile; an mbarrier counts the bytes that have come."""
 
     name = "bulk_load"
-    options = ("box", "gathers")
+    options = ("box", "gathers", "blocks")
 
     tensor_map: Any
     tile: Any
@@ -51,6 +51,8 @@ class BulkLoad(_BulkCopy):
     box: Any = ()
     gathers: bool = False
     """The coordinates are a column and four rows."""
+    blocks: int = 0
+    """The blocks of the cluster that get the box, each at its own mbarrier; 0: this one."""
 
     def writes(self) -> list[ir.Expr]:
         return [self.tile]
@@ -194,10 +196,10 @@ def _(op: BulkLoad, _: LoweringContext) -> tirx.Stmt:
         f"cp.async.bulk.tensor.{len(op.coordinates)}d.shared::cluster.global"
         ".mbarrier::complete_tx::bytes"
     )
-    places = _places(op.coordinates)
-    return tirx.Evaluate(
-        T.ptx[name](T.address_of(op.tile), op.tensor_map, *places, T.address_of(op.barrier))
-    )
+    mask = [tirx.const(op.blocks, "uint16")] if op.blocks else []
+    places = (*_places(op.coordinates), T.address_of(op.barrier), *mask)
+    name += ".multicast::cluster" * len(mask)
+    return tirx.Evaluate(T.ptx[name](T.address_of(op.tile), op.tensor_map, *places))
 
 
 @lowering(BulkStore, target="cuda", variant="tma", fits=_boxes_only)

@@ -290,6 +290,24 @@ void tensor_load(int line, const void* map, const std::int32_t* coordinates, std
   }
 }
 
+// Between shared tiles of two blocks: the mbarrier is in the one that is written.
+void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes, std::uint32_t mbarrier) {
+  InRuntime here({kBulk, "cp.async.bulk", line});
+  if ((to | from | bytes) % 16 != 0) fail_protocol(line, "a bulk copy not of multiples of 16 bytes");
+  const Thread& thread = machine->current();
+  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  auto* const target = static_cast<char*>(from_shared(to));
+  const auto* const source = static_cast<const char*>(from_shared(from));
+  machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(source), bytes, Access::kRead, 0, line,
+                  true);
+  machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(target), bytes, Access::kWrite, 0, line,
+                  true);
+  Copy copy = {&thread, {{target, source}}, {bytes}, mbarrier, bytes, 0};
+  machine->count(kBulk);
+  if (random_below(2) == 0) return finish(copy);
+  under_way.push_back(std::move(copy));
+}
+
 void tensor_store(int line, const void* map_address, const std::int32_t* coordinates,
                   std::uint32_t shared) {
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});

@@ -1,5 +1,6 @@
 // Where a thread is, and the window of shared memory.
 #include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "emulator/runtime.h"
@@ -71,6 +72,14 @@ std::uint32_t mapa(int line, std::uint32_t address, unsigned rank) {
   Memory& memory = machine->memory();
   const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
   return to_shared(reinterpret_cast<void*>(memory.of_block(memory.of_first(place), rank)));
+}
+
+void remote_store(int line, std::uint32_t address, std::uint64_t value, unsigned bytes) {
+  InRuntime here({kClusterBarrier, "st.shared::cluster", line});
+  void* const target = from_shared(address);
+  machine->access(machine->current(), reinterpret_cast<std::uintptr_t>(target), bytes, Access::kWrite, 0,
+                  line);
+  std::memcpy(target, &value, bytes);
 }
 
 }  // namespace ptx

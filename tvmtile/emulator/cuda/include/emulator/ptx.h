@@ -56,6 +56,8 @@ void mbarrier_expect_tx(int line, std::uint32_t address, unsigned bytes, bool ar
 void mbarrier_wait(int line, std::uint32_t address, unsigned parity);
 // The address in the memory of another block of the cluster.
 std::uint32_t mapa(int line, std::uint32_t address, unsigned rank);
+void remote_store(int line, std::uint32_t address, std::uint64_t value, unsigned bytes);
+void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes, std::uint32_t mbarrier);
 // What the thread wrote to shared memory may be read in the background.
 void fence_proxy_async();
 

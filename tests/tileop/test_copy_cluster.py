@@ -1,0 +1,217 @@
+"""`T.copy_cluster`, `T.tma_copy(cluster_mask=)` and barriers of a cluster."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import CudaEmulationError, InvalidOperand, NoLowering
+
+SM90 = {"kind": "cuda", "arch": "sm_90a"}
+
+
+def emulated(func, *args, **options):
+    kernel = tvmtile.compile(func, target=SM90, execution_backend="emulator", **options)
+    kernel(*args)
+    return kernel
+
+
+def passed_on(rows, columns, wide, dtype="float32", *, has_barrier=True):
+    """Each block gives its tile to the other one of its cluster, which stores it."""
+
+    @T.prim_func
+    def kernel(A: T.Tensor((4, rows, columns), dtype), B: T.Tensor((4, rows, columns), dtype)):
+        with T.ClusterKernel(4, threads=64, cluster_dims=2) as bx:
+            mine = T.alloc_shared((rows, wide), dtype)
+            other = T.alloc_shared((rows, wide), dtype)
+            full = T.alloc_cluster_barrier([1])
+            rank = T.block_rank_in_cluster()
+            T.copy(A[bx, 0:rows, 0:columns], mine[0:rows, 0:columns])
+            tile = mine[0:rows, 0:columns]
+            if has_barrier:
+                T.copy_cluster(
+                    tile, other[0:rows, 0:columns], dst_block=1 - rank, remote_barrier=full
+                )
+                T.mbarrier_wait_parity(full, 0)
+            else:
+                T.copy_cluster(tile, other[0:rows, 0:columns], dst_block=1 - rank)
+                T.cluster_sync()
+            T.copy(other[0:rows, 0:columns], B[bx, 0:rows, 0:columns])
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "wide", "dtype", "instruction"),
+    [
+        (4, 32, 32, "float32", "cp.async.bulk.shared::cluster.shared::cta"),  # one run
+        (4, 32, 64, "float16", "cp.async.bulk.shared::cluster.shared::cta"),  # a run a row
+        (4, 31, 64, "float32", "st.shared::cluster.b32"),  # rows of 124 bytes
+        (3, 5, 5, "int8", "st.shared::cluster.b8"),
+    ],
+)
+def test_a_tile_goes_to_another_block(rows, columns, wide, dtype, instruction):
+    a = torch.randint(-9, 9, (4, rows, columns)).to(getattr(torch, dtype))
+    b = torch.zeros_like(a)
+    kernel = emulated(passed_on(rows, columns, wide, dtype), a, b)
+    assert torch.equal(b, a.view(2, 2, rows, columns).flip(1).view_as(a))
+    assert instruction in kernel.get_kernel_source()
+
+
+def test_without_an_mbarrier_a_barrier_of_the_cluster_orders_it():
+    a, b = torch.randn(4, 4, 32), torch.zeros(4, 4, 32)
+    kernel = emulated(passed_on(4, 32, 32, has_barrier=False), a, b)
+    assert torch.equal(b, a.view(2, 2, 4, 32).flip(1).view_as(a))
+    assert "st.shared::cluster.b32" in kernel.get_kernel_source()
+
+
+def multicast(mask, *, rounds=1, split=False):
+    @T.prim_func
+    def kernel(
+        A: T.Tensor((8, rounds * 16, 64), "float16"), B: T.Tensor((8, rounds * 16, 64), "float16")
+    ):
+        with T.ClusterKernel(8, threads=64, cluster_dims=4) as bx:
+            tile = T.alloc_shared((16, 64), "float16")
+            full = T.alloc_cluster_barrier(1)
+            for k in T.serial(rounds):
+                if split:
+                    T.tma_copy(A[bx, k * 16, 0], tile, barrier=full, cluster_mask=mask)
+                    if T.get_thread_binding() == 0:
+                        T.mbarrier_arrive(full)
+                    T.mbarrier_wait_parity(full, k % 2)
+                else:
+                    T.copy_cluster(A[bx, k * 16, 0], tile, cluster_mask=mask)
+                T.copy(tile, B[bx, k * 16, 0])
+                if split:
+                    T.cluster_sync()
+
+    return kernel
+
+
+@pytest.mark.parametrize(("mask", "split"), [(0b0011, True), (0b1010, False), (0b1111, False)])
+def test_blocks_of_a_mask_get_the_tile_of_the_first(mask, split):
+    a = torch.randn(8, 48, 64).half()
+    b = torch.zeros_like(a)
+    kernel = emulated(multicast(mask, rounds=3, split=split), a, b)
+    members = [rank for rank in range(4) if mask >> rank & 1]
+    for block in range(8):
+        first = block - block % 4 + members[0]
+        assert torch.equal(b[block], a[first if block % 4 in members else block])
+    assert ".multicast::cluster" in kernel.get_kernel_source()
+    assert tvmtile.compile(multicast(mask, split=split), target=SM90).cubin
+
+
+def counting(arrivals):
+    """The first block of a cluster waits for arrivals of all threads."""
+
+    @T.prim_func
+    def kernel(A: T.Tensor((4,), "int32"), S: T.Tensor((4, 64), "int32")):
+        with T.ClusterKernel(4, threads=64, cluster_dims=2) as bx:
+            bar = T.alloc_cluster_barrier([arrivals])
+            tx = T.get_thread_binding()
+            S[bx, tx] = tx
+            T.mbarrier_arrive(bar, 0)
+            if T.block_rank_in_cluster() == 0:
+                T.mbarrier_wait_parity(bar, 0)
+                if tx == 0:
+                    A[bx] = S[bx, 63] + S[bx + 1, 62]
+
+    return kernel
+
+
+def test_blocks_arrive_at_the_barrier_of_another_one():
+    a, s = torch.zeros(4, dtype=torch.int32), torch.zeros(4, 64, dtype=torch.int32)
+    kernel = emulated(counting(128), a, s)
+    assert a.tolist() == [125, 0, 125, 0]
+    source = kernel.get_kernel_source()
+    assert "mbarrier.arrive.release.cluster.shared::cluster.b64" in source
+    assert "mbarrier.try_wait.parity.acquire.cluster" in source
+
+
+def test_more_arrivals_than_a_barrier_expects_are_found():
+    s = torch.zeros(4, 64, dtype=torch.int32)
+    with pytest.raises(CudaEmulationError, match="waits in mbarrier 0 parity 0") as caught:
+        emulated(counting(64), torch.zeros(4, dtype=torch.int32), s)
+    assert caught.value.kind == "deadlock"  # the phase was over twice
+
+
+def refused(statement, *, cluster=2, kind=InvalidOperand):
+    """What is said of a statement on a tensor, a shared tile, and barriers of both sorts."""
+    with pytest.raises(kind) as caught:
+
+        @T.prim_func
+        def kernel(A: T.Tensor((16, 64), "float16")):
+            with T.Kernel(4, threads=64, cluster_dims=cluster):
+                tile = T.alloc_shared((16, 64), "float16")
+                other = T.alloc_shared((16, 64), "float32")
+                own = T.alloc_barrier(1)
+                statement(A, tile, other, own)
+
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        (
+            lambda A, s, *_: T.copy_cluster(A, s, cluster_mask=0b101),
+            "T.copy_cluster: there is no block 2 in a cluster of 2",
+        ),
+        (
+            lambda A, s, o, b: T.tma_copy(A, s, barrier=b, cluster_mask=0),
+            "T.tma_copy: cluster_mask=0 names no blocks",
+        ),
+        (
+            lambda A, s, *_: T.tma_copy(s, A, cluster_mask=1),
+            "is stored by one block, and has a cluster_mask",
+        ),
+        (
+            lambda A, s, *_: T.copy_cluster(A, s, cluster_mask=1, dst_block=0),
+            "dst_block and cluster_mask are two ways to copy",
+        ),
+        (
+            lambda A, s, o, b: T.copy_cluster(s, o, dst_block=1, remote_barrier=b),
+            "T.copy_cluster: own[1] uint64 is no barrier of a cluster",
+        ),
+        (
+            lambda A, s, o, b: T.mbarrier_arrive(b, 1),
+            "T.mbarrier_arrive: own[1] uint64 is no barrier of a cluster",
+        ),
+        (
+            lambda A, s, *_: T.copy_cluster(s, A, dst_block=1),
+            "copy_cluster: A[16, 64] float16 is not in shared memory",
+        ),
+        (
+            lambda A, s, o, b: T.copy_cluster(A, o, cluster_mask=1),
+            "can't be copied to several",
+        ),
+        (
+            lambda A, s, o, b: T.copy_cluster(s[0:4], o, dst_block=1),
+            "are tiles of different shapes",
+        ),
+    ],
+)
+def test_what_a_cluster_can_not_do_is_said(statement, text):
+    message = refused(statement, kind=tvmtile.errors.TileError)
+    assert text in message
+    assert "help:" in message
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("llvm", "a CPU"), ({"kind": "cuda", "arch": "sm_80"}, "CUDA sm_80")]
+)
+def test_a_target_without_clusters_is_named(target, name):
+    with pytest.raises(NoLowering, match=rf"T\.alloc_cluster_barrier: {name} has no mbarriers"):
+        tvmtile.compile(counting(128), target=target)
+
+    @T.prim_func
+    def kernel(A: T.Tensor((4, 16, 64), "float16")):
+        with T.Kernel(4, threads=64, cluster_dims=2) as bx:
+            tile = T.alloc_shared((16, 64), "float16")
+            T.copy_cluster(A[bx, 0, 0], tile, cluster_mask=3)
+
+    with pytest.raises(NoLowering, match=r"multicast: no implementation for .* fits") as caught:
+        tvmtile.compile(kernel, target=target)
+    assert "T.copy_cluster(A[bx, 0, 0], tile, cluster_mask=3)" in str(caught.value)

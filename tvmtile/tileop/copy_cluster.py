@@ -1,0 +1,349 @@
+"""`T.copy_cluster`: copy a tile to another block of the cluster, or from a tensor to several."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import DataType, ir, tirx
+
+from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.frontend.emit import emit
+from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.operands import (
+    as_region,
+    buffer_of,
+    check_bounds,
+    constant,
+    describe,
+    dtype_of,
+    match_extents,
+)
+from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_shared
+from tvmtile.layout.shared import has_plain_rows
+from tvmtile.tileop.cluster import (
+    RemoteArrival,
+    RemoteCopy,
+    RemoteStore,
+    check_rank,
+    has_clusters,
+    join_blocks,
+)
+from tvmtile.tileop.copy import copy
+from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
+from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier, as_mbarrier
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.tma import by_leader, check_fits, check_mask, fence, load_for_blocks
+
+__all__ = ["CopyToBlock", "Multicast", "copy_cluster"]
+
+
+def copy_cluster(
+    src: Any,
+    dst: Any,
+    *,
+    dst_block: Any = None,
+    cluster_mask: int | None = None,
+    remote_barrier: Any = None,
+    eviction_policy: str | None = None,
+    coalesced_width: int | None = None,
+    annotations: dict[str, Any] | None = None,
+    loop_layout: Any = None,
+) -> None:
+    """Copy a tile to another block of the cluster, or one of a tensor to several blocks at once.
+
+    Without `dst_block` and `cluster_mask` it is `T.copy`.
+
+    Parameters
+    ----------
+    src, dst : buffer, region or element
+        As of `T.copy`. `dst` is a shared tile.
+    dst_block : int or Expr, optional
+        The number in the cluster of the block whose tile `dst` is written; `src` is the block's own.
+    remote_barrier : buffer or element, optional
+        With `dst_block`: what `T.alloc_cluster_barrier` gave. The copy arrives once at the other
+        block's mbarrier when all of the tile is there; that block waits with
+        `T.mbarrier_wait_parity`. Without one, `T.cluster_sync` orders the copy. Until then `src`
+        may not be written again.
+    cluster_mask : int, optional
+        Bit `i` is set for block `i` of the cluster: the first of them reads the tile from the tensor
+        `src`, and all of them get that one. A block that is not among them copies its own. All blocks
+        of the mask come to the copy equally often.
+    eviction_policy, coalesced_width, annotations, loop_layout
+        As of `T.copy`.
+
+    Raises
+    ------
+    InvalidOperand
+        If the cluster has no such block, `dst` is no shared tile, or the barrier none of a cluster.
+    ShapeMismatch
+        If the tiles differ in their extents.
+    NoLowering
+        When the kernel is compiled, if the target has no clusters, or no tensor map describes the tile
+        of a multicast.
+    """
+    hints: dict[str, Any] = {
+        "eviction_policy": eviction_policy,
+        "coalesced_width": coalesced_width,
+        "loop_layout": loop_layout,
+        **(annotations or {}),
+    }
+    if dst_block is not None and cluster_mask is not None:
+        raise InvalidOperand(
+            "T.copy_cluster: dst_block and cluster_mask are two ways to copy",
+            help="give dst_block= for a tile of another block, cluster_mask= for one of a tensor",
+        )
+    if dst_block is None and cluster_mask is None:
+        copy(src, dst, annotations=hints)
+        return
+    warn_ignored("T.copy_cluster", "the compiler chooses the instructions", **hints)
+    src, dst = (
+        check_operand("copy_cluster", "src", src),
+        check_operand("copy_cluster", "dst", dst),
+    )
+    if cluster_mask is not None:
+        check_mask("copy_cluster", cluster_mask)
+        emit(Multicast(src, dst, cluster_mask))
+        return
+    if isinstance(dst_block, int):
+        check_rank("copy_cluster", dst_block)
+    barrier = () if remote_barrier is None else (_of_cluster(remote_barrier),)
+    emit(CopyToBlock(src, dst, tirx.Cast("int32", as_expr(dst_block)), barrier))
+
+
+def _of_cluster(barrier: Any) -> ir.TensorLoad:
+    mbarrier = as_mbarrier("copy_cluster", barrier)
+    if not is_cluster_mbarrier(mbarrier.source):
+        raise InvalidOperand(
+            f"T.copy_cluster: {describe(mbarrier.source)} is no barrier of a cluster",
+            help="allocate it by T.alloc_cluster_barrier",
+        )
+    return mbarrier
+
+
+@dataclass(frozen=True, eq=False)
+class _CopyInCluster(TileOp):
+    """A copy to shared memory that other blocks take part in."""
+
+    src: Any
+    dst: Any
+
+    def reads(self) -> list[ir.Expr]:
+        return [self.src]
+
+    def writes(self) -> list[ir.Expr]:
+        return [self.dst]
+
+    def check(self) -> None:
+        if not is_shared(buffer_of(self.dst)):
+            raise InvalidOperand(
+                f"copy_cluster: {describe(self.dst)} is not in shared memory",
+                help="blocks of a cluster reach each other's tiles of T.alloc_shared",
+            )
+        if match_extents(self.src, self.dst) is None:
+            raise ShapeMismatch(
+                f"copy_cluster: {describe(self.src)} and {describe(self.dst)} are tiles of different "
+                "shapes",
+                help="give both sides the same extents (axes of extent 1 don't count)",
+            )
+        for operand in (self.src, self.dst):
+            check_bounds("copy_cluster", operand)
+
+    def normalized(self) -> _CopyInCluster:
+        matched = match_extents(self.src, self.dst)
+        assert matched is not None, "checked when it was written"
+        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
+        return replace(self, src=src, dst=dst)
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class CopyToBlock(_CopyInCluster):
+    """Copy a tile to that of the block `rank`; `barrier` holds its mbarrier."""
+
+    name = "copy_to_block"
+    rest = "barrier"
+
+    rank: Any
+    barrier: tuple[Any, ...] = ()
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class Multicast(_CopyInCluster):
+    """Copy a tile of a tensor, read once, to the blocks of a mask."""
+
+    name = "multicast"
+    options = ("blocks",)
+
+    blocks: int = 1
+
+    def check(self) -> None:
+        super().check()
+        src, dst = buffer_of(self.src), buffer_of(self.dst)
+        if src.ty.storage_scope != "global" or dtype_of(self.src) != dtype_of(self.dst):
+            raise InvalidOperand(
+                f"copy_cluster: {describe(src)} {dtype_of(self.src)} can't be copied to several "
+                f"{describe(dst)} {dtype_of(self.dst)} at once",
+                help="copy from a tensor of the same dtype, or give dst_block=",
+            )
+
+
+# Code ----------------------------------------------------------------------------------------------
+
+
+@lowering(CopyToBlock, target="cuda", variant="elements", fits=has_clusters)
+def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
+    """Each thread stores elements; when all have, one arrives at the mbarrier."""
+    join_blocks(context)
+
+    def stored(offsets: list[Any]) -> tirx.Stmt:
+        source = element(op.src, matching_offsets(op.dst, op.src, offsets))
+        value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
+        target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
+        return tirx.Evaluate(RemoteStore(target, value, op.rank).to_call())
+
+    stores = over_region(op.dst, stored)
+    if not op.barrier:
+        return stores
+    first = tirx.BufferLoad(op.dst.source, [r.min for r in op.dst.region])
+    box = [constant(r.extent) or 1 for r in op.dst.region]
+    arrival = RemoteArrival(op.barrier[0], op.rank, (first,), box=box)
+    return seq([stores, by_leader([tirx.Evaluate(arrival.to_call())], context)])
+
+
+_PIECE = 16
+"""Bytes: what bulk copies are multiples of, and begin at multiples of."""
+_MOST_RUNS = 64
+
+
+def _is_bulk(op: CopyToBlock, context: LoweringContext) -> None:
+    has_clusters(op, context)
+    if not op.barrier:
+        raise Decline("no mbarrier counts its bytes")
+    if not is_shared(op.src.source) or dtype_of(op.src) != dtype_of(op.dst):
+        raise Decline(f"elements of {describe(op.src)} are converted, or not in shared memory")
+    for side in (op.src, op.dst):
+        if not has_plain_rows(side.source):
+            raise Decline(f"rows of {describe(side)} are swizzled")
+    _runs(op, context)
+
+
+def _runs(op: CopyToBlock, context: LoweringContext) -> list[tuple[Any, Any, int]]:
+    """The first elements of the runs of memory that the tile consists of, and their bytes.
+
+    Raises
+    ------
+    Decline
+        If they are no whole pieces of 16 bytes.
+    """
+    item = int(DataType(dtype_of(op.dst)).bits) // 8
+    known = [constant(r.extent) for r in op.dst.region]
+    if None in known or any(constant(r.extent) is None for r in op.src.region):
+        raise Decline(f"{describe(op.dst)} has extents that are not constant")
+    inner = min(_inner_axes(side) for side in (op.src, op.dst))
+    extents = [extent or 0 for extent in known]
+    axes = len(extents) - inner
+    size = math.prod(extents[axes:]) * item
+    count = math.prod(extents[:axes])
+    if size % _PIECE or count > _MOST_RUNS:
+        raise Decline(f"{describe(op.dst)} is {count} runs of {size} bytes")
+    runs = []
+    for number in range(count):
+        offsets, rest = [0] * len(extents), number
+        for axis in reversed(range(axes)):
+            rest, offsets[axis] = divmod(rest, extents[axis])
+        places = [
+            element(op.src, matching_offsets(op.dst, op.src, offsets)),
+            element(op.dst, offsets),
+        ]
+        for side, indices in zip((op.src, op.dst), places, strict=True):
+            if not context.analyzer.can_prove_equal(
+                tirx.floormod(_place(side.source, indices) * item, _PIECE), 0
+            ):
+                raise Decline(f"{describe(side)} may not begin at a multiple of {_PIECE} bytes")
+        source, target = (
+            tirx.BufferLoad(side.source, at)
+            for side, at in zip((op.src, op.dst), places, strict=True)
+        )
+        runs.append((target, source, size))
+    return runs
+
+
+def _inner_axes(side: ir.TensorRegion) -> int:
+    """How many of the last axes are one run of memory."""
+    count = 0
+    for r, extent in zip(reversed(side.region), reversed(side.source.ty.shape), strict=True):
+        count += 1
+        if constant(r.extent) != constant(extent):
+            break
+    return count
+
+
+def _place(tile: ir.Var, indices: list[ir.Expr]) -> ir.Expr:
+    place: Any = tirx.const(0, "int32")
+    for index, extent in zip(indices, tile.ty.shape, strict=True):
+        place = place * extent + index
+    return place
+
+
+@lowering(CopyToBlock, target="cuda", variant="bulk", priority=10, fits=_is_bulk)
+def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
+    """One thread begins a bulk copy of each run; the other block's mbarrier counts the bytes."""
+    join_blocks(context)
+    runs = _runs(op, context)
+    for tile in (op.src.source, op.dst.source):
+        context.align(tile, _PIECE)
+    total = sum(size for _, _, size in runs)
+    arrival = RemoteArrival(op.barrier[0], op.rank, bytes=total)
+    item = int(DataType(dtype_of(op.dst)).bits) // 8
+    copies = [
+        RemoteCopy(target, source, op.barrier[0], op.rank, bytes=size, box=[size // item])
+        for target, source, size in runs
+    ]
+    begun: list[tirx.Stmt] = [tirx.Evaluate(each.to_call()) for each in (arrival, *copies)]
+    return seq([*fence(op.src.source, context), by_leader(begun, context)])
+
+
+def _fits_multicast(op: Multicast, context: LoweringContext) -> None:
+    has_clusters(op, context)
+    check_fits(op, context)
+
+
+@lowering(Multicast, target="cuda", variant="tma", fits=_fits_multicast)
+def _(op: Multicast, context: LoweringContext) -> tirx.Stmt:
+    """The first block copies to all when each has said, at its mbarrier, that its tile is free."""
+    arrived: Any = _barriers("arrived")
+    free: Any = _barriers("free")
+    parity: Any = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
+    context.setup += [
+        *(tirx.AllocBuffer(each) for each in (arrived, free, parity)),
+        tirx.Evaluate(InitMbarriers(arrived, [1]).to_call()),
+        tirx.Evaluate(InitMbarriers(free, [op.blocks.bit_count()]).to_call()),
+        tirx.BufferStore(parity, tirx.const(0, "int32"), [0]),
+    ]
+    join_blocks(context)
+    all_there, all_free = tirx.BufferLoad(arrived, [0]), tirx.BufferLoad(free, [0])
+    phase = tirx.BufferLoad(parity, [0])
+    first = (op.blocks & -op.blocks).bit_length() - 1
+    says_free = tirx.Evaluate(RemoteArrival(all_free, tirx.const(first, "int32")).to_call())
+    awaits_all = tirx.Evaluate(Mbarrier(all_free, phase, "wait", of_cluster=True).to_call())
+    begun = load_for_blocks(
+        op, all_there, op.blocks, context, arrives=True, before=(says_free, awaits_all)
+    )
+    return seq(
+        [
+            *fence(op.dst.source, context),
+            by_leader(begun, context),
+            tirx.Evaluate(Mbarrier(all_there, phase, "wait").to_call()),
+            tirx.BufferStore(parity, 1 - phase, [0]),
+        ]
+    )
+
+
+def _barriers(name: str) -> Any:
+    return tirx.decl_buffer((1,), "uint64", name=name, scope=CLUSTER_BARRIER_SCOPE)
