@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from itertools import combinations
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,7 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-parameters",
         action="store_true",
-        help="run each test with all of its parameters, not with some that have each two of them once",
+        help="run each test with all of its parameters, not with some that have each value of one once",
     )
     parser.addoption(
         "--all-architectures",
@@ -39,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fuzz-seeds",
         type=int,
-        help="how many random programs of tests/fuzz to run; 80 on the CPU and 20 on each emulator "
+        help="how many random programs of tests/fuzz to run; 30 on the CPU and 10 on each emulator "
         "where absent",
     )
 
@@ -95,22 +94,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _covering(items: list[pytest.Item]) -> set[str]:
-    """Names of tests such that each two values of a test's parameters come together in one of them."""
-    seen: dict[str, set[object]] = defaultdict(set)
-    kept = set()
-    for item in sorted(items, key=lambda item: item.get_closest_marker("emulated") is None):
-        pairs = _pairs(item)
-        known = seen[item.nodeid.partition("[")[0]]
-        if not pairs <= known:
-            kept.add(item.nodeid)
-            known |= pairs
-    return kept
+    """Names of tests that have each value of a parameter in one which runs, if any with it does."""
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    return {name for candidates in tests.values() for name in _cover(candidates)}
 
 
-def _pairs(item: pytest.Item) -> set[object]:
+def _cover(items: list[pytest.Item]) -> Iterator[str]:
+    """Take the test with the most values that are missing; of equals, values that were taken less."""
+    values = {item: _values(item) for item in items}
+    taken: Counter[object] = Counter()
+
+    def worth(item: pytest.Item) -> tuple[bool, int, bool, int]:
+        runs = item.get_closest_marker("skip") is None
+        emulated = item.get_closest_marker("emulated") is not None
+        missing = sum(not taken[value] for value in values[item])
+        return runs, missing, emulated, -sum(taken[value] for value in values[item])
+
+    while left := [item for item in items if not all(taken[value] for value in values[item])]:
+        best = max(left, key=worth)
+        yield best.nodeid
+        taken.update(values[best])
+
+
+def _values(item: pytest.Item) -> set[object]:
+    """What a test is given; of a parameter with named fields, each of these."""
     callspec = getattr(item, "callspec", None)
-    values = list(enumerate(callspec._idlist)) if callspec is not None else []
-    return set(combinations(values, 2)) or set(values) or {None}
+    if callspec is None:
+        return {None}
+    named = [value for value in callspec.params.values() if hasattr(value, "_asdict")]
+    values = {(at, name) for at, name in enumerate(callspec._idlist) if name not in map(str, named)}
+    return values.union(*(value._asdict().items() for value in named))
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
