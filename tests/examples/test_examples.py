@@ -23,6 +23,11 @@ SHARED = {"common", "printing"}
 # Every example twice: sizes with a rest in every axis, and sizes of 1 or of one tile.
 SIZES = {
     "batched_gemm": ["--batch 3 --m 70 --n 131 --k 65", "--batch 1 --m 1 --n 1 --k 1"],
+    "block_sparse_gemm": ["--m 130 --n 70 --k 200", "--m 1 --n 1 --k 1 --percent 0"],
+    "decode_attention": [
+        "--batch 2 --groups 2 --heads 3 --length 130 --splits 1",
+        "--batch 2 --groups 1 --heads 5 --length 70 --splits 3",
+    ],
     "dequant_gemm_fp4": ["--m 33 --n 70 --k 160", "--format nvfp4 --m 1 --n 1 --k 16"],
     "dequant_gemm_int4": ["--m 33 --n 130 --k 128", "--m 1 --n 1 --k 64"],
     "dynamic_gemm": ["--m 130 --n 131 --k 70", "--m 2 --n 1 --k 1"],
@@ -34,10 +39,20 @@ SIZES = {
         "--batch 1 --heads 1 --length 1 --dim 64",
     ],
     "gemm": ["--m 257 --n 33 --k 65", "--m 1 --n 1 --k 1"],
-    "gemm_bias_relu": ["--m 130 --n 33 --k 65", "--m 1 --n 1 --k 1"],
+    "gemm_epilogue": ["--m 130 --n 33 --k 65", "--activation gelu --m 1 --n 1 --k 1"],
+    "gemm_few_rows": ["--m 17 --n 70 --k 130", "--m 1 --n 1 --k 1"],
+    "gemm_fp8": [
+        "--scales tensor --m 70 --n 130 --k 150",
+        "--scales row --m 1 --n 1 --k 1",
+        "--scales block --m 70 --n 130 --k 150",
+    ],
     "gemm_splitk": ["--m 70 --n 65 --k 500 --splits 3", "--m 1 --n 1 --k 64 --splits 2"],
     "grouped_gemm": [
         "--groups 5 --largest 130 --n 130 --k 70",
+        "--groups 1 --largest 1 --n 1 --k 1",
+    ],
+    "grouped_gemm_fp8": [
+        "--groups 5 --largest 130 --n 130 --k 150",
         "--groups 1 --largest 1 --n 1 --k 1",
     ],
     "kv_compaction": ["--entries 70 --width 300", "--entries 1 --width 1"],
@@ -97,6 +112,8 @@ def assert_checked(out):
 
 METAL_SIZES = {
     "batched_gemm": "--batch 2 --m 70 --n 65 --k 33",
+    "block_sparse_gemm": "--m 70 --n 65 --k 130",
+    "decode_attention": "--batch 1 --groups 2 --heads 3 --length 70 --splits 2",
     "dequant_gemm_fp4": "--m 33 --n 70 --k 160",
     "dequant_gemm_int4": "--m 33 --n 70 --k 128",
     "dynamic_gemm": "--m 70 --n 65 --k 33",
@@ -104,9 +121,12 @@ METAL_SIZES = {
     "embedding": "--count 70 --vocabulary 50 --width 130",
     "flash_attention": "--batch 1 --heads 2 --length 70 --dim 64",
     "gemm": "--m 70 --n 65 --k 65",
-    "gemm_bias_relu": "--m 70 --n 65 --k 65",
+    "gemm_epilogue": "--activation gelu --m 70 --n 65 --k 65",
+    "gemm_few_rows": "--m 17 --n 65 --k 65",
+    "gemm_fp8": "--scales block --m 20 --n 40 --k 150",
     "gemm_splitk": "--m 70 --n 65 --k 100 --splits 2",
     "grouped_gemm": "--groups 3 --largest 130 --n 70 --k 20",
+    "grouped_gemm_fp8": "--groups 3 --largest 70 --n 70 --k 70",
     "kv_compaction": "--entries 70 --width 130",
     "layer_norm": "--m 6 --n 131",
     "moe_gemm": "--m 100 --n 65 --k 70 --experts 2",
@@ -131,21 +151,26 @@ def test_example_on_metal_agrees_with_its_float64_reference(name, load, capsys):
 
 
 OF_NARROW_FLOATS_AND_ROWS = (
-    *("dequant_gemm_fp4", "dequant_gemm_int4", "embedding", "kv_compaction"),
-    *("moe_gemm", "paged_attention", "quantize"),
+    *("dequant_gemm_fp4", "dequant_gemm_int4", "embedding", "gemm_fp8", "grouped_gemm_fp8"),
+    *("kv_compaction", "moe_gemm", "paged_attention", "quantize"),
 )
+FOR_HOPPER = ("block_sparse_gemm", "decode_attention", "gemm_epilogue", "gemm_few_rows")
 
 
 @pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None,
     reason="the emulator needs a C++ compiler",
 )
-@pytest.mark.parametrize("name", OF_NARROW_FLOATS_AND_ROWS)
-def test_example_in_cudas_emulator_agrees_with_its_reference(name, load, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [(name, "sm_80") for name in OF_NARROW_FLOATS_AND_ROWS]
+    + [(name, "sm_90a") for name in FOR_HOPPER],
+)
+def test_example_in_cudas_emulator_agrees_with_its_reference(name, arch, load, capsys, monkeypatch):
     torch.manual_seed(0)
     emulated = functools.partial(tvmtile.compile, execution_backend="emulator")
     monkeypatch.setattr("tvmtile.compile", emulated)
-    target = json.dumps({"kind": "cuda", "arch": "sm_80"})
+    target = json.dumps({"kind": "cuda", "arch": arch})
     load(name).main(["--check", "--target", target, *METAL_SIZES[name].split()])
     assert_checked(capsys.readouterr().out)
 
