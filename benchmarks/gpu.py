@@ -1,8 +1,8 @@
 """Speed on an NVIDIA GPU, beside cuBLAS, torch, Triton and TileLang, and what compiling costs.
 
     python benchmarks/gpu.py                           # prints the tables
-    python benchmarks/gpu.py --write benchmarks/h200/gpu   # writes gpu.md and gpu.json too
-    python benchmarks/gpu.py --only attention          # cases whose name has the word
+    python benchmarks/gpu.py --write benchmarks/h200/gpu   # puts them into gpu.md and gpu.json too
+    python benchmarks/gpu.py --only attention "gemm float16"   # cases whose names have one of these
     python benchmarks/gpu.py --tilelang ~/tl/bin/python    # beside TileLang, in a process of its own
     python benchmarks/gpu.py --dry                     # compiles all kernels; needs no GPU
     python benchmarks/gpu.py --compile                 # compile time, pass by pass; needs no GPU
@@ -10,19 +10,25 @@
 Every result is compared with a float64 reference before it is measured. tvmtile and Triton have
 several configurations of each kernel; the fastest of a first measurement is shown, and measured again
 together with the others' (see gpu_timing.py for how). A ratio above 1 means faster than that contender.
+The files of `--write` keep what they have until it is measured again; a row names its run.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import multiprocessing
+import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -40,6 +46,7 @@ import tvmtile.language as T
 from tvmtile.errors import TileError
 
 ELSEWHERE = {"kind": "cuda", "arch": "sm_90a"}
+CUDA = "cuda"
 
 
 def program_of(case: Case, configuration: dict[str, Any]) -> Any:
@@ -63,6 +70,27 @@ def compiled(case: Case, target: Any) -> Iterator[tuple[dict[str, Any], Any]]:
         yield from zip(case.configurations, workers.map(kernel, case.configurations), strict=True)
 
 
+def fill_cache(chosen: list[Case], target: Any) -> None:
+    """Compile all kernels in as many processes as there are processors, for who compiles them again."""
+    if not tvmtile.cache.is_cache_enabled():
+        return
+    jobs = [
+        (case.program, case.arguments | configuration, target)
+        for case in chosen
+        for configuration in case.configurations
+    ]
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawned) as workers:
+        list(workers.map(compile_one, jobs))
+
+
+def compile_one(job: tuple[str, dict[str, Any], Any]) -> None:
+    """Compile a kernel in a process of the pool; what goes wrong is said where it is used."""
+    program, arguments, target = job
+    with contextlib.suppress(TileError):
+        tvmtile.compile(PROGRAMS[program](**arguments), target=target)
+
+
 # Speed ------------------------------------------------------------------------------------------
 
 
@@ -77,6 +105,8 @@ def run(case: Case) -> dict[str, Any]:
         out.zero_()
         result = function(*inputs, out)
         result = result if isinstance(result, torch.Tensor) else out
+        if name in case.others:
+            return partial(function, *inputs, out)
         error = relative_error(result, expected)
         if error <= case.tolerance:
             return partial(function, *inputs, out)
@@ -84,7 +114,7 @@ def run(case: Case) -> dict[str, Any]:
         return None
 
     ours = {}
-    for configuration, kernel in compiled(case, "cuda"):
+    for configuration, kernel in compiled(case, CUDA):
         name = shown(configuration)
         if isinstance(kernel, TileError):
             notes.append(f"{name}: {kernel.message.splitlines()[0]}")
@@ -96,7 +126,10 @@ def run(case: Case) -> dict[str, Any]:
         function = triton_function(case, configuration)
         if function and (contender := attempted(partial(checked, name, function), name, notes)):
             theirs[name] = contender
-    final = {name: partial(function, *inputs, out) for name, function in case.rivals.items()}
+    final = {}
+    for name, function in case.rivals.items():
+        if contender := attempted(partial(checked, name, function), name, notes):
+            final[name] = contender
     tuning: dict[str, dict[str, float]] = {}
     best: dict[str, str] = {}
     for side, candidates in (("tvmtile", ours), ("Triton", theirs)):
@@ -112,7 +145,7 @@ def run(case: Case) -> dict[str, Any]:
         "rates": {name: case.rate(value) for name, value in times.items()},
         "configurations": best,
         "tuning": tuning,
-        "goal": case.goal,
+        "goals": case.goals,
         "notes": notes,
     }
 
@@ -134,9 +167,7 @@ def triton_function(case: Case, configuration: dict[str, Any]) -> Callable[..., 
     function = getattr(gpu_triton, case.triton[0])
 
     def call(*tensors: torch.Tensor) -> None:
-        if case.program == "gemm" and case.arguments["transpose_B"]:
-            tensors = (tensors[0], tensors[1].T, tensors[2])
-        function(*tensors, *case.triton_arguments, **configuration)
+        function(*case.triton_views(*tensors), *case.triton_arguments, **configuration)
 
     return call
 
@@ -220,6 +251,8 @@ def compile_rows(repeats: int = 5) -> tuple[list[dict[str, Any]], dict[str, floa
     case = next(cases())
     configuration = case.configurations[3]
     runs = []
+    was_enabled = tvmtile.cache.is_cache_enabled()
+    tvmtile.disable_cache()
     for _ in range(repeats):
         stopwatch = Stopwatch()
         start = time.perf_counter()
@@ -233,6 +266,8 @@ def compile_rows(repeats: int = 5) -> tuple[list[dict[str, Any]], dict[str, floa
         runs.append(
             (done - start, traced - start, lowered - traced, done - lowered, stopwatch.seconds)
         )
+    if was_enabled:
+        tvmtile.enable_cache()
     total, trace, lower, binary, passes = sorted(runs, key=lambda r: r[0])[len(runs) // 2]
     ours = trace + sum(t for name, t in passes.items() if name.startswith("tvmtile."))
     values = [
@@ -326,15 +361,15 @@ def speed_table(results: list[dict[str, Any]]) -> str:
             for name in sorted(times)
             if name != "tvmtile"
         ]
-        goal = result["goal"]
         rows.append(
             {
                 "case": result["case"],
                 "unit": result["unit"],
                 "tvmtile": f"{rates['tvmtile']:.0f}" if ours else "-",
                 "others (tvmtile's ratio to them)": ", ".join(others),
-                "goal": f"{goal[1]} of {goal[0]}" if goal else "",
+                "goal": ", ".join(f"{goal} of {name}" for name, goal in result["goals"].items()),
                 "configuration": result["configurations"].get("tvmtile", ""),
+                "run": result["run"],
             }
         )
     return table(rows)
@@ -349,27 +384,40 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="measure the cases whose names contain this")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="cases whose names have one of these"
+    )
+    parser.add_argument("--seconds", type=float, help="begin no case after so many seconds")
+    parser.add_argument("--without-triton", action="store_true", help="do not compile its kernels")
+    parser.add_argument("--commit", default="", help="what to call the version of tvmtile")
     parser.add_argument("--write", type=Path, help="also write PATH.md and PATH.json")
     parser.add_argument("--tilelang", metavar="PYTHON", help="an interpreter that has TileLang")
     parser.add_argument("--dry", action="store_true", help="compile everything, measure nothing")
     parser.add_argument("--compile", action="store_true", help="measure the compile time alone")
     args = parser.parse_args()
-    chosen = [case for case in cases() if args.only in case.name]
+    start = time.monotonic()
+    chosen = [case for case in cases() if any(word in case.name for word in args.only)]
+    if args.without_triton:
+        chosen = [replace(case, triton=None) for case in chosen]
     if args.dry:
         sys.exit(0 if dry(chosen) else 1)
-    costs, passes = compile_rows()
+    costs, passes = compile_rows() if args.compile or args.only == [""] else ([], {})
     if args.compile:
         slowest = [{"pass": name, "ms": f"{t * 1e3:.1f}"} for name, t in list(passes.items())[:20]]
         print(table(costs), table(slowest), sep="\n\n")
         return
+    fill_cache(chosen, CUDA)
     results = []
     for case in chosen:
+        if args.seconds and time.monotonic() - start > args.seconds:
+            print(f"no time for {case.name}", file=sys.stderr)
+            continue
         results.append(run(case))
         print(json.dumps(results[-1]), flush=True)
+        torch.cuda.empty_cache()
     if args.tilelang:
         add_tilelang(results, with_tilelang(args.tilelang, chosen), chosen)
-    report(args, results, costs + launch_rows())
+    report(args, results, costs and costs + launch_rows())
 
 
 def add_tilelang(results: list[dict[str, Any]], theirs: dict[str, Any], chosen: list[Case]) -> None:
@@ -389,22 +437,46 @@ def add_tilelang(results: list[dict[str, Any]], theirs: dict[str, Any], chosen: 
 def report(
     args: argparse.Namespace, results: list[dict[str, Any]], costs: list[dict[str, Any]]
 ) -> None:
-    options = "".join(
-        f" --{name} {value}" for name in ("only", "tilelang") if (value := getattr(args, name))
-    )
-    about = machine(f"python benchmarks/gpu.py{options}")
-    about_text = ", ".join(f"{key} {value}" for key, value in about.items())
-    tables = [speed_table(results)] if results else []
-    text = "\n\n".join([about_text, *tables, table(costs)]) + "\n"
-    print(text)
+    about = machine(f"python benchmarks/gpu.py {shlex.join(sys.argv[1:])}".strip())
+    about |= {"tvmtile": args.commit} if args.commit else {}
     for result in results:
         for note in result["notes"]:
             print(f"{result['case']}: {note}", file=sys.stderr)
-    if args.write is not None:
-        args.write.parent.mkdir(parents=True, exist_ok=True)
-        args.write.with_suffix(".md").write_text(text)
-        everything = {"machine": about, "speed": results, "costs": costs}
-        args.write.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
+    new = {"runs": [about], "speed": [{**r, "run": 0} for r in results], "costs": costs}
+    print(page(new))
+    if args.write is None:
+        return
+    path = args.write.with_suffix(".json")
+    everything = merged(json.loads(path.read_text()), new) if path.exists() else new
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(everything, indent=1) + "\n")
+    args.write.with_suffix(".md").write_text(page(everything))
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """All that was measured, of each case the last time, in the order of the cases; runs that count."""
+    rows = {row["case"]: row | {"about": old["runs"][row["run"]]} for row in old["speed"]}
+    rows |= {row["case"]: row | {"about": new["runs"][row["run"]]} for row in new["speed"]}
+    ordered = [rows[case.name] for case in cases() if case.name in rows]
+    runs: list[dict[str, Any]] = []
+    for row in ordered:
+        about = row.pop("about")
+        if about not in runs:
+            runs.append(about)
+        row["run"] = runs.index(about)
+    return {"runs": runs, "speed": ordered, "costs": new["costs"] or old["costs"]}
+
+
+def page(everything: dict[str, Any]) -> str:
+    """The runs, numbered from 0, and the tables."""
+    about = [
+        f"{number}. " * (len(everything["runs"]) > 1)
+        + ", ".join(f"{key} {value}" for key, value in run.items())
+        for number, run in enumerate(everything["runs"])
+    ]
+    tables = [speed_table(everything["speed"])] if everything["speed"] else []
+    tables += [table(everything["costs"])] if everything["costs"] else []
+    return "\n\n".join(["\n".join(about), *tables]) + "\n"
 
 
 if __name__ == "__main__":

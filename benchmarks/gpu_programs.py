@@ -5,7 +5,11 @@ The two can't be installed side by side; whichever the interpreter has makes the
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 try:
@@ -18,19 +22,25 @@ GROUP = 64  # weights that share a scale
 
 
 def gemm(
-    M: int, N: int, K: int, dtype: str, transpose_B: bool,
+    M: int, N: int, K: int, dtype: str, layout: str,
     block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
 ) -> Any:  # fmt: skip
-    """C = A @ B in the dtype of A and B, summed in float32; blocks walk in panels of `panel` rows."""
+    """C = A @ B in the dtype of A and B, summed in float32; blocks walk in panels of `panel` rows.
+
+    `layout` says of A and of B whether they are stored as they are, n, or transposed, t.
+    """
+    transpose_A, transpose_B = (letter == "t" for letter in layout)
 
     @T.prim_func
     def main(
-        A: T.Tensor((M, K), dtype),
+        A: T.Tensor((K, M) if transpose_A else (M, K), dtype),
         B: T.Tensor((N, K) if transpose_B else (K, N), dtype),
         C: T.Tensor((M, N), dtype),
     ):
         with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
-            A_shared = T.alloc_shared((block_M, block_K), dtype)
+            A_shared = T.alloc_shared(
+                (block_K, block_M) if transpose_A else (block_M, block_K), dtype
+            )
             B_shared = T.alloc_shared(
                 (block_N, block_K) if transpose_B else (block_K, block_N), dtype
             )
@@ -38,12 +48,15 @@ def gemm(
             T.use_swizzle(panel)
             T.clear(C_local)
             for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=stages):
-                T.copy(A[by * block_M, k * block_K], A_shared)
+                if transpose_A:
+                    T.copy(A[k * block_K, by * block_M], A_shared)
+                else:
+                    T.copy(A[by * block_M, k * block_K], A_shared)
                 if transpose_B:
                     T.copy(B[bx * block_N, k * block_K], B_shared)
                 else:
                     T.copy(B[k * block_K, bx * block_N], B_shared)
-                T.gemm(A_shared, B_shared, C_local, transpose_B=transpose_B)
+                T.gemm(A_shared, B_shared, C_local, transpose_A, transpose_B)
             T.copy(C_local, C[by * block_M, bx * block_N])
 
     return main
@@ -51,16 +64,15 @@ def gemm(
 
 def attention(
     batch: int, heads: int, length: int, dim: int, causal: bool,
-    block_M: int, block_N: int, stages: int, threads: int,
+    block_M: int, block_N: int, stages: int, threads: int, dtype: str = "float16",
 ) -> Any:  # fmt: skip
-    """Flash attention, forward, float16; keys after a block's last query are not visited.
+    """Flash attention, forward; keys after a block's last query are not visited.
 
     The last keys come first, since only they need a mask. block_N divides the length.
     """
     shape = (batch, heads, length, dim)
     scale = math.log2(math.e) / math.sqrt(dim)
     rows = T.GemmWarpPolicy.FullRow
-    dtype = "float16"
     masked = -(-block_M // block_N) if causal else 0
 
     @T.prim_func
@@ -222,14 +234,14 @@ __device__ __forceinline__ unsigned int decoded(
 def _four_bit_gemm(
     M: int, N: int, K: int,
     block_N: int, block_K: int, stages: int, groups: int, threads: int, pack: int,
-    *, dtype: str, scale_dtype: str, scaled: int, decoded: str,
+    block_M: int = 16, *, dtype: str, scale_dtype: str, scaled: int, decoded: str,
 ) -> Any:  # fmt: skip
     """C = A @ W.T for weights of 4 bits, which become as wide as A in registers.
 
     A word of W holds eight neighbours along K, and `scaled` of them have a scale; `decoded` is given a
     word and which pair of it. Each group of threads has a part of K; their sums are added in the end.
     """
-    block_M, part = 16, K // groups
+    part = K // groups
     numbers = list(range(groups))
 
     @T.prim_func
@@ -305,40 +317,6 @@ def copy(size: int, block: int, threads: int) -> Any:
     return main
 
 
-def fp8_gemm(
-    M: int, N: int, K: int,
-    block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
-) -> Any:  # fmt: skip
-    """C = (A * rows' scales) @ (B * rows' scales).T for float8_e4m3fn A and B, in bfloat16."""
-    dtype = "float8_e4m3fn"
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((M, K), dtype),
-        A_scale: T.Tensor((M,), "float32"),
-        B: T.Tensor((N, K), dtype),
-        B_scale: T.Tensor((N,), "float32"),
-        C: T.Tensor((M, N), "bfloat16"),
-    ):
-        with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
-            A_shared = T.alloc_shared((block_M, block_K), dtype)
-            B_shared = T.alloc_shared((block_N, block_K), dtype)
-            C_local = T.alloc_fragment((block_M, block_N), "float32")
-            T.use_swizzle(panel)
-            T.clear(C_local)
-            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=stages):
-                T.copy(A[by * block_M, k * block_K], A_shared)
-                T.copy(B[bx * block_N, k * block_K], B_shared)
-                T.fp8_scaled_matmul(
-                    A_shared, A_scale[by * block_M : (by + 1) * block_M],
-                    B_shared, B_scale[bx * block_N : (bx + 1) * block_N],
-                    C_local, transpose_B=True,
-                )  # fmt: skip
-            T.copy(C_local, C[by * block_M, bx * block_N])
-
-    return main
-
-
 def moe_gemm(
     M: int, N: int, K: int, experts: int, row_tiles: int,
     block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
@@ -388,13 +366,31 @@ def compact(rows: int, kept: int, width: int, block: int, threads: int) -> Any:
     return main
 
 
+def example(module: str, name: str) -> Callable[..., Any]:
+    """A program of the examples, which are tvmtile's."""
+
+    def make(*arguments: Any, **named: Any) -> Any:
+        folder = str(Path(__file__).resolve().parents[1] / "examples")
+        if folder not in sys.path:
+            sys.path.append(folder)
+        return getattr(importlib.import_module(module), name)(*arguments, **named)
+
+    return make
+
+
 PROGRAMS = {
     "gemm": gemm,
     "attention": attention,
     "softmax": softmax,
     "rms_norm": rms_norm,
     "int4_gemm": int4_gemm,
-    "fp8_gemm": fp8_gemm,
+    "gemm_epilogue": example("gemm_epilogue", "gemm_epilogue"),
+    "gemm_few_rows": example("gemm_few_rows", "gemm_few_rows"),
+    "block_sparse_gemm": example("block_sparse_gemm", "block_sparse_gemm"),
+    "fp8_gemm": example("gemm_fp8", "gemm_fp8"),
+    "fp8_gemm_blocks": example("gemm_fp8", "gemm_fp8_blocks"),
+    "grouped_gemm_fp8": example("grouped_gemm_fp8", "grouped_gemm_fp8"),
+    "decode_attention": example("decode_attention", "decode_attention"),
     "mxfp4_gemm": mxfp4_gemm,
     "moe_gemm": moe_gemm,
     "compact": compact,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -42,14 +44,50 @@ def _matmul(
     tl.store(c_tile, total.to(c.dtype.element_ty), mask=inside)
 
 
-def gemm(a, b, c, BM, BN, BK, num_warps, num_stages, PANEL=8):
-    """c = a @ b; b may be a transposed view."""
+@triton.jit
+def _matmul_persistent(
+    a, b, c, M, N, K,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PANEL: tl.constexpr,
+    TRANSPOSED_A: tl.constexpr, TRANSPOSED_B: tl.constexpr,
+):  # fmt: skip
+    rows, columns = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), rows * columns, tl.num_programs(0), flatten=True):
+        first = tile // (PANEL * columns) * PANEL
+        height = min(rows - first, PANEL)
+        within = tile % (PANEL * columns)
+        m, n = (first + within % height) * BM, within // height * BN
+        total = tl.zeros((BM, BN), dtype=tl.float32)
+        for step in range(tl.cdiv(K, BK)):
+            k = step * BK
+            x = a.load([k, m]).T if TRANSPOSED_A else a.load([m, k])
+            y = b.load([n, k]).T if TRANSPOSED_B else b.load([k, n])
+            total = tl.dot(x, y, total)
+        c.store([m, n], total.to(c.dtype))
+
+
+def gemm(a, b, c, BM, BN, BK, num_warps, num_stages, persistent=False, PANEL=8):
+    """c = a @ b; a and b may be transposed views. Persistent blocks copy by tensor maps."""
     (M, K), N = a.shape, b.shape[1]
-    grid = (triton.cdiv(M, BM) * triton.cdiv(N, BN),)
-    _matmul[grid](
-        a, b, c, M, N, K, *a.stride(), *b.stride(), *c.stride(),
-        BM=BM, BN=BN, BK=BK, PANEL=PANEL, num_warps=num_warps, num_stages=num_stages,
+    tiles = triton.cdiv(M, BM) * triton.cdiv(N, BN)
+    options = {"PANEL": PANEL, "num_warps": num_warps, "num_stages": num_stages}
+    if not persistent:
+        strides = (*a.stride(), *b.stride(), *c.stride())
+        _matmul[(tiles,)](a, b, c, M, N, K, *strides, BM=BM, BN=BN, BK=BK, **options)
+        return
+    sizes = (BM, BK), (BK, BN), (BM, BN)
+    maps = [_tensor_map(*pair) for pair in zip((a, b, c), sizes, strict=True)]
+    blocks = torch.cuda.get_device_properties(a.device).multi_processor_count
+    _matmul_persistent[(min(blocks, tiles),)](
+        *maps, M, N, K, BM=BM, BN=BN, BK=BK,
+        TRANSPOSED_A=not a.is_contiguous(), TRANSPOSED_B=not b.is_contiguous(), **options,
     )  # fmt: skip
+
+
+def _tensor_map(x, block):
+    """What describes a matrix, or one that it is a transposed view of, to copies of boxes."""
+    if not x.is_contiguous():
+        x, block = x.T, block[::-1]
+    return TensorDescriptor.from_tensor(x, list(block))
 
 
 @triton.jit
