@@ -28,6 +28,7 @@ from tvmtile.language.groups import *
 from tvmtile.language.pairs import *
 from tvmtile.language.random import *
 from tvmtile.language.rounding import *
+from tvmtile.language.scheduling import *
 from tvmtile.language.source_kernel import *
 from tvmtile.language.views import *
 from tvmtile.language.warps import *

@@ -1,0 +1,174 @@
+"""`T.PersistentTileScheduler`: which tiles of a matrix a block that persists visits, and in which order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import ir, tirx
+from tvm.tirx.script import builder as T
+
+from tvmtile._tvm import IRBuilder
+from tvmtile.errors import InvalidValue, NestingError
+from tvmtile.frontend.allocate import alloc_var
+from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.math import as_expr, ceildiv
+from tvmtile.frontend.math import max as largest
+from tvmtile.frontend.math import min as smallest
+
+__all__ = ["PersistentTileScheduler"]
+
+
+class PersistentTileScheduler:
+    """Hands the tiles of a matrix out to a fixed number of blocks, one after the other.
+
+    Tiles have numbers along one axis of the matrix, then along the other one; worker `w` of `n` visits
+    those of the numbers `w`, `w + n`, and so on. Workers that run at the same time share operands in the
+    GPU's cache where tiles of successive numbers are neighbours along both axes: `swizzle_size` is the
+    width of the panels in which they are numbered.
+
+    Parameters
+    ----------
+    num_m_tiles, num_n_tiles : int or Expr
+        Tiles along the rows and along the columns.
+    num_workers : int or Expr, optional
+        The workers; by default the blocks of the grid, or its clusters of `cluster_size`.
+    swizzle_size : int
+        Columns of tiles in a panel (rows, with `column_major=False`).
+    column_major : bool
+        Neighbours along M have successive numbers; otherwise those along N.
+    cluster_size : int
+        Tiles along M that the blocks of a cluster visit together: `m_idx` is then the number of such a
+        group, and the block's tile is `m_idx * cluster_size + T.block_rank_in_cluster()`.
+    stateful : bool
+        Keep the tile that is visited; without it there is `coord` only.
+    name : str, optional
+        Begins the names of the variables in the program.
+
+    Raises
+    ------
+    InvalidValue
+        If a width, or the size of a cluster, is not positive.
+    NestingError
+        If it is made outside T.Kernel.
+
+    Examples
+    --------
+    ```
+    with T.Kernel(132, threads=128) as block:
+        tiles = T.PersistentTileScheduler(T.ceildiv(M, 128), T.ceildiv(N, 128), swizzle_size=8)
+        tiles.init(block)
+        while tiles.valid():
+            by, bx = tiles.m_idx, tiles.n_idx
+            ...
+            tiles.next_tile()
+    ```
+    """
+
+    def __init__(
+        self,
+        num_m_tiles: Any,
+        num_n_tiles: Any,
+        num_workers: Any = None,
+        swizzle_size: int = 1,
+        column_major: bool = True,
+        cluster_size: int = 1,
+        stateful: bool = True,
+        name: str | None = None,
+    ) -> None:
+        for what, value in (("swizzle_size", swizzle_size), ("cluster_size", cluster_size)):
+            if not isinstance(value, int) or value < 1:
+                raise InvalidValue(
+                    f"T.PersistentTileScheduler: {what}={value!r}", help="give a positive number"
+                )
+        kernel = current_kernel()
+        if kernel is None:
+            raise NestingError(
+                "T.PersistentTileScheduler stands outside T.Kernel",
+                help="make it inside `with T.Kernel(...)`",
+            )
+        groups = ceildiv(num_m_tiles, cluster_size)
+        if num_workers is None:
+            num_workers = math.prod(kernel.block_extents, start=1) // cluster_size
+        self.num_workers = num_workers
+        self.cluster_size = cluster_size
+        self.swizzle_size = swizzle_size
+        self._column_major = column_major
+        self._tiles = groups * num_n_tiles
+        self._along, self._across = (
+            (groups, num_n_tiles) if column_major else (num_n_tiles, groups)
+        )
+        self._state: dict[str, ir.Var] = {}
+        if stateful:
+            for part in ("m_idx", "n_idx", "linear_idx", "current_iter"):
+                self._state[part] = _variable(part if name is None else f"{name}_{part}")
+
+    def coord(self, tile_id: Any) -> tuple[Any, Any]:
+        """The place of a tile along M and N, by its number."""
+        panel = self._along * self.swizzle_size
+        first = tile_id // panel * self.swizzle_size
+        # The last panel may be narrower; a number behind the last tile divides by 1, not by 0.
+        width = largest(1, smallest(self.swizzle_size, self._across - first))
+        inside = tile_id % panel
+        along, across = inside // width, first + inside % width
+        return (along, across) if self._column_major else (across, along)
+
+    def init(self, worker_id: Any) -> None:
+        """Begin with the first tile of a worker."""
+        self._store("current_iter", 0)
+        self._visit(worker_id)
+
+    def next_tile(self) -> None:
+        """Go on to the worker's next tile."""
+        self._store("current_iter", self.current_iter + 1)
+        self._visit(self.linear_idx + self.num_workers)
+
+    def valid(self) -> ir.Expr:
+        """Tell whether there is such a tile."""
+        return self.linear_idx < self._tiles
+
+    @property
+    def m_idx(self) -> ir.Expr:
+        """Where the tile is along M."""
+        return self._load("m_idx")
+
+    @property
+    def n_idx(self) -> ir.Expr:
+        """Where the tile is along N."""
+        return self._load("n_idx")
+
+    @property
+    def linear_idx(self) -> ir.Expr:
+        """The number of the tile."""
+        return self._load("linear_idx")
+
+    @property
+    def current_iter(self) -> ir.Expr:
+        """How many tiles the worker has visited before."""
+        return self._load("current_iter")
+
+    def _visit(self, tile_id: Any) -> None:
+        self._store("linear_idx", tile_id)
+        m, n = self.coord(self.linear_idx)
+        self._store("m_idx", m)
+        self._store("n_idx", n)
+
+    def _load(self, part: str) -> ir.Expr:
+        return tirx.BufferLoad(self._variable(part), [0])
+
+    def _store(self, part: str, value: Any) -> None:
+        T.buffer_store(self._variable(part), tirx.Cast("int32", as_expr(value)), [0])
+
+    def _variable(self, part: str) -> ir.Var:
+        if part not in self._state:
+            raise InvalidValue(
+                f"T.PersistentTileScheduler: with stateful=False there is no {part}",
+                help="use coord(tile_id), or leave out stateful=False",
+            )
+        return self._state[part]
+
+
+def _variable(name: str) -> ir.Var:
+    variable: ir.Var = alloc_var("int32").scalar.source
+    IRBuilder.name(name, variable)
+    return variable
