@@ -11,7 +11,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
+from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds, UnsupportedDtype
 
 
 def apply(function, *inputs, dtype=None):
@@ -317,3 +317,13 @@ def test_vector_loop_that_adds_to_one_element():
 def test_fast_functions_of_narrow_floats():
     a = torch.linspace(0.5, 2, 16).bfloat16()
     torch.testing.assert_close(apply(T.__exp10, a).float(), 10 ** a.float(), rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("function", [T.__exp, T.__log2, T.__cos])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64"])
+def test_fast_functions_take_floats(function, dtype):
+    with pytest.raises(UnsupportedDtype, match="only supports floating-point inputs") as caught:
+        function(tirx.Var("x", dtype))
+    assert f"T.{function.__name__}" in str(caught.value)
+    assert f"but got {dtype}" in str(caught.value)
+    assert "help: convert it" in str(caught.value)

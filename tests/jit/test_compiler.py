@@ -101,6 +101,8 @@ def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path
     kernel = tvmtile.compile(scale(8, 3.0), target=target)
     triple = target.get("host", target)["mtriple"]
     assert f'target triple = "{triple}"' in kernel.get_kernel_source(kernel_only=False)
+    assert f'target triple = "{triple}"' in kernel.get_host_source()
+    assert kernel.execution_backend == "auto"
     library = tmp_path / "kernel.tar"
     kernel.module.export_library(str(library))
     assert library.stat().st_size > 1000

@@ -69,7 +69,9 @@ def test_a_product_by_blocks_that_persist(target):
 
     @T.prim_func
     def matmul(
-        A: T.Tensor((M, K), "float16"), B: T.Tensor((K, N), "float16"), C: T.Tensor((M, N), "float32")
+        A: T.Tensor((M, K), "float16"),
+        B: T.Tensor((K, N), "float16"),
+        C: T.Tensor((M, N), "float32"),
     ):
         with T.Kernel(3, threads=128) as block:
             a, b = T.alloc_shared((32, 32), "float16"), T.alloc_shared((32, 32), "float16")

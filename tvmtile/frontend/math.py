@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds
+from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds, UnsupportedDtype
 from tvmtile.frontend.dtypes import DType, as_dtype, cast
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import FAST
@@ -443,14 +443,21 @@ nextafter = _of_two(tirx.nextafter)
 
 def _fast(function: Any) -> Any:
     """A function that may be less exact where the target has a faster one; a CPU has none."""
+    name = function.__name__
 
     def fast(x: Any) -> ir.Expr:
         value = as_expr(x)
+        if "float" not in str(value.ty.dtype):
+            raise UnsupportedDtype(
+                f"T.__{name} only supports floating-point inputs, but got {value.ty.dtype}",
+                help=f'convert it: `T.__{name}(T.cast(x, "float32"))`',
+            )
         call = function(_wide(value))
         fast = ir.Call(call.op, call.args, attrs={FAST: True}, span=call.span, ret_ty=call.ty)
         return cast(fast, DType(str(value.ty.dtype)))
 
-    fast.__doc__ = f"`{function.__name__}`, less exact where the target has a faster instruction."
+    fast.__name__ = f"__{name}"
+    fast.__doc__ = f"`{name}`, less exact where the target has a faster instruction."
     return fast
 
 

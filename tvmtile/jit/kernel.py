@@ -333,6 +333,15 @@ class Kernel:
         """
         return self.adapter.source(kernel_only)
 
+    def get_host_source(self) -> str:
+        """The host's part: LLVM's intermediate language of what checks the arguments and launches."""
+        return self.artifact.host_source
+
+    @property
+    def execution_backend(self) -> str:
+        """What calls it, as it was asked for: `auto`, `tvm_ffi`, `torch`, `emulator`, ..."""
+        return str(self.options["execution_backend"])
+
     def get_profiler(self, tensor_supply_type: TensorSupplyType | None = None) -> Profiler:
         """Something to measure the kernel with, and to compare it with a reference.
 

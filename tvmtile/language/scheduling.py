@@ -1,4 +1,4 @@
-"""`T.PersistentTileScheduler`: which tiles of a matrix a block that persists visits, and in which order."""
+"""`T.PersistentTileScheduler`: which tiles of a matrix a block visits that persists, in which order."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["PersistentTileScheduler"]
 class PersistentTileScheduler:
     """Hands the tiles of a matrix out to a fixed number of blocks, one after the other.
 
-    Tiles have numbers along one axis of the matrix, then along the other one; worker `w` of `n` visits
-    those of the numbers `w`, `w + n`, and so on. Workers that run at the same time share operands in the
-    GPU's cache where tiles of successive numbers are neighbours along both axes: `swizzle_size` is the
-    width of the panels in which they are numbered.
+    Tiles have numbers along one axis of the matrix, then along the other one; worker `w` of `n`
+    visits those of the numbers `w`, `w + n`, and so on. Workers that run at the same time share
+    operands in the GPU's cache where tiles of successive numbers are neighbours along both axes:
+    `swizzle_size` is the width of the panels in which they are numbered.
 
     Parameters
     ----------
@@ -76,7 +76,11 @@ class PersistentTileScheduler:
         stateful: bool = True,
         name: str | None = None,
     ) -> None:
-        for what, value in (("swizzle_size", swizzle_size), ("cluster_size", cluster_size)):
+        widths: tuple[tuple[str, Any], ...] = (
+            ("swizzle_size", swizzle_size),
+            ("cluster_size", cluster_size),
+        )
+        for what, value in widths:
             if not isinstance(value, int) or value < 1:
                 raise InvalidValue(
                     f"T.PersistentTileScheduler: {what}={value!r}", help="give a positive number"
@@ -95,9 +99,7 @@ class PersistentTileScheduler:
         self.swizzle_size = swizzle_size
         self._column_major = column_major
         self._tiles = groups * num_n_tiles
-        self._along, self._across = (
-            (groups, num_n_tiles) if column_major else (num_n_tiles, groups)
-        )
+        self._along, self._across = (groups, num_n_tiles) if column_major else (num_n_tiles, groups)
         self._state: dict[str, ir.Var] = {}
         if stateful:
             for part in ("m_idx", "n_idx", "linear_idx", "current_iter"):
