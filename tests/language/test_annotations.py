@@ -109,7 +109,6 @@ WITHOUT_EFFECT = {
     "T.gemm: mbar": lambda A, s, c, row: T.gemm(s, s, c, mbar=row),
     "T.gemm: annotations": lambda A, s, c, row: T.gemm(s, s, c, annotations=NOTES),
     "T.copy: coalesced_width": lambda A, s, c, row: T.copy(A, s, coalesced_width=4),
-    "T.copy: eviction_policy": lambda A, s, c, row: T.copy(A, s, eviction_policy="evict_first"),
     "T.copy: prefer_instruction": lambda A, s, c, row: T.copy(A, s, prefer_instruction="cp_async"),
     "T.copy: loop_layout": lambda A, s, c, row: T.copy(A, s, loop_layout=row),
     "T.copy: any": lambda A, s, c, row: T.copy(A, s, annotations=NOTES),

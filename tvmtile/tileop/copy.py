@@ -10,7 +10,7 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.analysis.nests import nests_in
-from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.errors import InvalidOperand, ShapeMismatch, warn, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, match_extents
@@ -20,6 +20,7 @@ from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.loops import loop_layout
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
+from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = ["Copy", "async_copy", "between_fragments", "between_threads", "copy", "reference"]
@@ -52,7 +53,10 @@ def copy(
     impl : str, optional
         How it is done, of what the target has: `elements`, `staged`, `ldmatrix`, `stmatrix`, `tma`,
         `tma_store` or `matrices`. The best that fits where absent; never `tma`.
-    coalesced_width, eviction_policy, prefer_instruction, loop_layout
+    eviction_policy : str, optional
+        What the L2 cache does with the tile where a tensor memory accelerator copies it, with a warning
+        where none does: `evict_first`, `evict_last` or `evict_normal`.
+    coalesced_width, prefer_instruction, loop_layout
         Accepted with a warning: the compiler chooses the instructions.
     annotations : dict, optional
         The same hints by name, and `direct`: on unified memory, whether operators read the source in
@@ -78,13 +82,14 @@ def copy(
         "loop_layout": loop_layout,
         **(annotations or {}),
     }
-    given = {name: hints.pop(name) for name in Copy.options if name in hints}
+    eviction = eviction_of("copy", hints.pop("eviction_policy"))
+    given = {name: hints.pop(name) for name in ("direct", "disable_tma") if name in hints}
     warn_ignored(
         "T.copy", "the compiler chooses the instructions and shares the elements out", **hints
     )
     src, dst = check_operand("copy", "src", src), check_operand("copy", "dst", dst)
     if not _store_element(src, dst):
-        emit(Copy(src, dst, **given, impl=impl))
+        emit(Copy(src, dst, **given, eviction=eviction, impl=impl))
 
 
 def _store_element(src: Any, dst: Any) -> bool:
@@ -135,13 +140,14 @@ class Copy(TileOp):
     """Copy a tile from `src` to `dst`."""
 
     name = "copy"
-    options = ("direct", "disable_tma")
+    options = ("direct", "disable_tma", "eviction")
     is_copy = True
 
     src: Any
     dst: Any
     direct: bool | None = None
     disable_tma: bool | None = None
+    eviction: str | None = None
 
     def reads(self) -> list[ir.Expr]:
         return [self.src]
@@ -177,7 +183,7 @@ class Copy(TileOp):
 
         if self.disable_tma:
             return None
-        return TmaCopy(self.src, self.dst, (mbarrier,))
+        return TmaCopy(self.src, self.dst, (mbarrier,), eviction=self.eviction)
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:
@@ -213,8 +219,10 @@ def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) ->
 
 
 @lowering(Copy, target=("llvm", "metal", "cuda"), variant="elements")
-def copy_elements(op: Copy, _: LoweringContext) -> tirx.Stmt:
+def copy_elements(op: Copy, context: LoweringContext) -> tirx.Stmt:
     """`dst[i, j] = cast(src[i, j])` over the tile; edges are guarded by GuardGlobalAccess."""
+    if op.eviction is not None:
+        warn("T.copy: eviction_policy has no effect: threads copy the tile", context.location)
     return op.as_loops()
 
 

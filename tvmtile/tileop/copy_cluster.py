@@ -35,6 +35,7 @@ from tvmtile.tileop.cluster import (
 )
 from tvmtile.tileop.copy import copy
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
+from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import InitMbarriers, Mbarrier, as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.tma import by_leader, check_fits, check_mask, fence, load_for_blocks
@@ -73,7 +74,9 @@ def copy_cluster(
         Bit `i` is set for block `i` of the cluster: the first of them reads the tile from the tensor
         `src`, and all of them get that one. A block that is not among them copies its own. All blocks
         of the mask come to the copy equally often.
-    eviction_policy, coalesced_width, annotations, loop_layout
+    eviction_policy
+        As of `T.copy`, with `cluster_mask`.
+    coalesced_width, annotations, loop_layout
         As of `T.copy`.
 
     Raises
@@ -100,6 +103,9 @@ def copy_cluster(
     if dst_block is None and cluster_mask is None:
         copy(src, dst, annotations=hints)
         return
+    eviction = eviction_of("copy_cluster", hints["eviction_policy"])
+    if cluster_mask is not None:
+        del hints["eviction_policy"]
     warn_ignored("T.copy_cluster", "the compiler chooses the instructions", **hints)
     src, dst = (
         check_operand("copy_cluster", "src", src),
@@ -107,7 +113,7 @@ def copy_cluster(
     )
     if cluster_mask is not None:
         check_mask("copy_cluster", cluster_mask)
-        emit(Multicast(src, dst, cluster_mask))
+        emit(Multicast(src, dst, cluster_mask, eviction))
         return
     if isinstance(dst_block, int):
         check_rank("copy_cluster", dst_block)
@@ -178,9 +184,10 @@ class Multicast(_CopyInCluster):
     """Copy a tile of a tensor, read once, to the blocks of a mask."""
 
     name = "multicast"
-    options = ("blocks",)
+    options = ("blocks", "eviction")
 
     blocks: int = 1
+    eviction: str | None = None
 
     def check(self) -> None:
         super().check()

@@ -277,4 +277,4 @@ def _piece(
                 starts[axis] = starts[axis] + part * weight
         extents[axis] = extent
     source = region(staged, [tirx.const(slot, "int32"), group, 0, 0], [1, 1, *parts.piece])
-    return TmaCopy(source, region(op.dst.source, starts, extents))
+    return TmaCopy(source, region(op.dst.source, starts, extents), eviction=op.eviction)

@@ -251,15 +251,22 @@ def _bulk_copies() -> list[Instruction]:
         completes = "mbarrier::complete_tx::bytes"
         load = "tensor_load({line}, {1}, (const std::int32_t*){2}, {0}, {3})"
         store = f"tensor_store({{line}}, {{0}}, {coordinates}, {{2}})"
-        rows += [
-            _hopper(f"{head}.{to}.global{tile}.{completes}", load, 4)
-            for to in ("shared::cluster", "shared::cta")
-        ]
-        rows.append(_hopper(f"{head}.global.shared::cta{tile}.bulk_group", store, 3))
         to_blocks = f"{head}.shared::cluster.global{tile}.{completes}.multicast::cluster"
-        rows.append(_hopper(to_blocks, load.replace("{3})", "{3}, {4})"), 5))
+        for hint in (0, 1):  # how long a cache keeps it, in a last operand: no difference here
+            suffix = ".L2::cache_hint" * hint
+            rows += [
+                _hopper(f"{head}.{to}.global{tile}.{completes}{suffix}", load, 4 + hint)
+                for to in ("shared::cluster", "shared::cta")
+            ]
+            stored = f"{head}.global.shared::cta{tile}.bulk_group{suffix}"
+            rows.append(_hopper(stored, store, 3 + hint))
+            rows.append(_hopper(to_blocks + suffix, load.replace("{3})", "{3}, {4})"), 5 + hint))
     return [
         *rows,
+        *(
+            Instruction(f"createpolicy.fractional.L2::{kept}.b64", "{0} = 0", 1)
+            for kept in ("evict_first", "evict_last")
+        ),
         _hopper(
             "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes",
             "remote_copy({line}, {0}, {1}, {2}, {3})",

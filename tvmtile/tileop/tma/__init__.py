@@ -25,6 +25,7 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
+from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of, lowering
 from tvmtile.tileop.tma.boxes import boxes_of, check_tensor
@@ -74,8 +75,10 @@ def tma_copy(
         Of a load: bit `i` is set for block `i` of the cluster. The first of them begins the copy
         for all, of its own tile of the tensor; a block that is not among them copies its own. Each
         block waits at its own mbarrier, and the user sees to it that the tiles of all are free.
-    eviction_policy, annotations
-        Accepted with a warning.
+    eviction_policy : str, optional
+        What the L2 cache does with the tile: `evict_first`, `evict_last` or `evict_normal`.
+    annotations : dict, optional
+        The last three by name.
 
     Raises
     ------
@@ -88,15 +91,25 @@ def tma_copy(
         When the kernel is compiled, if no tensor map describes the tile or the tensor: the message says
         why.
     """
-    warn_ignored(
-        "T.tma_copy", "it has no effect", eviction_policy=eviction_policy, **(annotations or {})
+    hints = {
+        "cluster_mask": cluster_mask,
+        "leader_scope_threads": leader_scope_threads,
+        "eviction_policy": eviction_policy,
+        **(annotations or {}),
+    }
+    cluster_mask, leader_scope_threads = (
+        hints.pop("cluster_mask"),
+        hints.pop("leader_scope_threads"),
     )
+    eviction = eviction_of("tma_copy", hints.pop("eviction_policy"))
+    warn_ignored("T.tma_copy", "it is none of the hints that there are", **hints)
     if cluster_mask is not None:
         check_mask("tma_copy", cluster_mask)
     src, dst = check_operand("tma_copy", "src", src), check_operand("tma_copy", "dst", dst)
     mbarriers = () if barrier is None else (as_mbarrier("tma_copy", barrier),)
     leaders = _leaders(leader_scope_threads)
-    emit(TmaCopy(src, dst, mbarriers, leaders=leaders, blocks=cluster_mask or 0))
+    blocks = cluster_mask or 0
+    emit(TmaCopy(src, dst, mbarriers, leaders=leaders, blocks=blocks, eviction=eviction))
 
 
 def check_mask(operator: str, mask: Any) -> None:
@@ -125,7 +138,7 @@ class TmaCopy(TileOp):
     """Begin to copy a tile; `barrier` holds the mbarrier of a load, `blocks` is a mask of blocks."""
 
     name = "tma_copy"
-    options = ("leaders", "blocks")
+    options = ("leaders", "blocks", "eviction")
     rest = "barrier"
     by_thread = True
 
@@ -134,6 +147,7 @@ class TmaCopy(TileOp):
     barrier: tuple[Any, ...] = ()
     leaders: int = 0
     blocks: int = 0
+    eviction: str | None = None
 
     @property
     def is_load(self) -> bool:
@@ -294,6 +308,7 @@ def _loads(op: Any, barrier: Any, context: LoweringContext, blocks: int = 0) -> 
             tuple(box.tensor),
             list(boxes.in_tile),
             blocks=blocks,
+            eviction=op.eviction,
         )
         for box in boxes.boxes
     ]
@@ -320,6 +335,7 @@ def store(op: Any, context: LoweringContext) -> list[tirx.Stmt]:
             tirx.BufferLoad(tile.source, box.tile),
             tuple(box.tensor),
             list(boxes.in_tile),
+            eviction=op.eviction,
         )
         for box in boxes.boxes
     ]

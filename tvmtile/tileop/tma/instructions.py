@@ -42,7 +42,7 @@ class BulkLoad(_BulkCopy):
     """Begin to copy a box of a tensor into a tile; an mbarrier counts the bytes that have come."""
 
     name = "bulk_load"
-    options = ("box", "gathers", "blocks")
+    options = ("box", "gathers", "blocks", "eviction")
 
     tensor_map: Any
     tile: Any
@@ -53,6 +53,8 @@ class BulkLoad(_BulkCopy):
     """The coordinates are a column and four rows."""
     blocks: int = 0
     """The blocks of the cluster that get the box, each at its own mbarrier; 0: this one."""
+    eviction: str | None = None
+    """How long the cache keeps it (`tvmtile.tileop.eviction`)."""
 
     def writes(self) -> list[ir.Expr]:
         return [self.tile]
@@ -70,7 +72,7 @@ class BulkStore(_BulkCopy):
     """Begin to copy a box of a tile into a tensor; the thread waits for groups of them."""
 
     name = "bulk_store"
-    options = ("box", "scatters")
+    options = ("box", "scatters", "eviction")
 
     tensor_map: Any
     tile: Any
@@ -78,6 +80,7 @@ class BulkStore(_BulkCopy):
     box: Any = ()
     scatters: bool = False
     """The coordinates are a column and four rows."""
+    eviction: str | None = None
 
     def reads(self) -> list[ir.Expr]:
         return [self.tile]
@@ -199,7 +202,7 @@ def _(op: BulkLoad, _: LoweringContext) -> tirx.Stmt:
     mask = [tirx.const(op.blocks, "uint16")] if op.blocks else []
     places = (*_places(op.coordinates), T.address_of(op.barrier), *mask)
     name += ".multicast::cluster" * len(mask)
-    return tirx.Evaluate(T.ptx[name](T.address_of(op.tile), op.tensor_map, *places))
+    return _hinted(name, op.eviction, T.address_of(op.tile), op.tensor_map, *places)
 
 
 @lowering(BulkStore, target="cuda", variant="tma", fits=_boxes_only)
@@ -207,7 +210,18 @@ def _(op: BulkStore, _: LoweringContext) -> tirx.Stmt:
     """One instruction; what lies outside of the tensor is not written."""
     name = f"cp.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta.tile.bulk_group"
     places = _places(op.coordinates)
-    return tirx.Evaluate(T.ptx[name](op.tensor_map, *places, T.address_of(op.tile)))
+    return _hinted(name, op.eviction, op.tensor_map, *places, T.address_of(op.tile))
+
+
+def _hinted(name: str, eviction: str | None, *operands: Any) -> tirx.Stmt:
+    """A copy, with how long the L2 cache keeps what it moves."""
+    if eviction is None:
+        return tirx.Evaluate(T.ptx[name](*operands))
+    policies: Any = tirx.decl_buffer((1,), "uint64", name="policy", scope="local")
+    policy = tirx.BufferLoad(policies, [0])
+    made = T.ptx[f"createpolicy.fractional.L2::{eviction}.b64"](policy)
+    copied = T.ptx[f"{name}.L2::cache_hint"](*operands, policy)
+    return seq([tirx.AllocBuffer(policies), tirx.Evaluate(made), tirx.Evaluate(copied)])
 
 
 def _places(coordinates: Sequence[ir.Expr]) -> list[ir.Expr]:

@@ -1,0 +1,29 @@
+"""How long the L2 cache keeps what a copy moves: a hint, which `T.copy` and its siblings take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvmtile.errors import InvalidOperand
+
+__all__ = ["eviction_of"]
+
+_POLICIES = ("evict_normal", "evict_first", "evict_last")
+"""What the L2 cache gives up first, and last; by these names, or their numbers here."""
+
+
+def eviction_of(operator: str, policy: Any) -> str | None:
+    """The policy that a user asks for; None for the normal one.
+
+    Raises
+    ------
+    InvalidOperand
+        If there is no such policy.
+    """
+    if isinstance(policy, int) and 0 <= policy < len(_POLICIES):
+        policy = _POLICIES[policy]
+    if policy is not None and policy not in _POLICIES:
+        raise InvalidOperand(
+            f"T.{operator}: eviction_policy={policy!r}", help=f"give one of {', '.join(_POLICIES)}"
+        )
+    return None if policy == _POLICIES[0] else policy
