@@ -138,3 +138,35 @@ def test_a_large_product_goes_by_wgmma_and_tma_for_every_number_of_rows():
         "tma",
         "two roles",
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [H200, {"kind": "cuda", "arch": "sm_80"}, "metal"])
+def test_programs_on_the_emulators(target):
+    matmul = programs.matmul(
+        T.dynamic("M"),
+        72,
+        40,
+        "float16",
+        target=target,
+        transpose_B=True,
+        bias=True,
+        activation="silu",
+    )
+    a, b, bias = random(70, 40, dtype="float16"), random(72, 40, dtype="float16"), random(72).half()
+    expected = F.silu(F.linear(a.double(), b.double(), bias.double()))
+    assert_near(compiled(matmul, target)(a, b, bias), expected)
+    attention = programs.attention(
+        1, 2, T.dynamic("L"), 32, "float16", target=target, kv_heads=1, causal=True, layout="blhd"
+    )
+    q, k, v = (random(1, 70, heads, 32, dtype="float16") for heads in (2, 1, 1))
+    expected = F.scaled_dot_product_attention(
+        *(x.double().transpose(1, 2) for x in (q, k, v)), is_causal=True, enable_gqa=True
+    )
+    assert_near(compiled(attention, target)(q, k, v).transpose(1, 2), expected)
+    x, weight = random(5, 100, dtype="float16"), random(100, dtype="float16")
+    for options in ({}, {"configuration": {"block_N": 48}}):
+        norm = programs.layer_norm(5, 100, "float16", target=target, **options)
+        result = compiled(norm, target)(x, weight, weight)
+        expected = F.layer_norm(x.double(), (100,), weight.double(), weight.double())
+        assert_near(result, expected)

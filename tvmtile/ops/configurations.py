@@ -20,6 +20,7 @@ from tvmtile.errors import InvalidValue
 from tvmtile.target import compute_capability, resolve
 
 __all__ = [
+    "ANY",
     "ATTENTION",
     "MATMUL",
     "ROWS",
@@ -29,6 +30,7 @@ __all__ = [
     "rows_configuration",
 ]
 
+ANY = "any"
 _UNKNOWN = 4096
 """What an extent that the arguments bind is taken for."""
 
@@ -40,7 +42,7 @@ class Row:
     Attributes
     ----------
     device : str
-        "llvm", "metal", or an NVIDIA architecture without its letter, "sm_90".
+        "llvm", "metal", an NVIDIA architecture without its letter, "sm_90", or `ANY`.
     values : mapping
         The configuration.
     measured : str
@@ -61,7 +63,7 @@ class Row:
     def fits(self, device: str, bits: int, extents: Mapping[str, int]) -> bool:
         """Tell whether the row is for a problem."""
         return (
-            self.device == device
+            self.device in (device, ANY)
             and (not self.bits or bits in self.bits)
             and all(extents[name] >= least for name, least in self.at_least.items())
             and all(extents[name] <= most for name, most in self.at_most.items())
@@ -82,6 +84,7 @@ def _matmul(
 
 
 _H200 = "H200, 2026-11-22, benchmarks/h200/gpu.md"
+_H200_OPS = "H200, 2026-11-22, bfloat16, transposed B"
 _CPU = "one core of a znver5, 2026-11-22, N = K = 1024, float32, bfloat16, float16: best of 16"
 _CPU_ATTENTION = (
     "one core of a znver5, 2026-11-22, 8 heads, float32 d 64, bfloat16 d 128: best of 16"
@@ -96,10 +99,37 @@ MATMUL = (
     Row("llvm", _matmul(256, 256, 256), _CPU),
     Row(
         "sm_90",
-        _matmul(128, 256, 64, 4, 256, 16),
-        f"{_H200}: 758 TFLOP/s at 4096 cubed, float16; cuBLAS 759",
+        _matmul(16, 64, 256, 3),
+        f"{_H200_OPS}: 16 x 8192 x 8192 43.4 us, cuBLAS 43.2",
         bits=(16,),
-        at_least={"M": 1024, "N": 2048, "elements": 132 * 128 * 256},
+        at_most={"M": 16},
+    ),
+    Row(
+        "sm_90",
+        _matmul(64, 64, 128, 4),
+        f"{_H200_OPS}: 64 x 8192 x 8192 44.4 us, cuBLAS 45.9",
+        bits=(16,),
+        at_most={"M": 64},
+    ),
+    Row(
+        "sm_90",
+        _matmul(128, 64, 64, 4, 128, 8),
+        f"{_H200_OPS}: 256 x 4096 x 4096 31.6 us, cuBLAS 24.2",
+        bits=(16,),
+        at_most={"elements": 100 * 128 * 256},
+    ),
+    Row(
+        "sm_90",
+        _matmul(128, 256, 64, 4, 256, 8),
+        f"{_H200_OPS}: 2048 cubed 27.6 us, cuBLAS 27.4; 1024 x 4096 x 4096 47.9 us, 47.0",
+        bits=(16,),
+        at_most={"elements": 1 << 23},
+    ),
+    Row(
+        "sm_90",
+        _matmul(128, 256, 64, 4, 256, 16),
+        f"{_H200}: 4096 cubed, float16, 758 TFLOP/s, cuBLAS 759",
+        bits=(16,),
     ),
     Row("metal", _matmul(64, 64, 16, 2), _METAL, bits=(32,), at_least={"M": 33}),
     Row("metal", _matmul(64, 64, 32, 2), _METAL, bits=(16,), at_least={"M": 33}),
@@ -133,6 +163,13 @@ ATTENTION = (
         at_least={"queries": 192},
         at_most={"dim": 128},
     ),
+    Row(
+        "sm_90",
+        _attention(64, 128, 2, 128),
+        "H200, 2026-11-22, 1 query of 32 x 32 heads, 4096 keys: 299 us, SDPA 133",
+        bits=(16,),
+        at_most={"dim": 128},
+    ),
     Row("metal", _attention(32, 16), _METAL, bits=(16,), at_most={"dim": 128}),
     Row("metal", _attention(32, 16), _METAL, at_most={"dim": 64}),
     Row("metal", _attention(16, 16, 1, 64), _METAL, at_most={"dim": 128}),
@@ -140,19 +177,28 @@ ATTENTION = (
 """Of `attention`. The extents are queries, dim, and causal, which is 0 or 1."""
 
 
-def _rows(block_M: int, threads: int = 128) -> dict[str, int]:
-    return {"block_M": block_M, "threads": threads}
+def _rows(block_M: int, threads: int = 128, block_N: int = 0) -> dict[str, int]:
+    return {"block_M": block_M, "block_N": block_N, "threads": threads}
 
 
+_H200_ROWS = "H200, 2026-11-22, bfloat16"
+_WIDE = "nothing measured: more than the registers of a block hold"
 ROWS = (
+    Row("llvm", _rows(1, block_N=1 << 14), _WIDE, at_least={"N": 1 << 17}),
     Row("llvm", _rows(4), "2 threads of a znver5, 2026-11-21, benchmarks/results/cpu.md"),
+    Row("sm_90", _rows(8), f"{_H200_ROWS}: softmax of 128, 1.6 of torch", at_most={"N": 256}),
+    Row("sm_90", _rows(4), f"{_H200_ROWS}: softmax of 1024, 1.7 of torch", at_most={"N": 2048}),
+    Row(
+        "sm_90", _rows(1), f"{_H200_ROWS}: norms of 4096, 1.2 and 1.5 of torch", at_most={"N": 4096}
+    ),
+    Row("sm_90", _rows(1, 256), f"{_H200}: softmax of 8192, 3.7 of torch", at_most={"N": 16384}),
     Row(
         "sm_90",
-        _rows(1, 256),
-        f"{_H200}: softmax 8192 x 8192 float16 3935 GB/s, a copy 4006",
-        at_least={"N": 2048},
-        at_most={"N": 16384},
+        _rows(1, 512),
+        f"{_H200_ROWS}: softmax of 32768, 1.5 of torch",
+        at_most={"N": 32768},
     ),
+    Row(ANY, _rows(1, 512, 8192), _WIDE, at_least={"N": 16385}),
 )
 """Of softmax and the norms. The extents are M and N."""
 
@@ -164,6 +210,9 @@ def matmul_configuration(
     m, n, k = map(_size, (M, N, K))
     elements = m * n * _size(1 if batch is None else batch)
     row = _first(MATMUL, target, dtype, {"M": m, "N": n, "K": k, "elements": elements})
+    if row is not None and row.device == "llvm":  # no larger than the problem
+        widths = {"block_N": min(row.values["block_N"], _rounded(n))}
+        return {**row.values, **widths, "block_K": min(row.values["block_K"], _rounded(k))}
     if row is not None:
         return dict(row.values)
     accum_dtype = "float64" if dtype == "float64" else "float32"
@@ -187,8 +236,9 @@ def attention_configuration(
     if row is not None:
         return dict(row.values)
     template = carver.FlashAttentionTemplate(
-        num_heads=_size(heads), head_dim=dim, seq_length=_size(queries), seq_kv_length=_size(keys),
-        is_causal=causal, in_dtype=dtype, out_dtype=dtype, accum_dtype="float32",
+        num_heads=_size(heads), head_dim=dim, is_causal=causal,
+        seq_length=max(64, _size(queries)), seq_kv_length=_size(keys),
+        in_dtype=dtype, out_dtype=dtype, accum_dtype="float32",
     )  # fmt: skip
     hint = _proposal(template, target)
     block_M, block_N = hint.block
@@ -205,6 +255,11 @@ def rows_configuration(target: Any, M: Any, N: int, dtype: str) -> dict[str, int
     hint = _proposal(template, target)
     (block_M,) = hint.block
     return _rows(block_M, hint.threads)
+
+
+def _rounded(extent: int) -> int:
+    """Up to whole vectors, of 16 elements of float32 at most."""
+    return -(-extent // 16) * 16
 
 
 def _size(extent: Any) -> int:

@@ -1,4 +1,4 @@
-"""Softmax and norms of rows."""
+"""Softmax and norms of rows: held whole by a block, or visited in parts where they are too wide."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from tvmtile.frontend.dtypes import as_dtype
 from tvmtile.ops.configurations import rows_configuration
 
 __all__ = ["layer_norm", "rms_norm", "softmax"]
+
+_LOG2E = math.log2(math.e)  # exp2(_LOG2E * x) is exp(x)
+_LEAST = -3.4e38  # finite, since all of a part may be -inf
 
 
 def softmax(
@@ -31,26 +34,41 @@ def softmax(
     target : str, dict or Target
         Where it runs; it chooses the configuration.
     configuration : mapping, optional
-        Values for `block_M` and `threads`, in place of the table's.
+        Values for `block_M`, `block_N` and `threads`, in place of the table's; a block holds parts of
+        `block_N` elements of a row, all of it where `block_N` is 0.
     """
-    dtype, log2e = as_dtype(dtype), math.log2(math.e)
-    c = {**rows_configuration(target, M, N, str(dtype)), **(configuration or {})}
-    block_M = c["block_M"]
+    dtype = as_dtype(dtype)
+    block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
+    parts = -(-N // block_N)
 
     @T.prim_func
     def softmax(X: T.Tensor((M, N), dtype), Y: T.Tensor((M, N), dtype)):
-        with T.Kernel(T.ceildiv(M, block_M), threads=c["threads"]) as bx:
-            x = T.alloc_fragment((block_M, N), "float32")
+        with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
+            x = T.alloc_fragment((block_M, block_N), "float32")
             row_max = T.alloc_fragment((block_M,), "float32")
+            old_max = T.alloc_fragment((block_M,), "float32")
             row_sum = T.alloc_fragment((block_M,), "float32")
-            T.copy(X[bx * block_M, 0], x)
-            T.reduce_max(x, row_max, dim=1)
-            for i, j in T.Parallel(block_M, N):
-                x[i, j] = T.exp2((x[i, j] - row_max[i]) * log2e)
-            T.reduce_sum(x, row_sum, dim=1)
-            for i, j in T.Parallel(block_M, N):
-                x[i, j] /= row_sum[i]
-            T.copy(x, Y[bx * block_M, 0])
+            T.fill(row_max, _LEAST)
+            T.fill(row_sum, 0)
+            for k in T.serial(parts):
+                T.copy(X[bx * block_M, k * block_N], x)
+                for i, j in T.Parallel(block_M, block_N):
+                    x[i, j] = T.if_then_else(k * block_N + j < N, x[i, j], -T.infinity("float32"))
+                T.copy(row_max, old_max)
+                T.reduce_max(x, row_max, dim=1, clear=False)
+                for i in T.Parallel(block_M):
+                    row_sum[i] *= T.exp2((old_max[i] - row_max[i]) * _LOG2E)
+                for i, j in T.Parallel(block_M, block_N):
+                    x[i, j] = T.exp2((x[i, j] - row_max[i]) * _LOG2E)
+                T.reduce_sum(x, row_sum, dim=1, clear=False)
+            for k in T.serial(parts):
+                if parts > 1:
+                    T.copy(X[bx * block_M, k * block_N], x)
+                    for i, j in T.Parallel(block_M, block_N):
+                        x[i, j] = T.exp2((x[i, j] - row_max[i]) * _LOG2E)
+                for i, j in T.Parallel(block_M, block_N):
+                    x[i, j] /= row_sum[i]
+                T.copy(x, Y[bx * block_M, k * block_N])
 
     return softmax
 
@@ -76,26 +94,31 @@ def rms_norm(
         What is added to the mean square.
     """
     dtype = as_dtype(dtype)
-    c = {**rows_configuration(target, M, N, str(dtype)), **(configuration or {})}
-    block_M = c["block_M"]
+    block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
+    parts = -(-N // block_N)
 
     @T.prim_func
     def rms_norm(
         X: T.Tensor((M, N), dtype), weight: T.Tensor((N,), dtype), Y: T.Tensor((M, N), dtype)
     ):
-        with T.Kernel(T.ceildiv(M, block_M), threads=c["threads"]) as bx:
-            x = T.alloc_fragment((block_M, N), "float32")
-            squares = T.alloc_fragment((block_M, N), "float32")
+        with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
+            x = T.alloc_fragment((block_M, block_N), "float32")
+            squares = T.alloc_fragment((block_M, block_N), "float32")
             factor = T.alloc_fragment((block_M,), "float32")
-            T.copy(X[bx * block_M, 0], x)
-            for i, j in T.Parallel(block_M, N):
-                squares[i, j] = x[i, j] * x[i, j]
-            T.reduce_sum(squares, factor, dim=1)
+            T.fill(factor, 0)
+            for k in T.serial(parts):
+                T.copy(X[bx * block_M, k * block_N], x)
+                for i, j in T.Parallel(block_M, block_N):
+                    squares[i, j] = x[i, j] * x[i, j]
+                T.reduce_sum(squares, factor, dim=1, clear=False)
             for i in T.Parallel(block_M):
                 factor[i] = T.rsqrt(factor[i] / N + epsilon)
-            for i, j in T.Parallel(block_M, N):
-                x[i, j] = x[i, j] * factor[i] * weight[j]
-            T.copy(x, Y[bx * block_M, 0])
+            for k in T.serial(parts):
+                if parts > 1:
+                    T.copy(X[bx * block_M, k * block_N], x)
+                for i, j in T.Parallel(block_M, block_N):
+                    x[i, j] = x[i, j] * factor[i] * weight[k * block_N + j]
+                T.copy(x, Y[bx * block_M, k * block_N])
 
     return rms_norm
 
@@ -123,8 +146,8 @@ def layer_norm(
         What is added to the variance.
     """
     dtype = as_dtype(dtype)
-    c = {**rows_configuration(target, M, N, str(dtype)), **(configuration or {})}
-    block_M = c["block_M"]
+    block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
+    parts = -(-N // block_N)
 
     @T.prim_func
     def layer_norm(
@@ -133,19 +156,42 @@ def layer_norm(
         bias: T.Tensor((N,), dtype),
         Y: T.Tensor((M, N), dtype),
     ):
-        with T.Kernel(T.ceildiv(M, block_M), threads=c["threads"]) as bx:
-            x = T.alloc_fragment((block_M, N), "float32")
-            squares = T.alloc_fragment((block_M, N), "float32")
+        with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
+            x = T.alloc_fragment((block_M, block_N), "float32")
+            squares = T.alloc_fragment((block_M, block_N), "float32")
             mean = T.alloc_fragment((block_M,), "float32")
-            variance = T.alloc_fragment((block_M,), "float32")
-            T.copy(X[bx * block_M, 0], x)
-            T.reduce_sum(x, mean, dim=1)
-            for i, j in T.Parallel(block_M, N):
-                x[i, j] = x[i, j] - mean[i] / N
-                squares[i, j] = x[i, j] * x[i, j]
-            T.reduce_sum(squares, variance, dim=1)
-            for i, j in T.Parallel(block_M, N):
-                x[i, j] = x[i, j] * T.rsqrt(variance[i] / N + epsilon) * weight[j] + bias[j]
-            T.copy(x, Y[bx * block_M, 0])
+            factor = T.alloc_fragment((block_M,), "float32")
+            T.fill(mean, 0)
+            T.fill(factor, 0)
+            for k in T.serial(parts):
+                T.copy(X[bx * block_M, k * block_N], x)
+                T.reduce_sum(x, mean, dim=1, clear=False)
+            for i in T.Parallel(block_M):
+                mean[i] /= N
+            for k in T.serial(parts):
+                if parts > 1:
+                    T.copy(X[bx * block_M, k * block_N], x)
+                for i, j in T.Parallel(block_M, block_N):
+                    x[i, j] = T.if_then_else(k * block_N + j < N, x[i, j] - mean[i], 0)
+                    squares[i, j] = x[i, j] * x[i, j]
+                T.reduce_sum(squares, factor, dim=1, clear=False)
+            for i in T.Parallel(block_M):
+                factor[i] = T.rsqrt(factor[i] / N + epsilon)
+            for k in T.serial(parts):
+                if parts > 1:
+                    T.copy(X[bx * block_M, k * block_N], x)
+                    for i, j in T.Parallel(block_M, block_N):
+                        x[i, j] -= mean[i]
+                for i, j in T.Parallel(block_M, block_N):
+                    column = k * block_N + j
+                    x[i, j] = x[i, j] * factor[i] * weight[column] + bias[column]
+                T.copy(x, Y[bx * block_M, k * block_N])
 
     return layer_norm
+
+
+def _blocks(
+    target: Any, M: Any, N: int, dtype: Any, given: Mapping[str, int] | None
+) -> tuple[int, int, int]:
+    c = {**rows_configuration(target, M, N, str(dtype)), **(given or {})}
+    return c["block_M"], c["block_N"] or N, c["threads"]

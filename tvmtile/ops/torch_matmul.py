@@ -1,0 +1,252 @@
+"""`tvmtile.ops.matmul`, an operator of torch's with a gradient. Imported only where it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tvmtile.language as T
+from tvmtile.errors import ArgumentError, hide_internal_frames
+from tvmtile.jit import Kernel
+from tvmtile.ops import programs
+from tvmtile.ops.checks import check_same_kind, check_tensor, described
+from tvmtile.ops.configurations import matmul_configuration
+from tvmtile.ops.kernels import compiled, is_plain, size_class, target_for
+
+__all__ = ["apply_activation", "matmul", "matmul_operator"]
+
+_FROM_RESULT = (None, "relu")
+"""Activations whose gradient follows from their result."""
+_BY_TORCH = {
+    "relu": torch.relu,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+}
+
+
+@hide_internal_frames
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    out_dtype: torch.dtype | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+) -> Tensor:
+    """`activation(a @ b + bias)`, by one kernel, on the device of the tensors.
+
+    Sums are of float32 (of float64 for float64) and are rounded once, behind the epilogue. A matrix
+    whose columns are contiguous, as `weight.T`, is read as it lies; one with other strides is copied
+    first. It has a gradient, of three such products; with an activation other than relu, the
+    activation is torch's where a gradient is asked for.
+
+    Parameters
+    ----------
+    a : torch.Tensor
+        Of shape (..., M, K).
+    b : torch.Tensor
+        Of shape (K, N), or (..., K, N) with the leading extents of `a`.
+    bias : torch.Tensor, optional
+        Of shape (N,).
+    activation : str, optional
+        "relu", "silu", "gelu", or "gelu_tanh", torch's `gelu(approximate="tanh")`.
+    out_dtype : torch.dtype, optional
+        Of the result; that of `a` where absent.
+    transpose_a, transpose_b : bool
+        The last two axes of `a` or `b` are swapped before.
+
+    Raises
+    ------
+    ArgumentError
+        For an argument that does not fit; the message says which.
+    InvalidValue
+        If there is no such activation.
+
+    Examples
+    --------
+    >>> y = tvmtile.ops.matmul(x, weight.T, bias, activation="gelu")
+    """
+    if transpose_a:
+        check_tensor("matmul", "a", a, 2)
+        a = a.mT
+    if transpose_b:
+        check_tensor("matmul", "b", b, 2)
+        b = b.mT
+    if is_plain(a, b, bias):
+        return _product(a, b, bias, activation, out_dtype)
+    if activation in _FROM_RESULT:
+        return matmul_operator(a, b, bias, activation, out_dtype)
+    return apply_activation(activation, matmul_operator(a, b, bias, None, out_dtype))
+
+
+def apply_activation(activation: str | None, value: Tensor) -> Tensor:
+    """An activation as torch computes it."""
+    return value if activation is None else _BY_TORCH[activation](value)
+
+
+def _check(a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+    check_tensor("matmul", "a", a, 1)
+    check_tensor("matmul", "b", b, 2)
+    check_same_kind("matmul", ("a", a), ("b", b))
+    if a.shape[-1] != b.shape[-2] or (b.dim() > 2 and a.shape[:-2] != b.shape[:-2]):
+        raise ArgumentError(
+            f"matmul: b is {described(b)}, and a is {described(a)}",
+            help="a is of shape (..., M, K) and b of shape (K, N) or (..., K, N); transpose_b=True "
+            "takes b as (N, K), and b.expand(...) gives it the leading extents of a",
+        )
+    if bias is None:
+        return
+    check_tensor("matmul", "bias", bias, 1)
+    check_same_kind("matmul", ("a", a), ("bias", bias))
+    if bias.shape != b.shape[-1:]:
+        raise ArgumentError(
+            f"matmul: bias is {described(bias)}, and b is {described(b)}",
+            help=f"the bias has one element for each column: its shape is ({b.shape[-1]},)",
+        )
+
+
+def _product(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    _check(a, b, bias)
+    shape = (*a.shape[:-1], b.shape[-1])
+    if b.dim() == 2:
+        a = a if a.dim() == 2 else a.reshape(-1, a.shape[-1])
+    elif b.dim() > 3:
+        a, b = a.flatten(0, -3), b.flatten(0, -3)
+    if a.shape[-1] == 0:  # the sum of nothing, as that of a zero
+        a, b = a.new_zeros(*a.shape[:-1], 1), b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
+    (a, transposed_a), (b, transposed_b) = _as_it_lies(a), _as_it_lies(b)
+    batch = a.shape[:-2]
+    K, M = a.shape[-2:] if transposed_a else (a.shape[-1], a.shape[-2])
+    N = b.shape[-2 if transposed_b else -1]
+    out_dtype = out_dtype or a.dtype
+    out = a.new_empty((*batch, M, N), dtype=out_dtype)
+    if out.numel():
+        # What varies between calls, since no row in memory is as long.
+        m = M if transposed_a else size_class(M)
+        k = size_class(K) if transposed_a and not transposed_b else K
+        kernel = _kernel(
+            a.dtype, out_dtype, transposed_a, transposed_b, size_class(batch[0]) if batch else 0,
+            m, N, k, bias is not None, activation, a.device.type,
+        )  # fmt: skip
+        kernel(a, b, *(() if bias is None else (bias.contiguous(),)), out)
+    return out.view(shape)
+
+
+def _as_it_lies(x: Tensor) -> tuple[Tensor, bool]:
+    """A matrix, or a batch of them, without gaps, and whether it is the transposed one."""
+    if x.is_contiguous():
+        return x, False
+    transposed = x.mT
+    return (transposed, True) if transposed.is_contiguous() else (x.contiguous(), False)
+
+
+@lru_cache(maxsize=4096)
+def _kernel(
+    dtype: torch.dtype,
+    out_dtype: torch.dtype,
+    transpose_A: bool,
+    transpose_B: bool,
+    batch: int,
+    M: int,
+    N: int,
+    K: int,
+    bias: bool,
+    activation: str | None,
+    device: str,
+) -> Kernel:
+    """The kernel for operands of a kind, and for all numbers of rows and matrices of a size class.
+
+    The length of rows in memory is constant, since that is what vectors and TMA are made for.
+    """
+    target, name = target_for(device), str(dtype).removeprefix("torch.")
+    configuration = matmul_configuration(target, M, N, K, name, batch or None)
+    options: dict[str, Any] = {
+        "transpose_A": transpose_A, "transpose_B": transpose_B, "bias": bias,
+        "activation": activation, "out_dtype": str(out_dtype).removeprefix("torch."),
+    }  # fmt: skip
+    m = M if transpose_A or M == 1 else T.dynamic("M")
+    k = T.dynamic("K") if transpose_A and not transpose_B else K
+
+    def program() -> Any:
+        return programs.matmul(
+            m, N, k, name, target=target, batch=T.dynamic("batch") if batch else None,
+            configuration=configuration, **options,
+        )  # fmt: skip
+
+    extents = (batch > 0, m if isinstance(m, int) else None, N, k if isinstance(k, int) else None)
+    key = ("matmul", name, extents, tuple(options.values()), tuple(configuration.values()))
+    return compiled(key, program, target)
+
+
+# As an operator of torch's ---------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "tvmtile::matmul",
+    mutates_args=(),
+    schema="(Tensor a, Tensor b, Tensor? bias, str? activation, ScalarType? out_dtype) -> Tensor",
+)
+def matmul_operator(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    """`matmul` as torch knows it, of all arguments."""
+    return _product(a, b, bias, activation, out_dtype)
+
+
+@matmul_operator.register_fake
+def _fake(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    out_dtype: torch.dtype | None,
+) -> Tensor:
+    del activation
+    _check(a, b, bias)
+    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=out_dtype or a.dtype)
+
+
+def _keep(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    a, b, bias, activation, _ = inputs
+    ctx.has_bias, ctx.activation = bias is not None, activation
+    ctx.save_for_backward(a, b, output if activation else None)
+
+
+def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, output = ctx.saved_tensors
+    if ctx.activation:
+        gradient = gradient * (output > 0)
+    of_bias = gradient.flatten(0, -2).sum(0).to(a.dtype) if ctx.needs_input_grad[2] else None
+    gradient = gradient.to(a.dtype)
+    of_a = matmul_operator(gradient, b.mT, None, None, None) if ctx.needs_input_grad[0] else None
+    of_b = _gradient_of_b(a, b, gradient) if ctx.needs_input_grad[1] else None
+    return of_a, of_b, of_bias, None, None
+
+
+def _gradient_of_b(a: Tensor, b: Tensor, gradient: Tensor) -> Tensor:
+    """It lies as `b` does, so that torch has not to copy it into the gradient of a parameter."""
+    if b.dim() == 2:
+        a, gradient = a.reshape(-1, a.shape[-1]), gradient.reshape(-1, gradient.shape[-1])
+    if b.is_contiguous():
+        return matmul_operator(a.mT, gradient, None, None, None)
+    return matmul_operator(gradient.mT, a, None, None, None).mT
+
+
+matmul_operator.register_autograd(_gradients, setup_context=_keep)
