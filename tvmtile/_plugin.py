@@ -24,6 +24,7 @@ OPERATORS = (
     "bulk_group",
     "bulk_load",
     "bulk_store",
+    "commit_wgmma",
     "copy",
     "copy_to_block",
     "cp_async",

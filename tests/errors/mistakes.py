@@ -361,6 +361,31 @@ def undefined_name():
             T.copy(A, A_shard)  # <--
 
 
+def name_of_an_instruction():
+    """
+    UndefinedName: 'tma_load' is not a name of tvmtile.language
+      help: use T.tma_copy(A[y, x], tile, barrier=bar), which describes the tensor by itself
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64, 64), T.float16)):
+        with T.Kernel(1, threads=128):
+            A_shared = T.alloc_shared((64, 64), T.float16)
+            T.tma_load(A, A_shared)  # <--
+
+
+def tensor_memory():
+    """
+    UndefinedName: 'alloc_tmem' is not a name of tvmtile.language
+      help: tensor memory is not part of the language yet; T.gemm runs there by mma.sync
+    """
+
+    @T.prim_func
+    def kernel(A: T.Tensor((64, 64), T.float16)):
+        with T.Kernel(1, threads=128):
+            A_tmem = T.alloc_tmem((64, 64), T.float32)  # <--
+
+
 def undefined_operator():
     """
     UndefinedName: 'copi' is not a name of tvmtile.language

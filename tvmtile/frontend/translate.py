@@ -189,9 +189,27 @@ def _not_in_language(failure: _Failure) -> TileError | None:
     near = difflib.get_close_matches(name, dir(error.obj), n=1)
     return UndefinedName(
         f"{name!r} is not a name of {module}",
-        help=f"did you mean {near[0]!r}?" if near else "see dir(T) for the names of the language",
+        help=_instead_of(name)
+        or (f"did you mean {near[0]!r}?" if near else "see dir(T) for the names of the language"),
         location=failure.location,
     )
+
+
+_INSTEAD = {
+    r"create_tma_descriptor|tma_load\w*|tma_store": "use T.tma_copy(A[y, x], tile, barrier=bar), "
+    "which describes the tensor by itself",
+    r"ptx_\w*barrier\w*": "use T.alloc_barrier, T.mbarrier_arrive and T.mbarrier_wait_parity",
+    r"\w*wgmma_desc\w*|ptx_wgmma\w*": "use T.wgmma_gemm(A, B, C): the compiler writes descriptors",
+    r"tcgen05\w*|\w*tmem|clc_\w+": "tensor memory is not part of the language yet; T.gemm "
+    "runs there by mma.sync",
+    r"ws_op|annotate_ws_schedule|WS[A-Z]\w*": "T.Pipelined gives copies warps of their own where that "
+    "fits; T.annotate_warp_specialize(True) asks for it, T.ws(0) writes groups by hand",
+}
+"""What to use for names of TileLang's that the language does not have, by their patterns."""
+
+
+def _instead_of(name: str) -> str | None:
+    return next((help for names, help in _INSTEAD.items() if re.fullmatch(names, name)), None)
 
 
 _ALTERNATIVES = {"float": "T.cast(x, 'float32')", "int": "T.cast(x, 'int32')", "round": "T.round"}

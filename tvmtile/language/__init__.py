@@ -53,7 +53,14 @@ from tvmtile.tileop.fill import clear, fill
 from tvmtile.tileop.fp8_scaled_matmul import fp8_scaled_matmul
 from tvmtile.tileop.gather import gather4, gather_rows, scatter4, scatter_rows
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
-from tvmtile.tileop.gemm.background import wait_wgmma, wgmma_gemm
+from tvmtile.tileop.gemm.background import (
+    wait_wgmma,
+    warpgroup_arrive,
+    warpgroup_commit_batch,
+    warpgroup_fence_operand,
+    warpgroup_wait,
+    wgmma_gemm,
+)
 from tvmtile.tileop.gemm_sp import gemm_sp
 from tvmtile.tileop.im2col import c2d_im2col, im2col
 from tvmtile.tileop.mbarrier import (

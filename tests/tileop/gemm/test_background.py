@@ -105,3 +105,40 @@ def test_a_number_of_products_is_an_integer(n):
         def main(A: T.Tensor((1,), "float32")):
             with T.Kernel(1):
                 T.wait_wgmma(n)
+
+
+@pytest.mark.parametrize("place", EVERYWHERE)
+def test_batches_by_their_names_of_cuda(place):
+    """A batch that has no products counts: all but the latest one are the first product."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.copy(A, a)
+            T.warpgroup_fence_operand(c)
+            T.warpgroup_arrive()
+            T.wgmma_gemm(a, a, c, clear_accum=True)
+            T.warpgroup_commit_batch()
+            T.warpgroup_wait(1)
+            T.warpgroup_fence_operand(c, num_regs=32)
+            T.copy(c, C)
+
+    kernel = tvmtile.compile(main, **EVERYWHERE[place])
+    a, c = torch.randn(64, 64).half(), torch.empty(64, 64)
+    kernel(a, c)
+    assert_close(c, a.double() @ a.double())
+    if place == "hopper":
+        body = kernel.get_kernel_source().rpartition("__global__")[2]
+        steps = re.findall(r"wgmma_(commit|wait)_group", body)
+        assert steps == ["commit", "commit", "wait"]
+
+
+def test_what_is_fenced_is_a_tile():
+    with pytest.raises(InvalidOperand, match="warpgroup_fence_operand"):
+
+        @T.prim_func
+        def main(C: T.Tensor((64, 64), "float32")):
+            with T.Kernel(1, threads=128):
+                T.warpgroup_fence_operand("C")

@@ -9,12 +9,22 @@ from tvm import tirx
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
-from tvmtile.ir.asynchronous import WGMMA, wait
+from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.asynchronous import WGMMA, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
 from tvmtile.tileop.registry import LoweringContext, lowering
 
-__all__ = ["WaitWgmma", "wait_wgmma", "wgmma_gemm"]
+__all__ = [
+    "CommitWgmma",
+    "WaitWgmma",
+    "wait_wgmma",
+    "warpgroup_arrive",
+    "warpgroup_commit_batch",
+    "warpgroup_fence_operand",
+    "warpgroup_wait",
+    "wgmma_gemm",
+]
 
 
 def wgmma_gemm(
@@ -60,6 +70,48 @@ def wait_wgmma(n: Any = 0) -> None:
     emit(WaitWgmma(n))
 
 
+def warpgroup_wait(num_mma: Any) -> None:
+    """Wait for products, but for the `num_mma` latest ones: `T.wait_wgmma` by CUDA's name."""
+    wait_wgmma(num_mma)
+
+
+def warpgroup_commit_batch() -> None:
+    """End a batch of products that `T.warpgroup_wait` counts.
+
+    `T.wgmma_gemm` ends one of its own: behind it the batch that this ends is empty, and counts.
+    """
+    emit(CommitWgmma())
+
+
+def warpgroup_arrive() -> None:
+    """Begin products behind what was done to their operands: each product does so by itself."""
+
+
+def warpgroup_fence_operand(buffer: Any, *_: Any, **__: Any) -> None:
+    """Keep what uses the registers of a sum behind the wait for it: the compiler does so by itself.
+
+    Parameters
+    ----------
+    buffer : buffer, region or element
+        The sum. What TileLang takes besides says which of its registers.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is no tile.
+    """
+    check_operand("warpgroup_fence_operand", "buffer", buffer)
+
+
+@tile_operator
+@dataclass(frozen=True, eq=False)
+class CommitWgmma(ValueOp):
+    """End a batch of products of the threads."""
+
+    name = "commit_wgmma"
+    is_tile = True
+
+
 @tile_operator
 @dataclass(frozen=True, eq=False)
 class WaitWgmma(ValueOp):
@@ -72,6 +124,12 @@ class WaitWgmma(ValueOp):
     behind: int = 0
 
 
+@lowering(CommitWgmma, target="cuda", variant="commit_group")
+def _(_op: CommitWgmma, _context: LoweringContext) -> tirx.Stmt:
+    """Products end batches of their own: this one is empty."""
+    return signal(WGMMA.name)
+
+
 @lowering(WaitWgmma, target="cuda", variant="wait_group")
 def _(op: WaitWgmma, _: LoweringContext) -> tirx.Stmt:
     """Products are batches, each of one."""
@@ -79,6 +137,7 @@ def _(op: WaitWgmma, _: LoweringContext) -> tirx.Stmt:
 
 
 @lowering(WaitWgmma, target=("llvm", "metal"), variant="complete")
-def _(_op: WaitWgmma, _context: LoweringContext) -> tirx.Stmt:
+@lowering(CommitWgmma, target=("llvm", "metal"), variant="complete")
+def _(_op: WaitWgmma | CommitWgmma, _context: LoweringContext) -> tirx.Stmt:
     """Nothing goes on in the background."""
     return tirx.Evaluate(tirx.const(0, "int32"))
