@@ -179,6 +179,20 @@ def test_a_tensor_that_stands_for_the_negative_of_its_memory(kernel, function, a
     np.testing.assert_allclose(c, (-a * b).numpy())
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_the_negative_of_memory_of_any_width(dtype):
+    @T.prim_func
+    def doubled(A: T.Tensor((8,), dtype), C: T.Tensor((8,), dtype)):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                C[i] = A[i] + A[i]
+
+    numbers = torch.arange(8, dtype=getattr(torch, dtype))
+    result = torch.zeros_like(numbers)
+    tvmtile.compile(doubled, target="llvm")(torch._neg_view(numbers), result)
+    torch.testing.assert_close(result, -2 * numbers)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_what_has_no_memory_of_its_own_or_another_layout_of_it(kernel, function, a, b):
     complex_numbers = torch.complex(a, b).conj()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["break_graph"]
+__all__ = ["DYNAMO", "break_graph"]
+
+DYNAMO = "torch._dynamo"
+"""The module that is there before anything is traced."""
 
 _MESSAGE = (
     "a kernel of tvmtile is no operator of torch's, and is called outside of the graph; "

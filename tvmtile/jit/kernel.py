@@ -29,7 +29,7 @@ from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
 from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.artifact import Artifact
-from tvmtile.jit.dynamo import break_graph
+from tvmtile.jit.dynamo import DYNAMO, break_graph
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.parameters import KernelParam
@@ -55,6 +55,9 @@ _PROGRAM_FAILURES = (
     MissingDependency,
     OutOfBounds,
 )
+
+_PARTS = ("float16", "float32", "float64")
+"""The dtypes of parts of complex numbers."""
 
 
 class Kernel:
@@ -145,7 +148,8 @@ class Kernel:
                 f"{self.name} takes no arguments by keyword; it got {', '.join(named)}",
                 help=f"its parameters are {', '.join(p.name for p in self.prim_func.params)}, in order",
             )
-        break_graph()
+        if DYNAMO in sys.modules:
+            break_graph()
         given, problem = args, None
         if self._has_packed:
             args = self._with_bytes(args)
@@ -184,7 +188,8 @@ class Kernel:
         params = list(self.prim_func.params)
         tensors = [i for i, p in enumerate(params) if is_buffer_var(p) or is_pointer(p)]
         written = [i for i in tensors if i in self.artifact.written]
-        self._call = as_torch_operator(self._launch, self.name, tensors, written)
+        signed = [i for i in tensors if _may_be_negated(params[i])]
+        self._call = as_torch_operator(self._launch, self.name, tensors, written, signed)
         self._call(*args)
 
     def _call_converted(
@@ -503,6 +508,11 @@ class Kernel:
             return chosen
         loops = roles_of(module_before("tvmtile.WarpSpecialize", steps)[self.name])
         return Choices([*loops, *chosen])
+
+
+def _may_be_negated(param: ir.Var) -> bool:
+    """Tell whether a tensor given for a parameter may have torch's negative bit."""
+    return is_pointer(param) or str(param.ty.dtype) in _PARTS
 
 
 def _described(param: KernelParam) -> str:

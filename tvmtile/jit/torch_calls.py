@@ -35,7 +35,11 @@ _REMEDY = (
 
 
 def as_torch_operator(
-    launch: Callable[..., Any], name: str, tensors: Sequence[int], written: Collection[int]
+    launch: Callable[..., Any],
+    name: str,
+    tensors: Sequence[int],
+    written: Collection[int],
+    signed: Collection[int],
 ) -> Callable[..., None]:
     """`launch`, doing to torch's tensors what torch expects of an operator.
 
@@ -47,22 +51,25 @@ def as_torch_operator(
         The program's name.
     tensors, written : sequence of int
         The parameters that are tensors or pointers, and those of them that the program may write.
+    signed : collection of int
+        Those that can have the negative bit, as parts of complex numbers do.
     """
     operators = Operators(launch, name, written)
     outputs_of = _items([index for index in tensors if index in written])
-    tensors_of = _items(tensors)
+    tensors, signed = tuple(tensors), tuple(signed)
     # Bound here, since a call does little else.
     is_grad_enabled, increment_version = torch.is_grad_enabled, torch._C._increment_version
     is_tracing, modes = torch._C._is_tracing, torch._C._len_torch_dispatch_stack
 
     def call(*args: Any) -> None:
-        is_plain = not modes() and not is_tracing() and forward_ad._current_level < 0
-        records_gradients = is_grad_enabled()
+        is_plain = not (modes() or is_tracing()) and forward_ad._current_level < 0
         try:
-            for tensor in tensors_of(args):
-                if tensor.is_neg() or (records_gradients and tensor.requires_grad):
+            for index in tensors:
+                if args[index].requires_grad and is_grad_enabled():
                     is_plain = False
-                    break
+            for index in signed:
+                if args[index].is_neg():
+                    is_plain = False
         except (AttributeError, IndexError):  # not a tensor of torch's, or too few arguments
             is_plain = False
         if not is_plain:
