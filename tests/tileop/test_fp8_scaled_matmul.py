@@ -138,6 +138,14 @@ def test_hopper_multiplies_by_wgmma(form):
     check(compiled, 40, 33, 256, form, block=(64, 64, 128), threads=128)
 
 
+def test_a_block_scale_of_the_tile_is_loaded_once_before_the_product():
+    program = scaled(128, 128, 256, "squares", block=(64, 64, 128), threads=128)
+    kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": "sm_90a"})
+    kernel_text = kernel.get_kernel_source().rpartition("main_kernel(")[2]
+    assert kernel_text.count("= B_scale") == 1
+    assert kernel_text.index("= B_scale") < kernel_text.index("m64n64k32")
+
+
 @pytest.mark.parametrize(("a", "b"), list(itertools.product(FLOAT8, FLOAT8)))
 def test_dtypes(a, b):
     check(tvmtile.compile, 32, 32, 64, "row", a=a, b=b)

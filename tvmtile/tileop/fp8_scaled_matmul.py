@@ -106,7 +106,8 @@ def fp8_scaled_matmul(
     Notes
     -----
     Products are exact and summed in float32, each sum of a tile, or of a block of K, is multiplied by
-    A's scale, then by B's. NaN of an element or a scale makes NaN of the sums it is part of. Scales
+    A's scale, then by B's; where a tile has one scale of A or of B for a block of K, the two are
+    multiplied first. NaN of an element or a scale makes NaN of the sums it is part of. Scales
     outside of their tensor are zero.
     """
     named = (("A", A), ("B", B), ("C", C))
@@ -300,7 +301,9 @@ class Fp8ScaledMatmul(MatrixProduct):
         """Add the product of `depth` elements of K, from `first` on, times the scales of a block."""
         partial = self._sums()
         product = self._product(partial, first, depth, conversions, clear=True)
-        return seq([tirx.AllocBuffer(partial), product, self._scaled(partial, block)])
+        # Scales are loaded before the product, which their way from memory takes as long as.
+        loads, scaled = self._scaled(partial, block)
+        return seq([tirx.AllocBuffer(partial), *loads, product, scaled])
 
     def accumulated(self, target: Target) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
         if self.block_size or self.clear_accum or gpu(target) is None:
@@ -308,7 +311,8 @@ class Fp8ScaledMatmul(MatrixProduct):
         sums = self._sums()
         begin = [tirx.AllocBuffer(sums), _evaluated(Fill(sums, tirx.const(0, "float32")))]
         step = self._product(sums, 0, self.k, self._conversions(target), clear=False)
-        return seq(begin), step, self._scaled(sums, 0)
+        loads, scaled = self._scaled(sums, 0)
+        return seq(begin), step, seq([*loads, scaled])
 
     def _sums(self) -> ir.Var:
         return tirx.decl_buffer(_shape(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
@@ -330,19 +334,23 @@ class Fp8ScaledMatmul(MatrixProduct):
         product = Gemm(a, b, as_region(sums), transpose_B=self.transpose_B, clear_accum=clear)
         return seq([*copies, _evaluated(product)])
 
-    def _scaled(self, sums: ir.Var, block: Any) -> tirx.Stmt:
-        """Add sums times the scales of a block."""
-        before_a, of_row = self._scales("A_scale", self.m, self.a_rows, block)
-        before_b, of_column = self._scales("B_scale", self.n, self.b_rows, block)
+    def _scaled(self, sums: ir.Var, block: Any) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+        """What loads the scales of a block, and what adds sums times them."""
+        loads_a, of_row = self._scales("A_scale", self.m, self.a_rows, block)
+        loads_b, of_column = self._scales("B_scale", self.n, self.b_rows, block)
+        # Those of blocks are multiplied first: that is done once a row where B has one for the tile.
+        by_row = self._by_row("A_scale") and self._by_row("B_scale")
+        is_one_factor = self.layout is not None and not by_row
 
         def add(variables: list[ir.Var]) -> tirx.Stmt:
             i, j = variables
-            value = tirx.BufferLoad(sums, [i, j]) * of_row(i) * of_column(j)
+            part, a, b = tirx.BufferLoad(sums, [i, j]), of_row(i), of_column(j)
+            value = part * (a * b) if is_one_factor else part * a * b
             target = element_of(self.C, False, i, j)
             result = converted(converted(target, "float32") + value, dtype_of(self.C))
             return tirx.BufferStore(target.source, result, target.indices)
 
-        return seq([*before_a, *before_b, nest([self.m, self.n], add)])
+        return [*loads_a, *loads_b], nest([self.m, self.n], add)
 
     def _scales(
         self, name: str, extent: Any, rows: int, block: Any
@@ -351,18 +359,28 @@ class Fp8ScaledMatmul(MatrixProduct):
         scale = getattr(self, name)
         if not _is_tile(scale):
             return [], lambda _: self._decoded(scale)
-        shape, of_blocks = _matrix_shape(scale), self.layout is not None
-        by_row = len(shape) == 2 if of_blocks else bool(_moving(scale))
+        place = [] if self.layout is None else [block]
+        by_row = self._by_row(name)
 
         def load(row: Any) -> Any:
-            place = [block] if of_blocks else []
             return self._decoded(_at(scale, [row // rows, *place] if by_row else place))
 
+        if place and not by_row:
+            value = tirx.Var(name.lower(), "float32")
+            return [tirx.Bind(value, load(0))], lambda _: value
         if not by_row or constant(extent) == 1:
             return [], load
         held = tirx.decl_buffer((extent,), "float32", name=name.lower(), scope=FRAGMENT_SCOPE)
         decode = nest([extent], lambda v: tirx.BufferStore(held, load(v[0]), [v[0]]))
         return [tirx.AllocBuffer(held), decode], lambda row: tirx.BufferLoad(held, [row])
+
+    def _by_row(self, name: str) -> bool:
+        """Tell whether the rows of a tile may have different scales."""
+        scale = getattr(self, name)
+        if self.layout is None:
+            return _is_tile(scale) and bool(_moving(scale))
+        shape = _matrix_shape(scale)
+        return len(shape) == 2 and shape[0] > 1
 
     def _decoded(self, value: ir.Expr) -> ir.Expr:
         if str(value.ty.dtype) == "uint8" or (self.zero_codes and "e8m0" in str(value.ty.dtype)):
