@@ -119,7 +119,9 @@ def check_or_measure(args, kernel, inputs, reference, exact=False):
         return
     if args.check:
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
-        check(kernel(*there), reference(*wide))
+        results = zip(as_list(kernel(*there)), as_list(reference(*wide)), strict=True)
+        for ours, theirs in results:
+            check(ours, theirs)
         return
     ours, theirs = medians(
         lambda: finished(args, kernel(*there)), lambda: finished(args, reference(*there))

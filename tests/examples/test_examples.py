@@ -38,6 +38,10 @@ SIZES = {
         "--batch 1 --heads 1 --length 70 --dim 128",
         "--batch 1 --heads 1 --length 1 --dim 64",
     ],
+    "flash_attention_backward": [
+        "--batch 2 --heads 2 --length 130 --dim 64",
+        "--batch 1 --heads 1 --length 1 --dim 64",
+    ],
     "gemm": ["--m 257 --n 33 --k 65", "--m 1 --n 1 --k 1"],
     "gemm_epilogue": ["--m 130 --n 33 --k 65", "--activation gelu --m 1 --n 1 --k 1"],
     "gemm_few_rows": ["--m 17 --n 70 --k 130", "--m 1 --n 1 --k 1"],
@@ -120,6 +124,7 @@ METAL_SIZES = {
     "elementwise": "--m 17 --n 1030",
     "embedding": "--count 70 --vocabulary 50 --width 130",
     "flash_attention": "--batch 1 --heads 2 --length 70 --dim 64",
+    "flash_attention_backward": "--batch 1 --heads 1 --length 40 --dim 32",
     "gemm": "--m 70 --n 65 --k 65",
     "gemm_epilogue": "--activation gelu --m 70 --n 65 --k 65",
     "gemm_few_rows": "--m 17 --n 65 --k 65",
@@ -154,7 +159,10 @@ OF_NARROW_FLOATS_AND_ROWS = (
     *("dequant_gemm_fp4", "dequant_gemm_int4", "embedding", "gemm_fp8", "grouped_gemm_fp8"),
     *("kv_compaction", "moe_gemm", "paged_attention", "quantize"),
 )
-FOR_HOPPER = ("block_sparse_gemm", "decode_attention", "gemm_epilogue", "gemm_few_rows")
+FOR_HOPPER = (
+    *("block_sparse_gemm", "decode_attention", "flash_attention_backward", "gemm_epilogue"),
+    "gemm_few_rows",
+)
 
 
 @pytest.mark.skipif(
