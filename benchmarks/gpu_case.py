@@ -29,6 +29,8 @@ class Case:
         Makes the inputs; the last parameter of a kernel is its result.
     out : callable
         Makes an empty result of the inputs.
+    results : callable
+        The tensors of a result that a kernel writes, where they are several.
     reference : callable
         The result in float64, from the inputs.
     tolerance : float
@@ -39,8 +41,9 @@ class Case:
         "TFLOP/s" or "GB/s".
     rivals : dict of str to callable
         Others' functions of the inputs and the result.
-    others : tuple of str
-        Those of them that compute something else: their results are not compared.
+    others : dict of str to float
+        Those of them that do something else, so much of the case's work: their results are not
+        compared, and their times are those of the case's work.
     triton : tuple of (str, list of dict), optional
         The function of `gpu_triton` and its configurations.
     triton_arguments : tuple
@@ -62,11 +65,12 @@ class Case:
     work: float
     unit: str
     rivals: dict[str, Callable[..., object]] = field(default_factory=dict)
-    others: tuple[str, ...] = ()
+    others: dict[str, float] = field(default_factory=dict)
     triton: tuple[str, list[dict[str, Any]]] | None = None
     triton_arguments: tuple[Any, ...] = ()
     triton_views: Callable[..., Tensors] = lambda *tensors: tensors
     goals: dict[str, float] = field(default_factory=dict)
+    results: Callable[[torch.Tensor], Tensors] = lambda out: (out,)
 
     def rate(self, milliseconds: float) -> float:
         """Work a second, in the case's unit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -34,6 +35,8 @@ def attention_cases() -> Iterator[Case]:
         for causal in (False, True):
             for length in (1024, 2048, 4096, 8192, 16384):
                 yield attention_case(16384 // length, 16, length, dim, causal)
+    for causal in (False, True):
+        yield backward_case(4, 16, 4096, 128, causal)
     yield decode_case(64, 8, 8, 8192, 128)
 
 
@@ -87,6 +90,71 @@ def attention_case(batch: int, heads: int, length: int, dim: int, causal: bool) 
         triton_arguments=(causal,),
         goals={"cuDNN": 1.03, "torch flash": 1.03},
     )
+
+
+BACKWARD = configurations(
+    "block_M block_N stages threads",
+    (128, 64, 2, 256),
+    (128, 64, 1, 256),
+    (64, 64, 2, 128),
+)
+
+
+def backward_case(batch: int, heads: int, length: int, dim: int, causal: bool) -> Case:
+    """The gradients of queries, keys and values, from what the forward pass leaves."""
+    shape = (batch, heads, length, dim)
+    attend = partial(scaled_dot_product_attention, is_causal=causal)
+    graphs: dict[str, tuple[torch.Tensor, list[torch.Tensor]]] = {}
+
+    def inputs() -> Tensors:
+        q, k, v, do = (matrix(*shape, dtype="bfloat16") for _ in range(4))
+        forward = torch.ops.aten._scaled_dot_product_flash_attention
+        o, lse = forward(q, k, v, is_causal=causal)[:2]
+        work = (torch.empty(size, device="cuda") for size in (shape[:3], shape))
+        return q, k, v, o, do, lse * math.log2(math.e), *work
+
+    def reference(*tensors: torch.Tensor) -> torch.Tensor:
+        parts = [
+            _gradients(attend, *(tensors[i][:, h] for i in (0, 1, 2, 4))) for h in range(heads)
+        ]
+        return torch.stack(parts, dim=2)
+
+    def by(backend: SDPBackend) -> Callable[..., object]:
+        def call(*tensors: torch.Tensor) -> object:
+            if backend.name not in graphs:
+                leaves = [x.detach().clone().requires_grad_() for x in tensors[:3]]
+                graphs[backend.name] = _by(backend, is_causal=causal)(*leaves), leaves
+            out, leaves = graphs[backend.name]
+            return torch.autograd.grad(out, leaves, tensors[4], retain_graph=True)
+
+        return call
+
+    seen = "causal" if causal else "full"
+    return Case(
+        name=f"attention backward bfloat16 d {dim} {seen} {batch} x {heads} x {length}",
+        program="attention_backward",
+        arguments={"batch": batch, "heads": heads, "length": length, "dim": dim, "causal": causal},
+        configurations=BACKWARD,
+        inputs=inputs,
+        out=lambda q, *rest: q.new_empty(3, *shape),
+        results=tuple,
+        reference=reference,
+        tolerance=2e-2,
+        work=10.0 * batch * heads * length * length * dim / (2 if causal else 1),
+        unit="TFLOP/s",
+        rivals={
+            "cuDNN": by(SDPBackend.CUDNN_ATTENTION),
+            "torch flash": by(SDPBackend.FLASH_ATTENTION),
+        },
+        others={"cuDNN": 1.0, "torch flash": 1.0},
+        goals={"cuDNN": 0.95},
+    )
+
+
+def _gradients(attend: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+    """Those of queries, keys and values in float64; the fourth tensor is that of the output."""
+    q, k, v, do = (x.double().requires_grad_() for x in tensors)
+    return torch.stack(torch.autograd.grad(attend(q, k, v), (q, k, v), do.detach()))
 
 
 DECODE = configurations(

@@ -28,15 +28,18 @@ BLOCKS = configurations(
     (128, 4, 256, 8, True),
     (128, 4, 256, 16, True),
     (128, 4, 256, 8, False),
+    (128, 5, 256, 8, True),
     (192, 4, 384, 8, True),
+    (192, 4, 384, 16, True),
     (64, 6, 128, 8, False),
 )
 GROUPED = configurations(
     "block_N block_K stages threads panel persist",
+    (256, 128, 4, 256, 4, None),
     (256, 128, 4, 256, 8, None),
     (256, 128, 4, 256, 16, None),
-    (256, 128, 4, 256, 8, False),
-    (128, 128, 4, 256, 8, None),
+    (256, 128, 4, 256, 32, None),
+    (256, 128, 4, 256, 16, False),
 )
 SHAPES = (
     *((4096, 4096, 4096), (8192, 8192, 8192), (8192, 8192, 2048)),

@@ -101,7 +101,7 @@ def epilogue_case(M: int, N: int, K: int) -> Case:
             "torch, two kernels": lambda a, b, bias, c: gelu(torch.addmm(bias, a, b)),
             BARE: lambda a, b, bias, c: torch.mm(a, b, out=c),
         },
-        others=(BARE,),
+        others={BARE: 1.0},
         goals={BARE: 0.97},
     )
 
@@ -118,12 +118,18 @@ FEW_ROWS = configurations(
 )
 
 
+COPY = "torch copy of 1 GB"
+
+
 def few_rows_case(M: int, N: int, K: int) -> Case:
-    """Bytes of weights a second; a copy reads half as many, and writes them."""
-    copied = "a copy of as many bytes"
+    """Bytes of weights a second; a copy of 8 times as many bytes reads half of them."""
+    large = torch.empty(0)
 
     def copy(a: torch.Tensor, w: torch.Tensor, c: torch.Tensor) -> object:
-        return torch.empty_like(w[: N // 2]).copy_(w[: N // 2])
+        nonlocal large
+        if not len(large):
+            large = torch.empty(2, 4 * N, K, dtype=w.dtype, device=w.device)
+        return large[1].copy_(large[0])
 
     return Case(
         name=f"gemm bfloat16 {M} x {N} x {K} nt",
@@ -136,9 +142,9 @@ def few_rows_case(M: int, N: int, K: int) -> Case:
         tolerance=1e-2,
         work=2.0 * N * K,
         unit="GB/s",
-        rivals={"cuBLAS": lambda a, w, c: torch.mm(a, w.T, out=c), copied: copy},
-        others=(copied,),
-        goals={"cuBLAS": 1.25, copied: 0.9},
+        rivals={"cuBLAS": lambda a, w, c: torch.mm(a, w.T, out=c), COPY: copy},
+        others={COPY: 8.0},
+        goals={"cuBLAS": 1.25, COPY: 0.9},
     )
 
 
@@ -178,7 +184,7 @@ def block_sparse_case(M: int, N: int, K: int) -> Case:
         work=2.0 * M * N * K * float(mask.float().mean()),
         unit="TFLOP/s",
         rivals={dense: lambda a, b, counts, places, c: torch.mm(a, b, out=c)},
-        others=(dense,),
+        others={dense: 1.0},
         goals={dense: 1.6},
     )
 
@@ -199,13 +205,12 @@ INT4 = configurations(
     (64, 256, 2, 4, 128, 8),
     (64, 128, 3, 4, 64, 8),
 )
-
-
 INT4_MANY_ROWS = configurations(
-    "block_M block_N block_K stages groups threads pack",
-    (128, 128, 64, 4, 1, 256, 4),
-    (256, 128, 64, 3, 1, 256, 4),
-    (128, 128, 128, 3, 1, 256, 8),
+    "block_M block_N stages threads panel",
+    (256, 128, 3, 256, 8),
+    (256, 128, 4, 256, 8),
+    (256, 128, 3, 256, 16),
+    (128, 128, 4, 256, 8),
 )
 
 
@@ -232,7 +237,7 @@ def _decoded_case(
 
     return Case(
         name=f"{kind} gemm {M} x {N} x {K}",
-        program=f"{kind}_gemm",
+        program=f"{kind}_gemm" if M < 64 else f"{kind}_gemm_many_rows",
         arguments={"M": M, "N": N, "K": K},
         configurations=configurations,
         inputs=inputs,
@@ -250,13 +255,14 @@ def int4_case(M: int, N: int, K: int, configurations: list[dict[str, Any]], goal
     def inputs() -> Tensors:
         words = torch.randint(1 << 32, (N, K // 8), dtype=torch.int64, device="cuda")
         scales = torch.rand(N, K // GROUP, device="cuda").half() / 8
-        return matrix(M, K), words.to(torch.uint32), scales
+        return matrix(M, K), words.to(torch.uint32), scales if M < 64 else scales.T.contiguous()
 
     def decoded(words: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
         """Neighbours 2 i and 2 i + 1 are in the bits from 4 i and from 16 + 4 i on."""
         firsts = torch.tensor([0, 16, 4, 20, 8, 24, 12, 28], device=words.device)
         nibbles = ((words.to(torch.int64)[..., None] >> firsts) & 0xF).flatten(1)
-        return (nibbles.to(scales.dtype) - 8) * scales.repeat_interleave(GROUP, dim=1)
+        by_rows = scales if len(scales) == N else scales.T
+        return (nibbles.to(scales.dtype) - 8) * by_rows.repeat_interleave(GROUP, dim=1)
 
     return _decoded_case("int4", (M, N, K), configurations, inputs, decoded, "float16", 2e-3, goal)
 

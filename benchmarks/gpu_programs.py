@@ -234,14 +234,14 @@ __device__ __forceinline__ unsigned int decoded(
 def _four_bit_gemm(
     M: int, N: int, K: int,
     block_N: int, block_K: int, stages: int, groups: int, threads: int, pack: int,
-    block_M: int = 16, *, dtype: str, scale_dtype: str, scaled: int, decoded: str,
+    *, dtype: str, scale_dtype: str, scaled: int, decoded: str,
 ) -> Any:  # fmt: skip
     """C = A @ W.T for weights of 4 bits, which become as wide as A in registers.
 
     A word of W holds eight neighbours along K, and `scaled` of them have a scale; `decoded` is given a
     word and which pair of it. Each group of threads has a part of K; their sums are added in the end.
     """
-    part = K // groups
+    block_M, part = 16, K // groups
     numbers = list(range(groups))
 
     @T.prim_func
@@ -296,6 +296,50 @@ def int4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
     """Float16 A; elements 2 i and 2 i + 1 of a word of W in its bits from 4 i and from 16 + 4 i on."""
     kind = {"dtype": "float16", "scale_dtype": "float16", "scaled": GROUP}
     return _four_bit_gemm(M, N, K, **configuration, **kind, decoded=_DECODED_INT4)
+
+
+def int4_gemm_many_rows(
+    M: int, N: int, K: int,
+    block_M: int, block_N: int, stages: int, threads: int, panel: int,
+) -> Any:  # fmt: skip
+    """The same of many rows of A, with the scales of a group of neighbours along K side by side."""
+    dtype, block_K = "float16", GROUP
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((M, K), dtype),
+        W: T.Tensor((N, K // 8), "uint32"),
+        W_scale: T.Tensor((K // GROUP, N), dtype),
+        C: T.Tensor((M, N), dtype),
+    ):
+        with T.Kernel(N // block_N, T.ceildiv(M, block_M), threads=threads) as (bx, by):
+            T.import_source(_HALF_OF + _DECODED_INT4)
+            A_shared = T.alloc_shared((block_M, block_K), dtype)
+            W_shared = T.alloc_shared((block_N, block_K // 8), "uint32")
+            scales = T.alloc_shared((block_N,), dtype)
+            W_local = T.alloc_fragment((block_N, block_K), dtype)
+            C_local = T.alloc_fragment((block_N, block_M), "float32")
+            C_shared = T.alloc_shared((block_M, block_N), dtype)
+            T.use_swizzle(panel)
+            T.clear(C_local)
+            for k in T.Pipelined(K // block_K, num_stages=stages):
+                T.copy(A[by * block_M, k * block_K], A_shared)
+                T.copy(W[bx * block_N, k * block_K // 8], W_shared)
+                T.copy(W_scale[k, bx * block_N], scales)
+                for i, j in T.Parallel(block_N, block_K):
+                    word, scale = W_shared[i, j // 8], scales[i]
+                    place = T.cast(j % 8 // 2, "uint32")
+                    pair = T.call_pure_extern("uint32", "decoded", word, place, scale)
+                    half = T.call_pure_extern("uint16", "half_of", pair, T.cast(j % 2, "uint32"))
+                    W_local[i, j] = T.reinterpret(half, dtype)
+                T.gemm(
+                    W_local, A_shared, C_local, transpose_B=True, policy=T.GemmWarpPolicy.FullRow
+                )
+            for i, j in T.Parallel(block_N, block_M):
+                C_shared[j, i] = C_local[i, j]
+            T.copy(C_shared, C[by * block_M, bx * block_N])
+
+    return main
 
 
 def mxfp4_gemm(M: int, N: int, K: int, **configuration: int) -> Any:
@@ -384,12 +428,14 @@ PROGRAMS = {
     "softmax": softmax,
     "rms_norm": rms_norm,
     "int4_gemm": int4_gemm,
+    "int4_gemm_many_rows": int4_gemm_many_rows,
     "gemm_epilogue": example("gemm_epilogue", "gemm_epilogue"),
     "gemm_few_rows": example("gemm_few_rows", "gemm_few_rows"),
     "block_sparse_gemm": example("block_sparse_gemm", "block_sparse_gemm"),
     "fp8_gemm": example("gemm_fp8", "gemm_fp8"),
     "fp8_gemm_blocks": example("gemm_fp8", "gemm_fp8_blocks"),
     "grouped_gemm_fp8": example("grouped_gemm_fp8", "grouped_gemm_fp8"),
+    "attention_backward": example("flash_attention_backward", "flash_attention_backward"),
     "decode_attention": example("decode_attention", "decode_attention"),
     "mxfp4_gemm": mxfp4_gemm,
     "moe_gemm": moe_gemm,

@@ -1,8 +1,9 @@
 """How GPU kernels are measured, for all contenders alike; needs torch only.
 
 A measurement is the time between two events of the GPU around one call, with the L2 cache flushed
-before it, so a call neither finds its inputs there nor waits for its launch. Contenders are called in
-a new random order each round: one that follows a hungry kernel finds a slower clock.
+before it, so a call neither finds its inputs there nor waits for its launch. The cache is flushed by
+reading: what is left in it need not be written back while a call reads. Contenders are called in a
+new random order each round: one that follows a hungry kernel finds a slower clock.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def measure(
     contenders: dict[str, Callable[[], object]], rounds: int = 10, warmups: int = 2
 ) -> dict[str, float]:
     """The median time of each contender in milliseconds."""
-    cache = torch.empty(FLUSHED_BYTES, dtype=torch.int8, device="cuda")
+    cache = torch.zeros(FLUSHED_BYTES // 4, dtype=torch.int32, device="cuda")
     for contender in contenders.values():
         for _ in range(warmups):
             contender()
@@ -41,7 +42,7 @@ def _burst(contender: Callable[[], object], cache: torch.Tensor) -> list[float]:
         for _ in range(CALLS_A_ROUND)
     ]
     for start, end in events:
-        cache.zero_()
+        cache.max()
         start.record()
         contender()
         end.record()
