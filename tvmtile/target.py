@@ -287,6 +287,8 @@ class GpuCapability:
         each other.
     named_barriers : int
         Barriers of a block that any of its warps may wait at, that of the whole block among them.
+    vectors : tuple of (int, int)
+        The bits of elements, and how many of them the widest vector has that TVM's generator prints.
     """
 
     name: str
@@ -309,6 +311,7 @@ class GpuCapability:
     max_buffers: int | None = None
     runs_blocks_at_once: bool = False
     named_barriers: int = 0
+    vectors: tuple[tuple[int, int], ...] = ()
 
     def why_no_factors(self, dtype: str) -> str | None:
         """Why warps can't multiply factors of a dtype together (`mma.sync`); None where they can."""
@@ -354,6 +357,7 @@ _METAL = GpuCapability(
     lacks=("float64",),
     stages_conflicts=True,
     max_buffers=31,
+    vectors=tuple((bits, 4) for bits in (8, 16, 32, 64)),
 )
 _METAL4 = replace(_METAL, name="Metal 4", has_matmul2d=True)
 
@@ -408,4 +412,5 @@ def gpu(target: Target | None) -> GpuCapability | None:
         overlaps_launches=number >= 90,
         runs_blocks_at_once=True,
         named_barriers=CUDA_NAMED_BARRIERS,
+        vectors=((8, 16), (16, 8), (32, 8), (64, 4)),
     )

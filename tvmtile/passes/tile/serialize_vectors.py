@@ -1,20 +1,23 @@
-"""SerializeVectors: a vectorized loop with dependent iterations becomes a serial one."""
+"""SerializeVectors: vectors of dependent iterations, or wider than a GPU's, become loops."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
+from tvmtile.ir.kernels import bound_target
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, substitute
+from tvmtile.target import gpu
 
 __all__ = ["SerializeVectors"]
 
@@ -27,6 +30,9 @@ def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     addend. Iterations are independent where each element that one of them writes is touched by no
     other, which is known if along some axis all indices of its buffer are `c * i + r` with distances
     that are no other iteration's.
+
+    A store of more elements than a vector of the GPU has becomes such a loop, which is split into
+    vectors later: `A[0:64] = B[0:64]`. One that reads what it writes elsewhere stays as it is.
 
     Before
     ------
@@ -59,7 +65,56 @@ def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return loop
         return replace_loop(loop, kind=tirx.ForKind.SERIAL)
 
-    return func.with_body(mapped(func.body, (tirx.For, serialize)))
+    widest = dict(getattr(gpu(bound_target(func)), "vectors", ()))
+
+    def split(store: tirx.BufferStore) -> tirx.Stmt:
+        dtype = DataType(str(store.value.ty.dtype))
+        if dtype.lanes <= widest.get(dtype.bits, dtype.lanes):
+            return store
+        lane = tirx.Var("lane", "int32")
+        loop = _by_lanes(store, lane, dtype.lanes)
+        return store if loop is None or not _Iterations(loop, aliased).are_independent() else loop
+
+    return func.with_body(mapped(func.body, (tirx.For, serialize), (tirx.BufferStore, split)))
+
+
+def _by_lanes(store: tirx.BufferStore, lane: ir.Var, lanes: int) -> tirx.For | None:
+    """A store of a vector as a loop; None where an element of it is not known."""
+    value, places = _lane_of(store.value, lane), _lanes_of(store.indices, lane)
+    if value is None or places is None:
+        return None
+    element = tirx.BufferStore(store.buffer, value, places, span=store.span)
+    return tirx.For(lane, 0, lanes, tirx.ForKind.VECTORIZED, element)
+
+
+def _lane_of(vector: ir.Expr, lane: ir.Var) -> ir.Expr | None:
+    """An element of a vector; None of what is not known to be computed lane by lane."""
+    dtype = DataType(str(vector.ty.dtype))
+    if dtype.lanes == 1:
+        return vector
+    if isinstance(vector, tirx.Broadcast):
+        return vector.value
+    if isinstance(vector, tirx.Ramp):
+        return vector.base + lane * vector.stride
+    if isinstance(vector, ir.TensorLoad):
+        places = _lanes_of(vector.indices, lane)
+        return None if places is None else tirx.BufferLoad(vector.source, places)
+    if isinstance(vector, tirx.Cast):
+        value = _lane_of(vector.value, lane)
+        return None if value is None else tirx.Cast(str(dtype).rpartition("x")[0], value)
+    if isinstance(vector, _ELEMENTWISE):
+        sides = _lanes_of([vector.a, vector.b], lane)
+        return None if sides is None else type(vector)(*sides)
+    return None
+
+
+def _lanes_of(vectors: Sequence[ir.Expr], lane: ir.Var) -> list[ir.Expr] | None:
+    elements = [_lane_of(vector, lane) for vector in vectors]
+    known = [element for element in elements if element is not None]
+    return known if len(known) == len(elements) else None
+
+
+_ELEMENTWISE = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min)
 
 
 class _Iterations:
