@@ -103,6 +103,30 @@ def test_blocks_of_a_mask_get_the_tile_of_the_first(mask, split):
     assert tvmtile.compile(multicast(mask, split=split), target=SM90).cubin
 
 
+@pytest.mark.parametrize("stages", [0, 2])
+def test_blocks_of_a_cluster_multiply_by_one_tile(stages):
+    @T.prim_func
+    def matmul(
+        A: T.Tensor((64, 128), "float16"),
+        B: T.Tensor((128, 128), "float16"),
+        C: T.Tensor((64, 128), "float32"),
+    ):
+        with T.ClusterKernel(2, threads=128, cluster_dims=2) as bx:
+            a, b = T.alloc_shared((64, 64), "float16"), T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(2, num_stages=stages):
+                T.copy_cluster(A[0, k * 64], a, cluster_mask=0b11)
+                T.copy(B[k * 64, bx * 64], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[0, bx * 64])
+
+    a, b, c = torch.randn(64, 128).half(), torch.randn(128, 128).half(), torch.zeros(64, 128)
+    kernel = emulated(matmul, a, b, c)
+    torch.testing.assert_close(c, a.float() @ b.float(), rtol=1e-3, atol=1e-3)
+    assert "wgmma" in kernel.get_kernel_source()
+
+
 def counting(arrivals):
     """The first block of a cluster waits for arrivals of all threads."""
 

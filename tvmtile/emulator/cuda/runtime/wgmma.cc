@@ -99,10 +99,11 @@ Thread& first_thread() {
   return *(&current - current.context.index % kThreads);
 }
 
-// The address in the window that the 18 bits of a descriptor name.
+// The address in the window that the 18 bits of a descriptor name, of the block's own memory.
 std::uint32_t address_of(const Site& site, std::uint64_t descriptor) {
   const auto bits = static_cast<std::uint32_t>((descriptor & 0x3fff) << 4);
   for (const Region& region : machine->memory().shared()) {
+    if (machine->memory().block_of(region.data) != machine->current().context.rank) continue;
     const std::uint32_t start = to_shared(reinterpret_cast<void*>(region.data));
     const std::uint32_t offset = (bits - start) & 0x3ffff;
     if (offset < region.bytes) return start + offset;
