@@ -13,10 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 ATTENTION = configurations(
     "block_M block_N stages threads",
-    (64, 64, 2, 128),
-    (128, 64, 2, 256),
     (128, 128, 2, 256),
-    (192, 64, 2, 384),
     (192, 128, 2, 384),
 )
 ATTENTION_TRITON = configurations(

@@ -108,16 +108,14 @@ def epilogue_case(M: int, N: int, K: int) -> Case:
 
 FEW_ROWS = configurations(
     "block_M block_N block_K stages",
-    (8, 64, 128, 12),
     (8, 64, 256, 6),
+    (16, 64, 64, 12),
+    (16, 64, 128, 5),
     (16, 64, 128, 8),
     (16, 64, 256, 5),
-    (16, 128, 128, 5),
+    (64, 64, 64, 12),
     (64, 64, 128, 6),
-    (64, 64, 256, 3),
 )
-
-
 COPY = "torch copy of 1 GB"
 
 
