@@ -46,6 +46,7 @@ from tvmtile.passes import (
     FlattenShared,
     FragmentToSimdgroup,
     GuardGlobalAccess,
+    HideRemaindersOnCpu,
     HideTruncationsOnCpu,
     InferLayout,
     InjectPipeline,
@@ -164,6 +165,7 @@ _CPU: tuple[Any, ...] = (
     PlaceMemoryOnCpu,  # tiles become arrays of the host
     LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
     HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
+    HideRemaindersOnCpu,  # nor take an index that wraps around for one that goes on
     StoreNamesOnCpu,  # names that are used in one another many times become variables
     KeepNames,  # named divisions are computed once, where they are named
     LaunchClusters,  # there are none

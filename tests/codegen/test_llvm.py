@@ -8,6 +8,26 @@ import tvmtile
 import tvmtile.language as T
 
 
+def test_a_strided_index_wraps_where_its_remainder_does():
+    """LLVM 22 read a whole group of strided elements, and so on behind the row, with AVX-512."""
+
+    @T.prim_func
+    def main(A: T.Tensor((5, 32), "float32"), B: T.Tensor((5, 32), "float32")):
+        with T.Kernel(1, threads=32):
+            a = T.alloc_shared((5, 32), "float32")
+            T.copy(A, a)
+            for i, j in T.Parallel(5, 32):
+                B[i, j] = T.if_then_else(
+                    a[(i + 1) % 5, (j * 3) % 32] <= 3, a[i, j], a[i, (j * 3 + 1) % 32]
+                )
+
+    a, b = torch.randint(-16, 17, (5, 32)) / 4.0, torch.zeros(5, 32)
+    tvmtile.compile(main, target="llvm")(a, b)
+    rows, columns = torch.arange(1, 6) % 5, torch.arange(32) * 3
+    expected = torch.where(a[rows][:, columns % 32] <= 3, a, a[:, (columns + 1) % 32])
+    assert torch.equal(b, expected)
+
+
 def test_a_remainder_in_an_index_is_not_lost():
     """LLVM 22 read behind the row at its third level, for CPUs with AVX-512."""
 

@@ -74,6 +74,7 @@ from tvmtile.passes.tile.stage_overlaps import StageOverlaps
 from tvmtile.passes.tile.sum_before_scaling import SumBeforeScaling
 from tvmtile.passes.tile.unswitch_conditions import UnswitchConditions
 from tvmtile.passes.tile.warp_specialize import WarpSpecialize
+from tvmtile.passes.workarounds.hide_remainders import HideRemaindersOnCpu
 from tvmtile.passes.workarounds.hide_truncations import HideTruncationsOnCpu
 from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons
 from tvmtile.passes.workarounds.keep_names import KeepNames
@@ -105,6 +106,7 @@ __all__ = [
     "FlattenShared",
     "FragmentToSimdgroup",
     "GuardGlobalAccess",
+    "HideRemaindersOnCpu",
     "HideTruncationsOnCpu",
     "InferLayout",
     "InjectPipeline",

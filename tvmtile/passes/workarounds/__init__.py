@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tvmtile.passes.workarounds.hide_remainders import HideRemaindersOnCpu
 from tvmtile.passes.workarounds.hide_truncations import HideTruncationsOnCpu
 from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons, ShowComparisons
 from tvmtile.passes.workarounds.keep_elements import KeepElements
@@ -82,6 +83,12 @@ WORKAROUNDS = (
         "arithmetic of unsigned integers",
         "TVM's generator for LLVM",
         "it tells LLVM that there is no overflow",
+    ),
+    Workaround(
+        HideRemaindersOnCpu,
+        "dividends of remainders in indices",
+        "LLVM's vectoriser",
+        "it forgets that `j * 3 % 32` wraps around, and loads elements behind the row",
     ),
     Workaround(
         HideTruncationsOnCpu,
