@@ -235,6 +235,35 @@ def test_a_tile_read_after_a_loop_that_may_not_write_it(pipelines):
     np.testing.assert_array_equal(c, [a[1] + a[4], a[4]])
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_tile_that_a_later_loop_fills_again(pipelines, stages):
+    """Whether that one is pipelined or not, it reads nothing of the first one's."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((6, 32), "float32"),
+        count: T.Tensor((1,), "int32"),
+        C: T.Tensor((32,), "float32"),
+    ):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((32,), "float32")
+            total = T.alloc_fragment((32,), "float32")
+            T.clear(total)
+            for k in T.Pipelined(count[0], num_stages=2):
+                T.copy(A[k, :], tile)
+                for i in T.Parallel(32):
+                    total[i] += tile[i]
+            for k in T.Pipelined(3, num_stages=stages):
+                T.copy(A[k, :], tile)
+                for i in T.Parallel(32):
+                    total[i] += tile[i] * 2
+            T.copy(total, C)
+
+    a, count = floats(6, 32), np.array([5], np.int32)
+    *_, c = pipelines.check(program, a, count, zeros(32))
+    np.testing.assert_array_equal(c, a[:5].sum(0) + 2 * a[:3].sum(0))
+
+
 def test_a_loop_that_is_left(pipelines):
     @T.prim_func
     def program(A: T.Tensor((6, 32), "float32"), C: T.Tensor((6, 32), "float32")):

@@ -17,7 +17,7 @@ from tvmtile.ir.annotations import (
     STAGES_ANNOTATION,
 )
 from tvmtile.ir.operands import constant
-from tvmtile.ir.rewriting import reads_no_memory
+from tvmtile.ir.rewriting import contains, reads_no_memory
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of
 from tvmtile.passes.tile.pipelining.coverage import Coverage
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
@@ -217,21 +217,26 @@ def _bits(buffer: ir.Var) -> int | None:
 
 
 def _is_read_outside(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool:
-    """Tell whether the last value of a tile may be read by something else than the loop."""
-    others: dict[ir.Var, tirx.For] = {}
+    """Tell whether the last value of a tile may be read by something else than the loop.
+
+    What another loop, pipelined or not, reads is its own if the same iteration has written it.
+    """
+    known: dict[ir.Var, bool] = {loop.loop_var: True}
     for access in tiles.accesses:
-        around = list(access.loops)
         if not access.reads or not tiles.root(access.buffer).same_as(buffer):
             continue
-        if any(other.loop_var.same_as(loop.loop_var) for other in around):
-            continue
-        pipelined = next(
-            (x for x in around if set(PIPELINE_ANNOTATIONS) & set(x.annotations)), None
-        )
-        if pipelined is None:
+        for other in access.loops:
+            if other.loop_var not in known:
+                known[other.loop_var] = not _has_loop(other, loop) and _reads_own_values(
+                    other, buffer, tiles
+                )
+        if not any(known[other.loop_var] for other in access.loops):
             return True
-        others[pipelined.loop_var] = pipelined
-    return not all(_reads_own_values(other, buffer, tiles) for other in others.values())
+    return False
+
+
+def _has_loop(outer: tirx.For, loop: tirx.For) -> bool:
+    return contains(outer, tirx.For, lambda inner: inner.loop_var.same_as(loop.loop_var))
 
 
 def _reads_own_values(loop: tirx.For, buffer: ir.Var, tiles: KernelTiles) -> bool:
