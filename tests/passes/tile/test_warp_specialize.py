@@ -539,6 +539,85 @@ def test_rows_that_begin_anywhere():
     assert "rows of B[64, 60] float16 may not begin at multiples of 16 bytes" in reason
 
 
+@pytest.mark.parametrize(("first", "split"), [(8, True), (-16, True), (1, False), (-3, False)])
+def test_columns_that_begin_between_multiples_of_16_bytes(first, split):
+    """A tensor map can't: it is an illegal instruction on an H200."""
+
+    @T.prim_func
+    def program(A: T.Tensor((64, 256), "float16"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[0, k * 64 + first], a)
+                for i, j in T.Parallel(64, 64):
+                    c[i, j] += a[i, j]
+            T.copy(c, C)
+
+    if not split:
+        assert "may not begin at a multiple of 16 bytes" in reason_of(program)
+        return
+    a = random(64, 256, dtype="float16")
+    padded = torch.nn.functional.pad(a.double(), (16, 16))
+    read = padded[:, 16 + first : 272 + first]
+    check(program, (a, torch.zeros(64, 64)), read.reshape(64, 4, 64).sum(1))
+
+
+def test_loops_that_fill_a_tile_by_different_threads():
+    """One by a tensor map and one by threads that gather arrive differently on one mbarrier."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 64), "float16"),
+        rows: T.Tensor((64,), "int32"),
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for _ in T.Pipelined(2, num_stages=2):
+                T.copy(A, a)
+                for i, j in T.Parallel(64, 64):
+                    c[i, j] += a[i, j]
+            for _ in T.Pipelined(2, num_stages=2):
+                T.gather_rows(A, a, rows, 0)
+                for i, j in T.Parallel(64, 64):
+                    c[i, j] += a[i, j]
+            T.copy(c, C)
+
+    assert "loops fill a by different threads" in reason_of(program)
+
+
+@pytest.mark.parametrize(
+    ("columns", "stages", "split"), [(16, 1, True), (16, 2, False), (64, 2, True)]
+)
+def test_rows_of_few_bytes_have_one_buffer_copy(columns, stages, split):
+    """A second one would begin where no tensor map can write."""
+
+    @T.prim_func
+    def program(A: T.Tensor((4 * columns,), "float16"), C: T.Tensor((columns,), "float32")):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a = T.alloc_shared((columns,), "float16")
+            c = T.alloc_fragment((columns,), "float32")
+            T.clear(c)
+            for k in T.Pipelined(4, num_stages=stages):
+                T.copy(A[k * columns], a)
+                for i in T.Parallel(columns):
+                    c[i] += a[i]
+            T.copy(c, C)
+
+    if not split:
+        assert "may not begin where its swizzle does" in reason_of(program)
+        return
+    a = random(4 * columns, dtype="float16")
+    check(program, (a, torch.zeros(columns)), a.reshape(4, columns).double().sum(0))
+
+
 def test_copies_that_convert():
     @T.prim_func
     def program(A: T.Tensor((64, 256), "float32"), C: T.Tensor((64, 64), "float32")):

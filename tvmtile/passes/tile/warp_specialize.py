@@ -18,7 +18,7 @@ from tvmtile.ir.kernels import Launch, outermost_loops_in, target_of, with_kerne
 from tvmtile.ir.operands import buffer_of, constant
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, replace_loop, retyped, seq, substitute
+from tvmtile.ir.rewriting import contains, replace_loop, retyped, seq
 from tvmtile.ir.scopes import is_mbarrier
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
@@ -301,15 +301,15 @@ class _Specializer:
 
     # What can be split -----------------------------------------------------------------------------
 
-    def _why_not(self, op: TileOp) -> str | None:
-        """Why a copy can't go on by itself, in whichever way its tile will lie."""
+    def _why_not(self, op: TileOp, stages: int) -> str | None:
+        """Why a copy can't go on by itself, in whichever way the copies of its tile will lie."""
         begun = op.begun_on(_ANY_MBARRIER.of(tirx.const(0, "int32")))
         if begun is None:
             return f"{op.name} can't go on by itself"
         call = begun.normalized().to_call()
         for written in begun.writes():
-            for tile in _layouts_of(buffer_of(written)):
-                placed = operator_of(substitute(call, {buffer_of(written): tile}))
+            for tile in _layouts_of(buffer_of(written), stages):
+                placed = operator_of(_into(tile, call, buffer_of(written)))
                 assert placed is not None, "it was one"
                 try:
                     select(placed, self._context)
@@ -459,6 +459,10 @@ def _going_on(split: Split, former: Split) -> Split:
     rings = []
     for ring in split.rings:
         other = known.pop(frozenset(split.filled(ring)), None)
+        if other is not None and _arrivals(former.candidate, other.units) != _arrivals(
+            split.candidate, ring.units
+        ):
+            raise Unsuitable(f"loops fill {split.filled(ring)[0].name} by different threads")
         if other is None:
             raise Unsuitable(
                 f"loops use {split.filled(ring)[0].name} together with different tiles"
@@ -519,16 +523,31 @@ _PERSISTS = True
 _ANY_MBARRIER = Mbarriers.named("any", 1)
 
 
-def _layouts_of(tile: ir.Var) -> Iterator[ir.Var]:
-    """A tile in each of the layouts that SwizzleShared may give it."""
-    yield tile
+def _layouts_of(tile: ir.Var, stages: int) -> Iterator[ir.Var]:
+    """A tile, with its buffer copies, in each of the layouts that SwizzleShared may give it."""
+    copies = [stages] if stages > 1 else []
+    yield retyped(tile, shape=[*copies, *tile.ty.shape]) if copies else tile
     extents = [constant(extent) for extent in tile.ty.shape]
     shape = [extent for extent in extents if extent is not None]
     dtype = str(tile.ty.dtype)
-    for width in SWIZZLES.values() if len(shape) == len(extents) else ():
-        layout = swizzled(shape, dtype, width)
+    for width in SWIZZLES.values() if len(shape) == len(extents) > 1 else ():
+        layout = swizzled([*copies, *shape], dtype, width)
         if layout is not None:
-            yield retyped(tile, layout=layout, data_alignment=period_of(layout, dtype))
+            alignment = period_of(layout, dtype)
+            yield retyped(tile, shape=[*copies, *shape], layout=layout, data_alignment=alignment)
+
+
+def _into(tile: ir.Var, call: ir.Call, former: ir.Var) -> ir.Call:
+    """A copy to a tile in place of a former one, or to any of its buffer copies."""
+    added = len(tile.ty.shape) - len(former.ty.shape)
+    copy = [ir.Range.from_min_extent(ir.Var("stage", "int32"), tirx.const(1, "int32"))] * added
+
+    def region(node: ir.TensorRegion) -> ir.TensorRegion:
+        if not node.source.same_as(former):
+            return node
+        return tirx.BufferRegion(tile, [*copy, *node.region])
+
+    return mapped(call, (ir.TensorRegion, region))
 
 
 def _with_threads(kernel: tirx.For, count: int) -> tirx.For:

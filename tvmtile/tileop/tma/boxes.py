@@ -154,6 +154,11 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
             tirx.floormod(place, max(_LINE, swizzle * _SWIZZLED_LINES)), 0
         ):
             raise Decline(f"{describe(tile)} may not begin where its swizzle does")
+        # The hardware takes no other address: it is an illegal instruction.
+        if not analyzer.can_prove_equal(tirx.floormod(box.tensor[-1] * item, _PIECE), 0):
+            raise Decline(
+                f"rows of {describe(tensor)} may not begin at a multiple of {_PIECE} bytes"
+            )
     return Boxes(
         boxes, tuple(in_tensor), tuple(in_tile), swizzle, len(boxes) * math.prod(in_tile) * item
     )

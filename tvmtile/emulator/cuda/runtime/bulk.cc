@@ -194,9 +194,11 @@ std::uint64_t for_box(int line, const TensorMap& map, const std::int32_t* coordi
   return rows * row_bytes;
 }
 
-void check_place(int line, std::uint32_t shared, const TensorMap& map) {
+void check_place(int line, std::uint32_t shared, const TensorMap& map, const std::int32_t* coordinates) {
   if (shared % 128 != 0) fail_protocol(line, "a bulk tensor copy not at a multiple of 128 bytes");
-  (void)map;
+  if (coordinates[0] * map.element_bytes % 16 != 0) {
+    fail_protocol(line, "a bulk tensor copy of rows that do not begin at multiples of 16 bytes");
+  }
 }
 
 }  // namespace
@@ -261,7 +263,7 @@ void tensor_load(int line, const void* map_address, const std::int32_t* coordina
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});
   const TensorMap& map = map_of(line, map_address);
   Mbarrier& barrier = mbarrier_at(line, mbarrier, true);
-  check_place(line, shared, map);
+  check_place(line, shared, map, coordinates);
   const Thread& thread = machine->current();
   const unsigned agent = agent_of(barrier);
   Copy copy = {&thread, {}, {}, mbarrier, 0, 0};
@@ -312,7 +314,7 @@ void tensor_store(int line, const void* map_address, const std::int32_t* coordin
                   std::uint32_t shared) {
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});
   const TensorMap& map = map_of(line, map_address);
-  check_place(line, shared, map);
+  check_place(line, shared, map, coordinates);
   const Thread& thread = machine->current();
   const unsigned agent = machine->agent_of(thread, kBulkStore);
   Copy copy = {&thread, {}, {}, 0, 0, machine->clock_of(agent)};

@@ -123,7 +123,7 @@ def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
 
 
 def candidates_in(
-    kernel: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp], str | None]
+    kernel: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp, int], str | None]
 ) -> list[Candidate]:
     """The pipelined loops of a kernel, if all of them can be split.
 
@@ -136,7 +136,8 @@ def candidates_in(
     kind : str
         Of the target.
     why_not : callable
-        `(op) -> str or None`, why a copy can't go on by itself until an mbarrier says that it is done.
+        `(op, stages) -> str or None`, why a copy can't go on by itself until an mbarrier says that it
+        is done, where its tile has so many buffer copies.
 
     Raises
     ------
@@ -152,7 +153,7 @@ def candidates_in(
 
 
 def _candidate(
-    loop: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp], str | None]
+    loop: tirx.For, tiles: KernelTiles, kind: str, why_not: Callable[[TileOp, int], str | None]
 ) -> Candidate:
     if STAGE_ANNOTATION in loop.annotations:
         raise Unsuitable("its stages and its order are given")
@@ -164,6 +165,7 @@ def _candidate(
         buffer_copies_of(loop, body, plan, tiles)  # or an obstacle
     except Obstacle as obstacle:
         raise Unsuitable(str(obstacle)) from None
+    stages = int(loop.annotations[STAGES_ANNOTATION])
     producers = tuple(i for i, stage in enumerate(plan.stage) if stage == 0)
     are_async = async_units(body.units, plan, tiles)
     by_threads: set[int] = set()
@@ -175,10 +177,9 @@ def _candidate(
         if not copies_of_unit:
             by_threads.add(number)
         for op in copies_of_unit:
-            reason = why_not(op)
+            reason = why_not(op, stages)
             if reason is not None:
                 raise Unsuitable(reason)
-    stages = int(loop.annotations[STAGES_ANNOTATION])
     longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
     found = Candidate(loop, stages, producers, body.units, longer.in_flight, frozenset(by_threads))
     for tile in found.tiles:
