@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --seeds 0:2000 --target llvm --target metal --jobs 2
     python -m tests.fuzz --seeds 0:2000 --gpu
+    python -m tests.fuzz --seeds 0:1000 --pipelines   # pipelined loops, with two roles and with one
     python -m tests.fuzz failures/llvm_17_wrong.py --target llvm      # a program that failed, again
 
 Programs that fail are saved, as they were and shrunk. The exit status is 1 if one failed.
@@ -11,31 +12,36 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.fuzz.generate import generate
+from tests.fuzz.generate import generate, generate_pipelined
 from tests.fuzz.program import Program
 from tests.fuzz.run import TARGETS, Outcome
 from tests.fuzz.shrink import shrink
 from tests.fuzz.workers import Job, outcomes
 
-_KINDS = ("passed", "refused", "wrong", "internal", "slow", "invalid")
+_KINDS = ("passed", "refused", "wrong", "internal", "hung", "slow", "invalid")
 
 
 def main() -> int:
     """Run what the command line asks for."""
     options = _options()
-    targets = (options.target or []) + (["gpu"] if options.gpu else []) or ["llvm"]
-    jobs = (Job((program, target)) for program in _programs(options) for target in targets)
+    targets = _targets(options)
+    all_jobs = (Job((program, target)) for program in _programs(options) for target in targets)
+    end = time.monotonic() + options.seconds
+    jobs = itertools.takewhile(lambda _: time.monotonic() < end, all_jobs)
     counts: Counter[tuple[str, str]] = Counter()
     reasons: Counter[tuple[str, str, str]] = Counter()
     failures: list[tuple[Job, Outcome]] = []
     try:
         for job, outcome in outcomes(jobs, options.jobs, options.timeout):
             counts[job[1], outcome.kind] += 1
+            counts[job[1], "split"] += outcome.is_split
             if outcome.kind == "refused":
                 reasons[job[1], outcome.kind, outcome.reason] += 1
             if outcome.is_failure:
@@ -51,17 +57,32 @@ def main() -> int:
     return int(bool(failures))
 
 
+def _targets(options: argparse.Namespace) -> list[str]:
+    named = list(options.target or [])
+    if options.gpu:
+        named += ["gpu", "gpu-one-role"] if options.pipelines else ["gpu"]
+    return named or (["llvm", "hopper", "hopper-one-role"] if options.pipelines else ["llvm"])
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("programs", nargs="*", type=Path, help="files of programs, not seeds")
     parser.add_argument("--seeds", default="0:200", help="FIRST:END, 0:200 where absent")
-    parser.add_argument("--size", type=int, default=10, help="the most statements of a kernel")
+    parser.add_argument("--size", type=int, help="the most statements of a kernel")
+    parser.add_argument(
+        "--pipelines",
+        action="store_true",
+        help="programs of pipelined loops, with and without roles",
+    )
     parser.add_argument("--target", action="append", choices=TARGETS, help="llvm where absent")
     parser.add_argument("--gpu", action="store_true", help="the CUDA GPU of this machine")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument(
         "--timeout", type=float, default=10.0, help="seconds of processor time that are slow"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="after which none is begun"
     )
     parser.add_argument("--failures", type=Path, default=Path("failures"), help="a directory")
     parser.add_argument("--no-shrink", dest="shrink", action="store_false")
@@ -75,8 +96,9 @@ def _programs(options: argparse.Namespace) -> Iterator[Program]:
             yield Program(source, seed_of(source))
         return
     first, end = map(int, options.seeds.split(":"))
+    make = generate_pipelined if options.pipelines else generate
     for seed in range(first, end):
-        yield generate(seed, options.size)
+        yield make(seed, *filter(None, [options.size]))
 
 
 def seed_of(source: str) -> int:
@@ -108,9 +130,10 @@ def _alike(a: Outcome, b: Outcome) -> bool:
 
 
 def _print_table(targets: list[str], counts: Counter, reasons: Counter) -> None:
-    print(f"\n{'':8}" + "".join(f"{kind:>10}" for kind in _KINDS))
+    columns = (*_KINDS, "split")
+    print(f"\n{'':16}" + "".join(f"{kind:>9}" for kind in columns))
     for target in targets:
-        print(f"{target:8}" + "".join(f"{counts[target, kind]:>10}" for kind in _KINDS))
+        print(f"{target:16}" + "".join(f"{counts[target, kind]:>9}" for kind in columns))
     for (target, _, reason), count in reasons.most_common():
         print(f"{count:6} {target}: {reason}")
 

@@ -12,9 +12,10 @@ from random import Random
 
 from tests.fuzz.kernels import KernelMaker
 from tests.fuzz.parts import Module
+from tests.fuzz.pipelines import PipelineMaker
 from tests.fuzz.program import Program
 
-__all__ = ["generate"]
+__all__ = ["generate", "generate_pipelined"]
 
 
 def generate(seed: int, size: int = 10) -> Program:
@@ -31,4 +32,19 @@ def generate(seed: int, size: int = 10) -> Program:
     module = Module(rng)
     for _ in range(2 if rng.random() < 0.15 else 1):
         KernelMaker(module, size).make()
+    return Program(module.source(seed), seed)
+
+
+def generate_pipelined(seed: int, size: int = 6) -> Program:
+    """The program of a seed that has pipelined loops, which may be split between two roles.
+
+    Parameters
+    ----------
+    seed : int
+        Of the program and of its inputs.
+    size : int
+        The most statements beside the copies and products of a loop, and twice those behind it.
+    """
+    module = Module(Random(seed))
+    PipelineMaker(module, size).make()
     return Program(module.source(seed), seed)

@@ -22,7 +22,7 @@ from tests.fuzz.values import Invalid, Value, literal
 __all__ = ["Interpreter"]
 
 _SERIAL = ("Pipelined", "serial", "unroll", "vectorized", "Serial", "Unroll", "Vectorized", "range")
-_HINTS = ("use_swizzle", "annotate_layout", "annotate_safe_value")
+_HINTS = ("use_swizzle", "annotate_layout", "annotate_safe_value", "annotate_warp_specialize")
 _SCOPES = {"alloc_shared": "shared", "alloc_fragment": "fragment", "alloc_local": "local"}
 
 
@@ -288,6 +288,10 @@ class Interpreter(Expressions):
         access, meaning = Access(self._block), OPERATORS[name]
         if name == "fill":
             meaning(access, self.region(call.args[0]), self.value(call.args[1]))  # type: ignore[operator]
+            return
+        if name == "gather_rows":
+            *tiles, column = call.args
+            meaning(access, *map(self.region, tiles), self.integer(column))  # type: ignore[operator]
             return
         regions = [self.region(arg) for arg in call.args]
         if callable(meaning):

@@ -120,6 +120,17 @@ def copy(access: Access, src: Region, dst: Region) -> None:
     access.write(dst, access.read(src))
 
 
+def gather_rows(access: Access, src: Region, dst: Region, rows: Region, column: int) -> None:
+    """A part of a row for each index; zeros where there is none."""
+    named = access.read(rows)
+    if not named.exact:
+        raise Invalid("a row's number is not exact")
+    width = dst.shape[1]
+    parts = [access.read(Region(src.buffer, (int(row), column), (1, width))) for row in named.data]
+    data, error = (np.stack(part) for part in zip(*((p.data, p.error) for p in parts), strict=True))
+    access.write(dst, Value(data, error, parts[0].dtype))
+
+
 def fill(access: Access, dst: Region, value: Value) -> None:
     """One value everywhere."""
     access.write(dst, cast(value, dst.buffer.dtype))
@@ -296,6 +307,7 @@ def _running_sum(value: Value, dim: int) -> Value:
 
 OPERATORS = {
     "copy": copy,
+    "gather_rows": gather_rows,
     "fill": fill,
     "clear": clear,
     "transpose": transpose,

@@ -6,9 +6,10 @@ import contextlib
 import functools
 import importlib.util
 import os
+import time
 import traceback
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,11 +22,31 @@ from tests.fuzz.values import storage
 
 __all__ = ["TARGETS", "Outcome", "run"]
 
+_PATIENCE = 10.0
+"""Seconds after which a kernel on a GPU hangs."""
 _BAND = 1024
 _PATTERN = 0x7B  # large as a float of any width, odd as an integer
 _ARCHITECTURES = ("sm_80", "sm_89", "sm_90a", "sm_100a")
-TARGETS = ("llvm", "metal", "cuda", "nvrtc", "gpu")
-"""The CPU, the emulators, CUDA compiled by NVRTC and not run, and the GPU of this machine."""
+_HOPPER = {"kind": "cuda", "arch": "sm_90a"}
+_ONE_ROLE = {"tl.disable_warp_specialized": True}
+TARGETS: dict[str, dict[str, Any]] = {
+    "llvm": {"target": "llvm"},
+    "metal": {"target": "metal", "execution_backend": "emulator"},
+    "cuda": {"execution_backend": "emulator"},  # of one of the architectures
+    "nvrtc": {},  # which is compiled and not run
+    "gpu": {"target": "cuda"},
+    "hopper": {"target": _HOPPER, "execution_backend": "emulator"},
+    "hopper-one-role": {
+        "target": _HOPPER,
+        "execution_backend": "emulator",
+        "pass_configs": _ONE_ROLE,
+    },
+    "gpu-one-role": {"target": "cuda", "pass_configs": _ONE_ROLE},
+}
+"""The options of `tvmtile.compile` for each target: the CPU, the emulators, the GPU of this machine.
+
+Where it says `one-role`, pipelined loops are not split between a producer and consumers.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,16 +57,20 @@ class Outcome:
     ----------
     kind : str
         "passed"; "refused", by an error of tvmtile; "wrong" numbers; "internal", an exception of
-        another kind or a crash; "invalid", a program without a meaning; "slow".
+        another kind or a crash; "hung", a kernel that does not end; "invalid", a program without a
+        meaning; "slow".
     detail : str
         The error, or the first element that is wrong.
     seconds : float
         Of processor time, that compiling, the calls and the comparison took.
+    is_split : bool
+        The kernel has a producer and consumers.
     """
 
     kind: str
     detail: str = ""
     seconds: float = 0.0
+    is_split: bool = False
 
     @property
     def is_failure(self) -> bool:
@@ -60,6 +85,10 @@ class Outcome:
 
 class Band(Exception):
     """An element outside of a tensor was written."""
+
+
+class Hung(Exception):
+    """A kernel does not end."""
 
 
 class Guarded:
@@ -105,18 +134,12 @@ def compiled(program: Program, target: str, directory: Path) -> Any:
     import tvmtile
 
     function = loaded(program, directory).main
-    if target == "metal":
-        return tvmtile.compile(function, target="metal", execution_backend="emulator")
-    if target == "gpu":
-        return tvmtile.compile(function, target="cuda")
-    nvidia = {"kind": "cuda", "arch": _ARCHITECTURES[program.seed % len(_ARCHITECTURES)]}
-    if target == "cuda":
-        return tvmtile.compile(function, target=nvidia, execution_backend="emulator")
+    arch = _ARCHITECTURES[program.seed % len(_ARCHITECTURES)]
+    options = {"target": {"kind": "cuda", "arch": arch}, **TARGETS[target]}
+    kernel = tvmtile.compile(function, **options)
     if target == "nvrtc":
-        kernel = tvmtile.compile(function, target=nvidia)
         assert kernel.cubin
-        return kernel
-    return tvmtile.compile(function, target=target)
+    return kernel
 
 
 def called(kernel: Any, program: Program, call: int, device: str) -> dict[str, np.ndarray]:
@@ -129,7 +152,22 @@ def called(kernel: Any, program: Program, call: int, device: str) -> dict[str, n
     }
     guarded = {name: Guarded(given[name], dtype, device) for name, dtype in dtypes.items()}
     kernel(*(guarded[n].tensor if n in guarded else given[n].item() for n in given))
+    if device == "cuda":
+        _await_gpu()
     return {name: tensor.elements() for name, tensor in guarded.items()}
+
+
+def _await_gpu() -> None:
+    """Wait for what was launched; `Hung` if it takes too long."""
+    import torch
+
+    done = torch.cuda.Event()
+    done.record()
+    end = time.monotonic() + _PATIENCE
+    while not done.query():
+        if time.monotonic() > end:
+            raise Hung(f"not done after {_PATIENCE:.0f} s")
+        time.sleep(1e-3)
 
 
 def _dtype_of(arg: Any) -> str:
@@ -143,7 +181,7 @@ def _wrong(results: dict[str, np.ndarray], expected: dict[str, Buffer]) -> str:
 
 def _checked(program: Program, target: str, kernel: Any, expected: list[dict[str, Buffer]]) -> str:
     """What is wrong with a kernel's results: two calls, and the first one again."""
-    device = "cuda" if target == "gpu" else "cpu"
+    device = "cuda" if target.startswith("gpu") else "cpu"
     earlier: list[dict[str, np.ndarray]] = []
     for call in (0, 1, 0):
         results = called(kernel, program, call, device)
@@ -184,7 +222,7 @@ def run(program: Program, target: str, directory: Path, limit: float = 10.0) -> 
     seconds = _processor_time() - start
     if outcome.kind == "passed" and seconds > limit:
         return Outcome("slow", f"{seconds:.1f} s", seconds)
-    return Outcome(outcome.kind, outcome.detail, seconds)
+    return replace(outcome, seconds=seconds)
 
 
 @functools.cache
@@ -195,7 +233,7 @@ def _prepare(target: str) -> None:
 
     if target == "metal":
         compile_msl("#include <metal_stdlib>\nkernel void nothing() {}")
-    if target == "cuda":
+    elif "execution_backend" in TARGETS[target]:
         compile_cuda('extern "C" __global__ void nothing() {}')
 
 
@@ -240,10 +278,18 @@ def _tried(
         return Outcome(kind, f"{type(error).__name__}: {error}")
     except Band as error:
         return Outcome("wrong", str(error))
+    except Hung as error:
+        return Outcome("hung", str(error))
     except Exception as error:  # noqa: BLE001 - whatever comes is a finding
         where = "".join(traceback.format_exception(error)[-6:])
         return Outcome("internal", f"{type(error).__name__}: {error}\n{where}")
-    return Outcome("wrong", message) if message else Outcome("passed")
+    if message:
+        return Outcome("wrong", message)
+    return Outcome("passed", is_split=_is_split(program, kernel))
+
+
+def _is_split(program: Program, kernel: Any) -> bool:
+    return "annotate_warp_specialize" in program.source and "mbarrier" in kernel.get_kernel_source()
 
 
 def verified() -> Any:

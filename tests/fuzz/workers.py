@@ -62,7 +62,11 @@ class _Worker:
     def take(self) -> Outcome:
         """What came of the job; a worker that died is replaced."""
         try:
-            return self.pipe.recv()
+            outcome = self.pipe.recv()
+            if outcome.kind == "hung" or "CUDA error" in outcome.detail:
+                # Its context is of no use any more.
+                self._restart()
+            return outcome
         except (EOFError, ConnectionResetError):
             self._process.join()
             code = self._process.exitcode
@@ -74,10 +78,13 @@ class _Worker:
 
     def abandon(self) -> Outcome:
         """Stop a worker that does not answer."""
+        self._restart()
+        return Outcome("hung", f"no answer within {_STUCK:.0f} s")
+
+    def _restart(self) -> None:
         self._process.kill()
         self._process.join()
         self._start()
-        return Outcome("internal", f"no answer within {_STUCK:.0f} s")
 
     def stop(self) -> None:
         self.pipe.close()
