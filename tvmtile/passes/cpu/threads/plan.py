@@ -4,39 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeGuard
+from typing import TypeAlias
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
-from tvm_ffi import structural_equal
 
-from tvmtile.analysis.accesses import accesses_of
-from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.errors import NestingError
-from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY
 from tvmtile.ir.kernels import (
     Launch,
-    barrier_name,
     flattened,
     is_barrier,
     is_grid_barrier,
     is_loop_exit,
-    is_parallel,
-    leaves_loop,
     statements_of,
     with_statements,
 )
-from tvmtile.ir.operands import constant
-from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import contains, for_loop, has_effect, substitute
-from tvmtile.ir.scopes import is_fragment, is_of_block, is_private
-from tvmtile.ir.spans import first_location
-from tvmtile.ir.threads import WARP_SIZE, group_of_region
+from tvmtile.ir.rewriting import for_loop, substitute
+from tvmtile.ir.scopes import is_private
+from tvmtile.ir.threads import group_of_region
 from tvmtile.passes.cpu.threads.accesses import Accesses
 from tvmtile.passes.cpu.threads.exchange import exchange_values
+from tvmtile.passes.cpu.threads.statements import Guards, Statements, divergent, may_change
 
-__all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "may_change", "plan_threads"]
+__all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
 
 
 @dataclass
@@ -47,12 +36,12 @@ class Run:
     ----------
     statements : list of Stmt
         What each thread does.
-    guards : tuple of (Var, bool)
-        Bound conditions, and what each must be for a thread to take part.
+    guards : Guards
+        Of the threads that take part.
     """
 
     statements: list[tirx.Stmt] = field(default_factory=list)
-    guards: tuple[tuple[ir.Var, bool], ...] = ()
+    guards: Guards = ()
 
 
 @dataclass
@@ -107,30 +96,23 @@ def plan_threads(launch: Launch) -> Plan:
     exchanged = exchange_values(launch)
     threads = [loop.loop_var for loop in launch.threads]
     variance = ThreadVariance(exchanged.body, threads)
-    planner = _Planner(launch, variance, exchanged.buffers)
+    planner = _Planner(variance, Statements(launch, variance, exchanged.buffers))
     return Plan(planner.cut(exchanged.body, ()), variance)
 
 
-_Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
-
-
 class _Planner:
-    def __init__(
-        self, launch: Launch, variance: ThreadVariance, exchanged: frozenset[ir.Var]
-    ) -> None:
-        self._launch = launch
+    def __init__(self, variance: ThreadVariance, statements: Statements) -> None:
         self._variance = variance
-        self._exchanged = exchanged
-        self._bound: dict[ir.Var, Any] = {}
+        self._statements = statements
 
-    def cut(self, body: tirx.Stmt, guards: _Guards) -> list[Item]:
+    def cut(self, body: tirx.Stmt, guards: Guards) -> list[Item]:
         """The items of a sequence that all threads go through, or those that the guards let in."""
         sequence = _Sequence(self._variance, guards)
         for stmt in flattened(body):
             self._add(sequence, stmt, guards)
         return sequence.items
 
-    def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
+    def _add(self, sequence: _Sequence, stmt: tirx.Stmt, guards: Guards) -> None:
         if isinstance(stmt, tirx.AttrStmt) and group_of_region(stmt) is not None:
             for child in flattened(stmt.body):
                 self._add(sequence, child, guards)
@@ -141,22 +123,22 @@ class _Planner:
         elif is_loop_exit(stmt):
             sequence.once(Once(stmt))
         elif is_barrier(stmt):
-            if guards and not self._waits_for_comers(stmt, guards):
-                raise _divergent(stmt, _name_of(stmt))
+            if guards and not self._statements.waits_for_comers(stmt, guards):
+                raise divergent(stmt)
             if is_grid_barrier(stmt):
                 sequence.once(Once(stmt))
             sequence.end_run()
-        elif self._is_block_level(stmt):
-            if self._takes_part(stmt, guards):
+        elif self._statements.is_block_level(stmt):
+            if self._statements.takes_part(stmt, guards):
                 sequence.once(Once(stmt))
-        elif self._must_cut(stmt):
+        elif self._statements.must_cut(stmt):
             self._cut_inside(sequence, stmt, guards)
-        elif self._overtakes(stmt):
+        elif self._statements.overtakes(stmt):
             value = tirx.Var("value", str(stmt.value.ty.dtype))
             self._add_to_run(sequence, tirx.Bind(value, stmt.value))
             store = tirx.BufferStore(stmt.buffer, value, stmt.indices, stmt.span)
             self._add_to_run(sequence, store)
-        elif self._is_per_thread(stmt) or (guards and not self._is_common(stmt, guards)):
+        elif self._statements.is_per_thread(stmt, guards):
             self._add_to_run(sequence, stmt)
         elif isinstance(stmt, tirx.Bind) and not may_change(stmt.value):
             sequence.declare(Once(stmt))
@@ -165,12 +147,12 @@ class _Planner:
 
     def _add_to_run(self, sequence: _Sequence, stmt: tirx.Stmt) -> None:
         if isinstance(stmt, tirx.Bind):
-            self._bound[stmt.var] = stmt.value
+            self._statements.bind(stmt)
         sequence.per_thread(stmt)
 
     # Loops and branches with cuts inside ---------------------------------------------------------
 
-    def _cut_inside(self, sequence: _Sequence, stmt: tirx.Stmt, guards: _Guards) -> None:
+    def _cut_inside(self, sequence: _Sequence, stmt: tirx.Stmt, guards: Guards) -> None:
         if isinstance(stmt, tirx.IfThenElse) and self._variance.may_diverge(stmt.condition):
             self._cut_divergent_branch(sequence, stmt, guards)
             return
@@ -181,7 +163,7 @@ class _Planner:
         sequence.once(Nested(bodies, lambda bodies: with_statements(stmt, bodies)))
 
     def _cut_divergent_branch(
-        self, sequence: _Sequence, branch: tirx.IfThenElse, guards: _Guards
+        self, sequence: _Sequence, branch: tirx.IfThenElse, guards: Guards
     ) -> None:
         condition = tirx.Var("active", "bool")
         self._add_to_run(sequence, tirx.Bind(condition, branch.condition))
@@ -189,7 +171,7 @@ class _Planner:
             for item in self.cut(case, (*guards, (condition, taken))):
                 sequence.once(item)
 
-    def _cut_divergent_loop(self, sequence: _Sequence, loop: tirx.For, guards: _Guards) -> None:
+    def _cut_divergent_loop(self, sequence: _Sequence, loop: tirx.For, guards: Guards) -> None:
         """Step all threads through a loop together, as often as the one with most iterations does."""
         first, trips = (ir.Var(name, loop.loop_var.ty) for name in ("first", "trips"))
         step, steps = (ir.Var(name, loop.loop_var.ty) for name in ("step", "steps"))
@@ -205,7 +187,7 @@ class _Planner:
         ):
             bounds.statements.append(stmt)
             if isinstance(stmt, tirx.Bind):
-                self._bound[stmt.var] = stmt.value
+                self._statements.bind(stmt)
         active = tirx.Var("active", "bool")
         inside = _Sequence(self._variance, guards)
         self._add_to_run(inside, tirx.Bind(active, step < trips))
@@ -221,186 +203,11 @@ class _Planner:
         ):
             sequence.once(item)
 
-    def _takes_part(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
-        """Tell whether some thread reaches a block-level statement under guards.
-
-        Raises
-        ------
-        NestingError
-            If that depends on more than the index of the thread.
-        """
-        comers = self._comers(guards)
-        if comers is None:
-            raise _divergent(stmt, _name_of(stmt))
-        return comers > 0
-
-    def _waits_for_comers(self, barrier: tirx.Evaluate, guards: _Guards) -> bool:
-        """Tell whether a barrier under guards is one for the threads that pass them."""
-        expected = _arrive_count(barrier)
-        attrs = barrier.value.attrs
-        if attrs is not None and ARRIVES_ONLY in attrs:
-            return False
-        return _is_warp_barrier(barrier) or (
-            expected is not None and expected == self._comers(guards)
-        )
-
-    def _comers(self, guards: _Guards) -> int | None:
-        """How many threads pass the guards; None if that depends on more than a thread's index."""
-        if not guards:
-            return self._launch.num_threads
-        parts = [var if taken else tirx.Not(var) for var, taken in guards]
-        test = self._inlined(tirx.all(*parts))
-        if not self._is_of_threads(test):
-            return None
-        analyzer = Analyzer()
-        tests = (substitute(test, thread) for thread in self._launch.all_threads())
-        return sum(analyzer.can_prove(each) for each in tests)
-
-    def _is_of_threads(self, value: ir.Expr) -> bool:
-        """Tell whether a value depends on the thread's index only."""
-        threads = {loop.loop_var for loop in self._launch.threads}
-        return not contains(value, (ir.TensorLoad, ir.Call)) and not contains(
-            value, ir.Var, lambda var: var not in threads
-        )
-
-    def _inlined(self, expression: ir.Expr) -> ir.Expr:
-        while contains(expression, ir.Var, lambda var: var in self._bound):
-            expression = substitute(expression, self._bound)
-        return expression
-
-    # What a statement is ---------------------------------------------------------------------------
-
-    def _is_per_thread(self, stmt: tirx.Stmt) -> bool:
-        return self._variance.depends(stmt) or _acts(stmt)
-
-    def _is_common(self, stmt: tirx.Stmt, guards: _Guards) -> bool:
-        """Tell whether what a statement keeps is one for all threads that guards let in.
-
-        That is a name, which work of the block under guards may use too, a variable of a group, or an
-        element of a fragment, which all of them hold.
-        """
-        if isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer):
-            return not self._variance.depends(stmt.buffer)
-        is_kept = isinstance(stmt, tirx.Bind) or self._is_same_element(stmt)
-        return is_kept and (self._comers(guards) or 0) > 0
-
-    def _is_same_element(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether all threads store the same to an element of a fragment."""
-        is_store = isinstance(stmt, tirx.BufferStore) and is_fragment(stmt.buffer)
-        return is_store and not self._variance.depends(stmt)
-
-    def _is_block_level(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether a statement is work that the threads of a block share."""
-        if isinstance(stmt, tirx.Evaluate):
-            op = operator_of(stmt.value)
-            return op is not None and op.is_tile and not self._variance.depends(stmt.value)
-        if not is_parallel(stmt):
-            return False
-        if not self._variance.depends(stmt):
-            return True
-        if _has_shared_effect(stmt):
-            raise NestingError(
-                "T.Parallel shares its iterations out to the threads, but the result of this one "
-                "depends on which thread runs an iteration",
-                help="take the loop's variables in place of T.get_thread_binding(), or write a loop of "
-                "every thread with T.serial",
-                location=first_location(stmt),
-            )
-        return False
-
-    def _must_cut(self, stmt: tirx.Stmt) -> bool:
-        if not statements_of(stmt):
-            return False
-        if isinstance(stmt, tirx.For | tirx.While) and self._variance.is_divergent(stmt):
-            if self._ends_by_warps(stmt) and self._waits(stmt):
-                return True
-            self._refuse_waiting(stmt)
-            return False
-        return (
-            leaves_loop(stmt)
-            or self._waits(stmt)
-            or self._conflicts_within(stmt)
-            or self._stores_common_array(stmt)
-        )
-
-    def _ends_by_warps(self, loop: tirx.For | tirx.While) -> bool:
-        """Tell whether threads leave a loop by its bounds alone, perhaps warp by warp.
-
-        What only its warp waits for needs no more. Bounds that are known to differ in a warp are none.
-        """
-        if not self._variance.ends_divergently(loop):
-            return False
-        trips = self._inlined(loop.extent)
-        if not self._is_of_threads(trips):
-            return True
-        analyzer = Analyzer()
-        warps: dict[int, set[int]] = {}
-        for thread in self._launch.all_threads():
-            number = int(analyzer.simplify(substitute(self._launch.thread_index, thread)))
-            count = analyzer.simplify(substitute(trips, thread))
-            warps.setdefault(number // WARP_SIZE, set()).add(int(count))
-        return all(len(counts) == 1 for counts in warps.values())
-
-    def _stores_common_array(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether a statement stores to what is kept once for all threads."""
-        stored = _stored_private(stmt, self._variance)
-        return any(not self._variance.depends(array) for array in stored) or contains(
-            stmt, tirx.BufferStore, self._is_same_element
-        )
-
-    def _refuse_waiting(self, stmt: tirx.Stmt) -> None:
-        for child in statements_of(stmt):
-            if is_barrier(child):
-                raise _divergent(child, _name_of(child))
-            if self._is_block_level(child):
-                raise _divergent(child, _name_of(child))
-            if self._stores_exchanged(child):
-                raise _divergent(child, "an exchange of values between threads")
-            self._refuse_waiting(child)
-
-    def _waits(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether the threads wait for each other in a statement."""
-        if is_barrier(stmt) or self._is_block_level(stmt) or self._stores_exchanged(stmt):
-            return True
-        return any(self._waits(child) for child in statements_of(stmt))
-
-    def _stores_exchanged(self, stmt: tirx.Stmt) -> bool:
-        return isinstance(stmt, tirx.BufferStore) and stmt.buffer in self._exchanged
-
-    def _overtakes(self, stmt: tirx.Stmt) -> TypeGuard[tirx.BufferStore]:
-        """Tell whether a thread may overwrite what another one reads in the same statement."""
-        if not isinstance(stmt, tirx.BufferStore) or not self._variance.depends(stmt):
-            return False
-        return is_of_block(stmt.buffer) and contains(
-            [stmt.value, *stmt.indices],
-            ir.TensorLoad,
-            lambda load: (
-                load.source.same_as(stmt.buffer)
-                and not structural_equal(load.indices, stmt.indices)
-            ),
-        )
-
-    def _conflicts_within(self, stmt: tirx.Stmt) -> bool:
-        """Tell whether all threads must finish a part of a statement before another part."""
-        if self._overtakes(stmt):
-            return True
-        loop = isinstance(stmt, tirx.For | tirx.While)
-        if loop and Accesses(self._variance).add(stmt).conflicts_with_itself():
-            return True
-        children = statements_of(stmt)
-        parts = [stmt.condition, *children] if isinstance(stmt, tirx.IfThenElse) else children
-        before = Accesses(self._variance)
-        for part in parts:
-            if before.conflicts(Accesses(self._variance).add(part)):
-                return True
-            before.add(part)
-        return any(self._conflicts_within(child) for child in children)
-
 
 class _Sequence:
     """Collects items; statements of threads join the run that is open."""
 
-    def __init__(self, variance: ThreadVariance, guards: _Guards) -> None:
+    def __init__(self, variance: ThreadVariance, guards: Guards) -> None:
         self.items: list[Item] = []
         self._variance = variance
         self._guards = guards
@@ -430,81 +237,3 @@ class _Sequence:
             self.items.append(self._run)
         self._run.statements.append(stmt)
         self._accesses.add(stmt)
-
-
-# Statements -------------------------------------------------------------------------------------------
-
-
-def _is_warp_barrier(stmt: tirx.Evaluate) -> bool:
-    return str(stmt.value.args[0].value) == "warp"
-
-
-def _arrive_count(stmt: tirx.Evaluate) -> int | None:
-    attrs = stmt.value.attrs
-    if attrs is None or ARRIVE_COUNT not in attrs:
-        return None
-    return constant(attrs[ARRIVE_COUNT])
-
-
-def _acts(stmt: tirx.Stmt) -> bool:
-    """Tell whether a statement has a side effect in every thread, though all do the same."""
-    if is_parallel(stmt):
-        return False
-    if isinstance(stmt, tirx.Evaluate):
-        op = operator_of(stmt.value)
-        return has_effect(stmt.value) and (op is None or not (op.is_tile or op.once))
-    if isinstance(stmt, tirx.Bind):
-        return has_effect(stmt.value)
-    if isinstance(stmt, tirx.BufferStore):
-        return has_effect(stmt.value)
-    return any(_acts(child) for child in statements_of(stmt))
-
-
-def _has_shared_effect(stmt: tirx.Stmt) -> bool:
-    """Tell whether other threads may see what a statement does."""
-    return contains(stmt, tirx.BufferStore, lambda store: not is_private(store.buffer)) or (
-        contains(stmt, tirx.Evaluate, lambda node: has_effect(node.value))
-    )
-
-
-def may_change(value: ir.Expr) -> bool:
-    """Tell whether recomputing a value later may give another result."""
-    return has_effect(value) or contains(value, ir.TensorLoad)
-
-
-def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
-    """The private arrays that a statement stores and does not declare itself."""
-    declared = {each.buffer for each in allocations_in(stmt)}
-    stored = {
-        variance.root(access.buffer)
-        for access in accesses_of(stmt)
-        if access.writes and is_private(access.buffer)
-    }
-    return stored - declared
-
-
-# Errors ---------------------------------------------------------------------------------------------
-
-
-def _divergent(stmt: tirx.Stmt, name: str) -> NestingError:
-    if is_barrier(stmt) and _arrive_count(stmt) is not None:
-        return NestingError(
-            f"{name} stands where some threads of the block come and is for {_arrive_count(stmt)}: a "
-            "CPU runs groups of threads one after the other, and none can wait for another",
-            help="let what a group needs be done before it begins, in a branch of its own, where the "
-            "compiler lets the threads wait",
-            location=first_location(stmt),
-        )
-    return NestingError(
-        f"{name} stands where some threads of the block come and others don't",
-        help="all threads must come to a barrier or a tile operator: move it out of the branch or loop "
-        "that depends on the thread or on a thread's values",
-        location=first_location(stmt),
-    )
-
-
-def _name_of(stmt: tirx.Stmt) -> str:
-    if is_barrier(stmt):
-        return f"T.{barrier_name(stmt)}"
-    op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
-    return "T.Parallel" if op is None else f"T.{op.name}"

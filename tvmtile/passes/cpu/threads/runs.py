@@ -11,7 +11,8 @@ from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.rewriting import for_loop, seq, substitute, variables_of
-from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run, may_change
+from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
+from tvmtile.passes.cpu.threads.statements import may_change
 
 __all__ = ["emit_runs"]
 
