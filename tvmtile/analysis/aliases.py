@@ -37,7 +37,7 @@ class Aliases:
     def __init__(self, stmt: tirx.Stmt | None = None) -> None:
         self.views: dict[ir.Var, tirx.DeclBuffer] = {}
         self._sources: dict[ir.Var, ir.Var] = {}
-        self._roots: dict[ir.Var, ir.Var] = {}
+        self._roots: dict[int, ir.Var] = {}  # by address: variables are slow to compare
         if stmt is not None:
             walk(stmt, (tirx.DeclBuffer, self.add))
 
@@ -47,15 +47,16 @@ class Aliases:
         source = _source_of(view.data)
         if source is not None:
             self._sources[view.buffer] = source
-            self._roots[view.buffer] = self.root(source)
+            self._roots[hash(view.buffer)] = self.root(source)
 
     def root(self, buffer: ir.Var) -> ir.Var:
         """The buffer whose memory a buffer names: itself, unless it is a view."""
-        return self._roots.get(buffer, buffer)
+        return self._roots.get(hash(buffer), buffer)
 
     def views_of(self, buffer: ir.Var) -> list[ir.Var]:
         """The views of a buffer that is none."""
-        return [view for view, root in self._roots.items() if root.same_as(buffer)]
+        roots = ((view, self._roots.get(hash(view))) for view in self.views)
+        return [view for view, root in roots if root is not None and root.same_as(buffer)]
 
     @cached_property
     def aliased(self) -> set[ir.Var]:

@@ -19,6 +19,11 @@ class Forward(ABC, Generic[State]):
 
     def __init__(self) -> None:
         self._exits: list[list[State]] = []
+        self._changing: dict[tirx.Stmt, bool] = {}
+
+    @abstractmethod
+    def changes(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether the state behind a statement that holds no others may not be that before it."""
 
     @abstractmethod
     def past(self, stmt: tirx.Stmt, state: State) -> State:
@@ -30,6 +35,8 @@ class Forward(ABC, Generic[State]):
 
     def follow(self, stmt: tirx.Stmt, state: State) -> State:
         """The state behind a statement."""
+        if not self._may_change(stmt):
+            return state
         if isinstance(stmt, tirx.For | tirx.While):
             return self._loop(stmt.body, state)
         if isinstance(stmt, tirx.IfThenElse):
@@ -43,6 +50,15 @@ class Forward(ABC, Generic[State]):
         if is_loop_exit(stmt) and self._exits:
             self._exits[-1].append(state)
         return self.past(stmt, state)
+
+    def _may_change(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether anything in a statement changes the state, or leaves a loop."""
+        known = self._changing.get(stmt)
+        if known is None:
+            inside = statements_of(stmt)
+            own = not inside and (is_loop_exit(stmt) or self.changes(stmt))
+            known = self._changing[stmt] = own or any(map(self._may_change, inside))
+        return known
 
     def _loop(self, body: tirx.Stmt, state: State) -> State:
         while True:

@@ -27,7 +27,7 @@ from tvmtile.ir.kernels import flattened, statements_of, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, seq
-from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.scopes import is_private, is_shared
 
 __all__ = ["LowerAsyncWork"]
 
@@ -117,6 +117,9 @@ class _Waits(Forward[_State]):
         super().__init__()
         self.left: dict[tirx.Stmt, int] = {}
 
+    def changes(self, stmt: tirx.Stmt) -> bool:
+        return signalled(stmt) is not None or waited(stmt) is not None
+
     def past(self, stmt: tirx.Stmt, state: _State) -> _State:
         token, awaited = signalled(stmt), waited(stmt)
         if awaited is not None:
@@ -190,7 +193,7 @@ class _Fences(Forward[frozenset[ir.Var]]):
             self._branches += 1
             in_branch = isinstance(stmt, tirx.IfThenElse)
             self._note(each, (*path, self._branches) if in_branch else path)
-        if inside:
+        if inside or (isinstance(stmt, tirx.BufferStore) and is_private(stmt.buffer)):
             return
         if _product_in(stmt) is not None:
             self._products[stmt] = path
@@ -199,6 +202,9 @@ class _Fences(Forward[frozenset[ir.Var]]):
         self._writes[stmt] = {root for u in uses if is_shared(root := self._root(u.buffer))}
         for tile in self._writes[stmt]:
             self._places.setdefault(tile, set()).add(path)
+
+    def changes(self, stmt: tirx.Stmt) -> bool:
+        return stmt in self._products or bool(self._writes.get(stmt))
 
     def past(self, stmt: tirx.Stmt, state: frozenset[ir.Var]) -> frozenset[ir.Var]:
         product = _product_in(stmt)

@@ -170,6 +170,18 @@ class Builder:
         return Sequence(items, [*slots, at_end])
 
     def _item(self, stmt: tirx.Stmt, context: _Context) -> Item:
+        if isinstance(stmt, tirx.Evaluate):
+            return self._call(stmt, context) or self._leaf(stmt, context)
+        if isinstance(stmt, tirx.For | tirx.While):
+            return self._loop(stmt, context)
+        if isinstance(stmt, tirx.IfThenElse):
+            return self._branch(stmt, context)
+        if isinstance(stmt, tirx.AttrStmt):
+            return self._attribute(stmt, context)
+        return self._leaf(stmt, context)
+
+    def _call(self, stmt: tirx.Evaluate, context: _Context) -> Item | None:
+        """What a call does beside its accesses, if anything."""
         if is_barrier(stmt):
             scope = self._scope_of(stmt)
             comes = context.weight or (self._warps_come and scope == ConflictScope.WARP)
@@ -179,23 +191,14 @@ class Builder:
             return Signal(stmt, token, self._groups)
         if awaited is not None:
             return TokenWait(stmt, awaited, self._groups)
-        handover = self._handover(stmt, context)
-        if handover is not None:
-            return handover
         if is_loop_exit(stmt):
             is_break = op_name(stmt.value) == "tirx.break_loop"
             return Exit(stmt, is_break) if context.weight else Leaf(stmt, ())
-        if isinstance(stmt, tirx.For | tirx.While):
-            return self._loop(stmt, context)
-        if isinstance(stmt, tirx.IfThenElse):
-            return self._branch(stmt, context)
-        if isinstance(stmt, tirx.AttrStmt):
-            return self._attribute(stmt, context)
-        return self._leaf(stmt, context)
+        return self._handover(stmt, context)
 
-    def _handover(self, stmt: tirx.Stmt, context: _Context) -> Handover | None:
+    def _handover(self, stmt: tirx.Evaluate, context: _Context) -> Handover | None:
         """What threads do at an mbarrier; None of another statement."""
-        op = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+        op = operator_of(stmt.value)
         if op is None or (op.releases() is None and op.acquires() is None):
             return None
         waits = op.releases() is None
