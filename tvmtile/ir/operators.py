@@ -12,6 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from tvm import ir, tirx
 from tvm.target import Target
+from typing_extensions import dataclass_transform
 
 from tvmtile._plugin import OPERATORS, add_operator, register
 from tvmtile.errors import InvalidValue
@@ -35,10 +36,9 @@ _OPERATORS: dict[str, type[TileOp]] = {}
 class TileOp:
     """Base of all tile operators: a view of a `Call`, with its operands by name.
 
-    Subclasses are frozen dataclasses decorated with `tile_operator`. Fields that hold operands or
-    expressions come first, in the order of the call's arguments; options follow, listed in
-    `options`, and travel in the call's attributes where they differ from their defaults; so does
-    `impl`.
+    `tile_operator` makes subclasses frozen dataclasses. Fields that hold operands or expressions come
+    first, in the order of the call's arguments; options follow, listed in `options`, and travel in the
+    call's attributes where they differ from their defaults; so does `impl`.
 
     Attributes
     ----------
@@ -305,8 +305,11 @@ def python_value(value: Any) -> Any:
 Op = TypeVar("Op", bound=type[TileOp])
 
 
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(field,))
 def tile_operator(cls: Op) -> Op:
     """Class decorator: the class is how tvmtile sees calls of the intrinsic `tvmtile.<name>`.
+
+    It becomes a frozen dataclass, whose objects are compared by identity.
 
     Raises
     ------
@@ -326,6 +329,8 @@ def tile_operator(cls: Op) -> Op:
         )
     register()  # TVM has done it, unless its autoloading is switched off
     add_operator(cls.name)
+    if "__dataclass_params__" not in vars(cls):  # a user's may be one already
+        dataclass(frozen=True, eq=False)(cls)
     _OPERATORS[cls.name] = cls
     return cls
 

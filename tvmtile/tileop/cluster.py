@@ -10,7 +10,6 @@ PTX ISA, "Cluster of Cooperative Thread Arrays", "mapa", "mbarrier.arrive", "cp.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -60,7 +59,6 @@ def check_rank(operator: str, rank: int) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class BlockRank(ValueOp):
     """The number of a block in its cluster."""
 
@@ -72,7 +70,6 @@ class BlockRank(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class JoinCluster(TileOp):
     """Wait here, and where the kernel ends, for the other blocks of the cluster."""
 
@@ -87,7 +84,6 @@ class JoinCluster(TileOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class RemoteArrival(ValueOp):
     """Arrive at the mbarrier of another block; with `bytes`, which its phase then waits for.
 
@@ -115,7 +111,6 @@ class RemoteArrival(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class RemoteStore(ValueOp):
     """Store a value to an element of a tile of another block."""
 
@@ -130,7 +125,6 @@ class RemoteStore(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class RemoteCopy(ValueOp):
     """Begin to copy a run of a tile to another block, where an mbarrier counts the bytes."""
 

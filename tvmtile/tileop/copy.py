@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,7 +135,6 @@ def async_copy(
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Copy(TileOp):
     """Copy a tile from `src` to `dst`."""
 

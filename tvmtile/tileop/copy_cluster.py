@@ -167,7 +167,6 @@ class _CopyInCluster(TileOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class CopyToBlock(_CopyInCluster):
     """Copy a tile to that of the block `rank`; `barrier` holds its mbarrier."""
 
@@ -179,7 +178,6 @@ class CopyToBlock(_CopyInCluster):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Multicast(_CopyInCluster):
     """Copy a tile of a tensor, read once, to the blocks of a mask."""
 

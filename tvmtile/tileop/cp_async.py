@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -151,7 +150,6 @@ def ptx_wait_group(num: int) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class CpAsync(ValueOp):
     """Copy `count` elements from `source` on to those from `target` on; zeros without the predicate."""
 
@@ -198,7 +196,6 @@ def _behind(indices: Sequence[Any], lane: ir.Var) -> list[Any]:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class CpAsyncGroup(ValueOp):
     """`end` a group of the thread's copies, or `wait` for all of its groups but `behind`."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,6 @@ def dp4a(A: Any, B: Any, C: Any) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Dp4a(TileOp):
     """A dot product of four int8 values; `A` and `B` are vector loads, `C` names an element."""
 

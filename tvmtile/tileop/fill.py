@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,6 @@ def clear(buffer: Any, annotations: dict[str, Any] | None = None) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Fill(TileOp):
     """Set every element of a tile to a value."""
 

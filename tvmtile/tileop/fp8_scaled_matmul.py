@@ -10,7 +10,7 @@ on a CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -137,7 +137,6 @@ def _scale_operand(name: str, scale: Any) -> Any:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Fp8ScaledMatmul(MatrixProduct):
     """Add the product of two scaled tiles to an accumulator."""
 

@@ -8,7 +8,7 @@ the last one is written: the others get an index outside of the tensor, where no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -145,7 +145,6 @@ def _emit(name: str, tensor: Any, tile: Any, col: Any, rows: list[Any], scatter:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class MoveRows(TileOp):
     """Copy rows of a tensor into a tile, or those of a tile into a tensor."""
 

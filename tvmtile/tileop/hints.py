@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -45,7 +45,6 @@ LAUNCH_BOUNDS_BLOCKS = "tirx.launch_bounds_min_blocks_per_sm"
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class UseSwizzle(ValueOp):
     """Visit the blocks of the grid in panels, so that neighbours in time share operands in a cache."""
 
@@ -122,7 +121,6 @@ _ORDERS = {"row": "row", "column": "column", "col": "column", "strip": "strip", 
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class WarpSpecialization(ValueOp):
     """Whether warps of their own copy the tiles of pipelined loops."""
 
@@ -153,7 +151,6 @@ def annotate_warp_specialize(enable: bool = True) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Persistence(ValueOp):
     """Whether a block for each multiprocessor loops over the blocks of the grid."""
 
@@ -192,7 +189,6 @@ def _(op: Persistence, context: LoweringContext) -> tirx.Stmt:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class MinBlocks(ValueOp):
     """How many blocks must fit on a multiprocessor at once."""
 
@@ -236,7 +232,6 @@ def _(op: MinBlocks, context: LoweringContext) -> tirx.Stmt:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class DependentLaunch(ValueOp):
     """An instruction of programmatic dependent launch: `wait` or `launch_dependents`."""
 
@@ -287,7 +282,6 @@ def _(op: DependentLaunch, _: LoweringContext) -> tirx.Stmt:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class AnnotateLayout(TileOp):
     """Fix the layout of a tile instead of letting the compiler choose one."""
 

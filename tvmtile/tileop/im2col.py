@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,7 +81,6 @@ c2d_im2col = im2col
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Im2col(TileOp):
     """Gather windows of an image as rows of a tile."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm import tirx
 
 from tvmtile.frontend.emit import emit
@@ -14,7 +12,6 @@ __all__ = ["ImportSource", "import_source"]
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class ImportSource(ValueOp):
     """Put a text before the kernel."""
 

@@ -9,7 +9,6 @@ that into account: what an mbarrier orders gets no other barrier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
@@ -279,7 +278,6 @@ def as_mbarrier(operator: str, value: Any) -> ir.TensorLoad:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class InitMbarriers(ValueOp):
     """Make mbarriers ready, once a block."""
 
@@ -296,7 +294,6 @@ class InitMbarriers(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Mbarrier(ValueOp):
     """What a thread does at an mbarrier.
 
@@ -332,7 +329,6 @@ class Mbarrier(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class EndPhase(ValueOp):
     """Arrive at an mbarrier, one thread for the block: copies that were begun end its phase.
 
@@ -353,7 +349,6 @@ class EndPhase(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class AwaitPhase(ValueOp):
     """Wait until a phase of an mbarrier is over that EndPhase ends."""
 
@@ -372,7 +367,6 @@ class AwaitPhase(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class ProxyFence(ValueOp):
     """Order what the thread wrote to shared memory before asynchronous copies of it."""
 

@@ -71,7 +71,6 @@ def _label(value: ir.Expr) -> str:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Print(ValueOp):
     """Print a message and, where there is a label, a value; -1 stands for an axis the grid has not."""
 
@@ -88,7 +87,6 @@ class Print(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class PrintTile(TileOp):
     """Print a message and a tile."""
 

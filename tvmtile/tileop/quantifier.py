@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,6 @@ def _quantified(kind: str, buffer: Any) -> Any:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Quantifier(TileOp):
     """Whether any or all elements of `src` are true, into the boolean element `dst`."""
 

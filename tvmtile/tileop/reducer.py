@@ -8,7 +8,6 @@ is an array; on a GPU each thread has totals of its own until the reducer is fin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
@@ -218,7 +217,6 @@ def _combiner_of(name: str, operand: ir.Expr) -> Combiner:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class ReducerInit(TileOp):
     """Set all totals of a reducer."""
 
@@ -238,7 +236,6 @@ class ReducerInit(TileOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class ReducerUpdate(TileOp):
     """Combine a value with one total; `dst` is a load that names it."""
 
@@ -260,7 +257,6 @@ class ReducerUpdate(TileOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class FinalizeReducer(TileOp):
     """Put the totals of a reducer where they can be read."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tvm import tirx
 from tvm.tirx.script import builder as T
 
@@ -58,7 +56,6 @@ def dec_max_nreg(reg_count: int) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class SetMaxRegisters(ValueOp):
     """Set how many registers a thread of a warpgroup may use."""
 

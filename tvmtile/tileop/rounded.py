@@ -6,7 +6,6 @@ exact one, rounded once, bit by bit the same on every target.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
@@ -40,7 +39,6 @@ class _Pure(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Rounded(_Pure):
     """A function of one to three float32 or float64 scalars."""
 
@@ -70,7 +68,6 @@ class Rounded(_Pure):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class RoundedCast(_Pure):
     """A float32 scalar as a narrower float; random bits follow it for a stochastic rounding."""
 

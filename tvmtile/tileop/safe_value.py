@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import ir, tirx
@@ -42,7 +41,6 @@ def annotate_safe_value(safe_value_map: Mapping[Any, Any]) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class SafeValue(TileOp):
     """Reads outside `tensor` give `value`. GuardGlobalAccess takes it out of the program."""
 

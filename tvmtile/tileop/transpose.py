@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -56,7 +55,6 @@ def transpose(src: Any, dst: Any, annotations: dict[str, Any] | None = None) -> 
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Transpose(TileOp):
     """Exchange the last two axes of a tile."""
 

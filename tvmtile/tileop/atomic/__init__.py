@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -313,7 +313,6 @@ def _check_dtype(kind: str, operand: ir.Expr) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Atomic(TileOp):
     """Update one element, or a vector of neighbours one by one; its value is what was there before.
 
@@ -352,7 +351,6 @@ class Atomic(TileOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class AtomicLoad(TileOp):
     """Load one element; `src` is a load that names the place."""
 
@@ -378,7 +376,6 @@ class AtomicLoad(TileOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class AtomicTile(TileOp):
     """Update every element of a tile, by those of another tile or by one value for all."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -120,7 +119,6 @@ _ACCUMULATORS = {
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Gemm(MatrixProduct):
     """Multiply two tiles and add the product to an accumulator."""
 

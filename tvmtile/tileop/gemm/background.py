@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -104,7 +103,6 @@ def warpgroup_fence_operand(buffer: Any, *_: Any, **__: Any) -> None:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class CommitWgmma(ValueOp):
     """End a batch of products of the threads."""
 
@@ -113,7 +111,6 @@ class CommitWgmma(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class WaitWgmma(ValueOp):
     """Wait for products of the threads, but for the latest ones."""
 

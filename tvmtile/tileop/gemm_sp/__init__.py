@@ -6,7 +6,6 @@ elements one is. The bits of a row lie one after the other in the elements of `E
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -100,7 +99,6 @@ def gemm_sp(
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class GemmSp(MatrixProduct):
     """Multiply a tile without half of its elements by another tile."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -211,7 +211,6 @@ def reduce_bitxor(
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Reduce(TileOp):
     """Combine the elements of a tile along one axis; `dim` is not negative."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,6 @@ def _emit_scan(name: str, kind: str, src: Any, dst: Any, dim: int, reverse: bool
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class Scan(TileOp):
     """Running totals along one axis; `dim` is not negative."""
 

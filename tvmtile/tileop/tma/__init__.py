@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
@@ -133,7 +133,6 @@ def _leaders(threads: Any) -> int:
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class TmaCopy(TileOp):
     """Begin to copy a tile; `barrier` holds the mbarrier of a load, `blocks` is a mask of blocks."""
 

@@ -37,7 +37,6 @@ class _BulkCopy(ValueOp):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class BulkLoad(_BulkCopy):
     """Begin to copy a box of a tensor into a tile; an mbarrier counts the bytes that have come."""
 
@@ -67,7 +66,6 @@ class BulkLoad(_BulkCopy):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class BulkStore(_BulkCopy):
     """Begin to copy a box of a tile into a tensor; the thread waits for groups of them."""
 
@@ -93,7 +91,6 @@ class BulkStore(_BulkCopy):
 
 
 @tile_operator
-@dataclass(frozen=True, eq=False)
 class BulkGroup(ValueOp):
     """`end` the group of a thread's bulk stores, or `wait` for all of its groups but `behind`.
 
