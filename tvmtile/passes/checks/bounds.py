@@ -21,9 +21,10 @@ class Bounds(ScopedRewriter):
 
     def __init__(self, ignored: set[ir.Var]) -> None:
         super().__init__()
-        self._ignored = ignored
         self._problems: list[str] = []
-        self._shapes: dict[ir.Var, list[tuple[Any, int | None]]] = {}
+        # By address: variables are slow to compare.
+        self._shapes: dict[int, tuple[ir.Var, list[tuple[Any, int | None]]]] = {}
+        self._ignored = {hash(buffer): buffer for buffer in ignored}
 
     def check(self, func: tirx.PrimFunc) -> list[str]:
         self.rewrite(func.body)
@@ -84,7 +85,7 @@ class Bounds(ScopedRewriter):
         self, buffer: ir.Var, ends: Iterable[tuple[Any, Any]], access: Callable[[], Any]
     ) -> None:
         """Look at the first and the last index of an access along each axis."""
-        if buffer in self._ignored:
+        if hash(buffer) in self._ignored:
             return
         for (first, last), (extent, size) in zip(ends, self._shape(buffer), strict=True):
             if self._is_inside(first, last, size):
@@ -94,9 +95,11 @@ class Bounds(ScopedRewriter):
 
     def _shape(self, buffer: ir.Var) -> list[tuple[Any, int | None]]:
         """The extents, and what they are where they are constants."""
-        if buffer not in self._shapes:
-            self._shapes[buffer] = [(extent, constant(extent)) for extent in buffer.ty.shape]
-        return self._shapes[buffer]
+        known = self._shapes.get(hash(buffer))
+        if known is None:
+            known = buffer, [(extent, constant(extent)) for extent in buffer.ty.shape]
+            self._shapes[hash(buffer)] = known
+        return known[1]
 
     def _is_inside(self, first: ir.Expr, last: ir.Expr, size: int | None) -> bool:
         """Tell whether bounds say so at once, as they mostly do."""

@@ -1,0 +1,65 @@
+"""Which of a test's parameters run where not all of them do."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import NamedTuple
+
+from tests.conftest import _covering
+
+
+class Case(NamedTuple):
+    dtype: str
+    rows: int
+
+    def __str__(self):
+        return f"{self.dtype}-{self.rows}"
+
+
+class Item:
+    """A test with a name for each of its parameters."""
+
+    def __init__(self, *names, value=None, marks=()):
+        self.nodeid = f"test[{'-'.join(names)}]"
+        params = {} if value is None else {"case": value}
+        self.callspec = SimpleNamespace(_idlist=names, params=params) if names else None
+        self._marks = marks
+
+    def get_closest_marker(self, name):
+        return name if name in self._marks else None
+
+
+def kept(items):
+    return sorted(name.removeprefix("test[").rstrip("]") for name in _covering(items))
+
+
+def test_each_value_comes_once_and_others_are_spread():
+    items = [Item(*names) for names in product("abc", "xyz")]
+    assert kept(items) == ["a-x", "b-y", "c-z"]
+    items = [Item(*names) for names in product("abcd", "xy")]
+    assert [name[-1] for name in kept(items)].count("x") == 2
+    assert [name[0] for name in kept(items)] == list("abcd")
+
+
+def test_what_is_skipped_covers_only_what_never_runs():
+    items = [
+        Item(a, b, marks=["skip"] if "gpu" in b else ()) for a, b in product("ab", ["cpu", "gpu"])
+    ]
+    assert kept(items) == ["a-cpu", "a-gpu", "b-cpu"]
+
+
+def test_what_is_emulated_is_preferred():
+    items = [Item(a, b, marks=["emulated"] if a == b else ()) for a, b in product("xyz", "xyz")]
+    assert kept(items) == ["x-x", "y-y", "z-z"]
+    items = [Item(a, b, marks=["emulated"] if a != b else ()) for a, b in product("xy", "xy")]
+    assert kept(items) == ["x-y", "y-x"]
+
+
+def test_a_parameter_with_named_fields_is_one_of_each():
+    cases = [Case(*fields) for fields in product(["float16", "int8"], [1, 2])]
+    assert kept([Item(str(case), value=case) for case in cases]) == ["float16-1", "int8-2"]
+
+
+def test_a_test_without_parameters_runs():
+    assert _covering([Item()]) == {"test[]"}
