@@ -28,6 +28,7 @@ from tvmtile.passes.tile.pipelining.plan import (
 )
 from tvmtile.passes.tile.pipelining.producers import Producers
 from tvmtile.passes.tile.pipelining.stage_axis import StageAxis, with_stage_axes
+from tvmtile.passes.tile.pipelining.stages import Stages
 from tvmtile.passes.tile.pipelining.tiles import KernelTiles
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Plan",
     "Producers",
     "StageAxis",
+    "Stages",
     "Unit",
     "async_units",
     "body_of",
