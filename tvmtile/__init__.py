@@ -93,6 +93,7 @@ _SUBMODULES = (
     "profiler",
     "target",
     "testing",
+    "torch",
     "transform",
 )
 

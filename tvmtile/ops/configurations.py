@@ -84,7 +84,7 @@ def _matmul(
 
 
 _H200 = "H200, 2026-11-22, benchmarks/h200/gpu.md"
-_H200_OPS = "H200, 2026-11-22, bfloat16, transposed B"
+_H200_OPS = "H200, 2026-11-22, benchmarks/h200/ops.md"
 _CPU = "one core of a znver5, 2026-11-22, N = K = 1024, float32, bfloat16, float16: best of 16"
 _CPU_ATTENTION = (
     "one core of a znver5, 2026-11-22, 8 heads, float32 d 64, bfloat16 d 128: best of 16"
@@ -166,7 +166,7 @@ ATTENTION = (
     Row(
         "sm_90",
         _attention(64, 128, 2, 128),
-        "H200, 2026-11-22, 1 query of 32 x 32 heads, 4096 keys: 299 us, SDPA 133",
+        "H200, 2026-11-22, 32 x 32 heads of 1 query that share 4096 keys by fours: 132 us, SDPA 133",
         bits=(16,),
         at_most={"dim": 128},
     ),

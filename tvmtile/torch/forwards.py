@@ -1,0 +1,161 @@
+"""What stands in place of a module's forward, and which modules it can stand in.
+
+A forward is a function of the module and its arguments, set on the instance: parameters, hooks and
+`state_dict` stay what they are, and deleting the attribute brings the module's own forward back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from tvmtile import ops
+
+__all__ = ["FUNCTIONS", "activation_of", "forward_of", "functions_by_kernels", "identity"]
+
+
+def _linear(module: Any, activation: str | None, x: Tensor) -> Tensor:
+    return ops.matmul(x, module.weight.mT, module.bias, activation=activation)
+
+
+def _softmax(module: Any, x: Tensor) -> Tensor:
+    return ops.softmax(x, module.dim)
+
+
+def _layer_norm(module: Any, x: Tensor) -> Tensor:
+    return ops.layer_norm(x, module.weight, module.bias, module.eps)
+
+
+def _rms_norm(module: Any, epsilon: float | None, x: Tensor) -> Tensor:
+    epsilon = torch.finfo(x.dtype).eps if epsilon is None else epsilon
+    return ops.rms_norm(x, module.weight, epsilon)
+
+
+def identity(x: Tensor) -> Tensor:
+    """In place of an activation that is part of the product before it."""
+    return x
+
+
+def forward_of(module: nn.Module, activation: str | None = None) -> tuple[str, Any] | None:
+    """The name of the operator that does what a module does, and the forward; None if there is none.
+
+    A norm that is written by hand is known by its class's name, its weight and its epsilon. That it is
+    one is for verification to say.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module.
+    activation : str, optional
+        What follows a linear layer.
+    """
+    if type(module).forward is nn.Linear.forward:
+        name = f"matmul + {activation}" if activation else "matmul"
+        return name, partial(_linear, module, activation)
+    if type(module) is nn.Softmax and module.dim is not None:
+        return "softmax", partial(_softmax, module)
+    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
+        return "layer_norm", partial(_layer_norm, module)
+    if type(module) is nn.RMSNorm and len(module.normalized_shape) == 1:
+        return "rms_norm", partial(_rms_norm, module, module.eps)
+    weight = getattr(module, "weight", None)
+    epsilon = next((getattr(module, n) for n in _EPSILONS if hasattr(module, n)), None)
+    is_norm = "rmsnorm" in type(module).__name__.lower() and isinstance(epsilon, float)
+    if is_norm and isinstance(weight, Tensor) and weight.dim() == 1:
+        return "rms_norm", partial(_rms_norm, module, epsilon)
+    return None
+
+
+_EPSILONS = ("eps", "variance_epsilon", "epsilon")
+
+
+def activation_of(module: nn.Module) -> str | None:
+    """The activation that a module is, as `ops.matmul` names it."""
+    if type(module) is nn.GELU:
+        return {"none": "gelu", "tanh": "gelu_tanh"}[module.approximate]
+    return {nn.ReLU: "relu", nn.SiLU: "silu"}.get(type(module))
+
+
+# Functions that a forward calls ----------------------------------------------------------------------
+
+
+def _attention_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Callable[[], Tensor] | str:
+    if attn_mask is not None:
+        return "it is given a mask"
+    if dropout_p:
+        return "it drops weights out"
+    if query.dim() != 4:
+        return "its tensors have not 4 axes"
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        return "it broadcasts heads"
+    return partial(ops.attention, query, key, value, causal=is_causal, scale=scale)
+
+
+def _softmax_call(
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Callable[[], Tensor] | str:
+    del _stacklevel
+    if dim is None or dtype not in (None, input.dtype):
+        return "it computes in another dtype than its tensor's, or of no axis"
+    return partial(ops.softmax, input, dim)
+
+
+def _tensor_softmax_call(
+    input: Tensor, dim: int | None = None, dtype: Any = None
+) -> Callable[[], Tensor] | str:
+    return _softmax_call(input, dim, dtype=dtype)
+
+
+FUNCTIONS: Mapping[Any, tuple[str, Callable[..., Callable[[], Tensor] | str]]] = {
+    functional.scaled_dot_product_attention: ("attention", _attention_call),
+    functional.softmax: ("softmax", _softmax_call),
+    torch.softmax: ("softmax", _tensor_softmax_call),
+    Tensor.softmax: ("softmax", _tensor_softmax_call),
+}
+"""By torch's function: the operator's name, and what makes a call of it, or says why there is none."""
+
+
+class _ByKernels(TorchFunctionMode):
+    """Calls kernels in place of some of torch's functions, where they do the same."""
+
+    def __init__(self, functions: Collection[Any]) -> None:
+        super().__init__()
+        self._functions = functions
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        kwargs = kwargs or {}
+        if func in self._functions:
+            call = FUNCTIONS[func][1](*args, **kwargs)
+            if not isinstance(call, str):
+                return call()
+        return func(*args, **kwargs)
+
+
+def functions_by_kernels(
+    module: nn.Module, functions: Collection[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """A module's own forward, with kernels for some of the functions that it calls.
+
+    Where torch.compile traces, these are torch's own: it does not know all of a tensor's methods under
+    a mode.
+    """
+    if torch.compiler.is_compiling():
+        return type(module).forward(module, *args, **kwargs)
+    with _ByKernels(functions):
+        return type(module).forward(module, *args, **kwargs)
