@@ -48,6 +48,7 @@ from tvmtile.passes import (
     GuardGlobalAccess,
     HideRemaindersOnCpu,
     HideTruncationsOnCpu,
+    HoldIndices,
     InferLayout,
     InjectPipeline,
     InlineSingleTripLoops,
@@ -202,6 +203,7 @@ _GPU: tuple[Any, ...] = (
     GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
     DistributeParallel,  # elementwise loops are distributed over the threads, as cp.async where it fits
     _Only("cuda", DropIdleTokens),  # copies that turn out synchronous are not waited for
+    _Only("cuda", HoldIndices),  # by which a loop copies, stay in registers
     PlaceFragments,  # fragments become arrays of registers
     LimitUnrolling,  # loops are unrolled where arrays could not be in registers otherwise
     PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block

@@ -25,6 +25,7 @@ from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
 from tvmtile.passes.gpu.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
+from tvmtile.passes.gpu.hold_indices import HoldIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
 from tvmtile.passes.gpu.launch_clusters import LaunchClusters
@@ -108,6 +109,7 @@ __all__ = [
     "GuardGlobalAccess",
     "HideRemaindersOnCpu",
     "HideTruncationsOnCpu",
+    "HoldIndices",
     "InferLayout",
     "InjectPipeline",
     "InlineSingleTripLoops",

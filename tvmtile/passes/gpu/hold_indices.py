@@ -1,0 +1,194 @@
+"""HoldIndices: indices of asynchronous copies stay in registers over a loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+
+from tvmtile._tvm import Mutator, mapped, mutated, walk
+from tvmtile.analysis.accesses import accesses_of
+from tvmtile.ir.asynchronous import CP_ASYNC, issued, kind_of
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import flattened, with_kernels
+from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import replace_loop, seq, variables_of, with_fresh_variables
+from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.threads import group_of_region
+
+__all__ = ["HoldIndices"]
+
+_MOST_HELD = 16
+"""Registers of a thread for the indices of a loop."""
+
+
+@prim_func_pass("HoldIndices", requires=(Property.NO_PARALLEL,))
+def HoldIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Load the indices by which a loop copies from shared memory once, in front of the loop.
+
+    The instructions of asynchronous copies are barriers to the compiler of CUDA: it loads an index from
+    shared memory for each of them, and computes the address behind it, one copy after the other.
+    Gathering 8192 rows of a product took 356 us on an H200, and 325 with the indices in registers.
+
+    An index is held if its place depends on nothing that the loop changes, no condition stands before
+    the copy, and only the threads of the loop write the tile of indices, outside of the loop.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 64), "int8")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64, 16), "int8", scope="shared.dyn")
+                rows = T.alloc_buffer((64,), "int32", scope="shared.dyn")
+                rows[tx] = tx
+                for k in range(4):
+                    for i in T.unroll(2):
+                        T.tile.async_issue(
+                            "cp.async/1",
+                            T.address_of(tile[i * 32 + tx, 0]),
+                            T.address_of(A[rows[i * 32 + tx], k * 16]),
+                            16,
+                        )
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((64, 64), "int8")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                tile = T.alloc_buffer((64, 16), "int8", scope="shared.dyn")
+                rows = T.alloc_buffer((64,), "int32", scope="shared.dyn")
+                rows[tx] = tx
+                rows_held = T.alloc_buffer((2,), "int32", scope="local")
+                for i in T.unroll(2):
+                    rows_held[i] = rows[i * 32 + tx]
+                for k in range(4):
+                    for i in T.unroll(2):
+                        T.tile.async_issue(
+                            "cp.async/1",
+                            T.address_of(tile[i * 32 + tx, 0]),
+                            T.address_of(A[rows_held[i], k * 16]),
+                            16,
+                        )
+    ```
+    """
+    return with_kernels(func, _with_indices_held)
+
+
+def _with_indices_held(kernel: tirx.For) -> tirx.For:
+    regions: list[Any] = [kernel]
+    everywhere = _written_in(kernel)
+
+    def region(node: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
+        if group_of_region(node) is None:
+            return mutator.default_mutate(node)
+        regions.append(node)
+        try:
+            return mutator.default_mutate(node)
+        finally:
+            regions.pop()
+
+    def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        if loop.kind != tirx.ForKind.SERIAL or loop.thread_binding is not None:
+            return mutator.default_mutate(loop)
+        own = _written_in(regions[-1])
+        others = {buffer for buffer in everywhere if everywhere.count(buffer) > own.count(buffer)}
+        inner = mutator.default_mutate(loop)
+        return _held(inner, others | set(_written_in(inner)))
+
+    return mutated(kernel, (tirx.AttrStmt, region), (tirx.For, visit))
+
+
+def _written_in(stmt: tirx.Stmt) -> list[ir.Var]:
+    """The buffers that a statement writes, once for each time."""
+    return [access.buffer for access in accesses_of(stmt) if access.writes]
+
+
+def _held(loop: tirx.For, changing: set[ir.Var]) -> tirx.Stmt:
+    """A loop, behind the loads of the indices that it does not change."""
+    changing |= _bound_in(loop)
+    held: dict[Any, ir.TensorLoad] = {}
+    before: list[tirx.Stmt] = []
+    left = _MOST_HELD
+    for copy, around in _copies_in(loop.body, ()):
+        own = {each.loop_var for each in around}
+        for load in _indices_of(copy):
+            key = tvm_ffi.StructuralKey(load)
+            count = math.prod(constant(each.extent) or left + 1 for each in around)
+            if key in held or count > left or not (changing - own).isdisjoint(variables_of(load)):
+                continue
+            left -= count
+            held[key], loads = _registers_for(load, around)
+            before += loads
+    if not held:
+        return loop
+
+    def replaced(load: ir.TensorLoad) -> ir.Expr:
+        return held.get(tvm_ffi.StructuralKey(load), load)
+
+    return seq([*before, mapped(loop, (ir.TensorLoad, replaced))])
+
+
+def _bound_in(loop: tirx.For) -> set[ir.Var]:
+    found: set[ir.Var] = set()
+    walk(
+        loop,
+        (tirx.For, lambda node: found.add(node.loop_var)),
+        ((tirx.Bind, tirx.Let), lambda node: found.add(node.var)),
+    )
+    return found
+
+
+def _copies_in(
+    stmt: tirx.Stmt, around: tuple[tirx.For, ...]
+) -> Iterator[tuple[ir.Call, tuple[tirx.For, ...]]]:
+    """The copies that each iteration begins, with the unrolled loops around them."""
+    for child in flattened(stmt):
+        if isinstance(child, tirx.For) and child.kind == tirx.ForKind.UNROLLED:
+            yield from _copies_in(child.body, (*around, child))
+        elif isinstance(child, tirx.Evaluate) and isinstance(child.value, ir.Call):
+            work = issued(child.value)
+            if work is not None and work.operands and kind_of(work.token) is CP_ASYNC:
+                yield child.value, around
+
+
+def _indices_of(copy: ir.Call) -> list[ir.TensorLoad]:
+    """What a copy loads from shared memory to know from where it copies."""
+    addressed: list[Any] = []
+    walk(
+        copy,
+        (ir.Call, lambda c: addressed.append(c.args[0]) if op_name(c) == _ADDRESS else None),
+    )
+    found: list[ir.TensorLoad] = []
+    walk(copy, (ir.TensorLoad, found.append))
+    return [
+        load for load in found if is_shared(load.source) and not any(map(load.same_as, addressed))
+    ]
+
+
+_ADDRESS = "tirx.address_of"
+
+
+def _registers_for(
+    load: ir.TensorLoad, around: tuple[tirx.For, ...]
+) -> tuple[ir.TensorLoad, list[tirx.Stmt]]:
+    """What stands for a load, and the statements that make it so."""
+    shape = [each.extent for each in around] or [tirx.const(1, "int32")]
+    name, dtype = f"{load.source.name}_held", str(load.source.ty.dtype)
+    registers = tirx.decl_buffer(shape, dtype, name=name, scope="local")
+    place: list[Any] = [each.loop_var - each.min for each in around] or [tirx.const(0, "int32")]
+    body: tirx.Stmt = tirx.BufferStore(registers, load, place)
+    for each in reversed(around):
+        body = replace_loop(each, body=body)
+    return tirx.BufferLoad(registers, place), [
+        tirx.AllocBuffer(registers),
+        with_fresh_variables(body),
+    ]
