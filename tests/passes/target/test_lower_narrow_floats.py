@@ -9,7 +9,7 @@ from tvm.ir import assert_structural_equal
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.passes import LowerNarrowFloatsOnCpu
+from tvmtile.passes import LowerNarrowFloatsOnCpu, Verifier
 
 N = 128
 BFLOAT16 = torch.bfloat16
@@ -220,6 +220,22 @@ def test_a_deep_expression_is_no_deep_nest_of_lets():
 
     result, tensors = elementwise(compute, 3)
     assert torch.equal(result, reference(*tensors))
+
+
+def test_a_function_of_bfloat16_becomes_a_float16():
+    """Its value is computed once: what it is computed with is defined once."""
+
+    @T.prim_func
+    def main(A: T.Tensor((8,), "float16"), B: T.Tensor((8,), "float16")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                B[i] = T.cast(T.tanh(T.cast(A[i], "bfloat16")), "float16")
+
+    a, b = torch.arange(-4, 4).half() / 2, torch.zeros(8).half()
+    with tvm.transform.PassContext(instruments=[Verifier()]):
+        kernel = tvmtile.compile(main, target="llvm")
+    kernel(a, b)
+    assert torch.equal(b, a.bfloat16().tanh().half())
 
 
 def test_what_a_condition_guards_is_not_computed_before_it():

@@ -283,10 +283,13 @@ class _Lowering:
         if half is not None and dtype == "float16":
             return half
         if source is not None and dtype == "float16":
-            half = self._target.decode_half(source, self._stored(mutator.mutate(cast.value)))
+            code = self._stored(mutator.mutate(cast.value))
+            half = self._target.decode_half(source, code)
             if half is not None:
                 return half
-        value = self._value(cast.value, mutator)
+            value = self._target.decode(source, code)
+        else:
+            value = self._value(cast.value, mutator)
         if target is None:
             return value if str(value.ty.dtype) == dtype else tirx.Cast(dtype, value)
         wide = _like(dtype, "float32")
