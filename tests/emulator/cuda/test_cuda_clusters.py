@@ -205,7 +205,7 @@ def test_a_block_loads_a_tile_for_all_of_its_cluster(seed):
     ("without", "kind", "text"),
     [
         (1, "uninitialized", "reads full[0]"),
-        (2, "race", "bulk load of thread"),
+        (2, "race", "a bulk load for mbarrier full[0] writes tile[0]"),
         (3, "protocol", "the shared memory of a block that has ended"),
     ],
 )

@@ -125,7 +125,7 @@ def test_a_wrong_swizzle_or_offset_gives_wrong_numbers_or_a_report(changed):
 def test_a_deadlock_says_who_waits_for_what():
     with pytest.raises(CudaEmulationError) as caught:
         product(bytes=PLAIN["bytes"] + 128)
-    assert "(0 of 1 to arrive, 128 bytes)" in str(caught.value)
+    assert "(0 of 1 to arrive, 128 bytes to come)" in str(caught.value)
     assert "and no thread can go on" in str(caught.value)
 
 

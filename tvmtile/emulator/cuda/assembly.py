@@ -154,9 +154,9 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
         raise _unknown(statement)
     before, arguments, after = _arguments(statement, groups, predicates, row)
     call = row.call.format(*arguments, line=line)
-    text = f"{{ {''.join(before)}{call}; {''.join(after)}}}"
-    if predicated and predicated["guard"]:
-        text = f"if {predicates[predicated['p']]} {text}"
+    guard = f"if {predicates[predicated['p']]} " if predicated and predicated["guard"] else ""
+    # One statement with the semicolon behind it, as `asm` is: an `else` may follow.
+    text = f"do {guard}{{ {''.join(before)}{call}; {''.join(after)}}} while (false)"
     return text, row
 
 

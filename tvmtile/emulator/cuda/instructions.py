@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES
@@ -244,23 +244,12 @@ def _mbarriers() -> list[Instruction]:
 
 
 def _bulk_copies() -> list[Instruction]:
-    rows = []
-    coordinates = "(const std::int32_t*){1}"
-    for rank, tile in itertools.product(range(1, 6), ("", ".tile")):
-        head = f"cp.async.bulk.tensor.{rank}d"
-        completes = "mbarrier::complete_tx::bytes"
-        load = "tensor_load({line}, {1}, (const std::int32_t*){2}, {0}, {3})"
-        store = f"tensor_store({{line}}, {{0}}, {coordinates}, {{2}})"
-        to_blocks = f"{head}.shared::cluster.global{tile}.{completes}.multicast::cluster"
-        for hint in (0, 1):  # how long a cache keeps it, in a last operand: no difference here
-            suffix = ".L2::cache_hint" * hint
-            rows += [
-                _hopper(f"{head}.{to}.global{tile}.{completes}{suffix}", load, 4 + hint)
-                for to in ("shared::cluster", "shared::cta")
-            ]
-            stored = f"{head}.global.shared::cta{tile}.bulk_group{suffix}"
-            rows.append(_hopper(stored, store, 3 + hint))
-            rows.append(_hopper(to_blocks + suffix, load.replace("{3})", "{3}, {4})"), 5 + hint))
+    rows = [
+        *itertools.chain.from_iterable(_tensor_copies(f"{rank}d") for rank in range(1, 6)),
+        *_copies_of_rows(),
+        *_copies_of_bytes(),
+    ]
+    hinted = [replace(r, name=f"{r.name}{_HINT}", operands=r.operands + 1) for r in rows]
     return [
         *rows,
         *(
@@ -272,10 +261,93 @@ def _bulk_copies() -> list[Instruction]:
             "remote_copy({line}, {0}, {1}, {2}, {3})",
             4,
         ),
+        *(row for row in hinted if ".prefetch" not in row.name),
+        _hopper("prefetch.tensormap", "tensor_prefetch({line}, {0})", 1),
         _hopper("cp.async.bulk.commit_group", "bulk_commit()", 0),
         _hopper("cp.async.bulk.wait_group", "bulk_wait({line}, {0}, false)", 1),
         _hopper("cp.async.bulk.wait_group.read", "bulk_wait({line}, {0}, true)", 1),
     ]
+
+
+_HINT = ".L2::cache_hint"
+_COMPLETES = "mbarrier::complete_tx::bytes"
+_COORDINATES = "(const std::int32_t*)"
+_LOAD = f"({{line}}, {{1}}, {_COORDINATES}{{2}}, {{0}}, {{3}})"
+_STORE = f"({{line}}, {{0}}, {_COORDINATES}{{1}}, {{2}})"
+
+
+def _tensor_copies(axes: str) -> list[Instruction]:
+    """Of boxes. Those of im2col are no row: nobody has their boxes."""
+    rows = []
+    head = f"cp.async.bulk.tensor.{axes}"
+    for tile in ("", ".tile"):
+        rows += [
+            _hopper(f"{head}.{to}.global{tile}.{_COMPLETES}", f"tensor_load{_LOAD}", 4)
+            for to in ("shared::cluster", "shared::cta")
+        ]
+        to_blocks = f"{head}.shared::cluster.global{tile}.{_COMPLETES}.multicast::cluster"
+        several = f"tensor_load{_LOAD}".replace("{3})", "{3}, {4})")
+        prefetch = f"cp.async.bulk.prefetch.tensor.{axes}.L2.global{tile}"
+        rows += [
+            _hopper(f"{head}.global.shared::cta{tile}.bulk_group", f"tensor_store{_STORE}", 3),
+            _hopper(to_blocks, several, 5),
+            _hopper(prefetch, "tensor_prefetch({line}, {0})", 2),
+        ]
+        for name, reduction in _REDUCTIONS.items():
+            reduce = (
+                f"cp.reduce.async.bulk.tensor.{axes}.global.shared::cta.{name}{tile}.bulk_group"
+            )
+            call = f"tensor_reduce{_STORE}".replace("{line},", f"{{line}}, {reduction},")
+            rows.append(_hopper(reduce, call, 3))
+    return rows
+
+
+def _copies_of_rows() -> list[Instruction]:
+    """Of four rows of a tensor, which Blackwell copies at once."""
+    head = "cp.async.bulk.tensor.2d"
+    load, store = (
+        f"::emulator::ptx::tensor_gather{_LOAD}",
+        f"::emulator::ptx::tensor_scatter{_STORE}",
+    )
+    return [
+        *(
+            Instruction(f"{head}.{to}.global.tile::gather4.{_COMPLETES}", load, 4, 100)
+            for to in ("shared::cluster", "shared::cta")
+        ),
+        Instruction(f"{head}.global.shared::cta.tile::scatter4.bulk_group", store, 3, 100),
+    ]
+
+
+def _copies_of_bytes() -> list[Instruction]:
+    load = "bulk_load({line}, {0}, (const void*){1}, {2}, {3})"
+    store = "bulk_store({line}, (const void*){0}, {1}, {2})"
+    rows = [
+        _hopper(f"cp.async.bulk.{to}.global.{_COMPLETES}", load, 4)
+        for to in ("shared::cluster", "shared::cta")
+    ]
+    rows.append(_hopper("cp.async.bulk.global.shared::cta.bulk_group", store, 3))
+    for (name, reduction), (type_, element) in itertools.product(
+        _REDUCTIONS.items(), _ELEMENTS.items()
+    ):
+        if element in _FLOATS and name not in _OF_FLOATS[type_]:
+            continue
+        exact = ".noftz" if name == "add" and type_ in {"f16", "bf16"} else ""
+        what = f"{reduction}, ::emulator::Element::{element}"
+        reduce = store.replace("bulk_store({line}", f"bulk_reduce({{line}}, {what}")
+        whole = f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{name}{exact}.{type_}"
+        rows.append(_hopper(whole, reduce, 3))
+    return rows
+
+
+_REDUCTIONS = {
+    name: f"::emulator::Reduction::k{name.capitalize()}"
+    for name in ("add", "min", "max", "inc", "dec", "and", "or", "xor")
+}
+_ELEMENTS = {"u32": "kU32", "s32": "kS32", "u64": "kU64", "s64": "kS64"}
+_ELEMENTS |= {"f16": "kF16", "bf16": "kBf16", "f32": "kF32", "f64": "kF64"}
+_OF_FLOATS = {"f16": ("add", "min", "max"), "bf16": ("add", "min", "max"), "f32": ("add",)}
+_OF_FLOATS |= {"f64": ("add",)}
+_FLOATS = {_ELEMENTS[type_] for type_ in _OF_FLOATS}
 
 
 def _operands_of(family: Family) -> tuple[int, ...]:
@@ -309,8 +381,12 @@ def _of_warpgroups() -> list[Instruction]:
         _hopper("wgmma.fence.sync.aligned", "wgmma_fence()", 0),
         _hopper("wgmma.commit_group.sync.aligned", "wgmma_commit({line})", 0),
         _hopper("wgmma.wait_group.sync.aligned", "wgmma_wait({line}, {0})", 1),
-        Instruction("setmaxnreg.inc.sync.aligned.u32", "(void)0", 1, 90),
-        Instruction("setmaxnreg.dec.sync.aligned.u32", "(void)0", 1, 90),
+        *(
+            _hopper(
+                f"setmaxnreg.{way}.sync.aligned.u32", f"set_registers({{line}}, {{0}}, {more})", 1
+            )
+            for way, more in (("inc", "true"), ("dec", "false"))
+        ),
     ]
 
 
@@ -338,6 +414,9 @@ def _conversions() -> list[Instruction]:
         for name, type_ in (("f16x2", "__half"), ("bf16x2", "__nv_bfloat16"))
     ] + [
         Instruction("mov.u32", "{0} = {1}", 2),
+        # Words of the parts of one, and the other way around.
+        *(Instruction(f"mov.b{bits}", "::emulator::move({0}, {1})", 2) for bits in (32, 64)),
+        Instruction("lop3.b32", "{0} = ::emulator::lop3({1}, {2}, {3}, {4})", 5),
         Instruction("prmt.b32", "{0} = ::emulator::prmt({1}, {2}, {3})", 4),
     ]
 

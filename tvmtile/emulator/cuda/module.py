@@ -86,6 +86,8 @@ class LaunchStatistics:
         Copies of boxes by tensor maps.
     warpgroup_multiplies : int
         `wgmma` of warpgroups.
+    mbarrier_phases : int
+        Phases of mbarriers that all arrivals and bytes have come to.
     cluster_barriers : int
         Arrivals of warps at the barrier of their cluster, and their waits there.
     global_bytes_read, global_bytes_written : int
@@ -111,6 +113,7 @@ class LaunchStatistics:
     async_copies: int
     bulk_copies: int
     warpgroup_multiplies: int
+    mbarrier_phases: int
     cluster_barriers: int
     global_bytes_read: int
     global_bytes_written: int
@@ -140,6 +143,7 @@ class CudaKernel(Kernel[KernelSignature]):
         seconds: float = SECONDS,
         seed: int = 0,
         count_conflicts: bool = False,
+        short_sums: bool = False,
     ) -> LaunchStatistics:
         """Run the kernel over a grid, and write its results to the arguments.
 
@@ -165,9 +169,13 @@ class CudaKernel(Kernel[KernelSignature]):
         seconds : float
             Processor time that a block, or a cluster, may take: more counts as endless; 0 is no limit.
         seed : int
-            Chooses which copies in the background move at once, and which when they are waited for.
+            Chooses which copies in the background move at once, and which when they are waited for,
+            and the order of blocks; 0 keeps theirs, x first.
         count_conflicts : bool
             Whether conflicts of banks are counted, which takes time.
+        short_sums : bool
+            Whether `wgmma` adds products of float8 as Hopper does: with 13 bits behind the leading one
+            of the largest, the rest cut off. Exactly otherwise.
 
         Returns
         -------
@@ -192,9 +200,10 @@ class CudaKernel(Kernel[KernelSignature]):
             seconds=seconds,
             seed=seed,
             count_conflicts=count_conflicts,
+            short_sums=short_sums,
         )
         operations = statistics.operations
-        counts = (*operations[:9], operations[abi.CLUSTER])
+        counts = (*operations[:10], operations[abi.CLUSTER])
         return LaunchStatistics(*counts, *statistics.traffic)
 
 

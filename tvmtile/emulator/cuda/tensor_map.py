@@ -15,6 +15,8 @@ _MAGIC = 0x74766D74696C6531
 _SIZE = 128
 _RANKS = range(1, 6)
 _SWIZZLE_BYTES = {1: 32, 2: 64, 3: 128}
+# Those that copies can add up, numbered as in reductions.h.
+_ELEMENTS = ("", "uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -66,5 +68,7 @@ def tensor_map(
         raise ArgumentError(f"a box's rows of {box[0] * item} bytes are longer than the swizzle's")
     padded = [*extents, *[1] * (5 - rank)], [item, *strides, *[0] * (5 - rank)]
     numbers = struct.pack("<12Q", _MAGIC, address, *padded[0], *padded[1])
-    rest = struct.pack("<5I4B", *box, *[1] * (5 - rank), rank, item, swizzle, 0)
+    dtype = str(array.dtype).removeprefix("torch.")
+    element = _ELEMENTS.index(dtype) if dtype in _ELEMENTS else 0
+    rest = struct.pack("<5I4B", *box, *[1] * (5 - rank), rank, item, swizzle, element)
     return TensorMap((numbers + rest).ljust(_SIZE, b"\0"), array)

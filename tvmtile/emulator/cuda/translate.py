@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from tvmtile.emulator.cuda.assembly import parse, translated
 from tvmtile.emulator.cuda.signature import KernelSignature
 from tvmtile.emulator.lexer import Token, closing, split_at_commas, text_of
+from tvmtile.errors import CudaEmulationError
 
 __all__ = ["PRELUDE", "SOURCE_NAME", "translate"]
 
@@ -68,6 +69,7 @@ class _Source:
     def replaced(self) -> Iterator[str]:
         i = 0
         end_of_teller = -1
+        depth = 0
         while i < len(self._tokens):
             text = self._tokens[i].text
             if text in _ASM and self._is_statement(i):
@@ -75,10 +77,13 @@ class _Source:
             elif text == "extern" and self._next(i) == "__shared__":
                 text = ""
             elif text == "__shared__":
+                if depth == 0:
+                    raise _outside(self._tokens[i])
                 text, i = self._shared(i)
             elif i in self._told_lines:
                 has_parameters, end_of_teller = self._told_lines[i]
                 text = f"{', ' * has_parameters}int {_LINE} = __builtin_LINE())"
+            depth += (text == "{") - (text == "}")
             yield text
             i += 1
 
@@ -141,6 +146,15 @@ class _Source:
             least = alignment or f"alignof({declared})"
             variables.append(f"EMULATOR_SHARED({least}, {name}, {extents}, {declared})")
         return "; ".join(variables) + lines, end - 1
+
+
+def _outside(token: Token) -> CudaEmulationError:
+    return CudaEmulationError(
+        f"shared memory outside of a function\n  line {token.line}",
+        help="declare it in the kernel",
+        kind="unsupported",
+        line=token.line,
+    )
 
 
 def _ends_type(code: Sequence[Token], i: int) -> bool:

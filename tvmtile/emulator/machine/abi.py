@@ -100,6 +100,7 @@ class Launch(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("seconds", ctypes.c_double),
         ("counts_conflicts", ctypes.c_int32),
+        ("short_sums", ctypes.c_int32),
     )
 
 
@@ -125,8 +126,8 @@ class Report(ctypes.Structure):
         ("buffer_bytes", ctypes.c_uint64),
         ("element_bytes", ctypes.c_uint64),
         ("buffer", ctypes.c_char * 64),
-        ("operation", ctypes.c_char * 64),
-        ("other_operation", ctypes.c_char * 64),
+        ("operation", ctypes.c_char * 128),
+        ("other_operation", ctypes.c_char * 128),
     )
 
 

@@ -84,6 +84,7 @@ class Image:
         seconds: float,
         seed: int = 0,
         count_conflicts: bool = False,
+        short_sums: bool = False,
     ) -> abi.Statistics:
         """Run a kernel over a grid, and write its results to the arguments.
 
@@ -109,6 +110,8 @@ class Image:
             Chooses when work in the background is done, within what the kernel leaves open.
         count_conflicts : bool
             Whether conflicts of shared memory's banks are counted, which takes time.
+        short_sums : bool
+            Whether products are added with as few bits as hardware does.
 
         Returns
         -------
@@ -148,6 +151,7 @@ class Image:
             seed,
             seconds,
             count_conflicts,
+            short_sums,
         )
         report, statistics = abi.Report(), abi.Statistics()
         with _LOCK:

@@ -94,7 +94,7 @@ class _Words:
 
     @property
     def buffer(self) -> str | None:
-        if self.failure is Failure.OUT_OF_BOUNDS and self.operation:
+        if self.failure is Failure.OUT_OF_BOUNDS and self.operation and not self.report.agent:
             return self.subscripted()
         name = self.report.buffer.decode()
         return name or None
@@ -146,15 +146,14 @@ class _Words:
     # --- one sentence a failure
 
     def race(self) -> str:
-        who = self.agent(self.report.other_agent, self.other) + self.elsewhere
         did = _DID[Access(self.report.other_access)]
-        does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
+        does = f"{self.agent} {_DOES[Access(self.report.access)]}"
         between = "and no barrier is between"
         if self.other_block != self.block:
             between = f"and nothing orders two {self.names.block}s"
         elif self.report.other_agent:
             between = "and nothing between waits for that"
-        return f"race: {does} {self.element}, which {who} {did}, {between}"
+        return f"race: {does} {self.element}, which {self.other_agent} {did}, {between}"
 
     @property
     def elsewhere(self) -> str:
@@ -163,21 +162,33 @@ class _Words:
             return ""
         return f" of {self.names.block} {self.other_block}"
 
-    def agent(self, kind: int, thread: Position | None) -> str:
-        """A thread, or what it started."""
-        return f"{self.names.agents[kind - 1]} of thread {thread}" if kind else f"thread {thread}"
+    @property
+    def agent(self) -> str:
+        """The thread, or what it started."""
+        return self._agent(self.report.agent, self.thread, self.operation)
+
+    @property
+    def other_agent(self) -> str:
+        """The other thread, or what that started, and where it is."""
+        name = self._agent(self.report.other_agent, self.other, self.other_operation)
+        return name + self.elsewhere
+
+    def _agent(self, kind: int, thread: Position | None, name: str) -> str:
+        if not kind:
+            return f"thread {thread}"
+        return name or f"{self.names.agents[kind - 1]} of thread {thread}"
 
     def out_of_bounds(self) -> str:
-        if not self.in_buffer and self.operation:
+        if not self.in_buffer and self.operation and not self.report.agent:
             array = f"{self.buffer}, {self.operation}" if self.buffer else self.operation
             index = f"index {self.index} of {array}"
             return f"out of bounds: thread {self.thread} takes {index}"
-        does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
+        does = f"{self.agent} {_DOES[Access(self.report.access)]}"
         where = f"; {self.extent}" if self.in_buffer else ""
         return f"out of bounds: {does} {self.element}{where}"
 
     def uninitialized(self) -> str:
-        if self.operation:
+        if self.operation and not self.report.agent:
             which = "" if self.other_operation == "matrix" else f" {self.other_operation!r}"
             return (
                 f"never written: {self.operation} takes matrix{which}, "
@@ -252,9 +263,10 @@ class _Words:
         return f"not emulated: {self.operation}, which thread {self.thread} gets to"
 
     def fence(self) -> str:
-        does = f"{self.agent(self.report.agent, self.thread)} {_DOES[Access(self.report.access)]}"
-        who = self.agent(self.report.other_agent, self.other) + self.elsewhere
-        return f"fence: {does} {self.element}, which {who} wrote, and no fence is between"
+        does = f"{self.agent} {_DOES[Access(self.report.access)]}"
+        return (
+            f"fence: {does} {self.element}, which {self.other_agent} wrote, and no fence is between"
+        )
 
     def register(self) -> str:
         return f"register: thread {self.thread} touches a register of a product in flight"

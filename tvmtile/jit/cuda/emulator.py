@@ -27,12 +27,15 @@ class CudaEmulatorAdapter(EmulatorAdapter):
     Attributes
     ----------
     seed : int
-        Chooses when copies in the background move what they move.
+        Chooses when copies in the background move what they move, and the order of blocks.
+    short_sums : bool
+        Whether products of float8 are added with as few bits as Hopper has for them.
     """
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
         super().__init__(artifact, params)
         self.seed = 0
+        self.short_sums = False
         self._arch = str(artifact.target.attrs["arch"])
 
     def mapped(self, made_of: MapOf, tensor: Any) -> Any:
@@ -57,4 +60,5 @@ class CudaEmulatorAdapter(EmulatorAdapter):
             seconds=self.seconds,
             seed=self.seed,
             count_conflicts=self.count_conflicts,
+            short_sums=self.short_sums,
         )

@@ -6,15 +6,18 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "emulator/runtime.h"
 #include "emulator/tensor_map.h"
+#include "combine.h"
 #include "machine.h"
 
 namespace emulator {
 namespace {
 
+constexpr unsigned kMostArrivals = (1 << 20) - 1;
 constexpr unsigned kChunk = 16;  // bytes that stay together under a swizzle
 
 struct Mbarrier {
@@ -22,6 +25,7 @@ struct Mbarrier {
   unsigned expected = 0;
   unsigned pending = 0;
   std::int64_t bytes = 0;  // to come
+  unsigned under_way = 0;  // copies
   unsigned phase = 0;
   Arrivals arrivals[kOrders];
   Passage passage;  // of the last phase
@@ -30,14 +34,18 @@ struct Mbarrier {
 
 struct Copy {
   const Thread* thread;
+  int line;
   std::vector<std::pair<char*, const char*>> chunks;  // to, from; from null: zeros
   std::vector<unsigned> sizes;
   std::uint32_t mbarrier;  // 0: a store
   std::uint64_t bytes;
   std::uint32_t group;  // clock of the stores' agent
+  Combine combine = nullptr;  // null: the bytes take the place of others
 };
 
+
 std::map<std::uint32_t, Mbarrier> mbarriers;
+std::map<std::uint32_t, CopiedTile> tiles;  // by their start
 std::vector<Copy> under_way;
 std::vector<std::vector<std::uint32_t>> groups;  // clocks of the committed ones, by thread
 struct Stores {
@@ -50,6 +58,7 @@ std::map<const Thread*, std::pair<std::uint32_t, unsigned>> waits;
 
 void start() {
   mbarriers.clear();
+  tiles.clear();
   under_way.clear();
   waits.clear();
   groups.assign(machine->threads(), {});
@@ -70,26 +79,32 @@ unsigned agent_of(const Mbarrier& barrier) {
   return machine->agent_of(barrier.number, kMbarrier);
 }
 
-void complete_if_done(Mbarrier& barrier) {
+void complete_if_done(int line, Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.bytes != 0) return;
+  if (barrier.under_way != 0) {
+    fail_protocol(line, "the end of a phase of an mbarrier that expects less bytes than its copies bring");
+  }
   barrier.passage = machine->complete(barrier.arrivals, agent_of(barrier));
   barrier.pending = barrier.expected;
   ++barrier.phase;
   for (Thread* thread : barrier.waiting) machine->unblock(*thread);
   barrier.waiting.clear();
+  machine->count(kPhase);
 }
 
 void arrive(int line, Mbarrier& barrier, unsigned count) {
   if (count > barrier.pending) fail_protocol(line, "more arrivals at an mbarrier than it expects");
   machine->arrive(machine->current(), barrier.arrivals);
   barrier.pending -= count;
-  complete_if_done(barrier);
+  complete_if_done(line, barrier);
 }
 
 void finish(const Copy& copy) {
   for (std::size_t i = 0; i < copy.chunks.size(); ++i) {
     const auto& [to, from] = copy.chunks[i];
-    if (from == nullptr) {
+    if (copy.combine != nullptr) {
+      copy.combine(to, from, copy.sizes[i]);
+    } else if (from == nullptr) {
       std::memset(to, 0, copy.sizes[i]);
     } else {
       std::memcpy(to, from, copy.sizes[i]);
@@ -98,7 +113,16 @@ void finish(const Copy& copy) {
   if (copy.mbarrier == 0) return;
   Mbarrier& barrier = mbarriers[copy.mbarrier];
   barrier.bytes -= static_cast<std::int64_t>(copy.bytes);
-  complete_if_done(barrier);
+  --barrier.under_way;
+  complete_if_done(copy.line, barrier);
+}
+
+// The bytes move at once, or later.
+void issue(Copy copy) {
+  machine->count(kBulk);
+  if (copy.mbarrier != 0) ++mbarriers[copy.mbarrier].under_way;
+  if (random_below(2) == 0) return finish(copy);
+  under_way.push_back(std::move(copy));
 }
 
 // No thread can go on: a copy under way, any of them, is what they wait for.
@@ -122,13 +146,31 @@ void end() {
   }
 }
 
+// Its name: `full[1]`.
+std::string name_of(std::uint32_t mbarrier) {
+  const auto place = reinterpret_cast<std::uintptr_t>(from_shared(mbarrier));
+  const Region& region = *machine->memory().find(place);
+  return region.name + ("[" + std::to_string((place - region.data) / region.element_bytes) + "]");
+}
+
+void describe_load(unsigned kind, unsigned number, char* text, std::size_t size) {
+  if (kind != kMbarrier) return;
+  for (const auto& [address, barrier] : mbarriers) {
+    if (barrier.number == number) {
+      std::snprintf(text, size, "a bulk load for mbarrier %s", name_of(address).c_str());
+    }
+  }
+}
+
 void describe(const Thread& thread, char* text, std::size_t size) {
   const auto found = waits.find(&thread);
   if (found == waits.end() || std::strcmp(thread.site.name, "mbarrier wait") != 0) return;
   const auto [address, parity] = found->second;
   const Mbarrier& barrier = mbarriers[address];
-  std::snprintf(text, size, "mbarrier %u parity %u (%u of %u to arrive, %lld bytes)", barrier.number,
-                parity, barrier.pending, barrier.expected, static_cast<long long>(barrier.bytes));
+  const auto bytes = static_cast<long long>(barrier.bytes);
+  std::snprintf(text, size, "mbarrier %s, parity %u (%u of %u to arrive, %lld bytes %s)",
+                name_of(address).c_str(), parity, barrier.pending, barrier.expected, bytes < 0 ? -bytes : bytes,
+                bytes < 0 ? "more than expected" : "to come");
 }
 
 struct Registered {
@@ -137,6 +179,7 @@ struct Registered {
     at_idle = idle;
     at_block_end = end;
     describe_wait = describe;
+    describe_agent = describe_load;
   }
 } registered;
 
@@ -194,20 +237,120 @@ std::uint64_t for_box(int line, const TensorMap& map, const std::int32_t* coordi
   return rows * row_bytes;
 }
 
-void check_place(int line, std::uint32_t shared, const TensorMap& map, const std::int32_t* coordinates) {
+// What of a tensor: a box from coordinates on, or four rows of a column.
+enum Shape { kBox, kFourRows };
+struct Where {
+  const std::int32_t* coordinates;
+  Shape shape;
+};
+
+template <typename Move>
+std::uint64_t for_place(int line, const TensorMap& map, Where where, std::uint32_t shared, Move move) {
   if (shared % 128 != 0) fail_protocol(line, "a bulk tensor copy not at a multiple of 128 bytes");
-  if (coordinates[0] * map.element_bytes % 16 != 0) {
+  if (where.coordinates[0] * map.element_bytes % 16 != 0) {
     fail_protocol(line, "a bulk tensor copy of rows that do not begin at multiples of 16 bytes");
   }
+  if (where.shape == kBox) return for_box(line, map, where.coordinates, shared, move);
+  if (map.rank != 2 || map.box[1] != 1) {
+    fail_protocol(line, "a copy of four rows by a tensor map that is not of boxes of one row");
+  }
+  std::uint64_t bytes = 0;
+  for (unsigned row = 1; row <= 4; ++row) {
+    const std::int32_t coordinates[] = {where.coordinates[0], where.coordinates[row]};
+    bytes += for_box(line, map, coordinates, shared + static_cast<std::uint32_t>(bytes), move);
+  }
+  return bytes;
+}
+
+void note(const Thread& thread, unsigned agent, const void* place, unsigned bytes, Access access, int line,
+          bool needs_fence = false) {
+  machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(place), bytes, access, 0, line, needs_fence);
+}
+
+// A store that combines races with no other that does.
+void note_store(const Thread& thread, unsigned agent, const void* place, unsigned bytes, Combine combine,
+                int line) {
+  if (combine != nullptr) note(thread, agent, place, bytes, Access::kAtomicRead, line);
+  note(thread, agent, place, bytes, combine == nullptr ? Access::kWrite : Access::kAtomicWrite, line);
+}
+
+void check_bytes(int line, std::uint64_t numbers) {
+  if (numbers % 16 != 0) fail_protocol(line, "a bulk copy not of multiples of 16 bytes, from such to such");
+}
+
+Copy new_store(int line, Combine combine) {
+  const Thread& thread = machine->current();
+  const std::uint32_t group = machine->clock_of(machine->agent_of(thread, kBulkStore));
+  stores[thread.number].issued = group;
+  stores[thread.number].line = line;
+  return {&thread, line, {}, {}, 0, 0, group, combine};
+}
+
+void load(int line, const void* map_address, Where where, std::uint32_t shared, std::uint32_t mbarrier) {
+  InRuntime here({kBulk, "cp.async.bulk.tensor", line});
+  const TensorMap& map = map_of(line, map_address);
+  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  const Thread& thread = machine->current();
+  Copy copy = {&thread, line, {}, {}, mbarrier, 0, 0};
+  copy.bytes = for_place(line, map, where, shared,
+                         [&](const char* from, std::uint32_t to, unsigned bytes) {
+    auto* target = static_cast<char*>(from_shared(to));
+    note(thread, agent, target, bytes, Access::kWrite, line, true);
+    if (from != nullptr) note(thread, agent, from, bytes, Access::kRead, line);
+    copy.chunks.emplace_back(target, from);
+    copy.sizes.push_back(bytes);
+  });
+  const std::uint32_t plane = map.box[0] * map.element_bytes * map.box[1];
+  tiles[shared] = {shared + static_cast<std::uint32_t>(copy.bytes), plane, map.swizzle};
+  issue(std::move(copy));
+}
+
+void store(int line, const void* map_address, Where where, std::uint32_t shared, Combine combine) {
+  InRuntime here({kBulk, "cp.async.bulk.tensor", line});
+  const TensorMap& map = map_of(line, map_address);
+  Copy copy = new_store(line, combine);
+  const unsigned agent = machine->agent_of(*copy.thread, kBulkStore);
+  for_place(line, map, where, shared, [&](char* to, std::uint32_t from, unsigned bytes) {
+    const auto* source = static_cast<const char*>(from_shared(from));
+    note(*copy.thread, agent, source, bytes, Access::kRead, line, true);
+    if (to == nullptr) return;
+    note_store(*copy.thread, agent, to, bytes, combine, line);
+    copy.chunks.emplace_back(to, source);
+    copy.sizes.push_back(bytes);
+  });
+  issue(std::move(copy));
+}
+
+void store_bytes(int line, const void* to, std::uint32_t shared, unsigned bytes, Combine combine) {
+  InRuntime here({kBulk, "cp.async.bulk", line});
+  check_bytes(line, reinterpret_cast<std::uintptr_t>(to) | shared | bytes);
+  Copy copy = new_store(line, combine);
+  const unsigned agent = machine->agent_of(*copy.thread, kBulkStore);
+  const auto* const source = static_cast<const char*>(from_shared(shared));
+  auto* const target = static_cast<char*>(const_cast<void*>(to));
+  note(*copy.thread, agent, source, bytes, Access::kRead, line, true);
+  note_store(*copy.thread, agent, target, bytes, combine, line);
+  copy.chunks.emplace_back(target, source);
+  copy.sizes.push_back(bytes);
+  issue(std::move(copy));
 }
 
 }  // namespace
+
+const CopiedTile* copied_tile(std::uint32_t address) {
+  const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
+  if (machine->kind_of_writer(place) != kMbarrier) return nullptr;
+  auto found = tiles.upper_bound(address);
+  if (found == tiles.begin() || address >= (--found)->second.end) return nullptr;
+  return &found->second;
+}
 
 namespace ptx {
 
 void mbarrier_init(int line, std::uint32_t address, unsigned count) {
   InRuntime here({kBulk, "mbarrier.init", line});
   if (address % 8 != 0) fail_protocol(line, "an mbarrier not at a multiple of 8 bytes");
+  if (count - 1 >= kMostArrivals) fail_protocol(line, "an mbarrier of less than one arrival, or 2^20");
   const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));
   machine->access(machine->current(), place, 8, Access::kWrite, 0, line);
   if (mbarriers.count(address) == 0 && mbarriers.size() == machine->threads()) {
@@ -258,30 +401,14 @@ void mbarrier_wait(int line, std::uint32_t address, unsigned parity) {
 
 void fence_proxy_async() { machine->fence(machine->current()); }
 
-void tensor_load(int line, const void* map_address, const std::int32_t* coordinates,
-                 std::uint32_t shared, std::uint32_t mbarrier) {
-  InRuntime here({kBulk, "cp.async.bulk.tensor", line});
-  const TensorMap& map = map_of(line, map_address);
-  Mbarrier& barrier = mbarrier_at(line, mbarrier, true);
-  check_place(line, shared, map, coordinates);
-  const Thread& thread = machine->current();
-  const unsigned agent = agent_of(barrier);
-  Copy copy = {&thread, {}, {}, mbarrier, 0, 0};
-  copy.bytes = for_box(line, map, coordinates, shared,
-                       [&](const char* from, std::uint32_t to, unsigned bytes) {
-    auto* target = static_cast<char*>(from_shared(to));
-    machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(target), bytes, Access::kWrite, 0,
-                    line, true);
-    if (from != nullptr) {
-      machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(from), bytes, Access::kRead, 0,
-                      line);
-    }
-    copy.chunks.emplace_back(target, from);
-    copy.sizes.push_back(bytes);
-  });
-  machine->count(kBulk);
-  if (random_below(2) == 0) return finish(copy);
-  under_way.push_back(std::move(copy));
+void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+                 std::uint32_t mbarrier) {
+  load(line, map, {coordinates, kBox}, shared, mbarrier);
+}
+
+void tensor_gather(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+                   std::uint32_t mbarrier) {
+  load(line, map, {coordinates, kFourRows}, shared, mbarrier);
 }
 
 void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
@@ -295,44 +422,54 @@ void tensor_load(int line, const void* map, const std::int32_t* coordinates, std
 // Between shared tiles of two blocks: the mbarrier is in the one that is written.
 void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes, std::uint32_t mbarrier) {
   InRuntime here({kBulk, "cp.async.bulk", line});
-  if ((to | from | bytes) % 16 != 0) fail_protocol(line, "a bulk copy not of multiples of 16 bytes");
+  check_bytes(line, to | from | bytes);
   const Thread& thread = machine->current();
   const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
   auto* const target = static_cast<char*>(from_shared(to));
   const auto* const source = static_cast<const char*>(from_shared(from));
-  machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(source), bytes, Access::kRead, 0, line,
-                  true);
-  machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(target), bytes, Access::kWrite, 0, line,
-                  true);
-  Copy copy = {&thread, {{target, source}}, {bytes}, mbarrier, bytes, 0};
-  machine->count(kBulk);
-  if (random_below(2) == 0) return finish(copy);
-  under_way.push_back(std::move(copy));
+  note(thread, agent, source, bytes, Access::kRead, line, true);
+  note(thread, agent, target, bytes, Access::kWrite, line, true);
+  issue({&thread, line, {{target, source}}, {bytes}, mbarrier, bytes, 0});
 }
 
-void tensor_store(int line, const void* map_address, const std::int32_t* coordinates,
-                  std::uint32_t shared) {
-  InRuntime here({kBulk, "cp.async.bulk.tensor", line});
-  const TensorMap& map = map_of(line, map_address);
-  check_place(line, shared, map, coordinates);
+void tensor_store(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared) {
+  store(line, map, {coordinates, kBox}, shared, nullptr);
+}
+
+void tensor_scatter(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared) {
+  store(line, map, {coordinates, kFourRows}, shared, nullptr);
+}
+
+void tensor_reduce(int line, Reduction reduction, const void* map, const std::int32_t* coordinates,
+                   std::uint32_t shared) {
+  const Combine combine = combine_of(reduction, Element(map_of(line, map).element));
+  if (combine == nullptr) fail_protocol(line, "a reducing copy of elements that it can't combine");
+  store(line, map, {coordinates, kBox}, shared, combine);
+}
+
+void tensor_prefetch(int line, const void* map) {
+  InRuntime here({kBulk, "prefetch", line});
+  map_of(line, map);
+}
+
+void bulk_load(int line, std::uint32_t shared, const void* from, unsigned bytes, std::uint32_t mbarrier) {
+  InRuntime here({kBulk, "cp.async.bulk", line});
+  check_bytes(line, reinterpret_cast<std::uintptr_t>(from) | shared | bytes);
   const Thread& thread = machine->current();
-  const unsigned agent = machine->agent_of(thread, kBulkStore);
-  Copy copy = {&thread, {}, {}, 0, 0, machine->clock_of(agent)};
-  stores[thread.number].issued = copy.group;
-  stores[thread.number].line = line;
-  copy.bytes = for_box(line, map, coordinates, shared,
-                       [&](char* to, std::uint32_t from, unsigned bytes) {
-    const auto* source = static_cast<const char*>(from_shared(from));
-    machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(source), bytes, Access::kRead, 0,
-                    line, true);
-    if (to == nullptr) return;
-    machine->access(thread, agent, reinterpret_cast<std::uintptr_t>(to), bytes, Access::kWrite, 0, line);
-    copy.chunks.emplace_back(to, source);
-    copy.sizes.push_back(bytes);
-  });
-  machine->count(kBulk);
-  if (random_below(2) == 0) return finish(copy);
-  under_way.push_back(std::move(copy));
+  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  auto* const target = static_cast<char*>(from_shared(shared));
+  note(thread, agent, target, bytes, Access::kWrite, line, true);
+  note(thread, agent, from, bytes, Access::kRead, line);
+  issue({&thread, line, {{target, static_cast<const char*>(from)}}, {bytes}, mbarrier, bytes, 0});
+}
+
+void bulk_store(int line, const void* to, std::uint32_t shared, unsigned bytes) {
+  store_bytes(line, to, shared, bytes, nullptr);
+}
+
+void bulk_reduce(int line, Reduction reduction, Element element, const void* to, std::uint32_t shared,
+                 unsigned bytes) {
+  store_bytes(line, to, shared, bytes, combine_of(reduction, element));
 }
 
 void bulk_commit() {

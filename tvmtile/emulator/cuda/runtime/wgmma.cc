@@ -4,7 +4,9 @@
 // A and all of B: a warp that has waited knows of its own part only. Its accumulators
 // are poisoned until the wait, so that who reads them gets a NaN, and who writes them is found out. The
 // product itself is done at once or at the wait, as the launch's seed says.
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <vector>
@@ -111,6 +113,43 @@ std::uint32_t address_of(const Site& site, std::uint64_t descriptor) {
   fail_protocol(site.line, "a matrix descriptor of no shared memory");
 }
 
+constexpr const char* kSwizzles[] = {"none", "32 bytes", "64 bytes", "128 bytes"};
+
+// What a bulk copy laid out in one way is not read in another: neither by another swizzle, nor as if other
+// columns were in a plane of rows that are as wide as the swizzle.
+void check_layout(const Site& site, std::uint32_t address, unsigned mode, unsigned panels,
+                  std::uint32_t leading) {
+  const CopiedTile* const tile = copied_tile(address);
+  if (tile == nullptr) return;
+  char text[128];
+  if (tile->swizzle != mode) {
+    std::snprintf(text, sizeof text, "a matrix descriptor with a swizzle of %s, of a tile that was copied with %s",
+                  kSwizzles[mode], kSwizzles[tile->swizzle]);
+    fail_protocol(site.line, text);
+  }
+  if (mode != 0 && panels > 1 && leading < tile->plane) {
+    std::snprintf(text, sizeof text, "a matrix descriptor with a leading dimension of %u bytes, of panels of %u",
+                  leading, tile->plane);
+    fail_protocol(site.line, text);
+  }
+}
+
+// Atoms of an operand lie apart: so many along each axis, at these offsets.
+void check_atoms(const Site& site, std::uint32_t bytes, unsigned along, std::uint32_t leading,
+                 unsigned across, std::uint32_t stride) {
+  std::vector<std::uint32_t> starts;
+  for (unsigned i = 0; i < along * across; ++i) starts.push_back(i / across * leading + i % across * stride);
+  std::sort(starts.begin(), starts.end());
+  for (std::size_t i = 1; i < starts.size(); ++i) {
+    if (starts[i] - starts[i - 1] >= bytes) continue;
+    char text[128];
+    std::snprintf(text, sizeof text,
+                  "a matrix descriptor under which atoms of %u bytes overlap (leading dimension %u, stride %u)",
+                  bytes, leading, stride);
+    fail_protocol(site.line, text);
+  }
+}
+
 // Where the elements of an operand lie; outer is M or N.
 std::vector<std::uint32_t> places(const Site& site, std::uint64_t descriptor, unsigned outer,
                                   unsigned k_extent, unsigned bytes, bool outer_major) {
@@ -121,16 +160,21 @@ std::vector<std::uint32_t> places(const Site& site, std::uint64_t descriptor, un
   const unsigned mode = kind == 0 ? 0 : 4 - kind;  // 1 is 128 bytes, 3 is 32
   if ((descriptor >> 49 & 7) != 0) fail_unsupported(site.line, "a descriptor with a base offset");
   const unsigned width = mode == 0 ? 16 : 16u << mode;  // bytes of a row of an atom
+  const unsigned row = (outer_major ? outer : k_extent) * bytes;  // along the atom's
+  const unsigned rows = outer_major ? k_extent : outer;
+  const unsigned along = mode == 0 || outer_major ? (row + width - 1) / width : 1;
+  check_layout(site, start, mode, along, leading);
+  check_atoms(site, 8 * width, along, leading, rows / 8, stride);
   std::vector<std::uint32_t> result;
   for (unsigned i = 0; i < outer; ++i) {
     for (unsigned k = 0; k < k_extent; ++k) {
       // The atom is 8 rows of `width` bytes: along K, or along the outer axis.
-      const unsigned along = (outer_major ? i : k) * bytes, across = outer_major ? k : i;
-      std::uint32_t offset = across % 8 * width + along % width;
+      const unsigned at = (outer_major ? i : k) * bytes, across = outer_major ? k : i;
+      std::uint32_t offset = across % 8 * width + at % width;
       if (mode == 0 || outer_major) {
-        offset += along / width * leading + across / 8 * stride;
+        offset += at / width * leading + across / 8 * stride;
       } else {
-        if (along >= width) fail_protocol(site.line, "a descriptor whose swizzle is narrower than K");
+        if (at >= width) fail_protocol(site.line, "a descriptor whose swizzle is narrower than K");
         offset += across / 8 * stride;
       }
       result.push_back(swizzled(start + offset, mode));
@@ -167,6 +211,23 @@ std::uint32_t bits_of(double sum, Number type) {
   return bits;
 }
 
+constexpr int kShortBits = 13;  // of sums of float8, behind the leading bit of the largest term
+
+// Terms are aligned at the largest and cut off before they are added.
+double short_sum(const double* left, const double* right, unsigned count, double scale, double before) {
+  double largest = std::fabs(before);
+  for (unsigned k = 0; k < count; ++k) largest = std::fmax(largest, std::fabs(left[k] * right[k]));
+  if (largest == 0) return 0;
+  const double step = std::ldexp(1.0, std::ilogb(largest) - kShortBits);
+  double total = std::trunc(before / step);
+  for (unsigned k = 0; k < count; ++k) total += std::trunc(scale * left[k] * right[k] / step);
+  return total * step;
+}
+
+bool adds_few_bits(const Wgmma& row) {
+  return machine->launch().short_sums && (row.a_type == Number::kE4m3 || row.a_type == Number::kE5m2);
+}
+
 void compute(Product& product) {
   const Wgmma& row = *product.row;
   std::vector<double> a = product.a_values, b;
@@ -174,15 +235,20 @@ void compute(Product& product) {
   for (std::uint32_t address : product.b_addresses) b.push_back(value_at(address, row.b_type));
   Sums& sums = *product.sums;
   const unsigned registers = row.n / 2;
+  const bool few_bits = adds_few_bits(row);
   for (unsigned thread = 0; thread < kThreads; ++thread) {
     for (unsigned r = 0; r < registers; ++r) {
       const auto& place = row.sums[thread * registers + r];
       const double* left = &a[place.row * row.k];
       const double* right = &b[place.column * row.k];
+      std::uint32_t& sum = sums.values[thread][r];
+      const double before = product.adds ? number(&sum, row.sum_type) : 0.0;
       double total = 0;
       for (unsigned k = 0; k < row.k; ++k) total += left[k] * right[k];
-      std::uint32_t& sum = sums.values[thread][r];
-      const double result = (product.adds ? number(&sum, row.sum_type) : 0.0) + product.scale * total;
+      double result = before + product.scale * total;
+      if (few_bits && std::isfinite(result)) {
+        result = short_sum(left, right, row.k, product.scale, before);
+      }
       sum = bits_of(result, row.sum_type);
     }
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 
 #ifndef MAP_NORESERVE
 #define MAP_NORESERVE 0
@@ -23,6 +24,7 @@ void (*at_block_start)() = nullptr;
 bool (*at_idle)() = nullptr;
 void (*at_block_end)() = nullptr;
 void (*at_private_access)(const Thread&, std::uintptr_t, Access, std::uintptr_t) = nullptr;
+void (*describe_agent)(unsigned, unsigned, char*, std::size_t) = nullptr;
 void (*describe_wait)(const Thread&, char*, std::size_t) = nullptr;
 
 namespace {
@@ -96,6 +98,7 @@ bool Machine::run() {
   }
   const std::uint64_t blocks =
       std::uint64_t{launch_.grid[0]} * launch_.grid[1] * launch_.grid[2];
+  if (launch_.seed != 0) shuffle_clusters(blocks / blocks_.size());
   for (cluster_ = 0; cluster_ < blocks / blocks_.size() && !failed_; ++cluster_) {
     prepare_cluster();
     signals_.limit(launch_.seconds);
@@ -171,6 +174,17 @@ void Machine::count_traffic() {
 
 // --- the blocks that run together
 
+// No kernel may count on an order.
+void Machine::shuffle_clusters(std::uint64_t count) {
+  order_.resize(count);
+  std::iota(order_.begin(), order_.end(), 0);
+  std::uint64_t state = launch_.seed * 0x9e3779b97f4a7c15;
+  for (std::uint64_t i = count; i > 1; --i) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    std::swap(order_[i - 1], order_[(state >> 33) % i]);
+  }
+}
+
 void Machine::prepare_cluster() {
   for (Order& order : orders_) order.next_block();
   starts_.push_back(orders_[static_cast<int>(Space::kGlobal)].block_start());
@@ -220,7 +234,7 @@ void Machine::place_block(std::uint64_t cluster, unsigned rank,
                           std::uint32_t (&position)[3]) const {
   std::uint32_t clusters[3], inside[3];
   for (unsigned d = 0; d < 3; ++d) clusters[d] = launch_.grid[d] / launch_.cluster[d];
-  unflatten(cluster, clusters, position);
+  unflatten(order_.empty() ? cluster : order_[cluster], clusters, position);
   unflatten(rank, launch_.cluster, inside);
   for (unsigned d = 0; d < 3; ++d) position[d] = position[d] * launch_.cluster[d] + inside[d];
 }
@@ -539,6 +553,13 @@ std::uint32_t Machine::advance(unsigned agent) {
   return orders_[0].advance(agent);
 }
 
+unsigned Machine::kind_of_writer(std::uintptr_t address) {
+  const Region* region = memory_.contains(address) ? memory_.find(address) : nullptr;
+  if (region == nullptr || address - region->data >= region->bytes) return 0;
+  const Stamp write = region->cells[address - region->data].write;
+  return order_of(*region).in_this_block(write) ? write.agent / agents_apart_ : 0;
+}
+
 void Machine::learn(const Thread& thread, unsigned agent, std::uint32_t clock, unsigned memory) {
   for (unsigned space = 0; space < kSpaces; ++space) {
     if (memory & 1u << space) orders_[space].learn(thread.number, agent, clock);
@@ -766,12 +787,19 @@ void Machine::fail_divergence(const Thread& thread, const Site& site, const Thre
   fail();
 }
 
+template <std::size_t N>
+void Machine::name_agent(unsigned agent, char (&text)[N]) const {
+  const unsigned kind = agent / agents_apart_;
+  if (kind != 0 && describe_agent != nullptr) describe_agent(kind, agent % agents_apart_, text, N);
+}
+
 Report& Machine::begin_access_report(Failure failure, const Thread& thread, std::uintptr_t address,
                                      std::uint64_t size, Access access, std::uintptr_t instruction,
                                      int line) {
   Report& report = begin_report(failure, thread);
   describe_memory(address, size);
   report.agent = static_cast<std::int32_t>(agent_ / agents_apart_);
+  name_agent(agent_, report.operation);
   report.access = access;
   report.instruction = instruction - image_start();
   report.line = line;
@@ -802,6 +830,7 @@ void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint6
   const unsigned number = other.agent % agents_apart_;
   report.other_thread = static_cast<std::int32_t>(number % block_threads_);
   report.other_agent = static_cast<std::int32_t>(other.agent / agents_apart_);
+  name_agent(other.agent, report.other_operation);
   const bool is_global = report.space == static_cast<std::int32_t>(Space::kGlobal);
   place_block(is_global ? cluster_of(other) : cluster_, number / block_threads_, report.other_block);
   fail();

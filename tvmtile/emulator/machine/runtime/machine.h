@@ -157,6 +157,8 @@ class Machine {
   unsigned agent_of(unsigned number, unsigned kind) const { return number + kind * agents_apart_; }
   std::uint32_t clock_of(unsigned agent) const { return orders_[0].stamp(agent, false).clock; }
   std::uint32_t advance(unsigned agent);
+  // The kind of agent that wrote an address of shared memory last in this block; 0 for threads, and nobody.
+  unsigned kind_of_writer(std::uintptr_t address);
   void learn(const Thread& thread, unsigned agent, std::uint32_t clock,
              unsigned memory = kMemoryGlobal | kMemoryShared);
 
@@ -177,6 +179,7 @@ class Machine {
   void copy_back();
   void count_traffic();
   void count_conflicts(Warp& warp) { warp.banks.count(statistics_); }
+  void shuffle_clusters(std::uint64_t count);
   void prepare_cluster();
   void prepare_block(unsigned rank);
   void run_cluster();
@@ -211,6 +214,8 @@ class Machine {
                    std::uint64_t size, Access access, std::uintptr_t instruction, int line,
                    bool needs_fence);
   [[noreturn]] void fail_divergence(const Thread& thread, const Site& site, const Thread& other);
+  template <std::size_t N>
+  void name_agent(unsigned agent, char (&text)[N]) const;
   Report& begin_access_report(Failure failure, const Thread& thread, std::uintptr_t address,
                               std::uint64_t size, Access access, std::uintptr_t instruction,
                               int line);
@@ -223,7 +228,7 @@ class Machine {
                               Access access, Stamp other, Access other_access,
                               std::uintptr_t instruction, int line,
                               Failure failure = Failure::kRace);
-  // Where the block is in the grid that has a rank in a cluster of a number, x fastest.
+  // Where the block is in the grid that has a rank in a cluster, which is counted as they run.
   void place_block(std::uint64_t cluster, unsigned rank, std::uint32_t (&position)[3]) const;
   std::uint64_t cluster_of(Stamp stamp) const;
 
@@ -241,7 +246,8 @@ class Machine {
   std::vector<std::optional<unsigned>> arrived_in_;  // by thread: the phase that it has not waited for
   Lanes* collective_lanes_ = nullptr;  // those whose work the running thread does
   unsigned finished_ = 0;
-  std::uint64_t cluster_ = 0;  // number of the running one, x fastest
+  std::uint64_t cluster_ = 0;  // the running one, in the order that they run in
+  std::vector<std::uint32_t> order_;  // numbers of clusters, x fastest; empty: in their order
   Order orders_[kOrders] = {Order(true), Order(false), Order(false, false)};
   std::vector<Barrier> groups_;  // by the number of the first warp
   std::vector<std::vector<void*>> group_payloads_;
@@ -266,6 +272,8 @@ extern void (*at_block_end)();
 // An access to a thread's own variables; null where nobody looks.
 extern void (*at_private_access)(const Thread& thread, std::uintptr_t address, Access access,
                                  std::uintptr_t instruction);
+// What an agent of a kind and a number does, in words; left empty where it is what a thread started.
+extern void (*describe_agent)(unsigned kind, unsigned number, char* text, std::size_t size);
 // What a thread waits for, in words; null where the site says it.
 extern void (*describe_wait)(const Thread& thread, char* text, std::size_t size);
 

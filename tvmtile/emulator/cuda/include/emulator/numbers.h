@@ -45,6 +45,14 @@ inline unsigned long long __brevll(unsigned long long x) {
   return (unsigned long long)__brev(unsigned(x)) << 32 | __brev(unsigned(x >> 32));
 }
 namespace emulator {
+// Of each bit of three words, what a table of 8 bits says.
+inline unsigned lop3(unsigned a, unsigned b, unsigned c, unsigned table) {
+  unsigned result = 0;
+  for (unsigned row = 0; row < 8; ++row) {
+    if (table >> row & 1) result |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c);
+  }
+  return result;
+}
 inline unsigned prmt(unsigned x, unsigned y, unsigned selector) {
   const std::uint64_t bytes = std::uint64_t(y) << 32 | x;
   unsigned result = 0;

@@ -1,6 +1,8 @@
 // PTX instructions, as the translated `asm` statements call them. `line` is where the kernel does.
 #pragma once
 
+#include "emulator/reductions.h"
+
 namespace emulator {
 
 enum class Number : unsigned { kF16, kBf16, kTf32, kE4m3, kE5m2, kS8, kU8, kF32, kF64, kS32 };
@@ -38,6 +40,13 @@ struct Wgmma {
   const Place* sums;           // by thread and register
 };
 
+// mov: to or from parts of a word, in an array.
+template <typename To, typename From>
+void move(To&& to, From&& from) {
+  static_assert(sizeof to == sizeof from, "the same bits");
+  __builtin_memcpy(&to, &from, sizeof to);
+}
+
 namespace ptx {
 
 void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, std::uint64_t a, std::uint64_t b,
@@ -47,6 +56,9 @@ void wgmma(int line, const Wgmma& row, std::uint32_t* const* d, const std::uint3
 void wgmma_fence();
 void wgmma_commit(int line);
 void wgmma_wait(int line, unsigned groups);
+
+// A thread of a warp has so many registers from here on: more, for which it may have to wait, or less.
+void set_registers(int line, unsigned count, bool more);
 
 void mbarrier_init(int line, std::uint32_t address, unsigned count);
 void mbarrier_inval(int line, std::uint32_t address);
@@ -68,6 +80,18 @@ void tensor_load(int line, const void* map, const std::int32_t* coordinates, std
 void tensor_load(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
                  std::uint32_t mbarrier, unsigned blocks);
 void tensor_store(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
+// Of four rows, whose numbers stand behind the column.
+void tensor_gather(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared,
+                   std::uint32_t mbarrier);
+void tensor_scatter(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared);
+void tensor_reduce(int line, Reduction reduction, const void* map, const std::int32_t* coordinates,
+                   std::uint32_t shared);
+void tensor_prefetch(int line, const void* map);
+// Of bytes that follow each other.
+void bulk_load(int line, std::uint32_t shared, const void* from, unsigned bytes, std::uint32_t mbarrier);
+void bulk_store(int line, const void* to, std::uint32_t shared, unsigned bytes);
+void bulk_reduce(int line, Reduction reduction, Element element, const void* to, std::uint32_t shared,
+                 unsigned bytes);
 void bulk_commit();
 void bulk_wait(int line, unsigned groups, bool read);
 

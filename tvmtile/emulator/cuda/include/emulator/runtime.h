@@ -15,7 +15,8 @@ constexpr Operation kWarpFunction = kFirstCollective + 3;
 constexpr Operation kAsyncCopy = kFirstCollective + 4;
 constexpr Operation kBulk = kFirstCollective + 5;
 constexpr Operation kWgmmaProduct = kFirstCollective + 6;
-constexpr Operation kGroup = kFirstCollective + 7;
+constexpr Operation kPhase = kFirstCollective + 7;  // of an mbarrier
+constexpr Operation kGroup = kFirstCollective + 8;
 constexpr unsigned kMemory = kMemoryGlobal | kMemoryShared;
 
 // Kinds of agents that work for a thread.
@@ -31,6 +32,15 @@ std::uint64_t random_below(std::uint64_t bound);
 // Shared memory is a window of addresses of 32 bits.
 std::uint32_t to_shared(const void* address);
 void* from_shared(std::uint32_t address);
+
+// What a bulk copy filled: where it ends, the bytes of its inner two axes, and the swizzle's mode.
+struct CopiedTile {
+  std::uint32_t end;
+  std::uint32_t plane;
+  unsigned swizzle;
+};
+// That of the copy that wrote an address last; null where it was another.
+const CopiedTile* copied_tile(std::uint32_t address);
 
 }  // namespace emulator
 

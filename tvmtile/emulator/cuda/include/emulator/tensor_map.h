@@ -15,7 +15,7 @@ struct TensorMap {
   std::uint8_t rank;
   std::uint8_t element_bytes;
   std::uint8_t swizzle;  // 0: none; 1, 2, 3: 32, 64, 128 bytes
-  std::uint8_t unused;
+  std::uint8_t element;  // an Element, for reductions; 0: no type that can be added up
 };
 static_assert(sizeof(TensorMap) <= 128, "it lies in a CUtensorMap");
 

@@ -40,9 +40,10 @@ struct Launch {
   std::uint32_t shared_memory_limit;
   std::uint32_t agents;  // kinds of work in the background that a thread may start
   std::int32_t returned_threads_pass;  // a block's barrier does not wait for them
-  std::uint64_t seed;                  // when work in the background is done
+  std::uint64_t seed;  // when work in the background is done, and the order of blocks; 0: theirs
   double seconds;  // of processor time for a block, or a cluster
   std::int32_t counts_conflicts;  // of banks, which takes time
+  std::int32_t short_sums;  // where hardware adds with fewer bits than its sums have
 };
 
 enum class Failure : std::int32_t {
@@ -97,8 +98,8 @@ struct Report {
   std::uint64_t buffer_bytes;
   std::uint64_t element_bytes;
   char buffer[64];
-  char operation[64];
-  char other_operation[64];
+  char operation[128];
+  char other_operation[128];
 };
 
 struct Statistics {

@@ -1,0 +1,147 @@
+"""Mistakes in the protocols that tvmtile generates for Hopper: the emulator objects to each.
+
+Every step of a kernel with roles is left out, or off by one, in turn (`planted.py`). What is let
+through stands below with its reason, and nothing else is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections import Counter
+
+import pytest
+import torch
+
+import tvmtile.language as T
+from tests.emulator.cuda.planted import Subject, subject, survivors
+from tests.metal.programs import flash_attention, gemm, operands, random
+from tests.passes.tile.test_persistent_blocks import matmul
+from tvmtile import target as targets
+from tvmtile.emulator.cuda import compile_cuda
+from tvmtile.errors import CudaEmulationError
+
+SEEDS = 20
+# By default the emulator is shown one mistake in so many of one program, with -m slow all of all.
+ONE_IN = 8
+
+
+def three_stages() -> Subject:
+    a, b, expected = operands(64, 128, 256)
+    program = gemm(64, 128, 256, block=(64, 128, 32), stages=3, threads=128, roles=True)
+    return subject(program, (a, b, torch.empty(64, 128)), expected)
+
+
+def persistent() -> Subject:
+    """Blocks of several tiles, which go through shared memory."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(targets._MULTIPROCESSORS, 90, 3)
+        a, b = random(256, 64, dtype="float16"), random(64, 320, dtype="float16")
+        program = matmul(256, 320, 64, stages=2)
+        return subject(program, (a, b, torch.empty(256, 320).half()), a.double() @ b.double())
+
+
+def attention() -> Subject:
+    """Two warpgroups of consumers."""
+    rows = T.GemmWarpPolicy.FullRow
+    options = {"block_M": 128, "block_N": 32, "threads": 256, "dtype": "float16"}
+    program = flash_attention(1, 1, 256, 64, False, stages=2, policy=rows, roles=True, **options)
+    q, k, v = (random(1, 256, 1, 64, dtype="float16") for _ in range(3))
+    inner = [x.double().transpose(1, 2) for x in (q, k, v)]
+    expected = torch.nn.functional.scaled_dot_product_attention(*inner).transpose(1, 2)
+    return subject(program, (q, k, v, torch.empty_like(q)), expected)
+
+
+PROGRAMS = {f.__name__: f for f in (three_stages, persistent, attention)}
+MEET = "the lanes have met at the wait for a product in front of it"
+TWICE = "a wait for all that copies do stands behind one for what they read"
+ONCE = "the tile has not been written before: there is no loop around it"
+PANEL = "an operand of one panel has no use for it"
+STORED = "threads stored the tile, who need not say how: the numbers are wrong"
+ALL_READ = "cp.async.bulk.wait_group.read"
+ALL_DONE = "cp.async.bulk.wait_group"
+MORE, LEFT_OUT = "one group more left under way", "left out"
+# By program: what is off, of which instruction, how often; and why the emulator may say nothing.
+LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
+    "three_stages": {(LEFT_OUT, "__syncwarp"): (1, MEET)},
+    "persistent": {
+        (LEFT_OUT, "__syncwarp"): (1, MEET),
+        ("half the leading dimension's offset", "ptx_wgmma_encode_matrix_descriptor"): (1, PANEL),
+        (MORE, ALL_READ): (1, TWICE),
+        (LEFT_OUT, ALL_READ): (1, TWICE),
+        (MORE, ALL_DONE): (1, TWICE),
+        (LEFT_OUT, ALL_DONE): (1, TWICE),
+    },
+    "attention": {
+        (LEFT_OUT, "__syncwarp"): (2, MEET),
+        ("half the leading dimension's offset", "ptx_wgmma_encode_matrix_descriptor"): (1, PANEL),
+        ("the next narrower swizzle", "ptx_wgmma_encode_matrix_descriptor"): (1, STORED),
+        (MORE, ALL_READ): (1, ONCE),
+        (LEFT_OUT, ALL_READ): (1, ONCE),
+        (MORE, ALL_DONE): (1, ONCE),
+        (LEFT_OUT, ALL_DONE): (1, ONCE),
+        (LEFT_OUT, "bar.sync"): (1, ONCE),
+    },
+}
+
+
+def let_through(of: Subject, every: int = 1) -> Counter[tuple[str, str]]:
+    """What the emulator says nothing of. Only swizzles of what threads stored end in wrong numbers."""
+    found = list(survivors(of, every=every))
+    for mistake, numbers in found:
+        assert numbers == "right" or mistake.what == "the next narrower swizzle", str(mistake)
+    return Counter((m.what, m.instruction.partition(" ")[0]) for m, _ in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_step_is_missed(name):
+    expected = {mistake: count for mistake, (count, _) in LET_THROUGH[name].items()}
+    assert let_through(PROGRAMS[name]()) == expected
+
+
+def test_some_steps_are_missed():
+    assert let_through(three_stages(), every=ONE_IN).keys() <= LET_THROUGH["three_stages"].keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_whenever_work_is_done_the_result_is_right(name):
+    of = PROGRAMS[name]()
+    kernel = compile_cuda(of.source, arch=of.arch).kernel(of.name)
+    for seed in range(SEEDS):
+        of.run(kernel, seed=seed)
+
+
+# Where a tensor map of the emulator has the extents of its box, and its swizzle (tensor_map.h).
+BOX, SWIZZLE = 96, 118
+
+
+def remapped(of: Subject, format_: str, place: int, value: int) -> Subject:
+    """With another number in the first tensor map."""
+    first, *rest = of.arguments
+    encoded = bytearray(first.encoded)
+    struct.pack_into(format_, encoded, place, value)
+    changed = dataclasses.replace(first, encoded=bytes(encoded))
+    return dataclasses.replace(of, arguments=(changed, *rest))
+
+
+@pytest.mark.parametrize(
+    ("format_", "place", "value", "text"),
+    [
+        (
+            "<I",
+            BOX + 4,
+            32,
+            r"mbarrier full_ptr\[0\], parity 0 \(0 of 1 to arrive, 2048 bytes to",
+        ),
+        ("<I", BOX + 4, 128, r"race: a bulk load for mbarrier full_ptr\[1\] writes A_shared_ptr"),
+        ("<B", SWIZZLE, 3, "swizzle of 64 bytes, of a tile that was copied with 128 bytes"),
+        ("<B", SWIZZLE, 0, "swizzle of 64 bytes, of a tile that was copied with none"),
+    ],
+)
+def test_a_tensor_map_of_another_box_or_swizzle_is_found(format_, place, value, text):
+    of = remapped(three_stages(), format_, place, value)
+    kernel = compile_cuda(of.source, arch=of.arch).kernel(of.name)
+    with pytest.raises(CudaEmulationError, match=text):
+        of.run(kernel)
