@@ -6,6 +6,7 @@ torch tensors can be given to; `tvmtile.passes.LowerTilePrograms` lowers tile pr
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,10 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"tvmtile.{_LAZY[name]}"), name)
     if name in _SUBMODULES:
         return importlib.import_module(f"tvmtile.{name}")
-    raise AttributeError(f"module 'tvmtile' has no attribute {name!r}")
+    # Told the name and the module, Python offers the nearest name.
+    raise AttributeError(
+        f"module 'tvmtile' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+    )
 
 
 def __dir__() -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from tvmtile.errors import warn
+from tvmtile.errors import InvalidValue, warn
 
 __all__ = ["ONE_ROLE", "PassConfigKey", "warn_without_effect", "with_effect"]
 
@@ -129,10 +130,23 @@ def with_effect(config: Mapping[str, Any]) -> dict[str, Any]:
         Options by key; a key is a `PassConfigKey` or its text.
     """
     named = {str(getattr(key, "value", key)): value for key, value in config.items()}
+    _refuse_unknown(named)
     known = {key: value for key, value in named.items() if not _is_of_tilelang(key)}
     if any(named.get(key) for key in _OF_ROLES):
         known[ONE_ROLE] = True
     return known
+
+
+def _refuse_unknown(keys: Iterable[str]) -> None:
+    """Refuse what nobody knows; TVM does so itself with what looks like an option of its own."""
+    options = [str(key.value) for key in PassConfigKey]
+    for key in keys:
+        if _is_of_tilelang(key) and key not in options:
+            near = difflib.get_close_matches(key, options, n=1)
+            raise InvalidValue(
+                f"there is no pass option {key!r}",
+                help=f"did you mean {near[0]!r}?" if near else "tvmtile.PassConfigKey lists them",
+            )
 
 
 ONE_ROLE = "tvmtile.one_role"

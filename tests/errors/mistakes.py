@@ -1311,11 +1311,11 @@ def misspelled_option():
 
 def arguments_by_keyword():
     """
-    ArgumentError: double takes no arguments by keyword; it got A, B
-      help: its parameters are A, B, in order
+    ArgumentError: double: missing a required argument: 'B'
+      help: its parameters are A, B
     """
     kernel = tvmtile.compile(_double())
-    kernel(A=np.zeros((64,), "float32"), B=np.zeros((64,), "float32"))  # <--
+    kernel(A=np.zeros((64,), "float32"), C=np.zeros((64,), "float32"))  # <--
 
 
 def tile_used_after_its_loop():

@@ -89,10 +89,9 @@ def test_numbers_of_threads(threads):
         T.Kernel(1, threads=threads)
 
 
-@pytest.mark.parametrize("extent", [0, -3])
-def test_a_grid_that_is_empty_whatever_the_call(extent):
-    with pytest.raises(InvalidValue, match=f"the grid extent {extent} is not positive"):
-        T.Kernel(extent)
+def test_a_grid_extent_that_is_negative():
+    with pytest.raises(InvalidValue, match="the grid extent -3 is negative"):
+        T.Kernel(-3)
 
 
 def test_a_grid_extent_that_is_no_integer():

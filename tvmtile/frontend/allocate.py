@@ -160,5 +160,8 @@ def _shape(function: str, shape: Any) -> list[Any]:
                 help="use //; in Python, `/` makes a float",
             )
         if isinstance(extent, int) and extent < 1:
-            raise InvalidOperand(f"{function}: the extent {extent} is not positive")
+            raise InvalidOperand(
+                f"{function}: the extent {extent} is not positive",
+                help="a tile has one element at least, also where a tensor has none: `max(N, 1)`",
+            )
     return extents

@@ -68,6 +68,25 @@ class _Descriptions:
         return as_parameter(name, annotation)
 
 
+class _Given(Parameters):
+    """The parameters of a kernel, of which some were given as constants."""
+
+    def __init__(self, func: Callable[..., Any], constants: Mapping[str, Any]) -> None:
+        super().__init__(func)
+        self._constants = constants
+
+    def declare(self, name: str, annotation: Any) -> Any:
+        if name in self._constants and isinstance(annotation, TensorSpec):
+            given = f"the {type(self._constants[name]).__name__} {self._constants[name]!r:.40}"
+            raise ArgumentError(
+                f"{name} is a tensor of {annotation.dtype}; it got {given}",
+                help=f"pass a tensor, e.g. `torch.tensor({name})`"
+                if isinstance(self._constants[name], list | tuple)
+                else "pass a tensor",
+            )
+        return super().declare(name, annotation)
+
+
 class _Look:
     """One trace of an eager function; `constant` answers `T.const`."""
 
@@ -76,8 +95,9 @@ class _Look:
         self._values = values
 
     def constant(self, name: str, dtype: DType) -> Any:
-        if self._values is not None:
+        if self._values is not None and name in self._values:
             return self._values[name]
+        # Where no tensor gave it a value, the description of a parameter says which one should have.
         return self.variables.setdefault(name, tirx.Var(name, str(dtype)))
 
     def __enter__(self) -> _Look:
@@ -141,7 +161,7 @@ class EagerFunction:
         self, constants: Mapping[str, Any], specs: Mapping[str, Any], values: Mapping[str, int]
     ) -> tirx.PrimFunc:
         """Trace the kernel with every constant known."""
-        parameters = Parameters(self.func)
+        parameters = _Given(self.func, constants)
         with _Look(values):
             tracer = Tracer(parameters)
             func = self._trace(tracer, dict(constants), parameters, specs)

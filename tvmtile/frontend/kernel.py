@@ -212,10 +212,10 @@ def _grid_extent(extent: Any) -> Any:
             f"T.Kernel: a grid extent is an integer, not a {type(extent).__name__}",
             help="use T.ceildiv(M, block_M); in Python, `/` makes a float",
         )
-    if isinstance(extent, int) and extent < 1:
+    if isinstance(extent, int) and extent < 0:
         raise InvalidValue(
-            f"T.Kernel: the grid extent {extent} is not positive",
-            help="a kernel without blocks does nothing: leave it out of the program",
+            f"T.Kernel: the grid extent {extent} is negative",
+            help="use T.ceildiv(M, block_M), which is 0 where there is nothing to do",
         )
     return extent
 

@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.pointers import ptr
-from tvmtile.frontend.rewrite import parameter_location
+from tvmtile.frontend.source import parameter_location
 from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.frontend.unusable import Unusable
 
@@ -44,6 +44,13 @@ class Parameters:
         )
 
     def _missing(self, name: str) -> SyntaxNotSupported:
+        if name == "self":
+            return SyntaxNotSupported(
+                f"{self._func.__name__} is traced where it is defined, when there is no self yet",
+                help="define the kernel in a method that returns it, or decorate the method with "
+                "@tvmtile.jit",
+                location=parameter_location(self._func.__code__, name),
+            )
         return SyntaxNotSupported(
             f"the parameter {name!r} of {self._func.__name__} has no annotation",
             help=f"write `{name}: T.Tensor((M, N), T.float16)` in the signature or as a statement, "

@@ -26,9 +26,6 @@ The code keeps the file name and the line numbers of its source.
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
-import tokenize
 import types
 from collections import Counter
 from collections.abc import Callable, Set
@@ -37,6 +34,7 @@ from typing import Any
 
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
 from tvmtile.frontend.liveness import exposed, loop_targets, stored_names, written
+from tvmtile.frontend.source import parse_definition
 from tvmtile.frontend.syntax import (
     TRACER_NAME,
     call_of_tracer,
@@ -54,7 +52,7 @@ from tvmtile.frontend.syntax import (
     where_dynamic,
 )
 
-__all__ = ["TRACER_NAME", "parameter_location", "traced"]
+__all__ = ["TRACER_NAME", "traced"]
 
 # Functions under these decorators are rewritten by the decorator itself when it runs.
 _OWN_DECORATORS = {"macro", "prim_func", "jit", "inline"}
@@ -86,12 +84,12 @@ def traced(func: Callable[..., Any], tracer: object) -> Callable[..., Any]:
     closure = tuple(cells[name] for name in code.co_freevars)
     result = types.FunctionType(code, func.__globals__, func.__name__, func.__defaults__, closure)
     result.__kwdefaults__ = func.__kwdefaults__
-    return result
+    return types.MethodType(result, func.__self__) if isinstance(func, types.MethodType) else result
 
 
 @lru_cache(maxsize=512)
 def _rewritten_code(code: types.CodeType) -> types.CodeType:
-    definition = _parse_definition(code)
+    definition = parse_definition(code)
     filename = code.co_filename
     definition = _Rewriter(filename).rewrite(definition)
     factory = ast.FunctionDef(
@@ -105,46 +103,6 @@ def _rewritten_code(code: types.CodeType) -> types.CodeType:
     module = ast.fix_missing_locations(ast.Module([ast.copy_location(factory, definition)], []))
     factory_code = _inner_code(compile(module, filename, "exec"), "__tile_factory__")
     return _inner_code(factory_code, definition.name)
-
-
-def _parse_definition(code: types.CodeType) -> ast.FunctionDef:
-    try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, TypeError, SyntaxError, tokenize.TokenError) as error:
-        raise _without_source(code) from error
-    ast.increment_lineno(tree, first - 1)
-    definition = tree.body[0]
-    if code.co_name == "<lambda>" or isinstance(definition, ast.AsyncFunctionDef):
-        raise SyntaxNotSupported(
-            "a kernel is written with `def`",
-            location=SourceLocation(code.co_filename, first),
-        )
-    # Python 3.13 gives the text of `python -c` for what `exec` makes of a string in it.
-    if not isinstance(definition, ast.FunctionDef) or definition.name != code.co_name:
-        raise _without_source(code)
-    return definition
-
-
-def _without_source(code: types.CodeType) -> SyntaxNotSupported:
-    return SyntaxNotSupported(
-        f"the source of {code.co_name} is not available",
-        help="write the kernel in a file; a kernel is compiled from its source text",
-    )
-
-
-def parameter_location(code: types.CodeType, name: str) -> SourceLocation:
-    """The line of a parameter; that of the function where it can't be found."""
-    try:
-        definition = _parse_definition(code)
-    except SyntaxNotSupported:
-        return SourceLocation(code.co_filename, code.co_firstlineno)
-    lines = [
-        node.lineno
-        for node in ast.walk(definition.args)
-        if isinstance(node, ast.arg) and node.arg == name
-    ]
-    return SourceLocation(code.co_filename, lines[0] if lines else definition.lineno)
 
 
 def _inner_code(code: types.CodeType, name: str) -> types.CodeType:

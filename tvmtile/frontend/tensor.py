@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand, SyntaxNotSupported
+from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.dtypes import DType, as_dtype
 
 __all__ = [
@@ -128,18 +129,42 @@ class _StridedTensorAnnotation(_TensorAnnotation):
         InvalidOperand
             If there are not as many strides as extents.
         """
-        if len(_as_shape(shape)) != len(_as_shape(strides)):
+        steps = _as_tuple(strides)
+        if len(_as_tuple(shape)) != len(steps):
             raise InvalidOperand(
-                f"StridedTensor: {len(_as_shape(strides))} strides for {len(_as_shape(shape))} extents",
+                f"StridedTensor: {len(steps)} strides for {len(_as_tuple(shape))} extents",
                 help="give one stride, in elements, for every extent",
             )
-        return super().__call__(shape, dtype, strides=_as_shape(strides), **options)
+        return super().__call__(shape, dtype, strides=steps, **options)
 
 
 def _as_shape(shape: Any) -> tuple[Any, ...]:
-    if isinstance(shape, Sequence | ir.Array) and not isinstance(shape, str):
-        return tuple(shape)
-    return (shape,)
+    extents = _as_tuple(shape)
+    for extent in extents:
+        _check_extent(extent)
+    return extents
+
+
+def _as_tuple(values: Any) -> tuple[Any, ...]:
+    if isinstance(values, Sequence | ir.Array) and not isinstance(values, str):
+        return tuple(values)
+    return (values,)
+
+
+def _check_extent(extent: Any) -> None:
+    if hasattr(extent, "shape") and hasattr(extent, "dtype"):
+        raise InvalidOperand(
+            "an extent of a tensor is an integer; it got a tensor",
+            help="a function that returns a T.prim_func takes its numbers, `make(M, N)`; the kernel "
+            "that it returns takes tensors, `make(M, N)(x)`",
+        )
+    if not isinstance(extent, int | Integral | ir.Expr):
+        raise InvalidOperand(
+            f"an extent of a tensor is an integer; it got the {type(extent).__name__} {extent!r}",
+            help="use an int, T.dynamic(...) for one that a call gives, or T.const(...)",
+        )
+    if isinstance(extent, int | Integral) and extent < 0:
+        raise InvalidOperand(f"the extent {extent} of a tensor is negative")
 
 
 def _is_dtype_like(value: Any) -> bool:
@@ -193,14 +218,14 @@ def const(names: str, dtype: Any = "int32") -> Any:
 
     Raises
     ------
-    SyntaxNotSupported
+    NestingError
         Outside a kernel in the eager style.
     """
     from tvmtile.frontend.eager import current_eager
 
     eager = current_eager()
     if eager is None:
-        raise SyntaxNotSupported(
+        raise NestingError(
             "T.const stands outside a kernel in the eager style",
             help="use it in a function under @tvmtile.jit, or T.dynamic in a T.prim_func",
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
@@ -18,6 +19,7 @@ from tvmtile.jit.packed import as_bytes
 
 __all__ = [
     "explain",
+    "in_order",
     "is_pointer",
     "ready",
     "row_major",
@@ -30,8 +32,8 @@ def ready(args: Sequence[Any], params: Sequence[ir.Var]) -> tuple[Any, ...] | No
     """The arguments as TVM takes them, or None where nothing needs converting.
 
     Only what TVM certainly refuses is converted, so that a call with it as it is ran nothing: an array
-    of numpy without dimensions, or its bool, given for a number; and a torch tensor without elements
-    whose strides are not those that TVM computes for it.
+    of numpy without dimensions, or its bool, given for a number; and a tensor without elements whose
+    strides are not those that TVM computes for it.
 
     Parameters
     ----------
@@ -51,11 +53,20 @@ def _ready(arg: Any, param: ir.Var) -> Any:
     if module == "numpy" and ir.is_prim_expr(param):
         is_refused = type(arg).__name__ in ("bool", "bool_", "ndarray") and arg.ndim == 0
         return arg.item() if is_refused else arg
-    if module == "torch" and is_buffer_var(param) and not param.ty.strides:
+    if module in ("torch", "numpy") and is_buffer_var(param) and not param.ty.strides:
         strides = row_major(arg.shape)
-        if arg.numel() == 0 and list(arg.stride()) != strides:
-            return arg.as_strided(arg.shape, strides)
+        if 0 in arg.shape and _strides_of(arg) != strides:
+            return _with_strides(arg, strides)
     return arg
+
+
+def _with_strides(tensor: Any, strides: list[int]) -> Any:
+    """A tensor without elements, with strides that nobody looks at."""
+    if hasattr(tensor, "as_strided"):
+        return tensor.as_strided(tensor.shape, strides)
+    memory = bytearray(tensor.itemsize)
+    steps = [step * tensor.itemsize for step in strides]
+    return type(tensor)(tensor.shape, tensor.dtype, memory, strides=steps)
 
 
 def row_major(shape: Sequence[int]) -> list[int]:
@@ -145,6 +156,38 @@ def _limits(dtype: str) -> tuple[int, int]:
     return int(tirx.min_value(dtype).value), int(tirx.max_value(dtype).value)
 
 
+def in_order(
+    kernel: str,
+    params: Sequence[ir.Var],
+    results: Sequence[int],
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+) -> tuple[Any, ...] | ArgumentError:
+    """The arguments of a call, those that are given by keyword in their places; or what is wrong.
+
+    It is an error that a parameter gets no argument, or two, or that there is none of a name.
+
+    Parameters
+    ----------
+    kernel : str
+        The kernel's name.
+    params : sequence of Var
+        Its parameters.
+    results : sequence of int
+        Which of them are results, which a call need not give.
+    args, named : sequence and mapping
+        What it was called with.
+    """
+    gives_results = len(args) + len(named) == len(params)
+    names = [p.name for i, p in enumerate(params) if gives_results or i not in results]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    try:
+        return signature.bind(*args, **named).args
+    except TypeError as error:
+        return ArgumentError(f"{kernel}: {error}", help=f"its parameters are {', '.join(names)}")
+
+
 def explain(
     kernel: str,
     params: Sequence[ir.Var],
@@ -220,7 +263,7 @@ class _Check:
         ty = param.ty
         wanted = f"a tensor [{', '.join(str(e) for e in ty.shape)}] of {ty.dtype}"
         if not hasattr(arg, "shape") or not hasattr(arg, "dtype"):
-            return f"is {wanted}; it got {_a(type(arg).__name__)}", "pass a tensor"
+            return f"is {wanted}; it got {_a(type(arg).__name__)}", _as_tensor(arg)
         if "sparse" in str(getattr(arg, "layout", "")):
             return f"is {wanted}; it got a sparse tensor", "pass `x.to_dense()`"
         dtype = str(arg.dtype).removeprefix("torch.")
@@ -280,6 +323,10 @@ class _Check:
             if problem is not None:
                 return f"got strides {strides}: {problem}", "strides count elements, not bytes"
         return None
+
+
+def _as_tensor(arg: Any) -> str:
+    return "pass `torch.tensor(x)`" if isinstance(arg, list | tuple) else "pass a tensor"
 
 
 def _wrong_device(arg: Any, actual: str, needed: str) -> _Problem:

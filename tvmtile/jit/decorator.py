@@ -7,8 +7,8 @@ import functools
 import inspect
 import pickle
 import sys
-import textwrap
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +22,8 @@ from tvmtile.errors import (
     hide_internal_frames,
 )
 from tvmtile.frontend.entry import Macro
+from tvmtile.frontend.source import parse_definition
+from tvmtile.frontend.surroundings import Surroundings
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.dynamo import break_graph
@@ -128,6 +130,7 @@ class JitFunction:
         self.signature = inspect.signature(func)
         self._scope = scope
         self._descriptions: dict[Any, Any] = {}
+        self._of_instances: dict[int, dict[str, Any]] = {}
         self._returned: Any = None
         if self._style == _EAGER:
             self._refuse_out_idx()
@@ -157,6 +160,32 @@ class JitFunction:
 
         return EagerFunction(self.func, self._scope)
 
+    def __get__(self, instance: Any, owner: Any = None) -> JitFunction:
+        """As a method: `self` is a constant of the kernel, and each object has kernels of its own."""
+        if instance is None or next(iter(self.signature.parameters), None) != "self":
+            return self
+        method = _Method.__new__(_Method)
+        method.instance = instance
+        method.__dict__ = self._of_instances.get(id(instance)) or self._bound(instance)
+        return method
+
+    def _bound(self, instance: Any) -> dict[str, Any]:
+        """What a method's function is made of, kept as long as the object lives."""
+        try:
+            weak = weakref.proxy(instance)
+        except TypeError:  # nobody would say when such an object is gone
+            return vars(self._of(instance))
+        weakref.finalize(instance, self._of_instances.pop, id(instance), None)
+        return self._of_instances.setdefault(id(instance), vars(self._of(weak)))
+
+    def _of(self, instance: Any) -> JitFunction:
+        method = types.MethodType(self.func, instance)
+        return JitFunction(method, self._scope, self._out_idx, self._options)
+
+    @functools.cached_property
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self.func)
+
     def _is_eager(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if self._style is None:
             self._style = self._style_when_called(args, kwargs)
@@ -168,6 +197,7 @@ class JitFunction:
         What the function returned is kept for `_program`, so that it is not called again.
         """
         try:
+            self._bind(self.signature.bind, args, kwargs)
             self._returned = self.func(*args, **kwargs)
         except NestingError:  # a statement of a kernel, outside one
             self._refuse_out_idx()
@@ -294,7 +324,7 @@ class JitFunction:
             ) from None
 
     def _lazy_kernel(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Kernel:
-        key = hashable((args, tuple(sorted(kwargs.items()))))
+        key = hashable((args, tuple(sorted(kwargs.items())), self._surroundings.values()))
         kernel = self._kernels.get(key)
         if kernel is None:
             program = self._program(args, kwargs)
@@ -326,7 +356,8 @@ class JitFunction:
         constants = {n: v for n, v in bound.arguments.items() if n not in tensors}
         absent = [n for n in self.signature.parameters if n not in bound.arguments]
         names = {*tensors, *absent}
-        key = hashable((tuple(sorted(constants.items())), tuple(sorted(names))))
+        around = self._surroundings.values()
+        key = hashable((tuple(sorted(constants.items())), tuple(sorted(names)), around))
         description = self._descriptions.get(key)
         if description is None:
             description = self._descriptions[key] = self._eager.describe(constants, names)
@@ -342,6 +373,13 @@ class JitFunction:
             lambda: self._eager.build(constants, description.specs, values),
             list(tensors.values()),
         )
+
+
+class _Method(JitFunction):
+    """A kernel of an object: it holds the object, and shares the rest with others of the object."""
+
+    __slots__ = ("instance",)
+    instance: Any
 
 
 def is_tensor(value: Any) -> bool:
@@ -360,7 +398,8 @@ def hashable(values: Any) -> Any:
     except TypeError:
         raise ArgumentError(
             f"a {type(values).__name__} can't select a specialisation of a kernel",
-            help="pass numbers, strings, dtypes and tuples of them",
+            help="pass numbers, strings, dtypes and tuples of them"
+            + (", and tensors to the kernel: `make(M, N)(x)`" if is_tensor(values) else ""),
         ) from None
     return (type(values).__name__, values)
 
@@ -371,11 +410,11 @@ def _written_style(func: Callable[..., Any]) -> str | None:
     Eager with statements of a kernel or calls of macros, lazy around a T.prim_func.
     """
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
-    except (OSError, TypeError):
+        definition = parse_definition(inspect.unwrap(func).__code__)
+    except (AttributeError, SyntaxNotSupported):
         return None
     parameters = set(inspect.signature(func).parameters)
-    pending: list[ast.AST] = list(ast.iter_child_nodes(tree.body[0]))
+    pending: list[ast.AST] = list(ast.iter_child_nodes(definition))
     while pending:
         node = pending.pop()
         if isinstance(node, ast.FunctionDef) and "prim_func" in map(_name, node.decorator_list):

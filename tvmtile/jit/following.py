@@ -12,6 +12,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.cuda_runtime import has_gpu
+from tvmtile.errors import ArgumentError
+from tvmtile.jit.arguments import in_order
 from tvmtile.jit.artifact import name_of
 from tvmtile.jit.backends import mps_is_available
 from tvmtile.jit.kernel import Kernel
@@ -87,6 +89,11 @@ class FollowingKernel(Kernel):
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
+        if named:
+            ordered = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            if isinstance(ordered, ArgumentError):
+                raise ordered
+            args = ordered
         # A tensor on a GPU decides; of the others, a later one may be on a GPU.
         device = getattr(args[0], "device", None) if args else None
         kernel = self._on_devices.get(device)
@@ -96,7 +103,7 @@ class FollowingKernel(Kernel):
             if device is not None and _target_on(device) != "llvm":
                 self._on_devices[device] = kernel
         self._last = kernel
-        return kernel(*args, **named)
+        return kernel(*args)
 
     def _build(self, target: str) -> Kernel:
         kernel = self._builds.get(target)

@@ -27,7 +27,7 @@ from tvmtile.errors import (
 from tvmtile.ir.packed import has_float4, params_in_bytes
 from tvmtile.ir.rewriting import mentions, variables_of
 from tvmtile.jit.adapter import Adapter
-from tvmtile.jit.arguments import explain, is_pointer, ready, with_integers_in_range
+from tvmtile.jit.arguments import explain, in_order, is_pointer, ready, with_integers_in_range
 from tvmtile.jit.artifact import Artifact
 from tvmtile.jit.dynamo import DYNAMO, break_graph
 from tvmtile.jit.ir_data import Node, from_data, to_data
@@ -131,6 +131,8 @@ class Kernel:
         *args : torch.Tensor, numpy.ndarray, tvm.runtime.Tensor, int or float
             The parameters that are not results. Where all parameters are given, results too, they
             are written in place.
+        **named
+            Parameters by their names.
 
         Returns
         -------
@@ -144,10 +146,10 @@ class Kernel:
             got.
         """
         if named:
-            raise ArgumentError(
-                f"{self.name} takes no arguments by keyword; it got {', '.join(named)}",
-                help=f"its parameters are {', '.join(p.name for p in self.prim_func.params)}, in order",
-            )
+            ordered = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            if isinstance(ordered, ArgumentError):
+                raise ordered
+            args = ordered
         if DYNAMO in sys.modules:
             break_graph()
         given, problem = args, None

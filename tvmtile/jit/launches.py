@@ -154,13 +154,13 @@ class Recording:
         In order, without those whose grid is empty.
     workspaces : dict of int to (str, int)
         Dtypes and numbers of elements of the scratch tensors of global memory.
-    maps : dict of int to MapOf
-        The tensor maps that kernels get by value.
+    maps : dict of int to MapOf or None
+        The tensor maps that kernels get by value; None for one of a tensor without elements.
     """
 
     launches: list[Launch]
     workspaces: dict[int, tuple[str, int]]
-    maps: dict[int, MapOf]
+    maps: dict[int, MapOf | None]
 
 
 def record_launches(host: ir.IRModule) -> ir.IRModule:
@@ -222,7 +222,7 @@ def record(
     """
     recorded: list[tuple[str, tuple[Any, ...]]] = []
     workspaces: dict[int, tuple[str, int]] = {}
-    maps: dict[int, MapOf] = {}
+    maps: dict[int, MapOf | None] = {}
     _ACTIVE.launches, _ACTIVE.workspaces = recorded, workspaces
     _ACTIVE.maps, _ACTIVE.map_at = maps, {}
     host(*args)
@@ -238,8 +238,7 @@ def _launch(name: str, values: tuple[Any, ...], kernel: KernelInterface) -> Laun
     u, v, w = (int(extents.get(tag, 1)) for tag in _CLUSTER)
     return Launch(
         name,
-        # A launch of no blocks gets no tensor maps: there are none of empty tensors.
-        tuple(_position(value) for value in values[:buffers]) if x * y * z else (),
+        tuple(_position(value) for value in values[:buffers]),
         tuple(values[buffers:count]),
         (x, y, z),
         (i, j, k),
@@ -257,5 +256,9 @@ def _position(value: Any) -> int:
     if address in _ACTIVE.map_at:
         return int(_ACTIVE.map_at[address])
     index, offset = argument_at(address)
-    assert offset == 0, "a kernel's buffer starts where its argument does"
+    if offset == 0:
+        return index
+    # A kernel's buffer starts where its argument does: this is memory for a map that was not made.
+    index = _ACTIVE.map_at[address] = _FIRST_MAP + len(_ACTIVE.maps)
+    _ACTIVE.maps[index] = None
     return index

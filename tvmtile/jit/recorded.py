@@ -55,7 +55,7 @@ class RecordedAdapter(Adapter):
         for index, (dtype, elements) in recording.workspaces.items():
             memory[index] = self.allocate(dtype, elements)
         for index, made_of in recording.maps.items():
-            memory[index] = self.mapped(made_of, memory[made_of.buffer])
+            memory[index] = self.mapped(made_of, made_of and memory[made_of.buffer])
         self.run(recording.launches, memory)
 
     @abstractmethod
@@ -70,8 +70,8 @@ class RecordedAdapter(Adapter):
     def allocate(self, dtype: str, elements: int) -> Any:
         """A tensor of one dimension, for the time of a call."""
 
-    def mapped(self, made_of: MapOf, tensor: Any) -> Any:
-        """A tensor map, on machines that have them."""
+    def mapped(self, made_of: MapOf | None, tensor: Any) -> Any:
+        """A tensor map, on machines that have them; without a tensor, memory that holds none."""
         raise NotImplementedError
 
     @abstractmethod

@@ -11,13 +11,13 @@ import ast
 import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvmtile.analysis.accesses import written_parameters
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue
 from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.source import parse_definition
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import result_positions
@@ -183,7 +183,7 @@ _NAMES = {kind.__name__: kind for kind in _TYPES}
 
 def _returned_count(func: Callable[..., Any]) -> int:
     """How many tensors the function's return statement names."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(func)))
+    tree = parse_definition(inspect.unwrap(func).__code__)
     values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]
     if not values:
         return 0

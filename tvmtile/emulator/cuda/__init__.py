@@ -13,9 +13,10 @@ module.kernel("add")(a, b, out, grid=8, block=64)
 """
 
 from tvmtile.emulator.cuda.module import CudaKernel, CudaModule, LaunchStatistics, compile_cuda
-from tvmtile.emulator.cuda.tensor_map import TensorMap, tensor_map
+from tvmtile.emulator.cuda.tensor_map import NO_MAP, TensorMap, tensor_map
 
 __all__ = [
+    "NO_MAP",
     "CudaKernel",
     "CudaModule",
     "LaunchStatistics",

@@ -79,7 +79,7 @@ def bind(signature: KernelSignature, values: Sequence[Any]) -> list[Argument]:
     return bound + [
         Argument(p.name, _array(signature, p, value.array), value.array.itemsize, is_const=False)
         for p, value in mapped
-        if isinstance(value, TensorMap)
+        if isinstance(value, TensorMap) and value.array is not None
     ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvmtile.errors import ArgumentError
 
-__all__ = ["TensorMap", "tensor_map"]
+__all__ = ["NO_MAP", "TensorMap", "tensor_map"]
 
 _MAGIC = 0x74766D74696C6531
 _SIZE = 128
@@ -25,6 +25,10 @@ class TensorMap:
 
     encoded: bytes
     array: Any
+
+
+NO_MAP = TensorMap(bytes(_SIZE), None)
+"""Memory for a map that nobody encoded, in which a copy finds none."""
 
 
 def tensor_map(

@@ -38,10 +38,12 @@ class CudaEmulatorAdapter(EmulatorAdapter):
         self.short_sums = False
         self._arch = str(artifact.target.attrs["arch"])
 
-    def mapped(self, made_of: MapOf, tensor: Any) -> Any:
-        """A tensor map of an array, as the emulator has it."""
-        from tvmtile.emulator.cuda import tensor_map
+    def mapped(self, made_of: MapOf | None, tensor: Any) -> Any:
+        """A tensor map of an array, as the emulator has it; a kernel that uses none stops."""
+        from tvmtile.emulator.cuda import NO_MAP, tensor_map
 
+        if made_of is None:
+            return NO_MAP
         return tensor_map(
             memory_of(tensor), made_of.extents, made_of.strides, made_of.box, made_of.swizzle
         )

@@ -1,0 +1,243 @@
+"""How kernels are called: by keyword, as methods, with globals that change, with nothing in them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue, SyntaxNotSupported
+
+SCALE = 2.0
+ROWS = T.dynamic("ROWS")
+
+
+def _scale():
+    return SCALE
+
+
+@T.macro
+def scaled(value):
+    return value * _scale()
+
+
+@T.prim_func
+def add(
+    X: T.Tensor((ROWS, 8), "float32"),
+    Y: T.Tensor((ROWS, 8), "float32"),
+    Z: T.Tensor((ROWS, 8), "float32"),
+):
+    with T.Kernel(ROWS) as row:
+        for i in T.Parallel(8):
+            Z[row, i] = X[row, i] + 2 * Y[row, i]
+
+
+@tvmtile.jit
+def scale_rows(X):
+    M = T.const("M")
+    X: T.Tensor((M, 8), T.float32)
+    Y = T.empty((M, 8), T.float32)
+    with T.Kernel(M) as row:
+        for i in T.Parallel(8):
+            Y[row, i] = scaled(X[row, i])
+    return Y
+
+
+class Scaler:
+    def __init__(self, scale):
+        self.scale = scale
+
+    @tvmtile.jit
+    def rows(self, X):
+        M = T.const("M")
+        X: T.Tensor((M, 8), T.float32)
+        Y = T.empty((M, 8), T.float32)
+        with T.Kernel(M) as row:
+            for i in T.Parallel(8):
+                Y[row, i] = X[row, i] * self.scale
+        return Y
+
+    @tvmtile.jit(out_idx=-1)
+    def make(self, N):
+        @T.prim_func
+        def kernel(X: T.Tensor((N,), "float32"), Y: T.Tensor((N,), "float32")):
+            with T.Kernel(1):
+                for i in T.Parallel(N):
+                    Y[i] = X[i] * self.scale
+
+        return kernel
+
+
+def ones(*shape):
+    return np.ones(shape, np.float32)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return tvmtile.compile(add, out_idx=-1, target="llvm")
+
+
+def test_parameters_by_keyword(kernel):
+    assert (kernel(Y=ones(4, 8), X=4 * ones(4, 8)) == 6).all()
+    assert (kernel(4 * ones(4, 8), Y=ones(4, 8)) == 6).all()
+    z = ones(4, 8)
+    kernel(Y=ones(4, 8), X=4 * ones(4, 8), Z=z)
+    assert (z == 6).all()
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "message"),
+    [
+        ((), {"Y": 0}, "add: missing a required argument: 'X'"),
+        ((0, 0), {"y": 0}, "add: missing a required argument: 'Z'"),
+        ((0,), {"X": 0}, "add: multiple values for argument 'X'"),
+    ],
+)
+def test_keywords_that_do_not_fit(kernel, args, named, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
+        kernel(*args, **named)
+    assert caught.value.help.startswith("its parameters are X, Y")
+
+
+def test_lists_for_tensors(kernel):
+    with pytest.raises(ArgumentError, match="X is a tensor .* it got a list") as caught:
+        kernel([[1.0]], ones(1, 8))
+    assert caught.value.help == "pass `torch.tensor(x)`"
+    with pytest.raises(
+        ArgumentError, match=r"X is a tensor of float32; it got the list \[1"
+    ) as caught:
+        scale_rows([1.0, 2.0])
+    assert caught.value.help == "pass a tensor, e.g. `torch.tensor(X)`"
+    with pytest.raises(ArgumentError, match="it got the NoneType None"):
+        scale_rows(None)
+
+
+def test_tensors_for_extents():
+    with pytest.raises(
+        InvalidOperand, match="of a tensor is an integer; it got a tensor"
+    ) as caught:
+        Scaler(2.0).make(torch.ones(4))
+    assert "`make(M, N)(x)`" in caught.value.help
+    with pytest.raises(ArgumentError, match="a ndarray can't select a special") as caught:
+        Scaler(2.0).make(ones(4))
+    assert "`make(M, N)(x)`" in caught.value.help
+    with pytest.raises(InvalidOperand, match=r"an integer; it got the list \[4\]"):
+        Scaler(2.0).make([4])
+    with pytest.raises(InvalidOperand, match="the extent -4 of a tensor is negative"):
+        T.Tensor((-4, 8), "float32")
+
+
+def test_nothing_to_do(kernel):
+    assert kernel(ones(0, 8), ones(0, 8)).shape == (0, 8)
+    assert scale_rows(ones(0, 8)).shape == (0, 8)
+    for target in ("metal", {"kind": "cuda", "arch": "sm_90a"}):
+        program = scale_rows.get_tir(M=0)
+        emulated = tvmtile.compile(program, target=target, execution_backend="emulator")
+        assert emulated(ones(0, 8)).shape == (0, 8)
+
+
+def test_grids_with_an_empty_axis():
+    @T.prim_func
+    def fill(X: T.Tensor((4,), "float32")):
+        with T.Kernel(4, 0, 2) as (x, y, z):
+            X[x] = y + z
+        with T.Kernel(4) as x:
+            X[x] += 1
+
+    x = ones(4)
+    tvmtile.compile(fill, target="llvm")(x)
+    assert (x == 2).all()
+
+
+def test_a_global_that_changes_makes_another_kernel(monkeypatch):
+    assert (scale_rows(ones(2, 8)) == 2).all()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert (scale_rows(ones(2, 8)) == 3).all()
+
+
+def test_methods():
+    two, three = Scaler(2.0), Scaler(3.0)
+    assert (two.rows(ones(4, 8)) == 2).all()
+    assert (three.rows(ones(4, 8)) == 3).all()
+    assert (two.make(4)(ones(4)) == 2).all()
+    two.scale = 5.0
+    assert (two.rows(ones(4, 8)) == 5).all()
+    assert (two.make(4)(ones(4)) == 5).all()
+    assert two.rows.compile(M=4) is two.rows.compile(M=4)
+    assert Scaler(4.0).rows(ones(1, 8))[0, 0] == 4  # of an object that is held by nothing else
+
+
+def test_an_object_is_not_kept_by_its_kernels():
+    scaler = Scaler(2.0)
+    scaler.rows.get_tir(M=1)
+    gone = weakref.ref(scaler)
+    del scaler
+    gc.collect()
+    assert gone() is None
+
+
+def test_an_object_that_nobody_can_watch():
+    class Slots:
+        __slots__ = ("scale",)
+        rows = Scaler.__dict__["rows"]
+
+    slots = Slots()
+    slots.scale = 6.0
+    assert (slots.rows(ones(1, 8)) == 6).all()
+
+
+def test_a_kernel_with_self_in_a_class():
+    with pytest.raises(SyntaxNotSupported, match="when there is no self yet") as caught:
+
+        class Wrong:
+            @T.prim_func
+            def fill(self, X: T.Tensor((4,), "float32")):
+                with T.Kernel(4) as x:
+                    X[x] = 1
+
+    assert "decorate the method with @tvmtile.jit" in caught.value.help
+
+
+def test_an_option_that_nobody_knows():
+    with pytest.raises(
+        InvalidValue, match="there is no pass option 'tl.disable_tma_lowe'"
+    ) as caught:
+        tvmtile.compile(add, pass_configs={"tl.disable_tma_lowe": True})
+    assert caught.value.help == "did you mean 'tl.disable_tma_lower'?"
+
+
+def test_a_name_that_tvmtile_does_not_have():
+    with pytest.raises(AttributeError, match="'tvmtile' has no attribute 'complie'") as caught:
+        _ = tvmtile.complie
+    assert caught.value.name == "complie"
+    assert caught.value.obj is tvmtile  # Python looks there for the nearest name
+
+
+KEYS = T.dynamic("KEYS")
+
+
+def test_a_tensor_map_of_a_tensor_without_elements():
+    """There is none; the loop that would copy by it has no iterations."""
+
+    @T.prim_func
+    def gram(X: T.Tensor((KEYS, 64), "float16"), Y: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            x = T.alloc_shared((64, 64), "float16")
+            y = T.alloc_fragment((64, 64), "float32")
+            T.clear(y)
+            for k in T.Pipelined(T.ceildiv(KEYS, 64), num_stages=2):
+                T.copy(X[k * 64, 0], x)
+                T.gemm(x, x, y, transpose_A=True)
+            T.copy(y, Y)
+
+    kernel = tvmtile.compile(
+        gram, out_idx=-1, target={"kind": "cuda", "arch": "sm_90a"}, execution_backend="emulator"
+    )
+    assert "tensorMap" in kernel.get_kernel_source() or "TensorMap" in kernel.get_kernel_source()
+    assert (kernel(np.ones((0, 64), np.float16)) == 0).all()
+    assert (kernel(np.ones((128, 64), np.float16)) == 128).all()
