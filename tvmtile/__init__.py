@@ -92,6 +92,7 @@ _SUBMODULES = (
     "ops",
     "passes",
     "profiler",
+    "relax",
     "target",
     "testing",
     "torch",
