@@ -12,6 +12,7 @@ def row_cases() -> Iterator[Case]:
     """What moves rows."""
     yield row_case("softmax")
     yield row_case("rms_norm")
+    yield moe_case(8192, 2048, 7168, experts=1, top=1)
     yield moe_case(4096, 4096, 4096, experts=8, top=2)
     yield compaction_case(1 << 18, 1 << 17, 512)
     yield copy_case(1 << 28)
@@ -59,23 +60,23 @@ def row_case(program: str, M: int = 8192, N: int = 8192) -> Case:
 
 MOE_TILE = 128
 MOE = configurations(
-    "block_M block_N block_K stages threads panel",
-    (MOE_TILE, 128, 32, 4, 128, 8),
-    (MOE_TILE, 128, 64, 4, 128, 8),
-    (MOE_TILE, 128, 64, 4, 256, 8),
-    (MOE_TILE, 256, 64, 3, 256, 8),
-    (MOE_TILE, 256, 64, 4, 256, 8),
-    (MOE_TILE, 256, 64, 4, 256, 16),
+    "block_M block_N block_K num_stages threads panel persist",
+    (MOE_TILE, 128, 64, 4, 256, 8, None),
+    (MOE_TILE, 256, 64, 4, 256, 8, None),
+    (MOE_TILE, 256, 64, 4, 256, 16, None),
+    (MOE_TILE, 256, 64, 4, 256, 8, True),
+    (MOE_TILE, 256, 64, 4, 256, 16, True),
 )
 
 
 def moe_case(M: int, N: int, K: int, experts: int, top: int) -> Case:
-    """Each of M tokens goes to `top` experts; the rows of an expert are padded to whole tiles."""
+    """Each of M tokens goes to `top` experts, in any order; an expert's rows are padded to tiles."""
     generator = torch.Generator().manual_seed(0)
     chosen = torch.rand(M, experts, generator=generator).topk(top, dim=1).indices
     tokens, expert_of = [], []
     for expert in range(experts):
         own = (chosen == expert).any(dim=1).nonzero().flatten().int()
+        own = own[torch.randperm(len(own), generator=generator)]
         count = -(-len(own) // MOE_TILE)
         tokens += [own, torch.full((count * MOE_TILE - len(own),), -1, dtype=torch.int32)]
         expert_of += [expert] * count

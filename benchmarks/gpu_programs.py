@@ -361,38 +361,6 @@ def copy(size: int, block: int, threads: int) -> Any:
     return main
 
 
-def moe_gemm(
-    M: int, N: int, K: int, experts: int, row_tiles: int,
-    block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
-) -> Any:  # fmt: skip
-    """The rows of A that `tokens` names, -1 for none, times the transposed matrix of an expert."""
-    dtype = "bfloat16"
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((M, K), dtype),
-        B: T.Tensor((experts, N, K), dtype),
-        tokens: T.Tensor((row_tiles * block_M,), "int32"),
-        expert_of: T.Tensor((row_tiles,), "int32"),
-        C: T.Tensor((row_tiles * block_M, N), dtype),
-    ):
-        with T.Kernel(T.ceildiv(N, block_N), row_tiles, threads=threads) as (bx, by):
-            rows = T.alloc_shared((block_M,), "int32")
-            A_shared = T.alloc_shared((block_M, block_K), dtype)
-            B_shared = T.alloc_shared((block_N, block_K), dtype)
-            C_local = T.alloc_fragment((block_M, block_N), "float32")
-            T.use_swizzle(panel)
-            T.copy(tokens[by * block_M], rows)
-            T.clear(C_local)
-            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=stages):
-                T.gather_rows(A, A_shared, rows, k * block_K)
-                T.copy(B[expert_of[by], bx * block_N, k * block_K], B_shared)
-                T.gemm(A_shared, B_shared, C_local, transpose_B=True)
-            T.copy(C_local, C[by * block_M, bx * block_N])
-
-    return main
-
-
 def compact(rows: int, kept: int, width: int, block: int, threads: int) -> Any:
     """The rows of X that `places` names, one after the other."""
 
@@ -438,7 +406,7 @@ PROGRAMS = {
     "attention_backward": example("flash_attention_backward", "flash_attention_backward"),
     "decode_attention": example("decode_attention", "decode_attention"),
     "mxfp4_gemm": mxfp4_gemm,
-    "moe_gemm": moe_gemm,
+    "moe_gemm": example("moe_gemm", "moe_gemm"),
     "compact": compact,
     "copy": copy,
 }

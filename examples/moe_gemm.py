@@ -14,7 +14,10 @@ import tvmtile.language as T
 BLOCK_M = 64
 
 
-def moe_gemm(M, N, K, experts, row_tiles, block_M=BLOCK_M, block_N=128, block_K=64, num_stages=3):
+def moe_gemm(
+    M, N, K, experts, row_tiles,
+    block_M=BLOCK_M, block_N=128, block_K=64, num_stages=3, threads=128, panel=8, persist=None,
+):  # fmt: skip
     dtype = T.bfloat16
 
     @T.prim_func
@@ -25,13 +28,16 @@ def moe_gemm(M, N, K, experts, row_tiles, block_M=BLOCK_M, block_N=128, block_K=
         expert_of: T.Tensor((row_tiles,), T.int32),
         C: T.Tensor((row_tiles * block_M, N), dtype),
     ):
-        with T.Kernel(T.ceildiv(N, block_N), row_tiles, threads=128) as (bx, by):
+        with T.Kernel(T.ceildiv(N, block_N), row_tiles, threads=threads) as (bx, by):
             rows = T.alloc_shared((block_M,), T.int32)
             A_shared = T.alloc_shared((block_M, block_K), dtype)
             B_shared = T.alloc_shared((block_N, block_K), dtype)
             C_local = T.alloc_fragment((block_M, block_N), T.float32)
             expert = expert_of[by]
 
+            if persist is not None:
+                T.annotate_persistent(persist)
+            T.use_swizzle(panel)
             T.copy(tokens[by * block_M], rows)
             T.clear(C_local)
             for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
