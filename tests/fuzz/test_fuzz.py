@@ -137,9 +137,10 @@ def test_missing_barriers_are_found(monkeypatch, tmp_path):
 @emulated
 def test_a_producer_that_does_not_wait_is_found(monkeypatch, tmp_path):
     """It waits for the tile to be full, not for it to be free."""
+    program = generate_pipelined(5, 2)
+    assert run(program, "hopper", tmp_path).is_split
     monkeypatch.setattr(Ring, "wait_until_empty", Ring.wait_until_full)
-    outcome = run(generate_pipelined(3, 2), "hopper", tmp_path)
-    assert "DataRace" in outcome.detail
+    assert "DataRace" in run(program, "hopper", tmp_path).detail
 
 
 # Shrinking ---------------------------------------------------------------------------------------

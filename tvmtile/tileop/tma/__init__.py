@@ -8,6 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
+from tvmtile.analysis.accesses import values_of_names
 from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
@@ -28,7 +29,7 @@ from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
 from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of, lowering
-from tvmtile.tileop.tma.boxes import boxes_of, check_tensor
+from tvmtile.tileop.tma.boxes import boxes_of, check_columns, check_tensor
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
 from tvmtile.tileop.tma.maps import map_of
 
@@ -221,7 +222,8 @@ def check_fits(op: Any, context: LoweringContext) -> None:
     check_tensor(tensor.source, context.analyzer)
     if _is_declared_in(tensor.source, context.launch.body):
         raise Decline(f"the address of {describe(tensor.source)} is computed by the kernel")
-    boxes_of(tile, tensor, context.analyzer)
+    boxes = boxes_of(tile, tensor, context.analyzer)
+    check_columns(boxes, tensor, values_of_names(context.launch.body), context.analyzer)
 
 
 def _sides(op: TmaCopy) -> tuple[ir.TensorRegion, ir.TensorRegion]:

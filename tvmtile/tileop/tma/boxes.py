@@ -21,11 +21,12 @@ from tvm.tirx.layout import ComposeLayout
 from tvm_ffi import structural_equal
 
 from tvmtile.ir.operands import constant, describe, dtype_of
+from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.layout.shared import SWIZZLES, has_plain_rows, swizzled
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.registry import Decline
 
-__all__ = ["Box", "Boxes", "boxes_of", "check_tensor", "strides_of"]
+__all__ = ["Box", "Boxes", "boxes_of", "check_columns", "check_tensor", "strides_of"]
 
 _MOST_AXES = 5
 _MOST_ELEMENTS = 256
@@ -113,6 +114,33 @@ def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
         raise Decline(f"{describe(tensor)} begins inside of another tensor")
 
 
+def check_columns(
+    boxes: Boxes, tensor: ir.TensorRegion, names: dict[ir.Var, ir.Expr], analyzer: Analyzer
+) -> None:
+    """Raise `Decline` where a box may begin between multiples of 16 bytes: an illegal instruction.
+
+    Parameters
+    ----------
+    boxes : Boxes
+        Of a region of the tensor.
+    tensor : TensorRegion
+        In global memory.
+    names : dict of Var to Expr
+        What the kernel binds names to.
+    analyzer : Analyzer
+        Knows the ranges of variables.
+    """
+    item = int(DataType(dtype_of(tensor)).bits) // 8
+    for box in boxes.boxes:
+        column = box.tensor[-1]
+        while any(variable in names for variable in variables_of(column)):
+            column = substitute(column, names)
+        if not analyzer.can_prove_equal(tirx.floormod(column * item, _PIECE), 0):
+            raise Decline(
+                f"rows of {describe(tensor)} may not begin at a multiple of {_PIECE} bytes"
+            )
+
+
 def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer) -> Boxes:
     """The boxes that a region of a shared tile consists of.
 
@@ -154,11 +182,6 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
             tirx.floormod(place, max(_LINE, swizzle * _SWIZZLED_LINES)), 0
         ):
             raise Decline(f"{describe(tile)} may not begin where its swizzle does")
-        # The hardware takes no other address: it is an illegal instruction.
-        if not analyzer.can_prove_equal(tirx.floormod(box.tensor[-1] * item, _PIECE), 0):
-            raise Decline(
-                f"rows of {describe(tensor)} may not begin at a multiple of {_PIECE} bytes"
-            )
     return Boxes(
         boxes, tuple(in_tensor), tuple(in_tile), swizzle, len(boxes) * math.prod(in_tile) * item
     )
