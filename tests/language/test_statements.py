@@ -7,6 +7,9 @@ it is compiled for one.
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,27 @@ def test_an_assertion_that_does_not_hold_names_its_line(target):
     with pytest.raises((RuntimeError, CudaEmulationError), match="positive") as caught:
         kernel(torch.zeros(64))
     assert f"{Path(__file__).name}:{line}" in str(caught.value)
+
+
+def test_an_assertion_stops_a_kernel_that_one_thread_runs():
+    """TVM's pool of one thread loses the errors of its loops."""
+    code = (
+        "import torch, tvmtile\n"
+        "from tests.language.test_statements import asserting\n"
+        "tvmtile.compile(asserting, target='llvm')(torch.zeros(64))\n"
+    )
+    environment = {**os.environ, "TVM_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "positive" in done.stderr
+    assert done.returncode == 1
 
 
 # Leaving loops -----------------------------------------------------------------------------------

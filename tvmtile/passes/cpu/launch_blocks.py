@@ -38,8 +38,9 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
     Threads have been dealt with by SerializeThreads. An index that is a division by a dynamic extent is
-    computed where it has its name. With `tvmtile.check_indices` the blocks run one after the other, so
-    that an error comes as it is raised, not as text from a thread of the pool.
+    computed where it has its name. With `tvmtile.check_indices`, and where a kernel asserts something,
+    the blocks run one after the other, so that an error comes as it is raised: not as text from a
+    thread of the pool, and not lost, as it is by a pool of one thread.
 
     A kernel with `T.sync_grid` becomes several loops over the blocks, one for what is between two
     barriers; loops and branches around a barrier stay outside of them. A tile that lives across a
@@ -73,10 +74,11 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 A[by * 32 + i, bx] = T.float32(0)
     ```
     """
-    stops = func.attrs is not None and func.attrs.get(CHECK_INDICES, False)
-    kind = tirx.ForKind.SERIAL if stops else tirx.ForKind.PARALLEL
+    checks = func.attrs is not None and func.attrs.get(CHECK_INDICES, False)
 
     def launched(kernel: tirx.For) -> tirx.Stmt:
+        stops = checks or contains(kernel, tirx.AssertStmt)
+        kind = tirx.ForKind.SERIAL if stops else tirx.ForKind.PARALLEL
         if contains(kernel, tirx.Evaluate, is_grid_barrier):
             return _phases(_Grid(kernel), kind)
         return _loop_over_blocks(Launch(kernel), kind)
