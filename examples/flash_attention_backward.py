@@ -124,7 +124,7 @@ def forward(q, k, v, causal):
 
 def reference(q, k, v, o, do, *_, causal):
     leaves = [x.detach().clone().requires_grad_() for x in (q, k, v)]
-    forward(*leaves, causal)[0].backward(do)
+    forward(*leaves, causal=causal)[0].backward(do)
     return [leaf.grad for leaf in leaves]
 
 
@@ -137,7 +137,7 @@ def main(argv=None):
         sizes = tiles(args, block_M=32, block_N=16, stages=1)
         program = flash_attention_backward(*shape, causal, **sizes)
         kernel = tvmtile.compile(program, out_idx=[8, 9, 10], target=args.target)
-        o, lse = forward(*(x.double() for x in (q, k, v)), causal)
+        o, lse = forward(*(x.double() for x in (q, k, v)), causal=causal)
         inputs = (q, k, v, o.bfloat16(), do, lse.float(), *work)
         print("causal: " if causal else "full: ", end="")
         check_or_measure(args, kernel, inputs, lambda *tensors: reference(*tensors, causal=causal))
