@@ -226,10 +226,11 @@ def filled(page: str, generated: dict[str, str]) -> str:
 def benchmark_tables() -> dict[str, str]:
     """The tables that the README shows: on a GPU some cases, without their configurations and runs."""
     tables = {name: file.read_text() for name, file in BENCHMARKS.items()}
-    runs, speeds = tables["gpu"].split("\n\n")[:2]
-    head, rule, *rows = (" | ".join(row.split(" | ")[:-2]) + " |" for row in speeds.splitlines())
-    rows = [row for row in rows if any(name in row.split(" | ")[0] for name in README_CASES)]
-    tables["gpu"] = "\n".join([runs, "", head, rule, *rows])
+    runs, speeds = (part.splitlines() for part in tables["gpu"].split("\n\n")[:2])
+    cells = [row.removesuffix(" |").split(" | ") for row in speeds]
+    shown = cells[:2] + [row for row in cells[2:] if any(name in row[0] for name in README_CASES)]
+    measured = [run for run in runs if run.partition(".")[0] in {row[-1] for row in shown}]
+    tables["gpu"] = "\n".join([*measured, "", *(" | ".join(row[:-2]) + " |" for row in shown)])
     return tables
 
 
