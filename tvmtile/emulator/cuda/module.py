@@ -175,7 +175,7 @@ class CudaKernel(Kernel[KernelSignature]):
             Whether conflicts of banks are counted, which takes time.
         short_sums : bool
             Whether `wgmma` adds products of float8 as Hopper does: with 13 bits behind the leading one
-            of the largest, the rest cut off. Exactly otherwise.
+            of the largest term, the rest cut off. Exactly otherwise.
 
         Returns
         -------

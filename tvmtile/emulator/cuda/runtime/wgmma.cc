@@ -5,6 +5,7 @@
 // are poisoned until the wait, so that who reads them gets a NaN, and who writes them is found out. The
 // product itself is done at once or at the wait, as the launch's seed says.
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -213,15 +214,28 @@ std::uint32_t bits_of(double sum, Number type) {
 
 constexpr int kShortBits = 13;  // of sums of float8, behind the leading bit of the largest term
 
-// Terms are aligned at the largest and cut off before they are added.
-double short_sum(const double* left, const double* right, unsigned count, double scale, double before) {
-  double largest = std::fabs(before);
-  for (unsigned k = 0; k < count; ++k) largest = std::fmax(largest, std::fabs(left[k] * right[k]));
-  if (largest == 0) return 0;
-  const double step = std::ldexp(1.0, std::ilogb(largest) - kShortBits);
-  double total = std::trunc(before / step);
-  for (unsigned k = 0; k < count; ++k) total += std::trunc(scale * left[k] * right[k] / step);
-  return total * step;
+// The exponent of a float8: subnormal numbers have that of the smallest normal one.
+int exponent_of(double value, Number type) {
+  return std::max(std::ilogb(value), type == Number::kE4m3 ? -6 : -14);
+}
+
+double cut_off(double value, int exponent) {
+  const double step = std::ldexp(1.0, exponent - kShortBits);
+  return std::trunc(value / step) * step;
+}
+
+// Terms are aligned at the largest sum of two operands' exponents and cut off before they are added,
+// and so is the result: bit for bit what an H200 computes.
+double short_sum(const Wgmma& row, const double* left, const double* right, double scale, double before) {
+  int largest = before == 0 ? INT_MIN : std::ilogb(before);
+  for (unsigned k = 0; k < row.k; ++k) {
+    if (left[k] * right[k] == 0) continue;
+    largest = std::max(largest, exponent_of(left[k], row.a_type) + exponent_of(right[k], row.b_type));
+  }
+  if (largest == INT_MIN) return 0;
+  double total = cut_off(before, largest);
+  for (unsigned k = 0; k < row.k; ++k) total += cut_off(scale * left[k] * right[k], largest);
+  return total == 0 ? 0 : cut_off(total, std::ilogb(total));
 }
 
 bool adds_few_bits(const Wgmma& row) {
@@ -247,7 +261,7 @@ void compute(Product& product) {
       for (unsigned k = 0; k < row.k; ++k) total += left[k] * right[k];
       double result = before + product.scale * total;
       if (few_bits && std::isfinite(result)) {
-        result = short_sum(left, right, row.k, product.scale, before);
+        result = short_sum(row, left, right, product.scale, before);
       }
       sum = bits_of(result, row.sum_type);
     }
