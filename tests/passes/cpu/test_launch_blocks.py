@@ -208,3 +208,19 @@ def test_a_launch_that_cuda_has_no_room_for_names_the_barrier():
     assert error.location.text == "T.sync_grid()"
     other = RuntimeError("CUDALaunch Error: CUDA_ERROR_LAUNCH_FAILED")
     assert launch_failure(reversed_sums(256), other) is other
+
+
+@pytest.mark.parametrize("barrier", [T.sync_grid, T.sync_threads])
+def test_extents_of_a_grid_may_have_different_widths(barrier):
+    m, n = T.dynamic("m", "int64"), T.dynamic("n")
+
+    @T.prim_func
+    def main(A: T.Tensor((m, n), "float32"), B: T.Tensor((m, n), "float32")):
+        with T.Kernel(n, m, threads=32) as (bx, by):
+            B[by, bx] = A[by, bx]
+            barrier()
+            B[by, bx] = B[by, bx] + 1
+
+    A, B = torch.randn(7, 5), torch.empty(7, 5)
+    tvmtile.compile(main, target="llvm")(A, B)
+    assert torch.equal(B, A + 1)

@@ -90,13 +90,13 @@ def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.Stmt:
     total: Any = tirx.const(1, "int32")
     for axis in launch.blocks:
         total = total * axis.extent
-    block = tirx.Var("block", "int32")
+    block = tirx.Var("block", total.ty.dtype)
     rest: Any = block
     bindings: list[tirx.Stmt] = []
     for position, axis in enumerate(launch.blocks):
         last = position == len(launch.blocks) - 1
-        index = rest if last else _kept(tirx.floormod(rest, axis.extent))
-        bindings.append(tirx.Bind(axis.loop_var, index))
+        index: Any = rest if last else _kept(tirx.floormod(rest, axis.extent))
+        bindings.append(tirx.Bind(axis.loop_var, index.astype(axis.loop_var.ty.dtype)))
         rest = _kept(tirx.floordiv(rest, axis.extent))
     return for_loop(block, total, seq([*bindings, launch.body]), kind)
 
@@ -105,7 +105,7 @@ def _kept(index: ir.Expr) -> ir.Expr:
     """A division that is computed once, where it is one by a dynamic extent."""
     if not is_division(index):
         return index
-    return tirx.max(once(rounded_to_zero(index)), tirx.const(0, "int32"))
+    return tirx.max(once(rounded_to_zero(index)), tirx.const(0, index.ty.dtype))
 
 
 # Blocks that wait for each other ---------------------------------------------------------------------
