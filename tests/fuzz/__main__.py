@@ -25,7 +25,7 @@ from tests.fuzz.run import TARGETS, Outcome
 from tests.fuzz.shrink import shrink
 from tests.fuzz.workers import Job, outcomes
 
-_KINDS = ("passed", "refused", "wrong", "internal", "hung", "slow", "invalid")
+_KINDS = ("passed", "refused", "race", "wrong", "internal", "hung", "slow", "invalid")
 
 
 def main() -> int:

@@ -56,9 +56,9 @@ class Outcome:
     Attributes
     ----------
     kind : str
-        "passed"; "refused", by an error of tvmtile; "wrong" numbers; "internal", an exception of
-        another kind or a crash; "hung", a kernel that does not end; "invalid", a program without a
-        meaning; "slow".
+        "passed"; "refused", by an error of tvmtile; "race", refused for a race, which no program
+        has; "wrong" numbers; "internal", an exception of another kind or a crash; "hung", a kernel that
+        does not end; "invalid", a program without a meaning; "slow".
     detail : str
         The error, or the first element that is wrong.
     seconds : float
@@ -249,6 +249,7 @@ def _tried(
     from tvmtile.errors import (
         CudaCompileError,
         CudaEmulationError,
+        DataRace,
         MetalCompileError,
         MetalEmulationError,
         TileError,
@@ -273,6 +274,8 @@ def _tried(
         message = "" if target == "nvrtc" else _checked(program, target, kernel, expected)
     except defects as error:
         return Outcome("internal", f"{type(error).__name__}: {error}")
+    except DataRace as error:
+        return Outcome("race", f"DataRace: {error}")
     except TileError as error:
         kind = "internal" if "TVM can't compile" in str(error) else "refused"
         return Outcome(kind, f"{type(error).__name__}: {error}")

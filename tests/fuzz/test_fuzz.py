@@ -12,6 +12,7 @@ from tests.fuzz.generate import generate, generate_pipelined
 from tests.fuzz.program import Program
 from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
+from tvmtile.errors import DataRace
 from tvmtile.passes.tile.specialization import Ring
 from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
@@ -141,6 +142,17 @@ def test_a_producer_that_does_not_wait_is_found(monkeypatch, tmp_path):
     assert run(program, "hopper", tmp_path).is_split
     monkeypatch.setattr(Ring, "wait_until_empty", Ring.wait_until_full)
     assert "DataRace" in run(program, "hopper", tmp_path).detail
+
+
+def test_a_race_in_a_right_program_is_a_failure(monkeypatch, tmp_path):
+    """The other errors of tvmtile say what it can't do, this one that the program is wrong."""
+
+    def refuse(*_):
+        raise DataRace("elements of s are written and read")
+
+    monkeypatch.setattr("tests.fuzz.run.compiled", refuse)
+    outcome = run(generate(7, SIZE), "llvm", tmp_path)
+    assert (outcome.kind, outcome.is_failure) == ("race", True)
 
 
 # Shrinking ---------------------------------------------------------------------------------------
