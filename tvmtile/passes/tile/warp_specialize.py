@@ -15,7 +15,7 @@ from tvmtile.analysis.accesses import kernels_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import NoLowering, warn
 from tvmtile.ir.kernels import Launch, outermost_loops_in, target_of, with_kernels, with_launch_body
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, retyped, seq
@@ -315,7 +315,9 @@ class _Specializer:
                     select(placed, self._context)
                 except NoLowering:
                     reasons = declined_before(placed, self._context)
-                    return "; ".join(reason for _, reason in reasons)
+                    copies = next(at for at in placed.writes() if buffer_of(at).same_as(tile))
+                    said = "; ".join(reason for _, reason in reasons)
+                    return said.replace(describe(copies), describe(written))
         return None
 
     def _multiplies_asynchronously(self) -> bool:
