@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import tvmtile.language as T
 from tvmtile import errors
 from tvmtile.errors import InvalidOperand, TileWarning
 
+SM80 = {"kind": "cuda", "arch": "sm_80"}
 RNG = np.random.default_rng(0)
 
 
@@ -416,3 +418,22 @@ def test_a_nest_that_needs_what_is_copied_is_a_consumer(pipelines):
     np.testing.assert_array_equal(
         pipelines.check(program, a, scales, zeros(6, 32))[-1], a * scales[:, None]
     )
+
+
+@pytest.mark.parametrize("loop", [{"num_stages": 256}, {"stage": [0, 12], "order": [0, 1]}])
+def test_more_stages_than_copies_can_be_waited_for(loop):
+    @T.prim_func
+    def main(A: T.Tensor((32 * 32,), "float32"), C: T.Tensor((32 * 32,), "float32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((32,), "float32")
+            for k in T.Pipelined(32, **loop):
+                T.copy(A[k * 32], tile)
+                T.copy(tile, C[k * 32])
+
+    said = "has 9 stages in place of 256: a block of CUDA sm_80 can't wait for more copies"
+    with pytest.warns(TileWarning, match=said) if "num_stages" in loop else nullcontext():
+        kernel = tvmtile.compile(main, target=SM80, execution_backend="emulator")
+    assert "wait_group_7();" in kernel.get_kernel_source()
+    A, C = torch.randn(32 * 32), torch.empty(32 * 32)
+    kernel(A, C)
+    assert torch.equal(A, C)

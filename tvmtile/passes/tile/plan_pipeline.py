@@ -15,6 +15,7 @@ from tvmtile.ir.annotations import (
     STAGE_ANNOTATION,
     STAGES_ANNOTATION,
 )
+from tvmtile.ir.asynchronous import CP_ASYNC
 from tvmtile.ir.kernels import bound_target, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
@@ -58,9 +59,10 @@ def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The plan is written as the annotations `tvmtile.stage` and `tvmtile.order`, and `tvmtile.in_flight`
     where some of the work is, an entry for each statement but those names, allocations and views. A
     loop that can't be pipelined loses its annotations, and a warning says why; what it computes never
-    depends on the plan. Where a block has no memory for so many buffer copies there are fewer stages,
-    and a warning too; the attribute `tvmtile.most_stages` of a function is a limit that whoever runs
-    the passes sets. Loops of no or one stage have nothing to plan.
+    depends on the plan. There are fewer stages, and a warning too, where a block has no memory for so
+    many buffer copies, or the target's instructions can't leave so many copies in flight; the attribute
+    `tvmtile.most_stages` of a function is a limit that whoever runs the passes sets. Loops of no or one
+    stage have nothing to plan.
 
     Raises
     ------
@@ -105,19 +107,27 @@ def PlanPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     capability = gpu(target)
     kind = str(target.kind.name) if target is not None else ""
     limit = func.attrs.get(MOST_STAGES) if func.attrs is not None else None
+    has_waits = capability is not None and capability.has_async_copies
+    awaited = CP_ASYNC.max_behind + 2 if has_waits else None  # in use, and issued while others fly
 
     def plan(kernel: tirx.For) -> tirx.For:
         memory = BlockMemory(kernel, capability)
-        return _Planner(KernelTiles(kernel), memory, limit, kind).rewrite(kernel)
+        return _Planner(KernelTiles(kernel), memory, limit, awaited, kind).rewrite(kernel)
 
     return with_kernels(func, plan)
 
 
 class _Planner:
     def __init__(
-        self, tiles: KernelTiles, memory: BlockMemory, limit: int | None, kind: str = ""
+        self,
+        tiles: KernelTiles,
+        memory: BlockMemory,
+        limit: int | None,
+        awaited: int | None = None,
+        kind: str = "",
     ) -> None:
         self._limit = limit
+        self._awaited = awaited
         self._kind = kind
         self._tiles = tiles
         self._memory = memory
@@ -173,7 +183,8 @@ class _Planner:
 
     def _that_fit(self, loop: tirx.For, num_stages: int) -> tuple[Body, Plan]:
         outer = self._multi_buffered
-        most = num_stages if self._limit is None else min(num_stages, int(self._limit))
+        limits = (limit for limit in (self._limit, self._awaited) if limit is not None)
+        most = min([num_stages, *map(int, limits)])
         for stages in range(max(1, most), 0, -1):
             self._multi_buffered = outer
             body, plan = self._by_dependences(loop, stages)
@@ -183,9 +194,10 @@ class _Planner:
                 self._memory.take(counts)
                 break
         if stages < num_stages:
+            cannot = "can't wait" if stages == self._awaited else "has no room"
             warn(
                 f"the loop over {loop.loop_var.name} has {stages} stages in place of {num_stages}: "
-                f"{self._memory.name} has no room for more copies of its tiles",
+                f"{self._memory.name} {cannot} for more copies of its tiles",
                 _location(loop),
             )
         return body, plan

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.asynchronous import asynchronously, signal, wait
+from tvmtile.ir.asynchronous import asynchronously, kind_of, signal, wait
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import (
     reads_no_memory,
@@ -164,7 +164,8 @@ class Stages:
                 if group.stage < user.stage <= number and user.uses(group.copied)
             ]
             if group.token and users:
-                found.append(wait(group.token, min(users) - group.stage - 1))
+                behind = min(users) - group.stage - 1
+                found.append(wait(group.token, min(behind, kind_of(group.token).max_behind)))
             if group.phases and users:
                 found += self._await_phase(group.phases, number, min(users))
         return found
