@@ -17,6 +17,7 @@ from tvmtile.ir.divisions import is_division
 __all__ = [
     "ScopedRewriter",
     "contains",
+    "defined_in",
     "for_loop",
     "has_effect",
     "mentions",
@@ -219,6 +220,18 @@ def variables_of(node: Any) -> list[ir.Var]:
     return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
 
 
+def defined_in(node: Any) -> set[ir.Var]:
+    """The variables that a statement or an expression defines: loops', names, and buffers."""
+    found: set[ir.Var] = set()
+    walk(
+        node,
+        (tirx.For, lambda loop: found.add(loop.loop_var)),
+        ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
+        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration: found.add(declaration.buffer)),
+    )
+    return found
+
+
 @overload
 def substitute(node: ir.Var, values: dict[ir.Var, Any]) -> Any: ...
 @overload
@@ -254,20 +267,13 @@ def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
 
 def with_fresh_variables(statement: tirx.Stmt) -> tirx.Stmt:
     """A copy whose loops, bindings and allocations define variables of their own."""
-    fresh: dict[ir.Var, Any] = {}
-
-    def renew(var: ir.Var) -> None:
-        fresh[var] = (
-            buffer_var(var.name, var.ty) if is_buffer_var(var) else ir.Var(var.name, var.ty)
-        )
-
-    walk(
+    return substitute(
         statement,
-        (tirx.For, lambda node: renew(node.loop_var)),
-        ((tirx.Bind, tirx.Let), lambda node: renew(node.var)),
-        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: renew(node.buffer)),
+        {
+            var: (buffer_var if is_buffer_var(var) else ir.Var)(var.name, var.ty)
+            for var in defined_in(statement)
+        },
     )
-    return substitute(statement, fresh)
 
 
 def seq(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:

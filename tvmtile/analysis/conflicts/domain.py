@@ -11,13 +11,13 @@ import numpy as np
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.expressions import period
 from tvmtile.analysis.uses import Use
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import literal
-from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.rewriting import defined_in, substitute, variables_of
 from tvmtile.ir.threads import WARP_SIZE
 
 __all__ = ["UNBOUNDED", "Domain"]
@@ -52,7 +52,7 @@ class Domain:
         self.num_threads = launch.num_threads
         for loop in (*launch.blocks, *launch.threads):
             self._analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-        self._varying = {loop.loop_var for loop in launch.threads} | _defined_in(launch.body)
+        self._varying = {loop.loop_var for loop in launch.threads} | defined_in(launch.body)
         self._varying -= uniform
         self._symbols: dict[tuple[Hashable, str], ir.Var] = {}
         self._known: dict[Hashable, Any] = {}
@@ -150,14 +150,3 @@ def _with_positive_divisor(remainder: tirx.FloorMod) -> ir.Expr:
     if divisor is None or divisor >= 0:
         return remainder
     return 0 - tirx.floormod(0 - remainder.a, -divisor)
-
-
-def _defined_in(body: tirx.Stmt) -> set[ir.Var]:
-    """The variables that a body defines: they have a value of their own in every iteration."""
-    found: set[ir.Var] = set()
-    walk(
-        body,
-        (tirx.For, lambda loop: found.add(loop.loop_var)),
-        ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
-    )
-    return found

@@ -20,7 +20,7 @@ from tvmtile.ir.kernels import Launch, is_kernel, is_loop_exit, is_parallel
 from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, contains, substitute
+from tvmtile.ir.rewriting import ScopedRewriter, contains, defined_in, substitute
 from tvmtile.ir.scopes import is_private
 
 __all__ = ["CheckParallel"]
@@ -98,7 +98,7 @@ class _Nests(ScopedRewriter):
         iterations = sample(loops)
         if iterations is None or len(iterations[loops[0].loop_var]) < 2 or _leaves(body):
             return
-        bound = _bound_in(body)
+        bound = defined_in(body)
 
         def is_uniform(var: ir.Var) -> bool:
             return var not in bound and not variance.depends(var)
@@ -122,17 +122,6 @@ def _is_arithmetic(value: ir.Expr) -> bool:
 
 def _leaves(body: tirx.Stmt) -> bool:
     return contains(body, tirx.Evaluate, is_loop_exit)
-
-
-def _bound_in(body: tirx.Stmt) -> set[ir.Var]:
-    """The names that each iteration binds for itself."""
-    found: set[ir.Var] = set()
-    walk(
-        body,
-        (tirx.Bind, lambda bind: found.add(bind.var)),
-        (tirx.For, lambda loop: found.add(loop.loop_var)),
-    )
-    return found
 
 
 def _own_or_ordered(body: tirx.Stmt) -> set[ir.Var]:

@@ -8,12 +8,12 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import is_kernel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, seq, variables_of
+from tvmtile.ir.rewriting import ScopedRewriter, defined_in, seq, variables_of
 from tvmtile.ir.tensor_maps import ENCODER, TensorMap, tensor_map_of
 
 __all__ = ["EncodeTensorMaps"]
@@ -69,7 +69,7 @@ class _Encoder(ScopedRewriter):
             return super().visit_for(loop)
         maps: dict[Any, ir.Var] = {}
         encoded: list[tirx.Stmt] = []
-        inside = _defined_in(loop)
+        inside = defined_in(loop)
 
         def address(call: ir.Call) -> ir.Expr:
             made_of = tensor_map_of(call)
@@ -84,17 +84,6 @@ class _Encoder(ScopedRewriter):
 
         kernel = mapped(loop, (ir.Call, address))
         return seq([*encoded, kernel]) if maps else loop
-
-
-def _defined_in(loop: tirx.For) -> set[ir.Var]:
-    found: set[ir.Var] = set()
-    walk(
-        loop,
-        (tirx.For, lambda node: found.add(node.loop_var)),
-        ((tirx.Bind, tirx.Let), lambda node: found.add(node.var)),
-        ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: found.add(node.buffer)),
-    )
-    return found
 
 
 def _check_known(call: ir.Call, inside: set[ir.Var]) -> None:

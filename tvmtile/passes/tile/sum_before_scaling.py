@@ -6,14 +6,14 @@ from tvm import tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import flattened, is_parallel, target_of, with_kernels
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import replace_loop, seq, variables_of
+from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of
 
 __all__ = ["SumBeforeScaling"]
 
@@ -105,10 +105,7 @@ class _Sums:
         parts = op.normalized().accumulated(self._target) if op is not None else None
         if op is None or parts is None:
             return None
-        defined = {loop.loop_var}
-        walk(loop.body, (tirx.Bind, lambda bind: defined.add(bind.var)))
-        walk(loop.body, (tirx.AllocBuffer, lambda alloc: defined.add(alloc.buffer)))
-        if defined & set(variables_of(parts[2])) or self._interferes(op, parts[2], others):
+        if defined_in(loop) & set(variables_of(parts[2])) or self._interferes(op, parts[2], others):
             return None
         return parts
 

@@ -22,7 +22,7 @@ from tvmtile.ir.operands import (
     match_extents,
 )
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
-from tvmtile.ir.rewriting import seq
+from tvmtile.ir.rewriting import defined_in, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
@@ -220,7 +220,7 @@ def check_fits(op: Any, context: LoweringContext) -> None:
     has_bulk_copies(op, context)
     tile, tensor = _sides(op)
     check_tensor(tensor.source, context.analyzer)
-    if _is_declared_in(tensor.source, context.launch.body):
+    if tensor.source in defined_in(context.launch.body):
         raise Decline(f"the address of {describe(tensor.source)} is computed by the kernel")
     boxes = boxes_of(tile, tensor, context.analyzer)
     check_columns(boxes, tensor, values_of_names(context.launch.body), context.analyzer)
@@ -229,12 +229,6 @@ def check_fits(op: Any, context: LoweringContext) -> None:
 def _sides(op: TmaCopy) -> tuple[ir.TensorRegion, ir.TensorRegion]:
     """The tile and the tensor."""
     return (op.dst, op.src) if is_shared(buffer_of(op.dst)) else (op.src, op.dst)
-
-
-def _is_declared_in(tensor: ir.Var, body: tirx.Stmt) -> bool:
-    found: list[ir.Var] = []
-    walk(body, ((tirx.AllocBuffer, tirx.DeclBuffer), lambda node: found.append(node.buffer)))
-    return any(tensor.same_as(other) for other in found)
 
 
 def load(

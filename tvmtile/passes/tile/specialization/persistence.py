@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import mapped, walk
+from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, NO_UNROLLING
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import (
@@ -18,7 +18,15 @@ from tvmtile.ir.kernels import (
 )
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import TileOp, operator_of
-from tvmtile.ir.rewriting import contains, for_loop, replace_loop, seq, substitute, variables_of
+from tvmtile.ir.rewriting import (
+    contains,
+    defined_in,
+    for_loop,
+    replace_loop,
+    seq,
+    substitute,
+    variables_of,
+)
 from tvmtile.passes.tile.specialization.candidates import (
     Unsuitable,
     operators_in,
@@ -101,12 +109,7 @@ _FOREIGN = ("tirx.call_extern", "tirx.call_pure_extern")
 def _check_worth(kernel: tirx.For) -> None:
     """Decline where the GPU, which gives the next block to who is ready, shares work out better."""
     statements = list(flattened(Launch(kernel).body))
-    bound: set[ir.Var] = set()
-    walk(
-        kernel,
-        (tirx.For, lambda node: bound.add(node.loop_var)),
-        (tirx.Bind, lambda node: bound.add(node.var)),
-    )
+    bound = defined_in(kernel)
     for loop in pipelined_loops_in(kernel):
         is_outermost = any(map(loop.same_as, statements))
         if not is_outermost or not bound.isdisjoint(variables_of(loop.extent)):

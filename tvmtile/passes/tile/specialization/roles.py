@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import Mutator, mapped, mutated, walk
+from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import CP_ASYNC, asynchronously, signal, wait
 from tvmtile.ir.kernels import flattened
@@ -16,6 +16,7 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import (
     contains,
+    defined_in,
     has_effect,
     mentions,
     replace_loop,
@@ -385,12 +386,7 @@ def _arriving(stmt: tirx.Stmt, ring: Ring) -> tirx.Stmt:
 
 def _check_known(producer: tirx.Stmt, body: tirx.Stmt) -> None:
     """Make sure that it uses no name that something else in the kernel binds."""
-    bound: set[ir.Var] = set()
-    walk(
-        body,
-        (tirx.For, lambda node: bound.add(node.loop_var)),
-        ((tirx.Bind, tirx.Let), lambda node: bound.add(node.var)),
-    )
+    bound = defined_in(body)
     unknown = next((var for var in variables_of(producer) if var in bound), None)
     if unknown is not None:
         raise Unsuitable(f"the copies depend on {unknown.name}, which only consumers know")
