@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import flattened, with_kernels
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import replace_loop, seq, variables_of, with_fresh_variables
+from tvmtile.ir.rewriting import defined_in, replace_loop, seq, variables_of, with_fresh_variables
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import group_of_region
 
@@ -85,7 +86,6 @@ def HoldIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _with_indices_held(kernel: tirx.For) -> tirx.For:
     regions: list[Any] = [kernel]
-    everywhere = _written_in(kernel)
 
     def region(node: tirx.AttrStmt, mutator: Mutator) -> tirx.Stmt:
         if group_of_region(node) is None:
@@ -99,35 +99,39 @@ def _with_indices_held(kernel: tirx.For) -> tirx.For:
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         if loop.kind != tirx.ForKind.SERIAL or loop.thread_binding is not None:
             return mutator.default_mutate(loop)
-        own = _written_in(regions[-1])
-        others = {buffer for buffer in everywhere if everywhere.count(buffer) > own.count(buffer)}
         inner = mutator.default_mutate(loop)
-        return _held(inner, others | set(_written_in(inner)))
+        indices = [(i, around) for c, around in _copies_in(inner.body, ()) for i in _indices_of(c)]
+        if not indices:
+            return inner
+        others = _times_written(kernel) - _times_written(regions[-1])
+        return _held(inner, indices, {*others, *_times_written(inner), *defined_in(inner)})
 
     return mutated(kernel, (tirx.AttrStmt, region), (tirx.For, visit))
 
 
-def _written_in(stmt: tirx.Stmt) -> list[ir.Var]:
-    """The buffers that a statement writes, once for each time."""
-    return [access.buffer for access in accesses_of(stmt) if access.writes]
+def _times_written(stmt: tirx.Stmt) -> Counter[ir.Var]:
+    """How often a statement writes each buffer."""
+    return Counter(access.buffer for access in accesses_of(stmt) if access.writes)
 
 
-def _held(loop: tirx.For, changing: set[ir.Var]) -> tirx.Stmt:
+def _held(
+    loop: tirx.For,
+    indices: list[tuple[ir.TensorLoad, tuple[tirx.For, ...]]],
+    changing: set[ir.Var],
+) -> tirx.Stmt:
     """A loop, behind the loads of the indices that it does not change."""
-    changing |= _bound_in(loop)
     held: dict[Any, ir.TensorLoad] = {}
     before: list[tirx.Stmt] = []
     left = _MOST_HELD
-    for copy, around in _copies_in(loop.body, ()):
+    for load, around in indices:
+        key = tvm_ffi.StructuralKey(load)
         own = {each.loop_var for each in around}
-        for load in _indices_of(copy):
-            key = tvm_ffi.StructuralKey(load)
-            count = math.prod(constant(each.extent) or left + 1 for each in around)
-            if key in held or count > left or not (changing - own).isdisjoint(variables_of(load)):
-                continue
-            left -= count
-            held[key], loads = _registers_for(load, around)
-            before += loads
+        count = math.prod(constant(each.extent) or left + 1 for each in around)
+        if key in held or count > left or not (changing - own).isdisjoint(variables_of(load)):
+            continue
+        left -= count
+        held[key], loads = _registers_for(load, around)
+        before += loads
     if not held:
         return loop
 
@@ -135,16 +139,6 @@ def _held(loop: tirx.For, changing: set[ir.Var]) -> tirx.Stmt:
         return held.get(tvm_ffi.StructuralKey(load), load)
 
     return seq([*before, mapped(loop, (ir.TensorLoad, replaced))])
-
-
-def _bound_in(loop: tirx.For) -> set[ir.Var]:
-    found: set[ir.Var] = set()
-    walk(
-        loop,
-        (tirx.For, lambda node: found.add(node.loop_var)),
-        ((tirx.Bind, tirx.Let), lambda node: found.add(node.var)),
-    )
-    return found
 
 
 def _copies_in(
