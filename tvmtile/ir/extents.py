@@ -11,7 +11,12 @@ from tvm.sym import Analyzer, ConstIntBound
 from tvmtile._tvm import is_buffer_var
 from tvmtile.ir.rewriting import substitute
 
-__all__ = ["linear_in", "take_for_extents"]
+__all__ = ["is_power_of_two", "linear_in", "take_for_extents"]
+
+
+def is_power_of_two(number: int) -> bool:
+    """Tell whether a number is 1, 2, 4, ..."""
+    return number > 0 and number.bit_count() == 1
 
 
 def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:

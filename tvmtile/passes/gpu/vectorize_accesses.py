@@ -17,6 +17,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.ir.calls import is_if_then_else, takes_address
+from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.index_width import count_of, is_large, widened
 from tvmtile.ir.kernels import flattened
 from tvmtile.ir.operands import constant, offset_in_memory
@@ -368,7 +369,7 @@ def contiguous_base(
         return None
     size = bytes_of(buffer)
     total = size * extent
-    if size == 0 or total < _WORD or total > LARGEST or total & (total - 1):
+    if not _WORD <= total <= LARGEST or not is_power_of_two(total):
         return None
     run = contiguous_run(buffer) if is_shared(buffer) else None
     if run is not None and run % extent:

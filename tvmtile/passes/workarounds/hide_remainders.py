@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import mentions, variables_of
@@ -79,7 +80,7 @@ class _Hider:
 
     def _remainder(self, node: tirx.FloorMod) -> Any:
         divisor = constant(node.b)
-        if divisor is None or not _is_power_of_two(divisor):
+        if divisor is None or not is_power_of_two(divisor):
             return node
         return tirx.floormod(self._hidden(node.a), node.b)
 
@@ -87,7 +88,7 @@ class _Hider:
         if op_name(call) != "tirx.bitwise_and":
             return call
         mask = constant(call.args[1])
-        if mask is None or not _is_power_of_two(mask + 1):
+        if mask is None or not is_power_of_two(mask + 1):
             return call
         return tirx.bitwise_and(self._hidden(call.args[0]), call.args[1])
 
@@ -97,7 +98,3 @@ class _Hider:
             return value
         zero = self._zeros.of(dtype)
         return value if mentions(value, zero) else value ^ zero
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number > 0 and number & (number - 1) == 0

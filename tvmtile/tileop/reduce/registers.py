@@ -17,6 +17,7 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile.ir.combiners import accumulator_dtype
+from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
@@ -88,10 +89,6 @@ class _Loop:
     weight: int
     digit: Digit
     variable: ir.Var
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
 
 
 class _Reduction:
@@ -202,7 +199,7 @@ class _Reduction:
             if not digit.is_thread:
                 continue
             inner = min(digit.extent, WARP_SIZE // digit.stride) if digit.stride < WARP_SIZE else 1
-            is_of_bits = _is_power_of_two(inner) and _is_power_of_two(digit.stride)
+            is_of_bits = is_power_of_two(inner) and is_power_of_two(digit.stride)
             if inner > 1 and is_of_bits and digit.extent % inner == 0:
                 outer, digit_in_lanes = digit.split(inner)
                 lanes.append(digit_in_lanes)

@@ -15,6 +15,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
+from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_shared
@@ -207,7 +208,7 @@ def _group_of(threads: int, rows: int, length: int) -> int:
 def _fits_threads(op: Scan, context: LoweringContext) -> None:
     if any(is_fragment(operand.source) for operand in (op.src, op.dst)):
         raise Decline("an operand is a fragment")
-    if context.threads & (context.threads - 1):
+    if not is_power_of_two(context.threads):
         raise Decline(f"{context.threads} threads are not a power of two")
 
 
