@@ -163,10 +163,16 @@ def has_clusters(_: Any, context: LoweringContext) -> None:
 
 def join_blocks(context: LoweringContext) -> None:
     """Let the blocks of a cluster wait for each other behind the setup, and at the kernel's end."""
-    barrier = tirx.Evaluate(T.tvm_storage_sync("cluster"))
+    barrier = _barrier(context)
     context.setup[:] = [step for step in context.setup if not is_cluster_barrier(step)] + [barrier]
+
+
+def _barrier(context: LoweringContext) -> tirx.Stmt:
+    """A barrier of the cluster, of which there is one at the kernel's end, too."""
+    barrier = tirx.Evaluate(T.tvm_storage_sync("cluster"))
     if not any(map(is_cluster_barrier, context.teardown)):
         context.teardown.append(barrier)
+    return barrier
 
 
 @lowering(BlockRank, target="cuda", variant="register", fits=has_clusters)
@@ -178,10 +184,7 @@ def _(_op: BlockRank, _context: LoweringContext) -> ir.Expr:
 @lowering(JoinCluster, target="cuda", variant="barrier", fits=has_clusters)
 def _(_op: JoinCluster, context: LoweringContext) -> tirx.Stmt:
     """A barrier of the cluster, and one where the kernel ends."""
-    barrier = tirx.Evaluate(T.tvm_storage_sync("cluster"))
-    if not any(map(is_cluster_barrier, context.teardown)):
-        context.teardown.append(barrier)
-    return barrier
+    return _barrier(context)
 
 
 @lowering(RemoteArrival, target="cuda", variant="mbarrier", fits=has_clusters)
