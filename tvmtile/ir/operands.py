@@ -10,9 +10,10 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
-from tvmtile.errors import InvalidOperand, OutOfBounds
+from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 
 __all__ = [
+    "SAME_EXTENTS",
     "as_region",
     "buffer_of",
     "check_bounds",
@@ -24,6 +25,7 @@ __all__ = [
     "is_whole",
     "literal",
     "match_extents",
+    "matched_regions",
     "offset_in_memory",
     "region",
     "same_extents",
@@ -169,6 +171,32 @@ def _fit(extents: list[Any], rank: int) -> list[Any] | None:
     if len(extents) > rank:
         return None
     return [1] * (rank - len(extents)) + extents
+
+
+SAME_EXTENTS = "give both sides the same extents (axes of extent 1 don't count)"
+
+
+def matched_regions(
+    operator: str, src: Any, dst: Any, help: str = SAME_EXTENTS
+) -> tuple[ir.TensorRegion, ir.TensorRegion]:
+    """Both sides of a copy; one that is named by its first element has the extents of the other.
+
+    Raises
+    ------
+    ShapeMismatch
+        If the tiles differ in their shapes; `help` says what to do then.
+    OutOfBounds
+        If a side certainly reaches outside its buffer.
+    """
+    matched = match_extents(src, dst)
+    if matched is None:
+        raise ShapeMismatch(
+            f"{operator}: {describe(src)} and {describe(dst)} are tiles of different shapes",
+            help=help,
+        )
+    for operand in (src, dst):
+        check_bounds(operator, operand)
+    return as_region(src, matched[0]), as_region(dst, matched[1])
 
 
 def check_bounds(operator: str, operand: ir.Expr) -> None:

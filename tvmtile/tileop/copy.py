@@ -10,10 +10,15 @@ import numpy as np
 from tvm import ir, tirx
 
 from tvmtile.analysis.nests import nests_in
-from tvmtile.errors import InvalidOperand, ShapeMismatch, warn, warn_ignored
+from tvmtile.errors import warn, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import as_region, check_bounds, describe, dtype_of, match_extents
+from tvmtile.ir.operands import (
+    SAME_EXTENTS,
+    as_region,
+    dtype_of,
+    matched_regions,
+)
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
@@ -155,20 +160,12 @@ class Copy(TileOp):
         return [self.dst]
 
     def check(self) -> None:
-        if match_extents(self.src, self.dst) is None:
-            raise ShapeMismatch(
-                f"copy: {describe(self.src)} and {describe(self.dst)} are tiles of different shapes",
-                help="give both sides the same extents (axes of extent 1 don't count), or name one by "
-                "its first element, `A[i, j]`, to take the extents of the other",
-            )
-        for operand in (self.src, self.dst):
-            check_bounds(self.name, operand)
+        self.normalized()
 
     def normalized(self) -> Copy:
-        matched = match_extents(self.src, self.dst)
-        if matched is None:
-            raise InvalidOperand(f"copy: {describe(self.src)} does not fit {describe(self.dst)}")
-        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
+        by_origin = "or name one by its first element, `A[i, j]`, to take the extents of the other"
+        help = f"{SAME_EXTENTS}, {by_origin}"
+        src, dst = matched_regions(self.name, self.src, self.dst, help)
         return replace(self, src=src, dst=dst)
 
     def copied(self) -> tuple[Any, Any] | None:

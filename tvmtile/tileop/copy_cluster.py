@@ -8,18 +8,16 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
-    as_region,
     buffer_of,
-    check_bounds,
     constant,
     describe,
     dtype_of,
-    match_extents,
+    matched_regions,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
@@ -150,19 +148,10 @@ class _CopyInCluster(TileOp):
                 f"copy_cluster: {describe(self.dst)} is not in shared memory",
                 help="blocks of a cluster reach each other's tiles of T.alloc_shared",
             )
-        if match_extents(self.src, self.dst) is None:
-            raise ShapeMismatch(
-                f"copy_cluster: {describe(self.src)} and {describe(self.dst)} are tiles of different "
-                "shapes",
-                help="give both sides the same extents (axes of extent 1 don't count)",
-            )
-        for operand in (self.src, self.dst):
-            check_bounds("copy_cluster", operand)
+        self.normalized()
 
     def normalized(self) -> _CopyInCluster:
-        matched = match_extents(self.src, self.dst)
-        assert matched is not None, "checked when it was written"
-        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
+        src, dst = matched_regions("copy_cluster", self.src, self.dst)
         return replace(self, src=src, dst=dst)
 
 

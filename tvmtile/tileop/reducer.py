@@ -16,14 +16,19 @@ from tvmtile.errors import (
     OPTIONS_OF_TILELANG,
     InvalidOperand,
     InvalidValue,
-    ShapeMismatch,
     UnsupportedDtype,
     warn_ignored,
 )
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
-from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, match_extents
+from tvmtile.ir.operands import (
+    buffer_of,
+    constant,
+    describe,
+    dtype_of,
+    matched_regions,
+)
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
@@ -275,12 +280,7 @@ class FinalizeReducer(TileOp):
         return [self.dst]
 
     def check(self) -> None:
-        if match_extents(self.src, self.dst) is None:
-            raise ShapeMismatch(
-                f"finalize_reducer: {describe(self.src)} and {describe(self.dst)} are tiles of "
-                "different shapes",
-                help="give dst the reducer's shape",
-            )
+        matched_regions(self.name, self.src, self.dst, "give dst the reducer's shape")
 
     def as_loops(self) -> tirx.Stmt:
         def body(offsets: list[Any]) -> tirx.Stmt:

@@ -15,13 +15,13 @@ from tvmtile.errors import (
     OPTIONS_OF_TILELANG,
     InvalidOperand,
     InvalidValue,
-    ShapeMismatch,
     UnsupportedDtype,
     warn_ignored,
 )
 from tvmtile.frontend.emit import checked_call, emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import (
+    SAME_EXTENTS,
     as_region,
     buffer_of,
     check_bounds,
@@ -29,7 +29,7 @@ from tvmtile.ir.operands import (
     describe,
     dtype_of,
     extents_of,
-    match_extents,
+    matched_regions,
     origin_of,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
@@ -394,27 +394,17 @@ class AtomicTile(TileOp):
         return [self.dst]
 
     def check(self) -> None:
-        name = f"atomic_{self.kind}"
-        if names_tile(self.src) and match_extents(self.src, self.dst) is None:
-            raise ShapeMismatch(
-                f"{name}: {describe(self.src)} and {describe(self.dst)} are tiles of different shapes",
-                help="give both sides the same extents (axes of extent 1 don't count), or name dst by "
-                "its first element, `C[i, j]`, to take the extents of the value",
-            )
+        self.normalized()
         _check_dtype(self.kind, self.dst)
-        for operand in self.reads():
-            check_bounds(name, operand)
 
     def normalized(self) -> AtomicTile:
+        name = f"atomic_{self.kind}"
         if not names_tile(self.src):
-            return AtomicTile(self.src, as_region(self.dst), self.kind, self.order)
-        matched = match_extents(self.src, self.dst)
-        if matched is None:
-            raise InvalidOperand(
-                f"atomic_{self.kind}: {describe(self.src)} does not fit {describe(self.dst)}"
-            )
-        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
-        return AtomicTile(src, dst, self.kind, self.order)
+            check_bounds(name, self.dst)
+            return replace(self, dst=as_region(self.dst))
+        by_origin = "or name dst by its first element, `C[i, j]`, to take the extents of the value"
+        src, dst = matched_regions(name, self.src, self.dst, f"{SAME_EXTENTS}, {by_origin}")
+        return replace(self, src=src, dst=dst)
 
 
 def reference(dst: np.ndarray, index: np.ndarray, value: np.ndarray, kind: str) -> np.ndarray:

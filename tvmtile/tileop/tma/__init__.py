@@ -9,17 +9,15 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import values_of_names
-from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
+from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.operands import (
-    as_region,
     buffer_of,
-    check_bounds,
     describe,
     dtype_of,
-    match_extents,
+    matched_regions,
 )
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import defined_in, seq
@@ -170,14 +168,7 @@ class TmaCopy(TileOp):
                 f"tma_copy: {describe(self.src)} and {describe(self.dst)} differ in their dtypes",
                 help="give both sides one dtype, or use T.copy, which converts",
             )
-        if match_extents(self.src, self.dst) is None:
-            raise ShapeMismatch(
-                f"tma_copy: {describe(self.src)} and {describe(self.dst)} are tiles of "
-                "different shapes",
-                help="give both sides the same extents (axes of extent 1 don't count)",
-            )
-        for operand in (self.src, self.dst):
-            check_bounds(self.name, operand)
+        matched_regions(self.name, self.src, self.dst)
 
     def _check_scopes(self) -> None:
         src, dst = buffer_of(self.src), buffer_of(self.dst)
@@ -206,9 +197,7 @@ class TmaCopy(TileOp):
             )
 
     def normalized(self) -> TmaCopy:
-        matched = match_extents(self.src, self.dst)
-        assert matched is not None, "checked when it was written"
-        src, dst = as_region(self.src, matched[0]), as_region(self.dst, matched[1])
+        src, dst = matched_regions(self.name, self.src, self.dst)
         return replace(self, src=src, dst=dst)
 
 
