@@ -162,10 +162,8 @@ def in_order(
     results: Sequence[int],
     args: Sequence[Any],
     named: Mapping[str, Any],
-) -> tuple[Any, ...] | ArgumentError:
-    """The arguments of a call, those that are given by keyword in their places; or what is wrong.
-
-    It is an error that a parameter gets no argument, or two, or that there is none of a name.
+) -> tuple[Any, ...]:
+    """The arguments of a call, those that are given by keyword in their places.
 
     Parameters
     ----------
@@ -177,6 +175,11 @@ def in_order(
         Which of them are results, which a call need not give.
     args, named : sequence and mapping
         What it was called with.
+
+    Raises
+    ------
+    ArgumentError
+        If a parameter gets no argument, or two, or there is none of a name.
     """
     gives_results = len(args) + len(named) == len(params)
     names = [p.name for i, p in enumerate(params) if gives_results or i not in results]
@@ -185,7 +188,8 @@ def in_order(
     try:
         return signature.bind(*args, **named).args
     except TypeError as error:
-        return ArgumentError(f"{kernel}: {error}", help=f"its parameters are {', '.join(names)}")
+        parameters = f"its parameters are {', '.join(names)}"
+        raise ArgumentError(f"{kernel}: {error}", help=parameters) from None
 
 
 def explain(

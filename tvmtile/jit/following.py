@@ -12,13 +12,12 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.cuda_runtime import has_gpu
-from tvmtile.errors import ArgumentError
 from tvmtile.jit.arguments import in_order
 from tvmtile.jit.artifact import name_of
 from tvmtile.jit.backends import mps_is_available
 from tvmtile.jit.kernel import Kernel
 
-__all__ = ["FollowingKernel", "best_target", "chosen_target", "target_of"]
+__all__ = ["FollowingKernel", "best_target", "chosen_target", "target_of", "target_on"]
 
 _TARGETS = {"cpu": "llvm", "cuda": "cuda", "mps": "metal", "metal": "metal"}
 
@@ -45,14 +44,14 @@ def target_of(arguments: Iterable[Any]) -> str | None:
     for argument in arguments:
         device = getattr(argument, "device", None)
         if device is not None or hasattr(argument, "shape"):
-            target = _target_on(device)
+            target = target_on(device)
             if target != "llvm":
                 break
     return target
 
 
 @lru_cache(maxsize=64)
-def _target_on(device: Any) -> str:
+def target_on(device: Any) -> str:
     """The target of a device of torch's, numpy's or TVM's; numpy before its second version has none."""
     return _TARGETS.get(str(device).partition(":")[0], "llvm")
 
@@ -90,17 +89,14 @@ class FollowingKernel(Kernel):
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
         if named:
-            ordered = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
-            if isinstance(ordered, ArgumentError):
-                raise ordered
-            args = ordered
+            args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
         # A tensor on a GPU decides; of the others, a later one may be on a GPU.
         device = getattr(args[0], "device", None) if args else None
         kernel = self._on_devices.get(device)
         if kernel is None:
             target = target_of(args) or best_target()
             kernel = self._build(target)
-            if device is not None and _target_on(device) != "llvm":
+            if device is not None and target_on(device) != "llvm":
                 self._on_devices[device] = kernel
         self._last = kernel
         return kernel(*args)

@@ -16,7 +16,6 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
-    ArgumentError,
     CudaCompileError,
     EmulationError,
     InvalidOperand,
@@ -146,10 +145,7 @@ class Kernel:
             got.
         """
         if named:
-            ordered = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
-            if isinstance(ordered, ArgumentError):
-                raise ordered
-            args = ordered
+            args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
         if DYNAMO in sys.modules:
             break_graph()
         given, problem = args, None

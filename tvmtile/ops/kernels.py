@@ -7,7 +7,7 @@ from typing import Any
 
 from tvmtile.jit import Kernel
 from tvmtile.jit import compile as compile_program
-from tvmtile.jit.following import chosen_target, target_of
+from tvmtile.jit.following import chosen_target, target_on
 
 __all__ = ["compiled", "is_plain", "size_class", "target_for"]
 
@@ -17,14 +17,7 @@ _kernels: dict[Any, Kernel] = {}
 
 def target_for(device: Any) -> Any:
     """The target of a kind of device of torch's; what `TVMTILE_TARGET` names where it is set."""
-    return chosen_target() or target_of((_On(device),))
-
-
-class _On:
-    """Something that is on a device."""
-
-    def __init__(self, device: Any) -> None:
-        self.device = device
+    return chosen_target() or target_on(device)
 
 
 def size_class(extent: int) -> int:
