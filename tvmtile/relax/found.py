@@ -10,7 +10,7 @@ from tvm import tirx
 
 import tvmtile.language as T
 
-__all__ = ["DTYPES", "Extents", "Found", "Left"]
+__all__ = ["DTYPES", "Extents", "Found", "Left", "common_dtype", "fixed"]
 
 DTYPES = ("float16", "bfloat16", "float32")
 """Of the tensors that kernels are put in for."""
