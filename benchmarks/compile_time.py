@@ -43,11 +43,11 @@ SHOWN = 15  # passes
 
 def dynamic_gemm() -> Any:
     m, n = T.dynamic("m, n")
-    return gemm(m, n, 1024, "float16", False, 128, 128, 32, 3, 128, 8)
+    return gemm(m, n, 1024, "float16", "nn", 128, 128, 32, 3, 128, 8)
 
 
 PROGRAMS: dict[str, Callable[[], Any]] = {
-    "gemm": lambda: gemm(4096, 4096, 4096, "float16", False, 128, 128, 32, 3, 128, 8),
+    "gemm": lambda: gemm(4096, 4096, 4096, "float16", "nn", 128, 128, 32, 3, 128, 8),
     "gemm, dynamic M and N": dynamic_gemm,
     "attention": lambda: flash_attention(1, 8, 1024, 64, True, dtype=T.float16),
 }
