@@ -421,7 +421,8 @@ def main() -> None:
         print(json.dumps(results[-1]), flush=True)
         torch.cuda.empty_cache()
     if args.tilelang:
-        add_tilelang(results, with_tilelang(args.tilelang, chosen), chosen)
+        measured = [case for case in chosen if case.name in {row["case"] for row in results}]
+        add_tilelang(results, with_tilelang(args.tilelang, measured), measured)
     report(args, results, costs and costs + launch_rows())
 
 

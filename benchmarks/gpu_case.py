@@ -50,6 +50,8 @@ class Case:
         Beside inputs and result.
     triton_views : callable
         What Triton's function gets of the inputs and the result.
+    tilelang : list of dict
+        Configurations for TileLang alone, beside those of tvmtile.
     goals : dict of str to float
         How fast tvmtile is to be, relative to which contenders.
     """
@@ -69,6 +71,7 @@ class Case:
     triton: tuple[str, list[dict[str, Any]]] | None = None
     triton_arguments: tuple[Any, ...] = ()
     triton_views: Callable[..., Tensors] = lambda *tensors: tensors
+    tilelang: list[dict[str, Any]] = field(default_factory=list)
     goals: dict[str, float] = field(default_factory=dict)
     results: Callable[[torch.Tensor], Tensors] = lambda out: (out,)
 

@@ -3,8 +3,6 @@
 The two can't be installed side by side; whichever the interpreter has makes the programs.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys
@@ -14,9 +12,10 @@ from typing import Any
 
 try:
     import tilelang.language as T
+    from tilelang.layout import make_swizzled_layout
 except ImportError:
     import tvmtile.language as T
-from tvmtile.layout import make_swizzled_layout
+    from tvmtile.layout import make_swizzled_layout
 
 GROUP = 64  # weights that share a scale
 
@@ -24,10 +23,12 @@ GROUP = 64  # weights that share a scale
 def gemm(
     M: int, N: int, K: int, dtype: str, layout: str,
     block_M: int, block_N: int, block_K: int, stages: int, threads: int, panel: int,
+    through_shared: bool = False,
 ) -> Any:  # fmt: skip
     """C = A @ B in the dtype of A and B, summed in float32; blocks walk in panels of `panel` rows.
 
-    `layout` says of A and of B whether they are stored as they are, n, or transposed, t.
+    `layout` says of A and of B whether they are stored as they are, n, or transposed, t. Results go
+    to C from registers, or `through_shared`, as in TileLang's own benchmark.
     """
     transpose_A, transpose_B = (letter == "t" for letter in layout)
 
@@ -45,6 +46,8 @@ def gemm(
                 (block_N, block_K) if transpose_B else (block_K, block_N), dtype
             )
             C_local = T.alloc_fragment((block_M, block_N), "float32")
+            if through_shared:
+                C_shared = T.alloc_shared((block_M, block_N), dtype)
             T.use_swizzle(panel)
             T.clear(C_local)
             for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=stages):
@@ -57,7 +60,11 @@ def gemm(
                 else:
                     T.copy(B[k * block_K, bx * block_N], B_shared)
                 T.gemm(A_shared, B_shared, C_local, transpose_A, transpose_B)
-            T.copy(C_local, C[by * block_M, bx * block_N])
+            if through_shared:
+                T.copy(C_local, C_shared)
+                T.copy(C_shared, C[by * block_M, bx * block_N])
+            else:
+                T.copy(C_local, C[by * block_M, bx * block_N])
 
     return main
 

@@ -2,13 +2,19 @@
 
     PYTHON gpu_tilelang.py NAMES.json RESULTS.json
 
-The programs, configurations, checks and measurements are those of tvmtile.
+The programs, checks and measurements are those of tvmtile; configurations are too, and a case may have
+more of them. A contender of the case, cuBLAS or cuDNN, is measured among them: what it takes here and
+what it takes beside tvmtile say whether the two processes found the same GPU.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,19 +26,41 @@ from gpu_programs import PROGRAMS
 from gpu_timing import measure, relative_error
 
 
+def configurations(case: Case) -> list[dict[str, Any]]:
+    return case.configurations + case.tilelang
+
+
+def kernel_of(job: tuple[str, dict[str, Any]]) -> Any:
+    program, arguments = job
+    return tilelang.compile(PROGRAMS[program](**arguments), target="cuda")
+
+
+def compile_one(job: tuple[str, dict[str, Any]]) -> None:
+    """Fill TileLang's cache in a process of the pool; what goes wrong is said where it is used."""
+    with contextlib.suppress(Exception):
+        kernel_of(job)
+
+
+def fill_cache(chosen: list[Case]) -> None:
+    jobs = [(case.program, case.arguments | c) for case in chosen for c in configurations(case)]
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawned) as workers:
+        list(workers.map(compile_one, jobs))
+
+
 def times_of(case: Case, notes: list[str]) -> dict[str, float]:
-    """Milliseconds of each configuration that runs and is right."""
+    """Milliseconds of each configuration that runs and is right, and of the contenders with a goal."""
     inputs = case.inputs()
     out = case.out(*inputs)
+    results = case.results(out)
     expected = case.reference(*inputs)
     contenders = {}
-    for configuration in case.configurations:
+    for configuration in configurations(case):
         name = " ".join(f"{key} {value}" for key, value in configuration.items())
         try:
-            program = PROGRAMS[case.program](**case.arguments, **configuration)
-            kernel = tilelang.compile(program, target="cuda")
+            kernel = kernel_of((case.program, case.arguments | configuration))
             out.zero_()
-            kernel(*inputs, out)
+            kernel(*inputs, *results)
             error = relative_error(out, expected)
         except Exception as problem:  # noqa: BLE001 - TVM raises many kinds
             notes.append(f"{name}: {str(problem).strip().splitlines()[-1][:200]}")
@@ -40,19 +68,25 @@ def times_of(case: Case, notes: list[str]) -> dict[str, float]:
         if error > case.tolerance:
             notes.append(f"{name}: wrong, relative error {error:.1e}")
             continue
-        contenders[name] = partial(kernel, *inputs, out)
-    return measure(contenders) if contenders else {}
+        contenders[name] = partial(kernel, *inputs, *results)
+    if not contenders:
+        return {}
+    rivals = {name: case.rivals[name] for name in case.goals if name in case.rivals}
+    times = measure(contenders | {n: partial(f, *inputs, *results) for n, f in rivals.items()})
+    notes += [f"{name} beside it: {times.pop(name):.4f} ms" for name in rivals]
+    return times
 
 
 def main(asked: Path, answer: Path) -> None:
     names = json.loads(asked.read_text())
+    chosen = [case for case in cases() if case.name in names]
+    fill_cache(chosen)
     results: dict[str, Any] = {"version": tilelang.__version__, "milliseconds": {}, "notes": {}}
-    for case in cases():
-        if case.name in names:
-            notes: list[str] = []
-            results["milliseconds"][case.name] = times_of(case, notes)
-            results["notes"][case.name] = notes
-            torch.cuda.empty_cache()
+    for case in chosen:
+        notes: list[str] = []
+        results["milliseconds"][case.name] = times_of(case, notes)
+        results["notes"][case.name] = notes
+        torch.cuda.empty_cache()
     answer.write_text(json.dumps(results))
 
 
