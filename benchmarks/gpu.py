@@ -420,43 +420,47 @@ def main() -> None:
         results.append(run(case))
         print(json.dumps(results[-1]), flush=True)
         torch.cuda.empty_cache()
+    about = machine(f"python benchmarks/gpu.py {shlex.join(sys.argv[1:])}".strip())
+    about |= {"tvmtile": args.commit} if args.commit else {}
     if args.tilelang:
         measured = [case for case in chosen if case.name in {row["case"] for row in results}]
-        add_tilelang(results, with_tilelang(args.tilelang, measured), measured)
-    report(args, results, costs and costs + launch_rows())
+        theirs = with_tilelang(args.tilelang, measured)
+        add_tilelang(results, theirs, measured)
+        about |= {"TileLang": theirs["version"]}
+    report(args.write, about, results, costs and costs + launch_rows())
 
 
 def add_tilelang(results: list[dict[str, Any]], theirs: dict[str, Any], chosen: list[Case]) -> None:
     """Put TileLang's fastest configurations beside the other contenders."""
     for result, case in zip(results, chosen, strict=True):
-        times = theirs["milliseconds"].get(case.name)
+        times = theirs["times"].get(case.name)
         result["notes"] += [f"TileLang {note}" for note in theirs["notes"].get(case.name, ())]
         if not times:
             continue
-        best = min(times, key=times.__getitem__)
-        result["milliseconds"]["TileLang"] = times[best]
-        result["rates"]["TileLang"] = case.rate(times[best])
-        result["configurations"]["TileLang"] = best
-        result["tuning"]["TileLang"] = times
+        result["milliseconds"]["TileLang"] = times["milliseconds"]
+        result["rates"]["TileLang"] = case.rate(times["milliseconds"])
+        result["configurations"]["TileLang"] = times["configuration"]
+        result["tuning"]["TileLang"] = times["tuning"]
 
 
 def report(
-    args: argparse.Namespace, results: list[dict[str, Any]], costs: list[dict[str, Any]]
+    write: Path | None,
+    about: dict[str, str],
+    results: list[dict[str, Any]],
+    costs: list[dict[str, Any]],
 ) -> None:
-    about = machine(f"python benchmarks/gpu.py {shlex.join(sys.argv[1:])}".strip())
-    about |= {"tvmtile": args.commit} if args.commit else {}
     for result in results:
         for note in result["notes"]:
             print(f"{result['case']}: {note}", file=sys.stderr)
     new = {"runs": [about], "speed": [{**r, "run": 0} for r in results], "costs": costs}
     print(page(new))
-    if args.write is None:
+    if write is None:
         return
-    path = args.write.with_suffix(".json")
+    path = write.with_suffix(".json")
     everything = merged(json.loads(path.read_text()), new) if path.exists() else new
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(everything, indent=1) + "\n")
-    args.write.with_suffix(".md").write_text(page(everything))
+    write.with_suffix(".md").write_text(page(everything))
 
 
 def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
