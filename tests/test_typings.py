@@ -17,6 +17,8 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
+from tests.language import stub
+
 ROOT = Path(__file__).resolve().parent.parent
 TYPINGS = ROOT / "typings"
 
@@ -67,15 +69,17 @@ def test_a_statement_for_an_expression_is_found(tmp_path):
     assert found == set(range(4, MISTAKES.count("\n") + 1)), output
 
 
-@pytest.fixture
-def user(tmp_path):
+@pytest.fixture(scope="module")
+def user(tmp_path_factory):
     """A directory with the examples and the programs of the README, as a user's project."""
+    directory = tmp_path_factory.mktemp("user")
     for example in (ROOT / "examples").glob("*.py"):
-        shutil.copy(example, tmp_path)
+        shutil.copy(example, directory)
     programs = Sybil([PythonCodeBlockParser()]).parse(ROOT / "README.md").examples()
-    (tmp_path / "readme.py").write_text("\n".join(program.parsed for program in programs))
-    (tmp_path / "wrong.py").write_text("import tvmtile\ntvmtile.compile(None, out_idx={})\n")
-    return tmp_path
+    (directory / "readme.py").write_text("\n".join(program.parsed for program in programs))
+    (directory / "wrong.py").write_text("import tvmtile\ntvmtile.compile(None, out_idx={})\n")
+    (directory / "revealed.py").write_text(REVEALED)
+    return directory
 
 
 # What TVM's own annotations refuse, which says `Target` where it takes a string.
@@ -85,7 +89,9 @@ EAGER = re.compile(r"^\s+\w+: T\.\w+\(.*\)$|^def \w+\(")
 EAGER_RULES = ("reportInvalidTypeForm", "reportRedeclaration")
 
 
-def test_mypy_finds_nothing_in_a_users_files(user):
+@pytest.fixture(scope="module")
+def mypy(user):
+    """What mypy prints for a user's files, by file and line."""
     pytest.importorskip("mypy")
     (user / "mypy.ini").write_text(
         f"[mypy]\nmypy_path = {ROOT}\nfollow_imports = silent\nignore_missing_imports = true\n"
@@ -93,17 +99,18 @@ def test_mypy_finds_nothing_in_a_users_files(user):
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", "cache"]
     files = sorted(path.name for path in user.glob("*.py"))
     done = subprocess.run([*command, *files], cwd=user, capture_output=True, text=True, check=False)
-    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
-    lines = (user / "readme.py").read_text().splitlines()
-    ours = [
-        error
-        for error in errors
-        if not (error.startswith("readme") and OF_TVM.search(lines[int(error.split(":")[1]) - 1]))
-    ]
-    assert {error.partition(":")[0] for error in ours} == {"wrong.py"}, done.stdout + done.stderr
+    assert not done.stderr, done.stderr
+    found: dict[tuple[str, int], str] = {}
+    for line in done.stdout.splitlines():
+        if line.count(":") > 1:  # not the summary; notes follow an error
+            file, number, text = line.split(":", 2)
+            found.setdefault((file, int(number)), text.strip())
+    return found
 
 
-def test_pyright_finds_nothing_in_a_users_files(user):
+@pytest.fixture(scope="module")
+def pyright(user):
+    """What pyright reports in a user's files, by file and line, as it is run in an editor."""
     if importlib.util.find_spec("basedpyright") is None:
         pytest.skip("basedpyright is not installed")
     settings = {
@@ -121,10 +128,103 @@ def test_pyright_finds_nothing_in_a_users_files(user):
         check=False,
     )
     found = json.loads(done.stdout)["generalDiagnostics"]
-    ours = [error for error in found if error["severity"] == "error" and not _is_known(error)]
-    assert {Path(error["file"]).name for error in ours} == {"wrong.py"}, ours
+    return {
+        (Path(e["file"]).name, e["range"]["start"]["line"] + 1): (
+            f"{e['severity']}: {e['message']} ({e.get('rule')})"
+        )
+        for e in found
+        if e["severity"] in ("error", "information")
+    }
 
 
-def _is_known(error):
-    line = Path(error["file"]).read_text().splitlines()[error["range"]["start"]["line"]]
-    return bool(OF_TVM.search(line) or (error["rule"] in EAGER_RULES and EAGER.search(line)))
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_nothing_is_found_in_a_users_files(checker, user, request):
+    found = request.getfixturevalue(checker)
+    ours = {
+        place: text
+        for place, text in found.items()
+        if text.startswith("error")
+        and place[0] != "revealed.py"
+        and not _is_known(text, (user / place[0]).read_text().splitlines()[place[1] - 1])
+    }
+    assert {file for file, _ in ours} == {"wrong.py"}, ours
+
+
+def _is_known(text, line):
+    return bool(OF_TVM.search(line) or (any(map(text.count, EAGER_RULES)) and EAGER.search(line)))
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_what_is_known_of_calls(checker, request):
+    found = request.getfixturevalue(checker)
+    for number, line in enumerate(REVEALED.splitlines(), 1):
+        _, is_stated, stated = line.partition("  # ")
+        # Names without their modules.
+        said = re.sub(r"\w+\.(?=\w)", "", found.get(("revealed.py", number), ""))
+        if not is_stated:
+            assert not said, f"{line}: {said}"
+        elif stated.partition(": ")[0] in (checker, stated):
+            assert stated.rpartition(": ")[2] in said, f"{line}: {said}"
+
+
+def test_the_stub_names_what_a_checker_does_not_find():
+    assert stub.PATH.read_text() == stub.text(), "python tests/language/stub.py writes it"
+
+
+# What a checker says of each expression; `pyright` or `mypy` alone where they differ.
+REVEALED = """\
+# pyright: reportInvalidTypeForm=false, reportRedeclaration=false
+# mypy: disable-error-code="valid-type, no-redef"
+import numpy as np
+import torch
+from typing_extensions import reveal_type
+
+import tvmtile
+import tvmtile.language as T
+
+
+@tvmtile.jit
+def eager(X, scale: float = 1.0):
+    N = T.const("N")
+    X: T.Tensor((N,), T.float32)
+    Y = T.empty((N,), T.float32)
+    with T.Kernel(1):
+        tile = T.alloc_fragment((N,), T.float32)
+        for i in T.Parallel(N):
+            tile[i] = T.exp(X[i] * scale)
+            Y[i] = tile[i]
+    return Y
+
+
+@tvmtile.autotune(configs=[{"threads": 32}])
+@tvmtile.jit(out_idx=-1)
+def lazy(N: int, threads: int = 32):
+    @T.prim_func
+    def main(X: T.Tensor((N,), T.float32), Y: T.Tensor((N,), T.float32)):
+        with T.Kernel(1, threads=threads):
+            T.copy(X, Y)
+
+    return main
+
+
+x = torch.ones(4)
+program = lazy.jit_impl.func(4)
+kernel: tvmtile.Kernel = tvmtile.compile(program, out_idx=-1)
+reveal_type(eager)  # JitFunction[
+reveal_type(eager(x, scale=2.0))  # pyright: Tensor
+reveal_type(eager(np.ones(4), 2.0))  # pyright: ndarray[
+reveal_type(eager.compile(x))  # Kernel[
+reveal_type(lazy)  # TunedFunction[
+reveal_type(lazy(4))  # Kernel[One]
+reveal_type(lazy(4)(x))  # Tensor
+reveal_type(lazy(N=4)(np.ones(4)))  # ndarray[
+reveal_type(tvmtile.compile(program, 1)(x))  # Tensor
+reveal_type(tvmtile.compile(program))  # Kernel[Any]
+reveal_type(tvmtile.compile(program, [0, 1]))  # Kernel[Any]
+reveal_type(tvmtile.par_compile([program])[0])  # Kernel[
+reveal_type(tvmtile.compile(program).get_kernel_source())  # str
+lazy("4")  # pyright: error
+tvmtile.jit(out_id=-1)  # error
+tvmtile.compile(program, target=3)  # pyright: error
+T.flaot32  # error
+"""

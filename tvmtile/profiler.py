@@ -288,7 +288,7 @@ class Profiler:
             else self.inputs(dynamic_symbolic_constraints)
         )
         target = func or self.func
-        if func is None and hasattr(self.func.adapter, "statistics"):
+        if func is None and hasattr(self.func.adapter, "launch_statistics"):
             warn(
                 "these are times of the emulator, which say nothing about a GPU; "
                 "kernel.adapter.statistics has what a call did"

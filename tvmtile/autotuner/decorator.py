@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, overload
+
+from typing_extensions import Unpack
 
 from tvmtile.autotuner.configurations import AUTO, PASS_CONFIGS, expanded
 from tvmtile.autotuner.identity import identity
@@ -15,15 +17,55 @@ from tvmtile.autotuner.tuner import AutoTuner
 from tvmtile.errors import InvalidOperand, hide_internal_frames
 from tvmtile.jit.decorator import JitFunction, hashable, is_tensor
 from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.signatures import CalledWhenCompiled, Makes, Parameters, Results
 from tvmtile.profiler import TensorSupplyType
 
 __all__ = ["TunedFunction", "autotune"]
 
+Configs: TypeAlias = (
+    Iterable[Mapping[str, Any]] | Mapping[str, Iterable[Any]] | Callable[..., Any] | str
+)
 
+
+class TuneOptions(TypedDict, total=False):
+    """Options of `tvmtile.autotune` besides the configurations."""
+
+    warmup: int
+    rep: int
+    timeout: float
+    supply_type: TensorSupplyType
+    ref_prog: Callable[..., Any] | None
+    supply_prog: Callable[..., Any] | None
+    rtol: float
+    atol: float
+    max_mismatched_ratio: float
+    skip_check: bool
+    manual_check_prog: Callable[..., Any] | None
+    cache_input_tensors: bool
+    do_not_specialize: Collection[str] | None
+    early_stop: bool
+    early_stop_factor: float
+    executor: Executor | None
+    num_workers: int | None
+
+
+@overload
+def autotune(
+    func: JitFunction[Parameters, Makes, Results],
+    *,
+    configs: Configs,
+    **options: Unpack[TuneOptions],
+) -> TunedFunction[Parameters, Makes, Results]: ...
+@overload
+def autotune(
+    func: None = None, *, configs: Configs, **options: Unpack[TuneOptions]
+) -> Callable[
+    [JitFunction[Parameters, Makes, Results]], TunedFunction[Parameters, Makes, Results]
+]: ...
 def autotune(
     func: Any = None,
     *,
-    configs: Any,
+    configs: Configs,
     warmup: int = 25,
     rep: int = 100,
     timeout: float = 100,
@@ -118,7 +160,7 @@ class _Tuned:
     kernels: dict[Any, Kernel]
 
 
-class TunedFunction:
+class TunedFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     """A kernel under `@tvmtile.autotune`.
 
     Attributes
@@ -131,8 +173,8 @@ class TunedFunction:
 
     def __init__(
         self,
-        function: JitFunction,
-        configs: Any,
+        function: JitFunction[Parameters, Makes, Results],
+        configs: Configs,
         profile: Mapping[str, Any],
         run: Mapping[str, Any],
         ignored: Collection[str],
@@ -146,9 +188,7 @@ class TunedFunction:
     def __repr__(self) -> str:
         return f"<tvmtile.autotune {self.jit_impl!r}, {len(self._tuner_cache)} tuned>"
 
-    @hide_internal_frames
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Lazy style: the best kernel for these values. Eager style: run it on these arguments."""
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         returns_kernel = kwargs.pop("__return_kernel", False)
         kernel = self._kernel(args, kwargs)
         if returns_kernel:
@@ -157,7 +197,7 @@ class TunedFunction:
         return kernel if tensors is None else kernel(*tensors)
 
     @hide_internal_frames
-    def compile(self, *args: Any, **kwargs: Any) -> Kernel:
+    def compile(self, *args: Any, **kwargs: Any) -> Kernel[Results]:
         """The best kernel for these arguments, without running it."""
         return self._kernel(args, kwargs)
 

@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.dtypes import DType, as_dtype
 from tvmtile.frontend.kernel import current_kernel
+from tvmtile.frontend.tile import Tile
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import converted
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 
-def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> ir.Var:
+def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> Tile:
     """Allocate a tile that the threads of a block share.
 
     Parameters
@@ -41,7 +42,7 @@ def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> ir.Var:
     return allocate("T.alloc_shared", shape, dtype, scope)
 
 
-def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> ir.Var:
+def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> Tile:
     """Allocate a tile in the registers of a block's threads, laid out by the compiler.
 
     Parameters
@@ -56,7 +57,7 @@ def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> ir.Va
     return allocate("T.alloc_fragment", shape, dtype, scope)
 
 
-def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> ir.Var:
+def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Tile:
     """Allocate an array that every thread has for itself.
 
     Parameters
@@ -71,7 +72,7 @@ def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> ir.Var:
     return allocate("T.alloc_local", shape, dtype, scope)
 
 
-def alloc_global(shape: Any, dtype: Any) -> ir.Var:
+def alloc_global(shape: Any, dtype: Any) -> Tile:
     """Allocate a scratch tensor in global memory, for one call of the kernel.
 
     Parameters
@@ -119,7 +120,7 @@ def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None
     return variable
 
 
-def allocate(function: str, shape: Any, dtype: Any, scope: str) -> ir.Var:
+def allocate(function: str, shape: Any, dtype: Any, scope: str) -> Tile:
     """Allocate memory of a kernel.
 
     Parameters

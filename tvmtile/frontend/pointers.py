@@ -12,6 +12,7 @@ from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.dtypes import as_dtype
 from tvmtile.frontend.math import as_expr
+from tvmtile.frontend.tile import Tile
 
 __all__ = ["make_tensor", "ptr"]
 
@@ -45,7 +46,7 @@ ptr = _Pointer()
 
 def make_tensor(
     ptr: Any, shape: Any, dtype: Any = "float32", strides: Sequence[Any] | None = None
-) -> ir.Var:
+) -> Tile:
     """The tensor in global memory that a pointer points to.
 
     Parameters

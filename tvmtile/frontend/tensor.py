@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.dtypes import DType, as_dtype
+from tvmtile.frontend.tile import Tile
 
 __all__ = [
     "Buffer",
@@ -113,7 +114,7 @@ class _TensorAnnotation:
 
     def from_ptr(
         self, pointer: Any, shape: Any, dtype: Any = "float32", strides: Any = None
-    ) -> ir.Var:
+    ) -> Tile:
         """A buffer over the memory of a pointer parameter (`T.handle` or `T.ptr`)."""
         return T.match_buffer(pointer, _as_shape(shape), str(as_dtype(dtype)), strides=strides)
 
@@ -234,7 +235,7 @@ def const(names: str, dtype: Any = "int32") -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def empty(*shape: Any, dtype: Any = "float32") -> Any:
+def empty(*shape: Any, dtype: Any = "float32") -> Tile:
     """Declare a tensor that the kernel allocates and returns.
 
     Parameters
@@ -249,4 +250,5 @@ def empty(*shape: Any, dtype: Any = "float32") -> Any:
         extents, dtype = shape
     elif len(shape) == 1:
         extents = _as_shape(shape[0])
-    return OutputTensor(tuple(extents), as_dtype(dtype))
+    output: Any = OutputTensor(tuple(extents), as_dtype(dtype))
+    return output  # a tile once it has a name

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import tvm
 from tvm import ir
 
-from tvmtile.errors import MissingDependency
+from tvmtile.errors import InvalidOperand, MissingDependency
 from tvmtile.jit.arguments import with_addresses
 from tvmtile.jit.artifact import Artifact
 from tvmtile.target import runs_here
@@ -41,6 +41,20 @@ class Adapter(ABC):
     @abstractmethod
     def source(self, kernel_only: bool) -> str:
         """The code that was generated, with or without the host's part."""
+
+    @property
+    def statistics(self) -> Any:
+        """What the last call did.
+
+        Raises
+        ------
+        InvalidOperand
+            If no emulator ran it.
+        """
+        raise InvalidOperand(
+            "what a kernel does is counted in the emulator alone",
+            help='compile it with execution_backend="emulator" for a GPU',
+        )
 
 
 class TvmAdapter(Adapter):

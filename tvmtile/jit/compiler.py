@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias
+from typing import Any, Literal, overload
 
 from tvm import tirx
 
@@ -20,6 +20,7 @@ from tvmtile.errors import (
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import Request, result_positions
+from tvmtile.jit.signatures import One, Program, TargetLike
 from tvmtile.transform import PassConfigKey, warn_without_effect
 
 __all__ = [
@@ -29,22 +30,41 @@ __all__ = [
     "refuse_unknown",
 ]
 
-Program: TypeAlias = tirx.PrimFunc | Callable[..., Any]
-"""A tile program; to a type checker, what `T.prim_func` decorates stays a function."""
 
-
+@overload
+def compile(
+    func: Program,
+    out_idx: int,
+    target: TargetLike = None,
+    execution_backend: str | None = "auto",
+    target_host: TargetLike = None,
+    verbose: bool = False,
+    pass_configs: Mapping[str, Any] | None = None,
+    compile_flags: Any = None,
+) -> Kernel[One]: ...
+@overload
+def compile(
+    func: Program,
+    out_idx: Sequence[int] | None = None,
+    target: TargetLike = None,
+    execution_backend: str | None = "auto",
+    target_host: TargetLike = None,
+    verbose: bool = False,
+    pass_configs: Mapping[str, Any] | None = None,
+    compile_flags: Any = None,
+) -> Kernel[Any]: ...
 @hide_internal_frames
 def compile(
     func: Program,
     out_idx: int | Sequence[int] | None = None,
-    target: Any = None,
+    target: TargetLike = None,
     execution_backend: str | None = "auto",
-    target_host: Any = None,
+    target_host: TargetLike = None,
     verbose: bool = False,
     pass_configs: Mapping[str, Any] | None = None,
     compile_flags: Any = None,
     **unknown: Any,
-) -> Kernel:
+) -> Kernel[Any]:
     """Compile a tile program for a target.
 
     Parameters
@@ -166,6 +186,22 @@ def _compiled(func: tirx.PrimFunc, options: Mapping[str, Any]) -> Kernel:
     return request.kernel(request.artifact())
 
 
+@overload
+def par_compile(
+    funcs: Iterable[Program],
+    *,
+    num_workers: int | None = None,
+    ignore_error: Literal[False] = False,
+    **options: Any,
+) -> list[Kernel]: ...
+@overload
+def par_compile(
+    funcs: Iterable[Program],
+    *,
+    num_workers: int | None = None,
+    ignore_error: bool,
+    **options: Any,
+) -> list[Kernel | None]: ...
 @hide_internal_frames
 def par_compile(
     funcs: Iterable[Program],
@@ -173,7 +209,7 @@ def par_compile(
     num_workers: int | None = None,
     ignore_error: bool = False,
     **options: Any,
-) -> list[Kernel | None]:
+) -> Any:
     """Compile several tile programs, in threads.
 
     Parameters

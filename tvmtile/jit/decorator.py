@@ -10,9 +10,10 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 from tvm import tirx
+from typing_extensions import Unpack
 
 from tvmtile.errors import (
     ArgumentError,
@@ -29,21 +30,49 @@ from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
+from tvmtile.jit.signatures import (
+    CalledWhenCompiled,
+    JitOptions,
+    Makes,
+    One,
+    Parameters,
+    Results,
+    TargetLike,
+)
 
 __all__ = ["JitFunction", "hashable", "is_tensor", "jit"]
 
 _EAGER, _LAZY = "eager", "lazy"
 
 
+@overload
+def jit(
+    func: Callable[Parameters, Makes], *, out_idx: int, **options: Unpack[JitOptions]
+) -> JitFunction[Parameters, Makes, One]: ...
+@overload
+def jit(
+    func: Callable[Parameters, Makes],
+    *,
+    out_idx: Sequence[int] | None = None,
+    **options: Unpack[JitOptions],
+) -> JitFunction[Parameters, Makes, Any]: ...
+@overload
+def jit(
+    func: None = None, *, out_idx: int, **options: Unpack[JitOptions]
+) -> Callable[[Callable[Parameters, Makes]], JitFunction[Parameters, Makes, One]]: ...
+@overload
+def jit(
+    func: None = None, *, out_idx: Sequence[int] | None = None, **options: Unpack[JitOptions]
+) -> Callable[[Callable[Parameters, Makes]], JitFunction[Parameters, Makes, Any]]: ...
 def jit(
     func: Callable[..., Any] | None = None,
     *,
-    out_idx: Any = None,
-    target: Any = None,
+    out_idx: int | Sequence[int] | None = None,
+    target: TargetLike = None,
     execution_backend: str | None = "auto",
     pass_configs: Mapping[str, Any] | None = None,
     scope: Mapping[str, Any] | None = None,
-    target_host: Any = None,
+    target_host: TargetLike = None,
     verbose: bool | None = None,
     debug_root_path: str | None = None,
     compile_flags: Any = None,
@@ -103,7 +132,7 @@ def jit(
     return decorate if func is None else decorate(func)
 
 
-class JitFunction:
+class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     """A kernel under `@tvmtile.jit`; compiled kernels are kept for every specialisation.
 
     Attributes
@@ -216,9 +245,7 @@ class JitFunction:
         """What a kernel in the eager style is run on for these arguments; None in the lazy style."""
         return self.specialisation(*args, **kwargs)[2] if self._is_eager(args, kwargs) else None
 
-    @hide_internal_frames
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Lazy style: the compiled kernel for these values. Eager style: run it on these arguments."""
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._is_eager(args, kwargs):
             return self._lazy_kernel(args, kwargs)
         break_graph()
@@ -226,7 +253,7 @@ class JitFunction:
         return kernel(*tensors)
 
     @hide_internal_frames
-    def compile(self, *args: Any, **kwargs: Any) -> Kernel:
+    def compile(self, *args: Any, **kwargs: Any) -> Kernel[Results]:
         """The compiled kernel for these arguments, without running it.
 
         In the eager style constants may be given by keyword in place of tensors.
@@ -235,13 +262,28 @@ class JitFunction:
             return self._lazy_kernel(args, kwargs)
         return self.prepared(*args, **kwargs)[0]
 
+    @overload
+    def par_compile(
+        self,
+        configs: Iterable[Mapping[str, Any] | Sequence[Any]],
+        num_workers: int | None = None,
+        ignore_error: Literal[False] = False,
+    ) -> list[Kernel[Results]]: ...
+    @overload
+    def par_compile(
+        self,
+        configs: Iterable[Mapping[str, Any] | Sequence[Any]],
+        num_workers: int | None = None,
+        *,
+        ignore_error: bool,
+    ) -> list[Kernel[Results] | None]: ...
     @hide_internal_frames
     def par_compile(
         self,
         configs: Iterable[Mapping[str, Any] | Sequence[Any]],
         num_workers: int | None = None,
         ignore_error: bool = False,
-    ) -> list[Kernel | None]:
+    ) -> Any:
         """The compiled kernels for several sets of arguments.
 
         Parameters

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from tvm import ir, tirx
 from tvm.target import Target
@@ -32,7 +32,9 @@ from tvmtile.jit.dynamo import DYNAMO, break_graph
 from tvmtile.jit.ir_data import Node, from_data, to_data
 from tvmtile.jit.packed import as_bytes, as_elements
 from tvmtile.jit.parameters import KernelParam
-from tvmtile.jit.results import Results, bound_extents, evaluate
+from tvmtile.jit.results import Results as Allocated
+from tvmtile.jit.results import bound_extents, evaluate
+from tvmtile.jit.signatures import Argument, Array, One, Results, Unknown
 from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.library import allocator
 
@@ -59,7 +61,7 @@ _PARTS = ("float16", "float32", "float64")
 """The dtypes of parts of complex numbers."""
 
 
-class Kernel:
+class Kernel(Generic[Results]):
     """A tile program compiled for a target.
 
     Call it with the parameters of the program, in order, without those that are results: these are
@@ -114,7 +116,7 @@ class Kernel:
         self._input_count = len(prim_func.params) - len(out_idx)
         self._stored, _ = params_in_bytes(prim_func.params)
         self._has_packed = any(map(has_float4, prim_func.params))
-        self._results_of_calls = Results(self._stored, out_idx)
+        self._results_of_calls = Allocated(self._stored, out_idx)
         prepare_thread_pool()
 
     @property
@@ -122,6 +124,12 @@ class Kernel:
         """The parameters of the program, results included; `prim_func.params` are TVM's variables."""
         return [KernelParam.of(param) for param in self.prim_func.params]
 
+    @overload
+    def __call__(self: Kernel[Unknown], *args: Any, **named: Any) -> Any: ...
+    @overload
+    def __call__(self: Kernel[One], *args: Argument[Array], **named: Argument[Array]) -> Array: ...
+    @overload
+    def __call__(self, *args: Any, **named: Any) -> Any: ...
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import ir
 from tvm.target import Target
 
 from tvmtile.errors import hide_internal_frames
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.parameters import KernelParam
+from tvmtile.jit.signatures import Program, TargetLike
 
 __all__ = ["CompiledArtifact", "lower"]
 
@@ -51,9 +52,9 @@ class CompiledArtifact:
 
 @hide_internal_frames
 def lower(
-    func_or_mod: tirx.PrimFunc | ir.IRModule,
-    target: Any = None,
-    target_host: Any = None,
+    func_or_mod: Program | ir.IRModule,
+    target: TargetLike = None,
+    target_host: TargetLike = None,
     runtime_only: bool = False,
     enable_host_codegen: bool = False,
     enable_device_compile: bool = False,

@@ -83,7 +83,7 @@ class Request:
     def kernel(self, artifact: Artifact) -> Kernel:
         """Make the compiled program callable."""
         adapter = adapter_for(artifact, self.backend, self.func.params)
-        kernel = Kernel(self.func, artifact, self.results, self.config, adapter)
+        kernel: Kernel = Kernel(self.func, artifact, self.results, self.config, adapter)
         kernel.options = self.options
         return kernel
 

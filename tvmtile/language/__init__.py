@@ -8,7 +8,7 @@ and the meanings of TileLang's public language: `T.Kernel`, `T.alloc_shared`, `T
 # ruff: noqa: F401, F403 - TVM's names come first, ours replace those of the same name
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tvm.script.tirx import *
 
@@ -109,8 +109,6 @@ if TYPE_CHECKING:
     from typing import no_type_check as macro
     from typing import no_type_check as prim_func
 
-    def __getattr__(name: str) -> Any:
-        """What TVMScript and the loop above make when they are imported: dtypes, functions, ..."""
-
+    from tvmtile.language.scripted import *
 else:
     from tvmtile.frontend import macro, prim_func

@@ -10,12 +10,13 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch
 from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.tile import Tile
 from tvmtile.ir.operands import constant, describe, dtype_of
 
 __all__ = ["reshape", "view"]
 
 
-def reshape(src: ir.Var, shape: Any) -> ir.Var:
+def reshape(src: ir.Var, shape: Any) -> Tile:
     """The same elements, in row-major order, under another shape.
 
     Parameters
@@ -28,7 +29,7 @@ def reshape(src: ir.Var, shape: Any) -> ir.Var:
     return view(src, shape, None)
 
 
-def view(src: ir.Var, shape: Any = None, dtype: Any = None) -> ir.Var:
+def view(src: ir.Var, shape: Any = None, dtype: Any = None) -> Tile:
     """The same bytes under another shape and dtype.
 
     Parameters

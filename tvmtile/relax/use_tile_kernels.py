@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tvm
 from tvm import ir, relax, tirx
@@ -96,6 +96,10 @@ class UseTileKernels:
         self.target = parse(target)
         require_lowering(self.target)
         self.choices: list[Choice] = []
+
+    if TYPE_CHECKING:  # of what the decorator makes of the class
+
+        def __call__(self, mod: ir.IRModule) -> ir.IRModule: ...
 
     def transform_module(self, mod: ir.IRModule, context: PassContext) -> ir.IRModule:
         """Rewrite every function of Relax of a module."""

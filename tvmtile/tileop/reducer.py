@@ -21,6 +21,7 @@ from tvmtile.errors import (
 )
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
+from tvmtile.frontend.tile import Tile
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
 from tvmtile.ir.operands import (
     buffer_of,
@@ -49,9 +50,7 @@ __all__ = [
 _KINDS = ("sum", "max", "min", "bitand", "bitor", "bitxor")
 
 
-def alloc_reducer(
-    shape: Any, dtype: Any, op: str = "sum", replication: str | None = None
-) -> ir.Var:
+def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: str | None = None) -> Tile:
     """Allocate totals for contributions from the iterations of T.Parallel.
 
     Parameters
