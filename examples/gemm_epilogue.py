@@ -2,7 +2,8 @@
 
 The bias and the activation are applied to the accumulator while it is still in registers. The
 operands are float16 and the accumulator is float32; the last copy rounds. GELU is the form with
-tanh, as a sigmoid.
+tanh, by a fast function: an NVIDIA GPU has one instruction for it, good for the bits of a float16,
+where an exponential and a reciprocal would take two.
 
 D. Hendrycks and K. Gimpel, Gaussian error linear units, 2016.
 """
@@ -17,7 +18,7 @@ import tvmtile.language as T
 
 ACTIVATIONS = {
     "relu": lambda x: T.max(x, 0),
-    "gelu": lambda x: x * T.sigmoid(1.5957691216 * x * (1 + 0.044715 * x * x)),
+    "gelu": lambda x: 0.5 * x * (1 + T.__tanh(0.7978845608 * x * (1 + 0.044715 * x * x))),
 }
 REFERENCES = {"relu": torch.relu, "gelu": partial(torch.nn.functional.gelu, approximate="tanh")}
 

@@ -55,6 +55,7 @@ def integers():
         (T.__sin, torch.sin),
         (T.__cos, torch.cos),
         (T.__tan, torch.tan),
+        (T.__tanh, torch.tanh),
     ],
 )
 def test_functions_of_floats(ours, reference, floats):
@@ -317,6 +318,20 @@ def test_vector_loop_that_adds_to_one_element():
 def test_fast_functions_of_narrow_floats():
     a = torch.linspace(0.5, 2, 16).bfloat16()
     torch.testing.assert_close(apply(T.__exp10, a).float(), 10 ** a.float(), rtol=1e-2, atol=0)
+
+
+def test_a_fast_tanh_is_one_instruction():
+    @T.prim_func
+    def kernel(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                B[i] = T.__tanh(A[i])
+
+    hopper = {"kind": "cuda", "arch": "sm_90a"}
+    assert '"tanh.approx.f32' in tvmtile.compile(kernel, target=hopper).get_kernel_source()
+    a, b = torch.linspace(-9, 9, 64), torch.empty(64)
+    tvmtile.compile(kernel, target=hopper, execution_backend="emulator")(a, b)
+    torch.testing.assert_close(b, a.tanh(), rtol=1e-3, atol=0)
 
 
 @pytest.mark.parametrize("function", [T.__exp, T.__log2, T.__cos])

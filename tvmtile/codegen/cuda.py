@@ -17,12 +17,23 @@ from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
 from tvmtile.codegen import cuda_atomics, cuda_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS
 
-__all__ = ["ASSERT_FAIL", "LOG", "decode", "decode_half", "encode", "function_call", "value"]
+__all__ = [
+    "ASSERT_FAIL",
+    "FAST_TANH",
+    "LOG",
+    "decode",
+    "decode_half",
+    "encode",
+    "function_call",
+    "value",
+]
 
 ASSERT_FAIL = "tvmtile_assert_fail"
 """Stops all kernels with an error: takes a message, a file and a line."""
 LOG = "printf"
 """CUDA's function that writes a line to the standard output of the host."""
+FAST_TANH = "tvmtile_fast_tanh"
+"""`__tanhf`, which toolkits before CUDA 13 lack: about 11 bits of a float32's hyperbolic tangent."""
 
 _INTRINSIC = "tvmtile.cuda_function"
 _PURE_INTRINSIC = "tvmtile.cuda_value"
@@ -44,6 +55,16 @@ __device__ __forceinline__ int tvmtile_negate(int x) {
   int result;
   asm("{ .reg .b32 flipped; not.b32 flipped, %1; add.s32 %0, flipped, 1; }" : "=r"(result) : "r"(x));
   return result;
+}
+""",
+    FAST_TANH: """__device__ __forceinline__ float tvmtile_fast_tanh(float x) {
+#if __CUDA_ARCH__ >= 750
+  float result;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return tanhf(x);
+#endif
 }
 """,
 }

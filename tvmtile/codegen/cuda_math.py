@@ -9,13 +9,14 @@ from __future__ import annotations
 from tvm import ir
 from tvm.tirx.script import builder as T
 
+from tvmtile.codegen.cuda import FAST_TANH, value
 from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, scaling
 from tvmtile.ir.annotations import FAST
 
 __all__ = ["RULES"]
 
 _OWN_NAMES = ("erf", "hypot", "log1p", "rsqrt", "tanh")
-_APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "pow", "sin", "tan")
+_APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "pow", "sin", "tan", "tanh")
 
 
 def _or_fast(name: str, exact: Rule) -> Rule:
@@ -25,6 +26,8 @@ def _or_fast(name: str, exact: Rule) -> Rule:
         is_fast = call.attrs is not None and FAST in call.attrs.keys()  # noqa: SIM118
         if not is_fast or str(call.ty.dtype) != "float32":
             return exact(call)
+        if name == "tanh":
+            return value("float32", FAST_TANH, *call.args)
         return T.call_pure_extern("float32", f"__{name}f", *call.args)
 
     return lowered

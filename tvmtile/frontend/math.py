@@ -28,6 +28,7 @@ __all__ = [
     "__log10",
     "__sin",
     "__tan",
+    "__tanh",
     "abs",
     "align_up",
     "atan2",
@@ -469,3 +470,4 @@ __log2 = _fast(tirx.log2)
 __log10 = _fast(tirx.log10)
 __sin = _fast(tirx.sin)
 __tan = _fast(tirx.tan)
+__tanh = _fast(tirx.tanh)

@@ -425,7 +425,8 @@ def _approximations() -> list[Instruction]:
     """Functions of which the hardware computes some bits: here the host's, which are nearer."""
     functions = {"ex2": "exp2f({1})", "lg2": "log2f({1})", "rcp": "1.0f / {1}"}
     functions |= {"rsqrt": "rsqrtf({1})", "sin": "sinf({1})", "cos": "cosf({1})"}
-    return [
+    tanh = Instruction("tanh.approx.f32", "{0} = tanhf({1})", 2)
+    return [tanh] + [
         Instruction(f"{name}.approx{flush}.f32", f"{{0}} = {function}", 2)
         for name, function in functions.items()
         for flush in ("", ".ftz")

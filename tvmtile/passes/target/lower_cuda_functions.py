@@ -146,6 +146,7 @@ _MEANINGS: dict[str, Callable[..., Any]] = {
     "__sinf": tirx.sin,
     "__cosf": tirx.cos,
     "__tanf": tirx.tan,
+    "__tanhf": tirx.tanh,
     "__powf": tirx.power,
 }
 """CUDA Math API: "Single Precision Intrinsics", "Half Precision Conversion", and their siblings."""
