@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -14,7 +16,7 @@ from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
 __all__ = ["StoreNamesOnCpu"]
 
 _LIMIT = 1000
-"""Copies of what has a name, from which on they cost seconds."""
+"""What putting values in the places of their names may cost (`_cost`): more takes seconds."""
 
 
 @prim_func_pass("StoreNamesOnCpu", requires=(Property.HOST_MEMORY,))
@@ -72,15 +74,20 @@ def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
         is_vector = loop.kind == tirx.ForKind.VECTORIZED  # its names have a lane for each iteration
         return loop if is_vector else mutator.default_mutate(loop)
 
+    uses: Counter[ir.Var] = Counter()
+    walk(func.body, (ir.Var, lambda var: uses.update([var])))
     statements = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
     return func.with_body(
-        mutated(func.body, (tirx.For, visit_for), (statements, lambda node, _: _stored(node)))
+        mutated(func.body, (tirx.For, visit_for), (statements, lambda node, _: _stored(node, uses)))
     )
 
 
-def _stored(statement: tirx.Stmt) -> tirx.Stmt:
+def _stored(statement: tirx.Stmt, uses: Counter[ir.Var]) -> tirx.Stmt:
     """A statement, behind those that store what its names stand for."""
-    if not contains(statement, tirx.Let) or _copies(statement) <= _LIMIT:
+    is_name = isinstance(statement, tirx.Bind)
+    if not contains(statement, tirx.Let):
+        return statement
+    if _cost(statement) * (uses[statement.var] if is_name else 1) <= _LIMIT:
         return statement
     return _Storer().stored(statement)
 
@@ -142,17 +149,31 @@ def _is_scalar(value: ir.Expr) -> bool:
     return ir.is_prim_expr(value) and int(DataType(str(value.ty.dtype)).lanes) == 1
 
 
-def _copies(statement: tirx.Stmt) -> int:
-    """The most copies of one value that come of putting values in the places of their names."""
-    copies: dict[ir.Var, int] = {}
+def _cost(statement: tirx.Stmt) -> int:
+    """How much comes of putting values in the places of their names: copies, each choice twice.
+
+    TVM simplifies what stands in a choice once for each of its outcomes.
+    """
+    costs: dict[ir.Var, int] = {}
 
     def visit(let: tirx.Let, mutator: Mutator) -> ir.Expr:
         mutator.mutate(let.value)
-        uses: list[int] = []
-        walk(let.value, (ir.Var, lambda var: uses.append(copies.get(var, 0))))
-        copies[let.var] = max(1, sum(uses))
+        costs[let.var] = max(1, _sum_of(costs, let.value)) << _choices_in(let.value)
         mutator.mutate(let.body)
         return let
 
     mutated(statement, (tirx.Let, visit))
-    return max(copies.values(), default=0)
+    return _sum_of(costs, statement)
+
+
+def _sum_of(costs: Mapping[ir.Var, int], node: Any) -> int:
+    """What the names in a node cost."""
+    found: list[int] = []
+    walk(node, (ir.Var, lambda var: found.append(costs.get(var, 0))))
+    return sum(found)
+
+
+def _choices_in(value: ir.Expr) -> int:
+    choices: list[ir.Expr] = []
+    walk(value, ((tirx.Select, ir.Call), choices.append))
+    return sum(isinstance(each, tirx.Select) or is_if_then_else(each) for each in choices)
