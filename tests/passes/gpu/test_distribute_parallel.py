@@ -440,6 +440,58 @@ def test_a_guard_that_neighbours_share_stands_around_their_vector():
     assert torch.equal(a, b)
 
 
+def test_columns_behind_the_end_of_a_row_are_left_out_a_vector_at_a_time():
+    @T.prim_func
+    def main(A: T.Tensor((40, 16), "float16"), B: T.Tensor((40, 16), "float16")):
+        with T.Kernel(2, threads=64) as by:
+            tile = T.alloc_shared((32, 64), "float16")
+            T.copy(A[by * 32, 0], tile)
+            for i, j in T.Parallel(32, 64):
+                if by * 32 + i < 40 and j < 16:
+                    B[by * 32 + i, j] = tile[i, j]
+
+    kernel = emulated(main)
+    source = kernel.get_kernel_source()
+    assert "A_ptr[" not in source
+    assert "B_ptr[" not in source
+    a = torch.arange(40 * 16).half().reshape(40, 16)
+    b = torch.zeros_like(a)
+    kernel(a, b)
+    assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("channels", "is_vector"), [(32, True), (8, True), (12, False)])
+def test_a_patch_of_an_image_is_gathered_in_vectors_of_its_channels(channels, is_vector):
+    """Where a row of a patch starts and ends follows from quotients that eight channels share."""
+    height, width, size, rows = 5, 6, 3, 64
+    columns = size * size * channels
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((height, width, channels), "float16"),
+        Y: T.Tensor((rows, columns), "float16"),
+    ):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_shared((rows, 24), "float16")
+            for step in T.serial(T.ceildiv(columns, 24)):
+                for i, j in T.Parallel(rows, 24):
+                    k = step * 24 + j
+                    y = i // width + k // (size * channels) - 1
+                    x = i % width + k % (size * channels) // channels - 1
+                    inside = (y >= 0) and (y < height) and (x >= 0) and (x < width)
+                    tile[i, j] = T.if_then_else(inside, X[y, x, k % channels], T.cast(0, "float16"))
+                T.copy(tile, Y[0, step * 24])
+
+    kernel = emulated(main)
+    assert ("X_ptr[" not in kernel.get_kernel_source()) == is_vector
+    X, Y = torch.randn(height, width, channels).half(), torch.empty(rows, columns).half()
+    kernel(X, Y)
+    padded = torch.zeros(16, width + 2, channels).half()
+    padded[1 : height + 1, 1 : width + 1] = X
+    patches = padded.unfold(0, size, 1).unfold(1, size, 1).permute(0, 1, 3, 4, 2)
+    assert torch.equal(Y, patches.reshape(-1, columns)[:rows])
+
+
 def test_conditions_on_the_outer_loops_are_looked_at_outside_of_the_inner_ones():
     """Of a fragment of 4 x 8 elements a thread, that end where rows and columns do."""
     m, n = T.dynamic("m, n")

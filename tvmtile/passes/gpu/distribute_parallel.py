@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from tvm import DataType, ir, tirx
+from tvm.sym import Analyzer
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.comers import Comers, Condition
@@ -299,7 +300,7 @@ class _Iterations:
         unrolled = self._has_fragments or count <= _most_unrolled(body)
         kind = tirx.ForKind.UNROLLED if unrolled else tirx.ForKind.SERIAL
         for variable, digit in reversed(loops):
-            body = _repeated(variable, digit.extent, body, kind)
+            body = _repeated(variable, digit.extent, body, kind, self._analyzer)
         return body
 
     def _moved(self, variable: ir.Var, extent: int, body: tirx.Stmt) -> tirx.Stmt:
@@ -353,9 +354,11 @@ def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt
     return tirx.IfThenElse(analyzer.simplify(tirx.all(*needed)), body, None)
 
 
-def _repeated(variable: ir.Var, extent: int, body: tirx.Stmt, kind: tirx.ForKind) -> tirx.Stmt:
+def _repeated(
+    variable: ir.Var, extent: int, body: tirx.Stmt, kind: tirx.ForKind, analyzer: Analyzer
+) -> tirx.Stmt:
     """A loop, with the loop-invariant conditions around its body hoisted out of it."""
-    condition, body = without_invariant(variable, body)
+    condition, body = without_invariant(variable, extent, body, analyzer)
     loop = for_loop(variable, extent, body, kind)
     return loop if condition is None else tirx.IfThenElse(condition, loop, None)
 

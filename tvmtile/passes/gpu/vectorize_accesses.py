@@ -46,22 +46,22 @@ _LANES = 4
 
 def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer) -> tirx.Stmt:
     """A loop over contiguous elements as vector moves around an unrolled loop that computes."""
-    condition, body = without_invariant(variable, body)
+    body = _with_places_inlined(body)
+    condition, body = without_invariant(variable, extent, body, analyzer)
     if condition is not None:
         return tirx.IfThenElse(condition, vectorized(variable, extent, body, analyzer), None)
     choice = _choice(body)
-    if choice is not None and _is_same_for_all(choice.condition, variable):
+    if choice is not None:
+        condition = _same_for_all(choice.condition, variable, extent, analyzer)
+    if choice is not None and condition is not None:
         assert choice.else_case is not None, "without_invariant has taken the others"
         then_case = vectorized(variable, extent, choice.then_case, analyzer)
         else_case = vectorized(variable, extent, choice.else_case, analyzer)
-        return tirx.IfThenElse(
-            choice.condition, then_case, with_fresh_variables(else_case), choice.span
-        )
+        return tirx.IfThenElse(condition, then_case, with_fresh_variables(else_case), choice.span)
     moves = _Moves(variable, extent, analyzer, span_within(body))
     together = moves.of_operator(body)
     if together is not None:
         return together
-    body = _with_places_inlined(body)
     for load in _loads_in(body):
         moves.add_load(load)
     if isinstance(body, tirx.BufferStore) and len(moves.loaded) == 1:
@@ -75,22 +75,81 @@ def vectorized(variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyze
     return seq([*moves.before, loop, *moves.after])
 
 
-def without_invariant(variable: ir.Var, body: tirx.Stmt) -> tuple[Any, tirx.Stmt]:
+def without_invariant(
+    variable: ir.Var, extent: int, body: tirx.Stmt, analyzer: Analyzer
+) -> tuple[Any, tirx.Stmt]:
     """The loop-invariant condition of an iteration, or None, and the rest of it."""
     if not isinstance(body, tirx.IfThenElse) or body.else_case is not None:
         return None, body
-    parts = conjuncts(body.condition)
-    outside = [part for part in parts if _is_same_for_all(part, variable)]
+    outside: list[ir.Expr] = []
+    inside: list[ir.Expr] = []
+    for part in conjuncts(body.condition):
+        invariant = _same_for_all(part, variable, extent, analyzer)
+        (inside if invariant is None else outside).append(part if invariant is None else invariant)
     if not outside:
         return None, body
-    inside = [part for part in parts if not any(part.same_as(other) for other in outside)]
     if not inside:
         return tirx.all(*outside), body.then_case
     return tirx.all(*outside), tirx.IfThenElse(tirx.all(*inside), body.then_case, None, body.span)
 
 
-def _is_same_for_all(condition: ir.Expr, variable: ir.Var) -> bool:
-    return reads_no_memory(condition) and not mentions(condition, variable)
+def _same_for_all(
+    condition: ir.Expr, variable: ir.Var, extent: int, analyzer: Analyzer
+) -> ir.Expr | None:
+    """A condition without the variable, if it is the same for all its values; None otherwise.
+
+    `tx % 8 * 8 + i < 16` is `tx % 8 < 2` for eight elements in a row.
+    """
+    if not reads_no_memory(condition):
+        return None
+    condition = _without_lane(condition, variable, extent, analyzer)
+    if not mentions(condition, variable):
+        return condition
+    if extent > LARGEST:
+        return None
+    dtype = str(variable.ty.dtype)
+
+    def at(value: int) -> ir.Expr:
+        return analyzer.simplify(substitute(condition, {variable: tirx.const(value, dtype)}))
+
+    first = at(0)
+    # The last one is the likeliest to differ.
+    others = (at(value) for value in range(extent - 1, 0, -1))
+    return first if all(tvm_ffi.structural_equal(first, other) for other in others) else None
+
+
+def _without_lane(value: ir.Expr, variable: ir.Var, extent: int, analyzer: Analyzer) -> ir.Expr:
+    """A value whose quotients and remainders are those of the first of the lanes.
+
+    `(x + lane) // c` is `x // c`, and `(x + lane) % c` is `x % c + lane`, where `x` and `c` are
+    multiples of the number of lanes.
+    """
+    if not mentions(value, variable):
+        return value
+
+    def first_lane(node: Any) -> ir.Expr | None:
+        divisor = constant(node.b) or 0
+        if not mentions(node, variable) or divisor <= 0 or divisor % extent:
+            return None
+        first = substitute(node.a, {variable: tirx.const(0, str(variable.ty.dtype))})
+        counts = analyzer.can_prove_equal(node.a - first, variable)
+        return first if counts and _is_multiple(first, extent, analyzer) else None
+
+    def quotient(node: tirx.FloorDiv, mutator: Mutator) -> ir.Expr:
+        result = mutator.default_mutate(node)
+        first = first_lane(result)
+        return result if first is None else tirx.floordiv(first, result.b)
+
+    def remainder(node: tirx.FloorMod, mutator: Mutator) -> ir.Expr:
+        result = mutator.default_mutate(node)
+        first = first_lane(result)
+        return result if first is None else tirx.floormod(first, result.b) + variable
+
+    return mutated(value, (tirx.FloorDiv, quotient), (tirx.FloorMod, remainder))
+
+
+def _is_multiple(value: ir.Expr, factor: int, analyzer: Analyzer) -> bool:
+    return bool(analyzer.can_prove_equal(tirx.floormod(value, factor), 0))
 
 
 def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
@@ -107,7 +166,7 @@ def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
 
 
 def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
-    """An iteration with the names of computed integers inlined into indices."""
+    """An iteration with the names of computed integers and conditions inlined."""
     values: dict[ir.Var, Any] = {}
     rest: list[tirx.Stmt] = []
     for stmt in flattened(body):
@@ -120,8 +179,8 @@ def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
 
 
 def _is_place(value: ir.Expr) -> bool:
-    is_integer = str(value.ty.dtype).startswith("int")
-    return is_integer and not contains(value, (ir.TensorLoad, ir.Call))
+    dtype = str(value.ty.dtype)
+    return dtype.startswith(("int", "bool")) and not contains(value, (ir.TensorLoad, ir.Call))
 
 
 def _is_stored_once(body: tirx.Stmt) -> bool:
@@ -374,6 +433,7 @@ def contiguous_base(
     run = contiguous_run(buffer) if is_shared(buffer) else None
     if run is not None and run % extent:
         return None
+    indices = [_without_lane(index, variable, extent, analyzer) for index in indices]
     candidates = [[offset_in_memory(buffer, indices)]] if run is None else []
     if not buffer.ty.strides:
         candidates.insert(0, list(indices))
@@ -398,7 +458,7 @@ def _aligned(
     step = analyzer.simplify(last - first - variable)
     if not (isinstance(step, tirx.IntImm) and int(step) == 0):
         return None
-    if not analyzer.can_prove_equal(tirx.floormod(first, extent), 0):
+    if not _is_multiple(first, extent, analyzer):
         return None
     return [*outer, analyzer.simplify(first)]
 
