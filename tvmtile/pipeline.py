@@ -91,6 +91,7 @@ from tvmtile.passes import (
     SelectImplementation,
     SerializeThreads,
     SerializeVectors,
+    ShareFragments,
     ShortCircuitOnCpu,
     SinkSharedAllocations,
     SplitReducers,
@@ -187,6 +188,7 @@ _GPU: tuple[Any, ...] = (
     _Only("metal", ElideSharedStaging),  # tiles that are read once are not staged
     ReduceAccumulations,  # accumulations into a fragment become reductions
     SplitReducers,  # every thread has totals of its own until they are put together
+    ShareFragments,  # what a loop has computed is copied for code that needs all of it
     _Only("metal", FragmentToSimdgroup),  # operands of matrix units are held in simdgroup matrices
     _Only("cuda", WarpSpecialize),  # warps of their own copy the tiles of pipelined loops
     PlanPipeline,  # which copies of a loop run ahead, and how far

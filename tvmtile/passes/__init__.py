@@ -32,6 +32,7 @@ from tvmtile.passes.gpu.launch_clusters import LaunchClusters
 from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
+from tvmtile.passes.gpu.share_fragments import ShareFragments
 from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
 from tvmtile.passes.memory.declare_as_accessed import DeclareAsAccessed
@@ -153,6 +154,7 @@ __all__ = [
     "SelectImplementation",
     "SerializeThreads",
     "SerializeVectors",
+    "ShareFragments",
     "ShortCircuitOnCpu",
     "SinkSharedAllocations",
     "SplitReducers",

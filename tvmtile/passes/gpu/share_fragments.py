@@ -1,0 +1,179 @@
+"""ShareFragments: what threads have computed together is read by all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.operands import constant
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import nest, replace_loop, retyped, seq
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+
+__all__ = ["ShareFragments"]
+
+_FEW = 8
+"""Elements that each thread may as well compute."""
+
+
+@prim_func_pass("ShareFragments", requires=(Property.REGIONS,))
+def ShareFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Hand the result of a loop over nests to code outside of nests, in shared memory.
+
+    Every thread holds a fragment whose elements are read outside of `T.Parallel`, and computes all of
+    it. Where a serial loop computes it, in nests that count its elements, and nothing writes it once
+    it is read, each thread computes its share, and what follows reads a copy.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 16), "float32"), C: T.Buffer((1,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                sums = T.alloc_buffer((16,), "float32", scope="local.fragment")
+                T.tile.fill(sums[0:16], T.float32(0))
+                for k in range(32):
+                    for i in T.parallel(16):
+                        sums[i] = sums[i] + A[k, i]
+                C[0] = sums[0] * sums[15]
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(A: T.Buffer((32, 16), "float32"), C: T.Buffer((1,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, thread="threadIdx.x"):
+                sums = T.alloc_buffer((16,), "float32", scope="local.fragment")
+                T.tile.fill(sums[0:16], T.float32(0))
+                for k in range(32):
+                    for i in T.parallel(16):
+                        sums[i] = sums[i] + A[k, i]
+                sums_whole = T.alloc_buffer((16,), "float32", scope="shared.dyn")
+                for i in T.parallel(16):
+                    sums_whole[i] = sums[i]
+                C[0] = sums_whole[0] * sums_whole[15]
+    ```
+    """
+
+    def shared(kernel: tirx.For) -> tirx.For:
+        body = Launch(kernel).body
+        for fragment in _computed_in_loops(body):
+            body = _with_copy(body, fragment) or body
+        return with_launch_body(kernel, body)
+
+    return with_kernels(func, shared)
+
+
+@dataclass
+class _Uses:
+    """The accesses to a fragment: in nests and operators, and by single statements."""
+
+    together: list[Access]
+    alone: list[Access]
+
+
+def _computed_in_loops(body: tirx.Stmt) -> list[ir.Var]:
+    """The fragments that serial loops compute, and that statements outside of them read."""
+    aliased = Aliases(body).aliased
+    uses: dict[ir.Var, _Uses] = {}
+    for access in accesses_of(body):
+        if is_fragment(access.buffer) and access.buffer not in aliased:
+            of_buffer = uses.setdefault(access.buffer, _Uses([], []))
+            is_alone = access.operator is None and not any(map(is_parallel, access.loops))
+            (of_buffer.alone if is_alone else of_buffer.together).append(access)
+    return [fragment for fragment, each in uses.items() if _is_worth_it(fragment, each)]
+
+
+def _is_worth_it(fragment: ir.Var, uses: _Uses) -> bool:
+    extents = [constant(extent) for extent in fragment.ty.shape]
+    if None in extents or math.prod(e or 1 for e in extents) < _FEW or not uses.alone:
+        return False
+    if any(access.writes for access in uses.alone) or not all(map(_counts, uses.together)):
+        return False
+    around = uses.alone[0].loops
+    return any(
+        access.writes and any(_is_serial(loop) and loop not in around for loop in access.loops)
+        for access in uses.together
+    )
+
+
+def _is_serial(loop: tirx.For) -> bool:
+    return not is_parallel(loop) and loop.thread_binding is None
+
+
+def _counts(access: Access) -> bool:
+    """Tell whether an operator goes through a fragment, or a nest counts all of its elements.
+
+    What else is in the nest is in memory: where it lies in registers is not for this pass to change.
+    """
+    if access.operator is not None:
+        return access.operator.as_loops() is not None
+    loops = [loop for loop in access.loops if is_parallel(loop)]
+    counted = [
+        any(index.same_as(loop.loop_var) for loop in loops)
+        for index, extent in zip(access.indices, access.buffer.ty.shape, strict=True)
+        if constant(extent) != 1
+    ]
+    others = (a.buffer for a in accesses_of(loops[0]) if not a.buffer.same_as(access.buffer))
+    return all(counted) and not any(map(is_fragment, others))
+
+
+def _with_copy(stmt: tirx.Stmt, fragment: ir.Var) -> tirx.Stmt | None:
+    """A statement with a copy of a fragment between those that write and those that read alone."""
+    if isinstance(stmt, tirx.For) and _is_serial(stmt):
+        body = _with_copy(stmt.body, fragment)
+        return None if body is None else replace_loop(stmt, body=body)
+    if not isinstance(stmt, tirx.SeqStmt):
+        return None
+    parts = list(stmt.seq)
+    reading = [n for n, part in enumerate(parts) if _reads_alone(part, fragment)]
+    writing = [n for n, part in enumerate(parts) if _writes(part, fragment)]
+    if len(reading) == 1 and reading == writing[-1:]:
+        part = _with_copy(parts[reading[0]], fragment)
+        return None if part is None else seq([*parts[: reading[0]], part, *parts[reading[0] + 1 :]])
+    if not reading or not writing or writing[-1] >= reading[0]:
+        return None
+    first = reading[0]
+    return seq([*parts[:first], *_copied(parts[first:], fragment)])
+
+
+def _copied(statements: Sequence[tirx.Stmt], fragment: ir.Var) -> list[tirx.Stmt]:
+    whole = retyped(fragment, name=f"{fragment.name}_whole", scope=SHARED_SCOPE)
+
+    def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
+        result = mutator.default_mutate(node)
+        is_fragment_s = node.source.same_as(fragment)
+        return tirx.BufferLoad(whole, list(result.indices)) if is_fragment_s else result
+
+    def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        return node if is_parallel(node) else mutator.default_mutate(node)
+
+    copy = nest(
+        list(fragment.ty.shape),
+        lambda indices: tirx.BufferStore(whole, tirx.BufferLoad(fragment, indices), indices),
+    )
+    rest = [mutated(s, (tirx.For, loop), (ir.TensorLoad, load)) for s in statements]
+    return [tirx.AllocBuffer(whole), copy, *rest]
+
+
+def _reads_alone(stmt: tirx.Stmt, fragment: ir.Var) -> bool:
+    return any(
+        access.buffer.same_as(fragment)
+        and access.operator is None
+        and not any(map(is_parallel, access.loops))
+        for access in accesses_of(stmt)
+    )
+
+
+def _writes(stmt: tirx.Stmt, fragment: ir.Var) -> bool:
+    return any(a.writes and a.buffer.same_as(fragment) for a in accesses_of(stmt))
