@@ -355,6 +355,32 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
             )
         return program
 
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call and the defaults of others by name, in order."""
+        names = self._names
+        if kwargs or names is None or len(args) > len(names):
+            bound = self._bind(self.signature.bind_partial, args, kwargs)
+            bound.apply_defaults()
+            return bound.arguments
+        # What inspect does takes longer than a small kernel.
+        arguments = dict(zip(names, args, strict=False))
+        for name in names[len(args) :]:
+            if name in self._defaults:
+                arguments[name] = self._defaults[name]
+        return arguments
+
+    @functools.cached_property
+    def _names(self) -> tuple[str, ...] | None:
+        """The parameters' names; None where some are given in one way only."""
+        parameters = self.signature.parameters
+        is_plain = all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values())
+        return tuple(parameters) if is_plain else None
+
+    @functools.cached_property
+    def _defaults(self) -> dict[str, Any]:
+        parameters = self.signature.parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
+
     def _bind(
         self, bind: Callable[..., inspect.BoundArguments], args: Any, kwargs: Any
     ) -> inspect.BoundArguments:
@@ -391,15 +417,12 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         """In the eager style, the key of a call's program, how to trace it, and what it is run on."""
         own = {k: v for k, v in kwargs.items() if k in self.signature.parameters}
         extra = {k: v for k, v in kwargs.items() if k not in own}
-        bound = self._bind(self.signature.bind_partial, args, own)
-        bound.apply_defaults()
+        arguments = self._arguments(args, own)
         runtime = self.annotations
-        tensors = {n: v for n, v in bound.arguments.items() if is_tensor(v) or n in runtime}
-        constants = {n: v for n, v in bound.arguments.items() if n not in tensors}
-        absent = [n for n in self.signature.parameters if n not in bound.arguments]
-        names = {*tensors, *absent}
-        around = self._surroundings.values()
-        key = hashable((tuple(sorted(constants.items())), tuple(sorted(names)), around))
+        tensors = {n: v for n, v in arguments.items() if is_tensor(v) or n in runtime}
+        constants = {n: v for n, v in arguments.items() if n not in tensors}
+        names = {*tensors, *(self.signature.parameters.keys() - arguments.keys())}
+        key = (hashable(constants), frozenset(names), self._surroundings.values())
         description = self._descriptions.get(key)
         if description is None:
             description = self._descriptions[key] = self._eager.describe(constants, names)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Program", "as_torch_op", "checked_name", "registered", "returned_type"]
 
+_DEVICES = ("cpu", "cuda", "mps")
+
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Add: lambda a, b: a + b,
     tirx.Sub: lambda a, b: a - b,
@@ -66,10 +68,17 @@ def registered(
     backward : callable, optional
         As of `Kernel.as_torch_op`.
     """
+    # Bound here, since a call should do little else.
+    is_grad_enabled, set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
 
     def run(*args: Any) -> Any:
-        with torch.no_grad():  # torch asks for a gradient elsewhere
-            return _returned(kernel(*args))
+        records = is_grad_enabled()
+        set_grad_enabled(False)  # torch asks for a gradient elsewhere
+        try:
+            results = kernel(*args)
+        finally:
+            set_grad_enabled(records)
+        return tuple(results) if isinstance(results, list) else results
 
     parsed = torch._C.parse_schema(f"op{schema}").arguments
     written = [bool(arg.alias_info and arg.alias_info.is_write) for arg in parsed]
@@ -79,6 +88,8 @@ def registered(
         mutates_args=[a.name for a, is_written in zip(parsed, written, strict=True) if is_written],
         schema=schema,
     )
+    # Registered for a device too, it is called without what `custom_op` puts around it.
+    torch.library.impl(name, _DEVICES, run, lib=operator._lib)
     operator.register_fake(lambda *args: _returned(fake(*args)))
     operator.register_vmap(
         lambda info, dims, *args: _run_each(operator, written, info.batch_size, dims, args)
