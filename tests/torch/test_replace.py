@@ -33,7 +33,7 @@ def assert_trains_alike(model, reference, *inputs):
 def test_a_model_like_llama_runs_and_trains_by_kernels_until_they_are_taken_back():
     model = small()
     reference, keys = copy.deepcopy(model), list(model.state_dict())
-    report = tvmtile.torch.replace(model, torch.randint(96, (2, 24)))
+    report = tvmtile.torch.replace(model, torch.randint(96, (2, 24)), at_least=0)
     assert not report.left
     operators = {entry.name: entry.operator for entry in report.replaced}
     assert operators["blocks.0.gate.0"] == "matmul + silu"
@@ -89,7 +89,7 @@ def test_what_is_something_else_is_left_with_the_reason():
     torch.manual_seed(0)
     model, x = Mixed(), torch.randn(2, 8, 16)
     reference = copy.deepcopy(model)
-    report = tvmtile.torch.replace(model, x)
+    report = tvmtile.torch.replace(model, x, at_least=0)
     left = {(entry.name, entry.operator): entry.reason for entry in report.left}
     assert left["unused", "matmul"] == "the sample does not call it"
     assert left["shifted", "rms_norm"].startswith("it differs by ")
@@ -100,7 +100,7 @@ def test_what_is_something_else_is_left_with_the_reason():
         *(("norm", "rms_norm"), ("layer", "layer_norm"), ("", "softmax")),
     }
     assert_trains_alike(model, reference, x)
-    again = tvmtile.torch.replace(model, x)
+    again = tvmtile.torch.replace(model, x, at_least=0)
     assert {e.reason for e in again.left if e.name == "norm"} == {
         "its forward has been replaced before"
     }
@@ -111,15 +111,32 @@ def test_what_is_something_else_is_left_with_the_reason():
 def test_what_is_slower_than_asked_for_is_left():
     model = nn.Sequential(nn.Linear(16, 16))
     report = tvmtile.torch.replace(model, torch.randn(4, 16), at_least=1e9)
-    assert report.left[0].reason == "slower than 1000000000.0 of torch"
+    (entry,) = report.left
+    assert entry.reason == f"{entry.speed:.2f} of torch's speed, less than 1e+09"
     assert "forward" not in model[0].__dict__
+    # By itself, what is kept is no slower.
+    for each in tvmtile.torch.replace(model, torch.randn(4, 16)).entries:
+        assert bool(each.reason) == (each.speed < 1)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_training_is_measured_with_its_backward(training, monkeypatch):
+    calls = []
+    backward = torch.autograd.grad
+    monkeypatch.setattr(
+        torch.autograd, "grad", lambda *a, **k: calls.append(1) or backward(*a, **k)
+    )
+    model = nn.Sequential(nn.Linear(16, 16)).train(training)
+    tvmtile.torch.replace(model, torch.randn(4, 16))
+    verified = 2
+    assert (len(calls) > verified) == training
 
 
 @pytest.mark.slow
 def test_a_replaced_model_is_compiled_whole():
     model, tokens = small(), torch.randint(96, (2, 24))
     expected = model(tokens)
-    tvmtile.torch.replace(model, tokens)
+    tvmtile.torch.replace(model, tokens, at_least=0)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(tokens), expected, rtol=1e-4, atol=1e-4)
     compiled(tokens).sum().backward()

@@ -26,12 +26,13 @@ from tvmtile.torch.verification import TOLERANCE, error_of, milliseconds
 __all__ = ["replace"]
 
 
-def replace(model: nn.Module, *inputs: Any, at_least: float = 0.0, **named_inputs: Any) -> Report:
+def replace(model: nn.Module, *inputs: Any, at_least: float = 1.0, **named_inputs: Any) -> Report:
     """Run a model's linear layers, norms, softmaxes and attention by the kernels of `tvmtile.ops`.
 
     The model is called once with the sample, then each candidate, with copies of what it was given, by
     torch and by its kernel. It is replaced where results and gradients agree up to rounding
-    (`tvmtile.torch.verification.TOLERANCE`); all else is left as it is. A linear layer that an
+    (`tvmtile.torch.verification.TOLERANCE`) and the kernel is no slower: in training mode forward and
+    backward, after `model.eval()` forward alone. All else is left as it is. A linear layer that an
     activation follows in an `nn.Sequential` computes it, too. Functions that are replaced in a module's
     forward are `scaled_dot_product_attention` (without mask or dropout) and `softmax`.
 
@@ -45,7 +46,7 @@ def replace(model: nn.Module, *inputs: Any, at_least: float = 0.0, **named_input
     *inputs, **named_inputs
         A sample of what it is called with.
     at_least : float
-        What is slower than so many times torch's speed, on the sample, is left.
+        What is slower than so many times torch's speed, on the sample, is left; 0 keeps all.
 
     Returns
     -------
@@ -64,7 +65,7 @@ def replace(model: nn.Module, *inputs: Any, at_least: float = 0.0, **named_input
         *_functions(model, recording),
     ]
     times: dict[Any, list[float]] = {}
-    entries = [attempt.entry(times, at_least) for attempt in attempts]
+    entries = [attempt.entry(times, at_least, model.training) for attempt in attempts]
     kept = [attempt for attempt, entry in zip(attempts, entries, strict=True) if not entry.reason]
     forwards = _forwards(kept)
     for module, forward in forwards.items():
@@ -129,7 +130,7 @@ class _Attempt:
     forwards: Mapping[nn.Module, Callable[..., Any]] = field(default_factory=dict)
     functions: Mapping[nn.Module, Any] = field(default_factory=dict)
 
-    def entry(self, times: dict[Any, list[float]], at_least: float) -> Entry:
+    def entry(self, times: dict[Any, list[float]], at_least: float, trains: bool) -> Entry:
         """Verify and measure; what is alike is measured once."""
         tensors = self.call.tensors if self.call else []
         shapes = " ".join("x".join(map(str, t.shape)) for t in tensors)
@@ -152,10 +153,11 @@ class _Attempt:
             *((t.shape, t.stride(), t.dtype) for t in (*tensors, *self.parameters)),
         )
         if key not in times:
-            times[key] = milliseconds([self.ours, self.theirs], tensors[0].device)
+            wanted = [t for t in (*tensors, *self.parameters) if trains and t.requires_grad]
+            times[key] = milliseconds([self.ours, self.theirs], tensors[0].device, wanted)
         ours, theirs = times[key]
-        slow = f"slower than {at_least} of torch" if theirs < at_least * ours else ""
-        return left(slow, error, ours, theirs)
+        speed = f"{theirs / ours:.2f} of torch's speed, less than {at_least:g}"
+        return left(speed if theirs < at_least * ours else "", error, ours, theirs)
 
 
 def _attempt(candidate: _Candidate, recording: Recording) -> _Attempt:

@@ -26,7 +26,7 @@ class Entry:
     error : float
         The largest difference from torch's result or gradients, relative to their largest element.
     milliseconds, torch_milliseconds : float
-        Of a forward on the sample; 0 where nothing was measured.
+        Of a forward on the sample, in training mode with the backward; 0 where nothing was measured.
     """
 
     name: str

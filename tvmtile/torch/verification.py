@@ -66,20 +66,32 @@ def _difference(ours: Any, theirs: Tensor, least: float) -> float:
 
 
 def milliseconds(
-    functions: Sequence[Callable[[], Any]], device: torch.device, rounds: int = 10
+    functions: Sequence[Callable[[], Tensor]],
+    device: torch.device,
+    wanted: Sequence[Tensor] = (),
+    rounds: int = 10,
 ) -> list[float]:
-    """The median time of each function without gradients; they take turns, so noise hits all alike."""
+    """The median time of each function, and of its gradients for what is wanted.
+
+    They take turns, so noise hits all alike.
+    """
     times: list[list[float]] = [[] for _ in functions]
-    with torch.no_grad():
+    with torch.set_grad_enabled(bool(wanted)):
         for _ in range(rounds):
             for function, own in zip(functions, times, strict=True):
-                function()
+                _run(function, wanted)
                 _synchronize(device)
                 start = time.perf_counter()
-                function()
+                _run(function, wanted)
                 _synchronize(device)
                 own.append((time.perf_counter() - start) * 1e3)
     return [median(own) for own in times]
+
+
+def _run(function: Callable[[], Tensor], wanted: Sequence[Tensor]) -> None:
+    result = function()
+    if wanted and result.requires_grad:
+        torch.autograd.grad(result, wanted, torch.ones_like(result), allow_unused=True)
 
 
 def _synchronize(device: torch.device) -> None:
