@@ -15,6 +15,7 @@ from tvmtile.analysis.collector import Collector
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import is_kernel, leaves_loop
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.rewriting import contains, substitute
@@ -85,7 +86,12 @@ def kernels_of(func: tirx.PrimFunc) -> Iterator[tirx.For]:
 
 def accesses_of(stmt: tirx.Stmt) -> list[Access]:
     """Every use of a buffer in a statement, in program order."""
-    return _Accesses().of(stmt)
+    return list(_accesses_of(stmt))
+
+
+@once_per_node
+def _accesses_of(stmt: tirx.Stmt) -> tuple[Access, ...]:
+    return tuple(_Accesses().of(stmt))
 
 
 def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, Any]) -> list[Access]:
@@ -188,11 +194,11 @@ class _Accesses(Collector):
             return super()._store(store, mutator)
 
     def on_store(self, store: tirx.BufferStore) -> None:
-        self._note(store.buffer, writes=True, indices=store.indices, value=store.value)
+        self._note(store.buffer, writes=True, indices=store.indices[:], value=store.value)
 
     def on_load(self, load: ir.TensorLoad) -> None:
         with self._at(load):
-            self._note(load.source, reads=True, indices=load.indices)
+            self._note(load.source, reads=True, indices=load.indices[:])
 
     def on_operator(self, op: TileOp, call: ir.Call, mutator: Mutator) -> None:
         outer, self._is_certain = self._is_certain, False  # it decides what it reads
@@ -212,7 +218,7 @@ class _Accesses(Collector):
         self._is_certain = outer
 
     def on_call(self, call: ir.Call, mutator: Mutator) -> None:
-        for argument in call.args:  # what has an address may be written through it
+        for argument in call.args[:]:  # what has an address may be written through it
             if is_buffer_var(argument):
                 self._note(argument, reads=True, writes=True)
             elif takes_address(call) and isinstance(argument, ir.TensorLoad):

@@ -47,17 +47,17 @@ class Collector:
         """Visit what an operator is given besides operands; subclasses note what it does to these."""
         mbarrier = op.completes_on()
         operands = [*op.reads(), *op.writes(), *([] if mbarrier is None else [mbarrier])]
-        for argument in call.args:
+        for argument in call.args[:]:
             if is_buffer_var(argument):
                 continue
             if not any(argument.same_as(operand) for operand in operands):
                 mutator.mutate(argument)
             elif isinstance(argument, ir.TensorRegion):
-                for r in argument.region:
+                for r in argument.region[:]:
                     mutator.mutate(r.min)
                     mutator.mutate(r.extent)
             else:
-                for index in argument.indices:
+                for index in argument.indices[:]:
                     mutator.mutate(index)
 
     def on_call(self, call: ir.Call, mutator: Mutator) -> None:
@@ -78,7 +78,7 @@ class Collector:
 
     def _store(self, store: tirx.BufferStore, mutator: Mutator) -> tirx.Stmt:
         mutator.mutate(store.value)
-        for index in store.indices:
+        for index in store.indices[:]:
             mutator.mutate(index)
         self.on_store(store)
         return store

@@ -23,8 +23,7 @@ class NestRanges(ScopedRewriter):
     """
 
     def __init__(self, outer: Analyzer) -> None:
-        super().__init__()
-        self.analyzer = outer
+        super().__init__(outer)
         self._ranges: dict[ir.Var, Any] = {}
         self._values: dict[ir.Var, Any] = {}
 

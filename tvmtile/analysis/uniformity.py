@@ -96,14 +96,15 @@ class ThreadVariance:
         for source in sources:
             self._flows[source].append(target)
 
-    def _sources(self, expressions: Any, *, in_parallel: bool) -> list[int]:
-        """The nodes that an expression, or some of them, diverge with."""
-        sources = [hash(self.root(var)) for var in variables_of(expressions)]
+    def _sources(self, expressions: Iterable[ir.Expr], *, in_parallel: bool) -> list[int]:
+        """The nodes that expressions diverge with."""
+        sources = [name for each in expressions for name in self._names_in(each)]
         # The iterations of T.Parallel are distributed: what one does is done once.
-        return sources if in_parallel or not self.acts(expressions) else [*sources, _EFFECT]
+        acts = not in_parallel and any(map(self.acts, expressions))
+        return [*sources, _EFFECT] if acts else sources
 
     def _visit(self, stmt: Any, around: _Around, *, in_parallel: bool) -> None:
-        def sources(expressions: Any) -> list[int]:
+        def sources(*expressions: ir.Expr) -> list[int]:
             return self._sources(expressions, in_parallel=in_parallel)
 
         kind = type(stmt)
@@ -111,7 +112,7 @@ class ThreadVariance:
             self._flow(sources(stmt.value), hash(stmt.var))
         elif kind is tirx.BufferStore:
             if is_private(stmt.buffer):
-                values = sources([stmt.value, *stmt.indices[:]])
+                values = sources(stmt.value, *stmt.indices[:])
                 self._flow_into(stmt.buffer, [*self._guards_of(stmt.buffer, around), *values])
         elif kind is tirx.Evaluate:
             self._visit_call(stmt.value, around, in_parallel=in_parallel)
@@ -121,9 +122,9 @@ class ThreadVariance:
             group = group_of_region(stmt)
             around = around if group is None else _Around(around.guards, group, [])
         elif kind is tirx.For or kind is tirx.While:
-            around = self._guarded(around, sources(_decisions(stmt)))
+            around = self._guarded(around, sources(*_decisions(stmt)))
             if kind is tirx.For:
-                self._flow(sources([stmt.min, stmt.extent]), hash(stmt.loop_var))
+                self._flow(sources(stmt.min, stmt.extent), hash(stmt.loop_var))
         in_parallel = in_parallel or is_parallel(stmt)
         for child in statements_of(stmt):
             self._visit(child, around, in_parallel=in_parallel)

@@ -159,10 +159,10 @@ class _Uses(Collector):
         )
 
     def on_store(self, store: tirx.BufferStore) -> None:
-        self._note(store.buffer, store.indices, writes=True)
+        self._note(store.buffer, store.indices[:], writes=True)
 
     def on_load(self, load: ir.TensorLoad) -> None:
-        self._note(load.source, load.indices, writes=False)
+        self._note(load.source, load.indices[:], writes=False)
 
     def on_call(self, call: ir.Call, mutator: Mutator) -> None:
         name, copy, product = op_name(call), issued(call), product_of(call)

@@ -7,6 +7,7 @@ from typing import Any, TypeGuard
 from tvm import ir
 
 from tvmtile._tvm import OPAQUE
+from tvmtile.ir.nodes import once_per_node
 
 __all__ = ["effect_of", "is_extern_call", "is_if_then_else", "op_name", "takes_address"]
 
@@ -16,12 +17,23 @@ _EXTERN = ("tirx.call_extern", "tirx.call_pure_extern")
 def op_name(node: object) -> str:
     """The name of the operator that a node calls; empty where it calls none."""
     op: Any = node.op if type(node) is ir.Call else None
-    return str(op.name) if type(op) is ir.Op else ""
+    return _name(op) if type(op) is ir.Op else ""
 
 
 def effect_of(call: ir.Call) -> int:
     """What a call may do, as TVM's `CallEffectKind` numbers it; an unknown function may do anything."""
-    return int(call.op.get_attr("TCallEffectKind")) if isinstance(call.op, ir.Op) else OPAQUE
+    op: Any = call.op
+    return _effect(op) if type(op) is ir.Op else OPAQUE
+
+
+@once_per_node
+def _name(op: ir.Op) -> str:
+    return str(op.name)
+
+
+@once_per_node
+def _effect(op: ir.Op) -> int:
+    return int(op.get_attr("TCallEffectKind"))
 
 
 def is_if_then_else(value: object) -> TypeGuard[ir.Call]:

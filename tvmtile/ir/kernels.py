@@ -15,6 +15,7 @@ from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import VerifyError
 from tvmtile.ir.annotations import ARRIVES_ONLY, CLUSTER_STEP, KERNEL_ANNOTATION
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.rewriting import replace_loop, seq
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "outermost_loops_in",
     "statements_of",
     "target_of",
+    "with_body",
     "with_kernels",
     "with_launch_body",
     "with_statements",
@@ -195,7 +197,12 @@ def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tir
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         return rewrite(loop) if is_kernel(loop) else mutator.default_mutate(loop)
 
-    return func.with_body(mutated(func.body, (tirx.For, visit)))
+    return with_body(func, mutated(func.body, (tirx.For, visit)))
+
+
+def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
+    """A function with another body; itself, if that is its own."""
+    return func if body.same_as(func.body) else func.with_body(body)
 
 
 def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
@@ -264,6 +271,7 @@ def with_statements(stmt: tirx.Stmt, statements: list[tirx.Stmt]) -> tirx.Stmt:
     return seq(statements)
 
 
+@once_per_node
 def leaves_loop(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement may end an iteration of the loop around it."""
     found = walk(

@@ -58,7 +58,7 @@ def extents_of(operand: ir.Expr) -> list[ir.Expr] | None:
     if is_buffer_var(operand):
         return list(operand.ty.shape)
     if isinstance(operand, ir.TensorRegion):
-        return [r.extent for r in operand.region]
+        return [r.extent for r in operand.region[:]]
     return None
 
 
@@ -67,8 +67,8 @@ def origin_of(operand: Any) -> list[Any]:
     if is_buffer_var(operand):
         return [tirx.const(0, extent.ty.dtype) for extent in operand.ty.shape]
     if isinstance(operand, ir.TensorRegion):
-        return [r.min for r in operand.region]
-    return list(operand.indices)
+        return [r.min for r in operand.region[:]]
+    return operand.indices[:]
 
 
 def region(buffer: ir.Var, origin: Sequence[Any], extents: Sequence[Any]) -> ir.TensorRegion:

@@ -17,6 +17,7 @@ from typing_extensions import dataclass_transform
 from tvmtile._plugin import OPERATORS, add_operator, register
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import as_region
 
 __all__ = [
@@ -271,7 +272,7 @@ class TileOp:
     def from_call(cls, call: ir.Call) -> TileOp:
         """Read the operator back from its call."""
         names = [f.name for f in fields(cls) if not f.kw_only and f.name not in cls.options]
-        args = list(call.args)
+        args: list[Any] = list(call.args[:])
         if cls.rest:
             fixed = len(names) - 1
             args[fixed:] = [tuple(args[fixed:])]
@@ -338,9 +339,12 @@ def tile_operator(cls: Op) -> Op:
 def operator_of(call: Any) -> TileOp | None:
     """The tile operator that a node calls, or None for anything else."""
     prefix, _, name = op_name(call).partition(".")
-    if prefix != "tvmtile" or name not in _OPERATORS:
-        return None
-    return _OPERATORS[name].from_call(call)
+    return _read(call) if prefix == "tvmtile" and name in _OPERATORS else None
+
+
+@once_per_node
+def _read(call: ir.Call) -> TileOp:
+    return _OPERATORS[op_name(call).partition(".")[2]].from_call(call)
 
 
 def operator_for(role: str) -> Callable[..., TileOp]:

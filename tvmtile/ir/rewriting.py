@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import tvm_ffi
@@ -13,6 +14,7 @@ from tvm.sym import Analyzer, ConstIntBound
 from tvmtile._tvm import OPAQUE, PURE, Mutator, buffer_var, is_buffer_var, mapped, mutated, walk
 from tvmtile.ir.calls import effect_of
 from tvmtile.ir.divisions import is_division
+from tvmtile.ir.nodes import once_per_node
 
 __all__ = [
     "ScopedRewriter",
@@ -41,9 +43,18 @@ class ScopedRewriter:
     A subclass overrides `visit_*` and calls `self.descend(node)` to go on below a node.
     """
 
-    def __init__(self) -> None:
-        self.analyzer = Analyzer()
+    def __init__(self, analyzer: Analyzer | None = None) -> None:
+        self._analyzer = analyzer or Analyzer()
+        self._untold: list[Callable[[], None]] = []
         self._mutator: Any = None  # a Mutator, while something is rewritten
+
+    @property
+    def analyzer(self) -> Analyzer:
+        """It is told what is around a node when it is asked there, which most nodes don't need."""
+        for tell in self._untold:
+            tell()
+        self._untold.clear()
+        return self._analyzer
 
     def rewrite(self, node: N) -> N:
         """Rewrite a statement or an expression."""
@@ -105,28 +116,40 @@ class ScopedRewriter:
 
     def enter_loop(self, loop: tirx.For) -> None:
         """Tell the analyzer the range of a loop variable."""
-        self.analyzer.bind(
-            loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent), allow_override=True
-        )
+        self._untold.append(partial(self._tell_range, loop))
+
+    def _tell_range(self, loop: tirx.For) -> None:
+        range_ = ir.Range.from_min_extent(loop.min, loop.extent)
+        self._analyzer.bind(loop.loop_var, range_, allow_override=True)
 
     def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         condition = self.mutate(branch.condition)
         with self.assuming(condition):
             then_case = self.mutate(branch.then_case)
-        else_case = branch.else_case
-        if else_case is not None:
+        was, else_case = branch.else_case, None
+        if was is not None:
             with self.assuming(tirx.Not(condition)):
-                else_case = self.mutate(else_case)
+                else_case = self.mutate(was)
+        same = condition.same_as(branch.condition) and then_case.same_as(branch.then_case)
+        if same and (was is None or was.same_as(else_case)):
+            return branch
         return tirx.IfThenElse(condition, then_case, else_case, branch.span)
 
     @contextmanager
     def assuming(self, condition: ir.Expr) -> Iterator[None]:
         """Rewrite under the assumption that a condition holds, if it is one that stays true."""
-        if not reads_no_memory(condition):
-            yield
-            return
-        with self.analyzer.constraint_scope(condition):
-            yield
+        with ExitStack() as told:
+            tell = partial(self._tell_condition, condition, told)
+            self._untold.append(tell)
+            try:
+                yield
+            finally:
+                if tell in self._untold:
+                    self._untold.remove(tell)
+
+    def _tell_condition(self, condition: ir.Expr, told: ExitStack) -> None:
+        if reads_no_memory(condition):
+            told.enter_context(self._analyzer.constraint_scope(condition))
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
         return self.descend_bind(bind)
@@ -183,6 +206,7 @@ def _does_more(visit: Any) -> bool:
     return getattr(visit, "__func__", visit) not in _DESCENDS
 
 
+@once_per_node
 def reads_no_memory(value: ir.Expr) -> bool:
     """Tell whether an expression keeps its value: it reads no memory, which a store may change."""
     return not contains(value, (ir.TensorLoad, ir.Call), _may_change)
@@ -192,6 +216,7 @@ def _may_change(node: Any) -> bool:
     return isinstance(node, ir.TensorLoad) or effect_of(node) > PURE
 
 
+@once_per_node
 def has_effect(node: Any) -> bool:
     """Tell whether a node has a side effect besides stores, as an atomic does."""
     return contains(node, ir.Call, lambda call: effect_of(call) == OPAQUE)

@@ -1,0 +1,33 @@
+"""What is known of a node of the IR, which never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+__all__ = ["once_per_node"]
+
+Result = TypeVar("Result")
+
+_MOST_KEPT = 1 << 12
+
+
+def once_per_node(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
+    """Decorate a function of a node that depends on nothing else: it runs once for each node.
+
+    A node whose result is known is kept, so no other one gets its address, and TVM, which changes
+    nodes only where nobody else has them, makes another one.
+    """
+    known: dict[int, tuple[Any, Result]] = {}
+
+    @wraps(function)
+    def look(node: Any) -> Result:
+        found = known.get(hash(node))
+        if found is None:
+            if len(known) >= _MOST_KEPT:
+                known.clear()
+            found = known[hash(node)] = node, function(node)
+        return found[1]
+
+    return look
