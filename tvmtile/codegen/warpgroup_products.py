@@ -17,6 +17,7 @@ from tvm.tirx.layout import ComposeLayout
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import VerifyError
+from tvmtile.instructions.ptx import ptx
 from tvmtile.instructions.wgmma import FAMILIES, ROWS, WARPGROUP, Wgmma
 from tvmtile.ir.asynchronous import Product
 from tvmtile.ir.calls import takes_address
@@ -67,8 +68,8 @@ class _Emitter:
     def statements(self, *, fenced: bool) -> Iterator[tirx.Stmt]:
         yield from (*self._sums.declarations, *self._a.declarations, *self._b.declarations)
         if fenced:
-            yield tirx.Evaluate(T.ptx["fence.proxy.async.shared::cta"]())
-        yield tirx.Evaluate(T.ptx["wgmma.fence.sync.aligned"]())
+            yield tirx.Evaluate(ptx("fence.proxy.async.shared::cta")())
+        yield tirx.Evaluate(ptx("wgmma.fence.sync.aligned")())
         for step in range(self._product.k // self._row.k):
             for m in range(self._product.m // ROWS):
                 for n in range(self._product.n // self._row.n):
@@ -80,7 +81,7 @@ class _Emitter:
         sums = self._sums.loads(number * row.registers, row.registers)
         adds = T.ptx.pred(tirx.const(int(step > 0 or not product.clear), "int32"))
         b = self._b.descriptor(n * row.n, step * row.k)
-        return T.ptx[row.instruction](*sums, *self._a_of(m, step), b, adds, *self._options())
+        return ptx(row.instruction)(*sums, *self._a_of(m, step), b, adds, *self._options())
 
     def _a_of(self, m: int, step: int) -> list[ir.Expr]:
         """The operand A of an instruction."""

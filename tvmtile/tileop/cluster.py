@@ -17,6 +17,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.kernel import current_kernel
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.kernels import is_cluster_barrier
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
@@ -192,7 +193,7 @@ def _(op: RemoteArrival, _: LoweringContext) -> tirx.Stmt:
     """One instruction; what the block's threads did before is seen by who waits there."""
     expect, count = (".expect_tx", [tirx.const(op.bytes, "uint32")]) if op.bytes else ("", [])
     name = f"mbarrier.arrive{expect}.release.cluster.shared::cluster.b64"
-    return _mapped([op.barrier], op.rank, lambda barrier: T.ptx[name](barrier, *count))
+    return _mapped([op.barrier], op.rank, lambda barrier: ptx(name)(barrier, *count))
 
 
 @lowering(RemoteStore, target="cuda", variant="st", fits=has_clusters)
@@ -200,14 +201,14 @@ def _(op: RemoteStore, _: LoweringContext) -> tirx.Stmt:
     """One instruction, of the element's bits."""
     bits = int(DataType(str(op.value.ty.dtype)).bits)
     value = tirx.reinterpret(f"uint{bits}", op.value)
-    store = T.ptx[f"st.shared::cluster.b{bits}"]
+    store = ptx(f"st.shared::cluster.b{bits}")
     return _mapped([op.target], op.rank, lambda target: store(target, value))
 
 
 @lowering(RemoteCopy, target="cuda", variant="bulk", fits=has_clusters)
 def _(op: RemoteCopy, _: LoweringContext) -> tirx.Stmt:
     """One instruction."""
-    copy = T.ptx["cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"]
+    copy = ptx("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes")
     source, size = T.address_of(op.source), tirx.const(op.bytes, "uint32")
     return _mapped(
         [op.target, op.barrier],
@@ -224,7 +225,7 @@ def _mapped(
     places = [tirx.BufferLoad(there, [index]) for index in range(len(elements))]
     block = tirx.Cast("uint32", rank)
     maps = [
-        T.ptx["mapa.shared::cluster.u32"](
+        ptx("mapa.shared::cluster.u32")(
             place, T.cuda.cvta_generic_to_shared(T.address_of(element)), block
         )
         for place, element in zip(places, elements, strict=True)

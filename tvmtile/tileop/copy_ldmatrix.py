@@ -18,6 +18,7 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES, MATRIX_ROWS
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
@@ -185,7 +186,7 @@ class Matrices:
             for number, indices in enumerate(self._elements(origin)):
                 value = converted(tirx.BufferLoad(self._fragment.source, indices), dtype)
                 yield tirx.BufferStore(elements, value, [number])
-            yield tirx.Evaluate(T.ptx[instruction](self._address(origin), *self._loads(words)))
+            yield tirx.Evaluate(ptx(instruction)(self._address(origin), *self._loads(words)))
 
         return self._all(move, self.origins() if origins is None else origins)
 
@@ -195,7 +196,7 @@ class Matrices:
         dtype = dtype_of(self._fragment)
 
         def move(words: ir.Var, elements: ir.Var, origin: list[Any]) -> Iterator[tirx.Stmt]:
-            yield tirx.Evaluate(T.ptx[instruction](*self._loads(words), self._address(origin)))
+            yield tirx.Evaluate(ptx(instruction)(*self._loads(words), self._address(origin)))
             for number, indices in enumerate(self._elements(origin)):
                 value = converted(tirx.BufferLoad(elements, [number]), dtype)
                 yield tirx.BufferStore(self._fragment.source, value, indices)

@@ -19,6 +19,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.allocate import allocate
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
@@ -388,13 +389,13 @@ def _has_mbarriers(_: Mbarrier | InitMbarriers, context: LoweringContext) -> Non
 def _(op: InitMbarriers, _: LoweringContext) -> tirx.Stmt:
     """Each, and a fence that lets other threads and asynchronous copies see them, behind a barrier."""
     initialised = [
-        T.ptx["mbarrier.init.shared.b64"](
+        ptx("mbarrier.init.shared.b64")(
             T.address_of(tirx.BufferLoad(buffer_of(op.barriers), [index])),
             tirx.const(int(count), "uint32"),
         )
         for index, count in enumerate(op.counts)
     ]
-    fence = T.ptx["fence.mbarrier_init.release.cluster"]()
+    fence = ptx("fence.mbarrier_init.release.cluster")()
     return seq([tirx.Evaluate(call) for call in (*initialised, fence)])
 
 
@@ -409,7 +410,7 @@ _INSTRUCTIONS = {
 @lowering(EndPhase, target="cuda", variant="mbarrier", fits=_has_mbarriers)
 def _(op: EndPhase, _: LoweringContext) -> tirx.Stmt:
     """One instruction."""
-    return tirx.Evaluate(T.ptx["mbarrier.arrive.shared.b64"](T.address_of(op.barrier)))
+    return tirx.Evaluate(ptx("mbarrier.arrive.shared.b64")(T.address_of(op.barrier)))
 
 
 @lowering(AwaitPhase, target="cuda", variant="mbarrier", fits=_has_mbarriers)
@@ -426,7 +427,7 @@ def _(op: Mbarrier, _: LoweringContext) -> tirx.Stmt:
         wait = T.cuda.mbarrier_wait_acquire_cluster if op.of_cluster else T.cuda.mbarrier_wait
         return tirx.Evaluate(wait(address, op.value))
     bytes_ = [tirx.Cast("uint32", op.value)] if op.action.endswith("expect_tx") else []
-    return tirx.Evaluate(T.ptx[_INSTRUCTIONS[op.action]](address, *bytes_))
+    return tirx.Evaluate(ptx(_INSTRUCTIONS[op.action])(address, *bytes_))
 
 
 @lowering(ProxyFence, target=("llvm", "metal", "cuda"), variant="none")
@@ -438,4 +439,4 @@ def _(_op: ProxyFence, _context: LoweringContext) -> tirx.Stmt:
 @lowering(ProxyFence, target="cuda", variant="fence", priority=10, fits=_has_mbarriers)
 def _(_op: ProxyFence, _context: LoweringContext) -> tirx.Stmt:
     """One instruction."""
-    return tirx.Evaluate(T.ptx["fence.proxy.async.shared::cta"]())
+    return tirx.Evaluate(ptx("fence.proxy.async.shared::cta")())

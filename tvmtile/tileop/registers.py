@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
@@ -84,4 +84,4 @@ def _(op: SetMaxRegisters, context: LoweringContext) -> tirx.Stmt:
     """One instruction. It needs a launch whose registers are known: one that says how many blocks."""
     context.attributes.setdefault(LAUNCH_BOUNDS_BLOCKS, tirx.const(1, "int32"))
     name = f"setmaxnreg.{'inc' if op.more else 'dec'}.sync.aligned.u32"
-    return tirx.Evaluate(T.ptx[name](op.count))
+    return tirx.Evaluate(ptx(name)(op.count))

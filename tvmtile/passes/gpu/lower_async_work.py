@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.forward import Forward
 from tvmtile.analysis.uses import uses_in
 from tvmtile.codegen.warpgroup_products import instructions_of
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import (
     Issue,
     Product,
@@ -253,10 +253,10 @@ class _Instructions(ScopedRewriter):
             return stmt
         token, awaited = signalled(stmt), waited(stmt)
         if awaited is not None:
-            wait = T.ptx[kind_of(awaited.token).wait_group]
+            wait = ptx(kind_of(awaited.token).wait_group)
             return tirx.Evaluate(wait(self._left[stmt]))
         if token is not None:
-            return tirx.Evaluate(T.ptx[kind_of(token).commit_group]())
+            return tirx.Evaluate(ptx(kind_of(token).commit_group)())
         product = _product_in(stmt)
         if product is not None:
             return instructions_of(product, self.analyzer, fenced=stmt in self._fenced)
@@ -286,4 +286,4 @@ def _waits_alike(one: tirx.Stmt, other: tirx.Stmt) -> bool:
 def _copy(copy: Issue) -> ir.Expr:
     # What other blocks read too stays in L2; pieces of less than 16 bytes go through L1 as well.
     cache = "cg" if constant(copy.operands[2]) == 16 else "ca"
-    return T.ptx[f"cp.async.{cache}.shared.global"](*copy.operands)
+    return ptx(f"cp.async.{cache}.shared.global")(*copy.operands)

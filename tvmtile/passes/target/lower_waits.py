@@ -8,6 +8,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
 from tvmtile.ir.kernels import is_barrier, is_cluster_barrier, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -79,14 +80,14 @@ def _lowered(node: tirx.Evaluate) -> tirx.Stmt:
     attrs = {} if call.attrs is None else dict(call.attrs.items())
     if is_cluster_barrier(node):
         steps = [attrs[CLUSTER_STEP]] if CLUSTER_STEP in attrs else ["arrive", "wait"]
-        return seq([tirx.Evaluate(T.ptx[_CLUSTER_STEPS[step]]()) for step in steps])
+        return seq([tirx.Evaluate(ptx(_CLUSTER_STEPS[step])()) for step in steps])
     if BARRIER_ID not in attrs and ARRIVE_COUNT not in attrs:
         return node
     operands = [attrs.get(BARRIER_ID, _OF_SOME)]
     if ARRIVE_COUNT in attrs:
         operands.append(attrs[ARRIVE_COUNT])
     name = "bar.arrive" if ARRIVES_ONLY in attrs else "bar.sync"
-    return tirx.Evaluate(T.ptx[name](*(tirx.Cast("uint32", _expr(o)) for o in operands)))
+    return tirx.Evaluate(ptx(name)(*(tirx.Cast("uint32", _expr(o)) for o in operands)))
 
 
 def _expr(value: Any) -> ir.Expr:

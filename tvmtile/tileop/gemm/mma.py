@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from tvm import ir, tirx
-from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.mma import ATOMS, Atom
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import buffer_of, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_fragment
@@ -270,7 +270,7 @@ class WarpProduct:
             for n in range(self._share.column_matrices):
                 first = (m * self._share.column_matrices + n) * size
                 sums = [tirx.BufferLoad(self._registers, [first + e]) for e in range(size)]
-                multiply = T.ptx[self._atom.instruction](
+                multiply = ptx(self._atom.instruction)(
                     *sums, *a.registers_of(m, step), *b.registers_of(n, step), *sums, *also
                 )
                 yield tirx.Evaluate(multiply)

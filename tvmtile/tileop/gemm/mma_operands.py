@@ -16,6 +16,7 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
@@ -154,7 +155,7 @@ class Operand:
         start = number * self._words_of_one
         registers = [tirx.BufferLoad(self._words, [start + w]) for w in range(words)]
         trans = "" if self._follows_k else ".trans"
-        load = T.ptx[f"ldmatrix.sync.aligned.m8n8.x{words}{trans}.shared.b16"]
+        load = ptx(f"ldmatrix.sync.aligned.m8n8.x{words}{trans}.shared.b16")
         return tirx.Evaluate(load(*registers, address))
 
     def _indices(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:

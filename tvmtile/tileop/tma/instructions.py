@@ -12,6 +12,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
+from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
@@ -112,7 +113,7 @@ class BulkGroup(ValueOp):
             return seq([])
         if self.action == "end":
             return signal(BULK_STORE.name)
-        instruction = T.ptx["cp.async.bulk.wait_group"](self.behind)
+        instruction = ptx("cp.async.bulk.wait_group")(self.behind)
         arrival = [tirx.Evaluate(instruction)] if self.arrived else []
         return seq([wait(BULK_STORE.name, self.behind), *arrival])
 
@@ -179,14 +180,14 @@ def _(op: BulkLoad, _: LoweringContext) -> tirx.Stmt:
     """One instruction, of a column and four rows."""
     name = "cp.async.bulk.tensor.2d.shared::cta.global.tile::gather4.mbarrier::complete_tx::bytes"
     places = (T.address_of(op.tile), op.tensor_map, *op.coordinates, T.address_of(op.barrier))
-    return tirx.Evaluate(T.ptx[name](*places))
+    return tirx.Evaluate(ptx(name)(*places))
 
 
 @lowering(BulkStore, target="cuda", variant="scatter4", priority=10, fits=_rows_only)
 def _(op: BulkStore, _: LoweringContext) -> tirx.Stmt:
     """One instruction, of a column and four rows."""
     name = "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group"
-    return tirx.Evaluate(T.ptx[name](op.tensor_map, *op.coordinates, T.address_of(op.tile)))
+    return tirx.Evaluate(ptx(name)(op.tensor_map, *op.coordinates, T.address_of(op.tile)))
 
 
 @lowering(BulkLoad, target="cuda", variant="tma", fits=_boxes_only)
@@ -213,11 +214,11 @@ def _(op: BulkStore, _: LoweringContext) -> tirx.Stmt:
 def _hinted(name: str, eviction: str | None, *operands: Any) -> tirx.Stmt:
     """A copy, with how long the L2 cache keeps what it moves."""
     if eviction is None:
-        return tirx.Evaluate(T.ptx[name](*operands))
+        return tirx.Evaluate(ptx(name)(*operands))
     policies: Any = tirx.decl_buffer((1,), "uint64", name="policy", scope="local")
     policy = tirx.BufferLoad(policies, [0])
-    made = T.ptx[f"createpolicy.fractional.L2::{eviction}.b64"](policy)
-    copied = T.ptx[f"{name}.L2::cache_hint"](*operands, policy)
+    made = ptx(f"createpolicy.fractional.L2::{eviction}.b64")(policy)
+    copied = ptx(f"{name}.L2::cache_hint")(*operands, policy)
     return seq([tirx.AllocBuffer(policies), tirx.Evaluate(made), tirx.Evaluate(copied)])
 
 

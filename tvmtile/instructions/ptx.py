@@ -1,0 +1,16 @@
+"""Instructions of PTX, as TVM knows them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from tvm.tirx.script import builder as T
+
+__all__ = ["ptx"]
+
+
+@cache
+def ptx(name: str) -> Any:
+    """What makes calls of an instruction; TVM looks up the parts of its name one by one."""
+    return T.ptx[name]
