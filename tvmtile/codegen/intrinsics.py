@@ -9,6 +9,7 @@ from tvmtile.codegen import cuda_math, metal_math, metal_shuffles
 from tvmtile.codegen.device import device_pass
 from tvmtile.codegen.float_functions import Rule, operator
 from tvmtile.codegen.once import shown_if_cheap
+from tvmtile.ir.kernels import with_body
 
 __all__ = ["LowerIntrinsics"]
 
@@ -26,7 +27,7 @@ def LowerIntrinsics(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         rule = rules.get(getattr(call.op, "name", ""))
         return call if rule is None else rule(call)
 
-    return func.with_body(mapped(func.body, (ir.Call, lowered)))
+    return with_body(func, mapped(func.body, (ir.Call, lowered)))
 
 
 def _by_operator(rules: dict[str, Rule]) -> dict[str, Rule]:

@@ -18,6 +18,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import READS, mapped, register_op, register_op_attr
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import contains
 
 __all__ = ["ShowNames", "once", "shown_if_cheap"]
@@ -43,7 +44,7 @@ def ShowNames(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     def shown(call: ir.Call) -> ir.Expr:
         return call.args[0] if getattr(call.op, "name", "") == _NAME else call
 
-    return func.with_body(mapped(func.body, (ir.Call, shown)))
+    return with_body(func, mapped(func.body, (ir.Call, shown)))
 
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)

@@ -12,6 +12,7 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
@@ -65,7 +66,7 @@ def InsertIndexChecks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if func.attrs is None or not func.attrs.get(CHECK_INDICES, False):
         return func
-    return func.with_body(_Checks().rewrite(func.body))
+    return with_body(func, _Checks().rewrite(func.body))
 
 
 class _Checks(ScopedRewriter):

@@ -11,7 +11,11 @@ from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import flattened, is_parallel
+from tvmtile.ir.kernels import (
+    flattened,
+    is_parallel,
+    with_body,
+)
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
@@ -74,7 +78,7 @@ def InterchangeLoopsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def interchange(loop: tirx.For) -> tirx.Stmt:
         return _distributed(loop, loop.body) if _is_legal(loop, aliased) else loop
 
-    return func.with_body(mapped(func.body, (tirx.For, interchange)))
+    return with_body(func, mapped(func.body, (tirx.For, interchange)))
 
 
 def _is_legal(loop: tirx.For, aliased: set[ir.Var]) -> bool:

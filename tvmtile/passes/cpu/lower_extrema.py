@@ -8,6 +8,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["LowerExtremaOnCpu"]
@@ -44,7 +45,7 @@ def LowerExtremaOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 B[i] = T.call_llvm_pure_intrin("float32", "llvm.minnum.f32", A[i], B[i])
     ```
     """
-    return func.with_body(mapped(func.body, (tuple(_INTRINSICS), _lower)))
+    return with_body(func, mapped(func.body, (tuple(_INTRINSICS), _lower)))
 
 
 def _lower(node: Any) -> Any:

@@ -9,6 +9,7 @@ from tvmtile._tvm import mapped
 from tvmtile.codegen.cpu_math import exp2_float32, exp_float32, tanh_float32
 from tvmtile.codegen.float_functions import NAMES
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["LowerMathOnCpu"]
@@ -68,7 +69,7 @@ def LowerMathOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     where={x: T.min(T.float32(129.0), T.max(T.float32(-151.0), A[i]))})
     ```
     """
-    return func.with_body(mapped(func.body, (ir.Call, _lower)))
+    return with_body(func, mapped(func.body, (ir.Call, _lower)))
 
 
 def _lower(call: ir.Call) -> ir.Expr:

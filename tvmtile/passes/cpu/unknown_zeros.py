@@ -7,7 +7,13 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from tvmtile.codegen.llvm_integers import unknown_zero
-from tvmtile.ir.kernels import Launch, importing_llvm, with_kernels, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    importing_llvm,
+    with_body,
+    with_kernels,
+    with_launch_body,
+)
 from tvmtile.ir.rewriting import seq
 
 __all__ = ["Zeros", "with_unknown_zeros"]
@@ -44,4 +50,4 @@ def with_unknown_zeros(
         return with_launch_body(kernel, seq([*zeros.binds.values(), body]))
 
     rewritten = with_kernels(func, visit)
-    return rewritten.with_body(importing_llvm(rewritten.body, texts))
+    return with_body(rewritten, importing_llvm(rewritten.body, texts))

@@ -14,7 +14,13 @@ from tvmtile.analysis.comers import Comers, Condition
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
-from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, written_out
+from tvmtile.ir.kernels import (
+    Launch,
+    is_kernel,
+    is_parallel,
+    with_body,
+    written_out,
+)
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -84,7 +90,7 @@ def DistributeParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
                         C[i * 4 + tx // 32, tx % 32 * 4] = A[i * 4 + tx // 32, tx % 32]
     ```
     """
-    return func.with_body(_Vectors().rewrite(_Distribute().rewrite(func.body)))
+    return with_body(func, _Vectors().rewrite(_Distribute().rewrite(func.body)))
 
 
 class _Vectors(ScopedRewriter):

@@ -10,7 +10,10 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.kernels import is_kernel
+from tvmtile.ir.kernels import (
+    is_kernel,
+    with_body,
+)
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, defined_in, seq, variables_of
@@ -60,7 +63,7 @@ def EncodeTensorMaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 T.evaluate(T.address_of(A_map))
     ```
     """
-    return func.with_body(_Encoder().rewrite(func.body))
+    return with_body(func, _Encoder().rewrite(func.body))
 
 
 class _Encoder(ScopedRewriter):

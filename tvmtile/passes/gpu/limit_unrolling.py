@@ -8,7 +8,10 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.index_width import count_of
-from tvmtile.ir.kernels import written_out
+from tvmtile.ir.kernels import (
+    with_body,
+    written_out,
+)
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -63,7 +66,7 @@ def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     row[i] = row[i] + x[i * 64 + j]
     ```
     """
-    return func.with_body(_limited(func.body, _MOST_STATEMENTS))
+    return with_body(func, _limited(func.body, _MOST_STATEMENTS))
 
 
 def _limited(stmt: tirx.Stmt, most: int) -> tirx.Stmt:

@@ -9,7 +9,11 @@ from tvm import ir, tirx
 from tvmtile._tvm import walk
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import Launch, is_kernel
+from tvmtile.ir.kernels import (
+    Launch,
+    is_kernel,
+    with_body,
+)
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, mentions, substitute
@@ -61,7 +65,7 @@ def PlaceFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     x[i] = A[i, tx]
     ```
     """
-    return func.with_body(_Place().rewrite(func.body))
+    return with_body(func, _Place().rewrite(func.body))
 
 
 class _Place(ScopedRewriter):

@@ -14,7 +14,12 @@ from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import take_for_extents
-from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel
+from tvmtile.ir.kernels import (
+    bound_target,
+    is_kernel,
+    is_parallel,
+    with_body,
+)
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -65,7 +70,7 @@ def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
     on_cpu = target is not None and target.kind.name == "llvm"
     guard = _Guard(_tensors_of(func), _safe_values_of(func), on_cpu=on_cpu)
     take_for_extents(guard.analyzer, func.params)
-    return func.with_body(guard.rewrite(func.body))
+    return with_body(func, guard.rewrite(func.body))
 
 
 _NOTHING = tirx.Evaluate(tirx.const(0, "int32"))

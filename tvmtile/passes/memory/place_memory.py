@@ -8,7 +8,13 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
-from tvmtile.ir.kernels import Launch, target_of, with_kernels, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    target_of,
+    with_body,
+    with_kernels,
+    with_launch_body,
+)
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute
@@ -112,7 +118,7 @@ def PlaceMemoryOnGpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
             placed[var] = retyped(var, scope=_SCOPES_ON_GPU[var.ty.storage_scope])
         return placed[var]
 
-    return func.with_body(mapped(func.body, (ir.Var, place)))
+    return with_body(func, mapped(func.body, (ir.Var, place)))
 
 
 _SCOPES_ON_GPU = {"shared.dyn": "shared", "local.var": "local"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile.ir.index_width import is_large, widened
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
 
@@ -38,7 +39,7 @@ def WidenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
             A[T.Cast("int64", bx), T.Cast("int64", bx // 2) + T.int64(1)] = B[bx]
     ```
     """
-    return func.with_body(_Widen().rewrite(func.body))
+    return with_body(func, _Widen().rewrite(func.body))
 
 
 class _Widen(ScopedRewriter):

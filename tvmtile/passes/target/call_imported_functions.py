@@ -9,6 +9,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.calls import is_extern_call
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 
@@ -76,7 +77,7 @@ def CallImportedFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         text = texts.setdefault(name.value, "" if texts else "\n".join(sources))
         return T.cuda.func_call(name.value, *args, source_code=text, return_type=dtype)
 
-    return func.with_body(mutated(func.body, (ir.Call, call)))
+    return with_body(func, mutated(func.body, (ir.Call, call)))
 
 
 def imported_sources(body: tirx.Stmt) -> list[str]:

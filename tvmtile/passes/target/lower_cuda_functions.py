@@ -11,7 +11,10 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
-from tvmtile.ir.kernels import target_of
+from tvmtile.ir.kernels import (
+    target_of,
+    with_body,
+)
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of
@@ -79,7 +82,7 @@ def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return result
 
     statements = (tirx.BufferStore, tirx.Evaluate, tirx.Bind)
-    return func.with_body(mutated(func.body, (statements, statement), (ir.Call, call)))
+    return with_body(func, mutated(func.body, (statements, statement), (ir.Call, call)))
 
 
 def _is_in_process(name: str) -> bool:

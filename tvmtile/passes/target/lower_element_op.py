@@ -7,7 +7,14 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.target import Target
 
-from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, target_of, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    importing_llvm,
+    is_kernel,
+    target_of,
+    with_body,
+    with_launch_body,
+)
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter
@@ -53,7 +60,7 @@ def LowerElementOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)
-    return func.with_body(importing_llvm(body, lowerer.imports))
+    return with_body(func, importing_llvm(body, lowerer.imports))
 
 
 class _Lower(ScopedRewriter):

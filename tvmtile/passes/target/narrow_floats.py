@@ -15,6 +15,7 @@ from tvmtile.codegen import cuda, metal_floats
 from tvmtile.codegen.cuda_floats import HALVES
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, decode, encode
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains, for_loop, retyped, seq
 from tvmtile.ir.scopes import is_private
@@ -89,7 +90,7 @@ def lowered(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         return func
     views = [tirx.DeclBuffer(lowering.storage(p, f"{p.name}_bits"), data=p.data) for p in narrow]
     body = lowering.lower(func.body)
-    return func.with_body(seq([*views, body]) if views else body)
+    return with_body(func, seq([*views, body]) if views else body)
 
 
 def _like(dtype: str, wide: str) -> str:

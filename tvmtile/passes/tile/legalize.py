@@ -8,7 +8,10 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.kernels import bound_target
+from tvmtile.ir.kernels import (
+    bound_target,
+    with_body,
+)
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 
@@ -58,7 +61,7 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return node if expanded is None else _with_span(expanded, node.value.span)
 
     body = mapped(func.body, (ir.Call, normalize))
-    return func.with_body(mapped(body, (tirx.Evaluate, expand)))
+    return with_body(func, mapped(body, (tirx.Evaluate, expand)))
 
 
 def _with_span(body: tirx.Stmt, span: Any) -> tirx.Stmt:

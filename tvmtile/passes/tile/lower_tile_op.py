@@ -8,7 +8,14 @@ from tvm.target import Target
 from tvmtile._tvm import mapped
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
-from tvmtile.ir.kernels import Launch, importing_llvm, is_kernel, target_of, with_launch_body
+from tvmtile.ir.kernels import (
+    Launch,
+    importing_llvm,
+    is_kernel,
+    target_of,
+    with_body,
+    with_launch_body,
+)
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, seq, substitute
@@ -168,4 +175,4 @@ def LowerTileOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     lowerer = _Lower(target_of(func))
     body = lowerer.rewrite(func.body)
-    return func.with_body(importing_llvm(body, lowerer.imports))
+    return with_body(func, importing_llvm(body, lowerer.imports))

@@ -8,7 +8,10 @@ from tvm import tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import UNROLL_FACTOR
-from tvmtile.ir.kernels import leaves_loop
+from tvmtile.ir.kernels import (
+    leaves_loop,
+    with_body,
+)
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, replace_loop, substitute
@@ -60,7 +63,7 @@ def PlanUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     A[k * 8 + k_unrolled] = k * 8 + k_unrolled
     ```
     """
-    return func.with_body(mapped(func.body, (tirx.For, _planned)))
+    return with_body(func, mapped(func.body, (tirx.For, _planned)))
 
 
 def _planned(loop: tirx.For) -> tirx.For:

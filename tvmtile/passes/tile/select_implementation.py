@@ -10,7 +10,10 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile.errors import SourceLocation, warn
-from tvmtile.ir.kernels import target_of
+from tvmtile.ir.kernels import (
+    target_of,
+    with_body,
+)
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -90,7 +93,7 @@ def SelectImplementation(func: tirx.PrimFunc) -> tirx.PrimFunc:
         refused.update(more)
     for message, location in selector.warnings:
         warn(message, location)
-    return func.with_body(body)
+    return with_body(func, body)
 
 
 class _Select(TileOperators):

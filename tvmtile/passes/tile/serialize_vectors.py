@@ -13,7 +13,10 @@ from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import bound_target
+from tvmtile.ir.kernels import (
+    bound_target,
+    with_body,
+)
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, substitute
@@ -75,7 +78,7 @@ def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
         loop = _by_lanes(store, lane, dtype.lanes)
         return store if loop is None or not _Iterations(loop, aliased).are_independent() else loop
 
-    return func.with_body(mapped(func.body, (tirx.For, serialize), (tirx.BufferStore, split)))
+    return with_body(func, mapped(func.body, (tirx.For, serialize), (tirx.BufferStore, split)))
 
 
 def _by_lanes(store: tirx.BufferStore, lane: ir.Var, lanes: int) -> tirx.For | None:

@@ -11,6 +11,7 @@ from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.contributions import contribution
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.combiners import COMBINERS, Combiner
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import as_region, buffer_of, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -82,7 +83,7 @@ def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     InvalidOperand
         If something else than a contribution is stored between initialization and finalization.
     """
-    return func.with_body(_Split(func.body).split(func.body))
+    return with_body(func, _Split(func.body).split(func.body))
 
 
 class _Parts:

@@ -8,6 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -52,7 +53,7 @@ def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
             T.tile.copy(A[0:32], A[32:64])
     ```
     """
-    return func.with_body(_Stage(Aliases(func.body)).rewrite(func.body))
+    return with_body(func, _Stage(Aliases(func.body)).rewrite(func.body))
 
 
 class _Stage(ScopedRewriter):

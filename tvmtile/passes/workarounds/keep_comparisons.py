@@ -9,6 +9,7 @@ from tvm import tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
 
@@ -52,7 +53,7 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     A[i] = T.float32(0)
     ```
     """
-    return func.with_body(mapped(func.body, (_TYPES, _kept)))
+    return with_body(func, mapped(func.body, (_TYPES, _kept)))
 
 
 def _kept(comparison: Any) -> Any:
@@ -76,7 +77,7 @@ def ShowComparisons(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Undo `KeepComparisons`, when nothing simplifies any more."""
     del kind
     tests = (tirx.EQ, tirx.NE, tirx.LT)
-    return func.with_body(mapped(func.body, (tests, _shown)))
+    return with_body(func, mapped(func.body, (tests, _shown)))
 
 
 def _shown(test: Any) -> Any:

@@ -17,6 +17,7 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.kernels import with_body
 
 __all__ = ["KeepElements"]
 
@@ -41,7 +42,7 @@ def KeepElements(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
         hidden = tirx.bitwise_or(last, tirx.const(0, str(last.ty.dtype)))
         return tirx.BufferLoad(load.source, [*load.indices[:-1], hidden])
 
-    return func.with_body(mapped(func.body, (ir.TensorLoad, read)))
+    return with_body(func, mapped(func.body, (ir.TensorLoad, read)))
 
 
 def _vector_lanes(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[ir.Var, int]:

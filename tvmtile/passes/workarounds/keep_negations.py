@@ -15,6 +15,7 @@ from tvm import tirx
 from tvmtile._tvm import mapped
 from tvmtile.codegen.cuda import value
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
 
@@ -28,7 +29,7 @@ def KeepNegations(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Hide negations of signed integers from ptxas in kernels that take their minima or maxima."""
     if kind != "cuda" or not contains(func.body, (tirx.Min, tirx.Max), _is_affected):
         return func
-    return func.with_body(mapped(func.body, (tirx.Sub, _negation), (tirx.Mul, _opposite)))
+    return with_body(func, mapped(func.body, (tirx.Sub, _negation), (tirx.Mul, _opposite)))
 
 
 def _is_affected(node: Any) -> bool:

@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, variables_of
 
@@ -45,7 +46,7 @@ def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 B[i] = A[T.bitwise_or(i % 16, 0), (i + 2) % 16]
     ```
     """
-    return func.with_body(_Keeper().rewrite(func.body))
+    return with_body(func, _Keeper().rewrite(func.body))
 
 
 class _Keeper(ScopedRewriter):

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.rewriting import ScopedRewriter, contains
 
 __all__ = ["NarrowSums"]
@@ -28,7 +29,7 @@ def NarrowSums(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     del kind
     if not contains(func.body, tirx.Cast, _is_conversion):
         return func
-    return func.with_body(_Narrow().rewrite(func.body))
+    return with_body(func, _Narrow().rewrite(func.body))
 
 
 class _Narrow(ScopedRewriter):

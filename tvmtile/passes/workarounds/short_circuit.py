@@ -7,6 +7,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains
 
@@ -49,4 +50,4 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return tirx.if_then_else(result.a, result.b, tirx.const(False, "bool"))
         return tirx.if_then_else(result.a, tirx.const(True, "bool"), result.b)
 
-    return func.with_body(mutated(func.body, ((tirx.And, tirx.Or), visit)))
+    return with_body(func, mutated(func.body, ((tirx.And, tirx.Or), visit)))

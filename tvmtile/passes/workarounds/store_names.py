@@ -10,6 +10,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.calls import is_if_then_else
+from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, has_effect, seq, substitute
 
@@ -77,8 +78,11 @@ def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     uses: Counter[ir.Var] = Counter()
     walk(func.body, (ir.Var, lambda var: uses.update([var])))
     statements = (tirx.BufferStore, tirx.Bind, tirx.Evaluate)
-    return func.with_body(
-        mutated(func.body, (tirx.For, visit_for), (statements, lambda node, _: _stored(node, uses)))
+    return with_body(
+        func,
+        mutated(
+            func.body, (tirx.For, visit_for), (statements, lambda node, _: _stored(node, uses))
+        ),
     )
 
 

@@ -8,7 +8,10 @@ from tvm import tirx
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
-from tvmtile.ir.kernels import importing_llvm
+from tvmtile.ir.kernels import (
+    importing_llvm,
+    with_body,
+)
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["WrapUnsignedOnCpu"]
@@ -61,4 +64,4 @@ def WrapUnsignedOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return tirx.call_pure_extern(dtype, name, result.a, result.b)
 
     body = mutated(func.body, (tuple(_OPERATIONS), wrapped))
-    return func.with_body(importing_llvm(body, texts))
+    return with_body(func, importing_llvm(body, texts))

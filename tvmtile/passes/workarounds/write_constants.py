@@ -26,6 +26,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
+from tvmtile.ir.kernels import with_body
 
 __all__ = ["WriteConstants"]
 
@@ -35,7 +36,7 @@ _LOWEST_INT = -(2**31)
 @device_pass("WriteConstants")
 def WriteConstants(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     """Rewrite expressions that the generator of a target prints wrongly."""
-    return func.with_body(mapped(func.body, *_RULES[kind]))
+    return with_body(func, mapped(func.body, *_RULES[kind]))
 
 
 def _float(number: tirx.FloatImm) -> ir.Expr:
