@@ -88,10 +88,10 @@ def StoreNamesOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _stored(statement: tirx.Stmt, uses: Counter[ir.Var]) -> tirx.Stmt:
     """A statement, behind those that store what its names stand for."""
-    is_name = isinstance(statement, tirx.Bind)
     if not contains(statement, tirx.Let):
         return statement
-    if _cost(statement) * (uses[statement.var] if is_name else 1) <= _LIMIT:
+    times = uses[statement.var] if isinstance(statement, tirx.Bind) else 1
+    if _cost(statement) * times <= _LIMIT:
         return statement
     return _Storer().stored(statement)
 
