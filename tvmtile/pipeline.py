@@ -112,7 +112,13 @@ from tvmtile.passes.workarounds.keep_elements import KeepElements
 from tvmtile.passes.workarounds.keep_negations import KeepNegations
 from tvmtile.passes.workarounds.narrow_sums import NarrowSums
 from tvmtile.passes.workarounds.write_constants import WriteConstants
-from tvmtile.target import gpu, host_target, parse, require_lowering
+from tvmtile.target import (
+    TargetLike,
+    gpu,
+    host_target,
+    parse,
+    require_lowering,
+)
 
 __all__ = ["CHECKS", "LOWERING", "SOURCE", "check", "lowering_passes", "tvm_pipeline"]
 
@@ -265,7 +271,7 @@ for _steps in LOWERING.values():
 
 
 @hide_internal_frames
-def check(func: tirx.PrimFunc, target: Any) -> None:
+def check(func: tirx.PrimFunc, target: TargetLike) -> None:
     """Say what is wrong with a tile program for a target, without lowering it.
 
     Parameters

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from tvm.target import Target, codegen
 
@@ -18,6 +19,7 @@ from tvmtile.ir.threads import MAX_THREADS, WARP_SIZE
 __all__ = [
     "CpuCapability",
     "GpuCapability",
+    "TargetLike",
     "compute_capability",
     "cpu",
     "gpu",
@@ -28,6 +30,9 @@ __all__ = [
     "runs_here",
     "target_kinds",
 ]
+
+TargetLike: TypeAlias = str | Mapping[str, Any] | Target
+"""A target as one may write it."""
 
 _SUPPORTED = ("llvm", "metal", "cuda")
 # TVM's own numbers for `metal`, 16 and 256, are those of GPUs before Apple's.
@@ -70,7 +75,7 @@ def _optimised(target: Target) -> Target:
     return Target({**json.loads(str(target)), "opt-level": 2})
 
 
-def resolve(target: Any) -> Target:
+def resolve(target: TargetLike | None) -> Target:
     """Understand a target however it is written.
 
     Parameters
@@ -145,7 +150,7 @@ def _machine(target: Target) -> tuple[str, str]:
     return _SAME_ARCHITECTURE.get(architecture, architecture), _SAME_SYSTEM.get(system, system)
 
 
-def parse(target: Any) -> Target:
+def parse(target: TargetLike) -> Target:
     """A target that TVM knows, whether or not tile programs can be lowered for it.
 
     Raises
@@ -167,7 +172,7 @@ def parse(target: Any) -> Target:
         ) from error
 
 
-def _leaves_architecture_open(target: Any) -> bool:
+def _leaves_architecture_open(target: TargetLike) -> bool:
     """Tell whether it is for the NVIDIA GPU that is here, whichever that is."""
     if isinstance(target, dict):
         return target.get("kind") == "cuda" and "arch" not in target

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvmtile.profiler import TensorSupplyType
+from tvmtile.target import TargetLike
 
 __all__ = ["CompileArgs", "ProfileArgs"]
 
@@ -22,7 +23,7 @@ class CompileArgs:
     """
 
     out_idx: int | Sequence[int] | None = None
-    target: Any = None
+    target: TargetLike | None = None
     execution_backend: str | None = "auto"
     pass_configs: Mapping[str, Any] | None = None
 

@@ -33,6 +33,7 @@ from tvmtile.jit.decorator import JitFunction
 from tvmtile.jit.following import best_target, chosen_target, target_of
 from tvmtile.jit.request import Request
 from tvmtile.profiler import TensorSupplyType
+from tvmtile.target import TargetLike
 from tvmtile.transform import warn_without_effect
 
 __all__ = ["AutoTuner"]
@@ -77,7 +78,7 @@ class AutoTuner:
     def set_compile_args(
         self,
         out_idx: int | Sequence[int] | None = None,
-        target: Any = None,
+        target: TargetLike | None = None,
         execution_backend: str | None = "auto",
         target_host: Any = None,
         verbose: bool | None = None,
@@ -197,7 +198,7 @@ class AutoTuner:
 
     __call__ = run
 
-    def request(self, config: Configuration, target: Any) -> Request:
+    def request(self, config: Configuration, target: TargetLike) -> Request:
         """The program of a configuration, and how it is compiled."""
         values = {name: value for name, value in config.items() if name != PASS_CONFIGS}
         make = self.fn.get_tir if isinstance(self.fn, JitFunction) else self.fn
@@ -217,7 +218,7 @@ class AutoTuner:
             return self.compile_args.target
         return chosen_target() or target_of(inputs) or best_target()
 
-    def _configurations(self, target: Any) -> list[Configuration]:
+    def _configurations(self, target: TargetLike) -> list[Configuration]:
         parameters = self._parameters()
         if self.configs != AUTO:
             return expanded(self.configs, parameters, self.args, self.kwargs)
@@ -255,7 +256,7 @@ class AutoTuner:
         return inputs.reference_latency(limits.n_warmup, limits.n_repeat)
 
     def _result(
-        self, search: Search, target: Any, ref_latency: float | None, is_from_cache: bool
+        self, search: Search, target: TargetLike, ref_latency: float | None, is_from_cache: bool
     ) -> AutotuneResult:
         best = search.best
         if best is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm.target import Target
 
 from tvmtile.errors import InvalidValue
-from tvmtile.target import compute_capability
+from tvmtile.target import (
+    TargetLike,
+    compute_capability,
+)
 from tvmtile.utils.target import determine_target
 
 __all__ = [
@@ -20,7 +21,7 @@ __all__ = [
 ]
 
 
-def get_target_compute_version(target: Any = None) -> str:
+def get_target_compute_version(target: TargetLike | None = None) -> str:
     """The compute capability of a target, as "9.0".
 
     Parameters
@@ -63,16 +64,16 @@ def have_fp8(compute_version: str) -> bool:
     return parse_compute_version(compute_version) >= (8, 9)
 
 
-def have_tma(target: Any) -> bool:
+def have_tma(target: TargetLike) -> bool:
     """Tell whether a target has bulk copies of tensors by a copy engine."""
     return _number(target) >= 90
 
 
-def is_hopper(target: Any) -> bool:
+def is_hopper(target: TargetLike) -> bool:
     """Tell whether a target is of compute capability 9.0."""
     return _number(target) == 90
 
 
-def _number(target: Any) -> int:
+def _number(target: TargetLike) -> int:
     resolved = determine_target(target or Target.current() or "auto", return_object=True)
     return compute_capability(resolved) if resolved.kind.name == "cuda" else 0

@@ -17,7 +17,10 @@ from tvmtile.jit.artifacts import artifact_of
 from tvmtile.jit.backends import adapter_for, backend_for
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.key import Key, key_of
-from tvmtile.target import resolve
+from tvmtile.target import (
+    TargetLike,
+    resolve,
+)
 from tvmtile.transform import with_effect
 
 __all__ = ["Request", "result_positions"]
@@ -52,7 +55,7 @@ class Request:
         cls,
         func: tirx.PrimFunc,
         out_idx: Any = None,
-        target: Any = None,
+        target: TargetLike | None = None,
         execution_backend: str | None = "auto",
         pass_configs: Mapping[str, Any] | None = None,
     ) -> Request:
@@ -103,7 +106,9 @@ class Request:
         return _again, (self.func, self.results, target, self.backend, dict(self.config))
 
 
-def _again(func: Any, results: tuple[int, ...], target: Any, backend: str, config: Any) -> Request:
+def _again(
+    func: Any, results: tuple[int, ...], target: TargetLike, backend: str, config: Any
+) -> Request:
     return Request(func, results, Target(target), backend, config)
 
 

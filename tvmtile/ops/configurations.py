@@ -17,7 +17,11 @@ from tvmtile import carver
 from tvmtile.carver.roller import Hint
 from tvmtile.carver.template import BaseTemplate
 from tvmtile.errors import InvalidValue
-from tvmtile.target import compute_capability, resolve
+from tvmtile.target import (
+    TargetLike,
+    compute_capability,
+    resolve,
+)
 
 __all__ = [
     "ANY",
@@ -204,7 +208,7 @@ ROWS = (
 
 
 def matmul_configuration(
-    target: Any, M: Any, N: Any, K: Any, dtype: str, batch: Any = None
+    target: TargetLike, M: Any, N: Any, K: Any, dtype: str, batch: Any = None
 ) -> dict[str, int]:
     """How a product of matrices is cut; an extent that is no number is taken for a large one."""
     m, n, k = map(_size, (M, N, K))
@@ -228,7 +232,7 @@ def matmul_configuration(
 
 
 def attention_configuration(
-    target: Any, queries: Any, keys: Any, dim: int, dtype: str, causal: bool, heads: Any
+    target: TargetLike, queries: Any, keys: Any, dim: int, dtype: str, causal: bool, heads: Any
 ) -> dict[str, int]:
     """How attention is cut; an extent that is no number is taken for a large one."""
     extents = {"queries": _size(queries), "dim": dim, "causal": int(causal)}
@@ -245,7 +249,7 @@ def attention_configuration(
     return _attention(block_M, block_N, hint.pipeline_stage, hint.threads)
 
 
-def rows_configuration(target: Any, M: Any, N: int, dtype: str) -> dict[str, int]:
+def rows_configuration(target: TargetLike, M: Any, N: int, dtype: str) -> dict[str, int]:
     """How an operator on whole rows is cut; an extent that is no number is taken for a large one."""
     extents = {"M": _size(M), "N": N}
     row = _first(ROWS, target, dtype, extents)
@@ -266,7 +270,9 @@ def _size(extent: Any) -> int:
     return extent if isinstance(extent, int) else _UNKNOWN
 
 
-def _first(rows: Sequence[Row], target: Any, dtype: str, extents: Mapping[str, int]) -> Row | None:
+def _first(
+    rows: Sequence[Row], target: TargetLike, dtype: str, extents: Mapping[str, int]
+) -> Row | None:
     """The first row that is for a problem."""
     device, bits = _device(resolve(target)), DataType(dtype).bits
     return next((row for row in rows if row.fits(device, bits, extents)), None)
@@ -277,7 +283,7 @@ def _device(target: Target) -> str:
     return f"sm_{compute_capability(target)}" if kind == "cuda" else kind
 
 
-def _proposal(template: BaseTemplate, target: Any) -> Hint:
+def _proposal(template: BaseTemplate, target: TargetLike) -> Hint:
     """What the model takes for the best."""
     hints = template.with_arch(carver.get_arch(target)).recommend_hints(topk=1)
     if hints:

@@ -8,6 +8,7 @@ from typing import Any
 from tvmtile.jit import Kernel
 from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
+from tvmtile.target import TargetLike
 
 __all__ = ["compiled", "is_plain", "size_class", "target_for"]
 
@@ -28,7 +29,7 @@ def size_class(extent: int) -> int:
     return min(_LARGEST, 1 << max(0, extent - 1).bit_length())
 
 
-def compiled(key: Any, program: Callable[[], Any], target: Any) -> Kernel:
+def compiled(key: Any, program: Callable[[], Any], target: TargetLike) -> Kernel:
     """The kernel of a program.
 
     Parameters

@@ -14,12 +14,15 @@ from tvmtile.errors import OutOfSharedMemory, warnings_on_success
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.kernels import bound_target, in_root_block, is_tile_program, without_root_block
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
-from tvmtile.target import resolve
+from tvmtile.target import (
+    TargetLike,
+    resolve,
+)
 
 __all__ = ["LowerTilePrograms"]
 
 
-def LowerTilePrograms(target: Any = None) -> Any:
+def LowerTilePrograms(target: TargetLike | None = None) -> Any:
     """Make the pass that lowers every tile program of a module to ordinary TIR.
 
     Functions without `T.Kernel` are left as they are, so tile programs can stand beside functions

@@ -18,7 +18,11 @@ from tvmtile.relax.found import Found, Left
 from tvmtile.relax.graph import Graph, handle, is_same_shape, shape_of
 from tvmtile.relax.products import find_product
 from tvmtile.relax.rows import find_rows
-from tvmtile.target import parse, require_lowering
+from tvmtile.target import (
+    TargetLike,
+    parse,
+    require_lowering,
+)
 
 __all__ = ["Choice", "UseTileKernels"]
 
@@ -86,7 +90,7 @@ class UseTileKernels:
         If tile programs can't be lowered for it.
     """
 
-    def __init__(self, target: Any = None) -> None:
+    def __init__(self, target: TargetLike | None = None) -> None:
         target = target if target is not None else Target.current(allow_none=True)
         if target is None:
             raise InvalidValue(

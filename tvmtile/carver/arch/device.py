@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tvm import DataType
 from tvm.target import Target
@@ -14,7 +14,13 @@ from tvmtile.carver.arch import driver
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import UnknownTarget
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
-from tvmtile.target import compute_capability, cpu, gpu, resolve
+from tvmtile.target import (
+    TargetLike,
+    compute_capability,
+    cpu,
+    gpu,
+    resolve,
+)
 
 __all__ = ["CDNA", "CPU", "CUDA", "METAL", "TileDevice"]
 
@@ -124,7 +130,7 @@ _CPU_CLOCK, _CPU_MEMORY = 2.5, 20.0
 """GHz, and GB/s of a core: a guess for servers, the same for all configurations."""
 
 
-def CUDA(target: Any = "cuda") -> TileDevice:
+def CUDA(target: TargetLike = "cuda") -> TileDevice:
     """An NVIDIA GPU: this machine's, or the best known of a target's architecture."""
     resolved = resolve(target)
     limits = gpu(resolved)
@@ -139,7 +145,7 @@ def CUDA(target: Any = "cuda") -> TileDevice:
     )  # fmt: skip
 
 
-def METAL(target: Any = "metal") -> TileDevice:
+def METAL(target: TargetLike = "metal") -> TileDevice:
     """An Apple GPU, as a large one of the third generation."""
     resolved = resolve(target)
     limits = gpu(resolved)
@@ -151,7 +157,7 @@ def METAL(target: Any = "metal") -> TileDevice:
     )  # fmt: skip
 
 
-def CPU(target: Any = "llvm") -> TileDevice:
+def CPU(target: TargetLike = "llvm") -> TileDevice:
     """A CPU: its vectors are the target's, its caches and processors this machine's."""
     resolved = resolve(target)
     cores = int(os.environ.get("TVM_NUM_THREADS") or 0) or _processors()
@@ -163,7 +169,7 @@ def CPU(target: Any = "llvm") -> TileDevice:
     )  # fmt: skip
 
 
-def CDNA(target: Any = "hip") -> NoReturn:
+def CDNA(target: TargetLike = "hip") -> NoReturn:
     """AMD's GPUs have no tile programs: this says so.
 
     Raises

@@ -12,6 +12,7 @@ import tvmtile.language as T
 from tvmtile.frontend.dtypes import as_dtype
 from tvmtile.ops.checks import check_attention
 from tvmtile.ops.configurations import attention_configuration
+from tvmtile.target import TargetLike
 
 __all__ = ["attention"]
 
@@ -23,7 +24,7 @@ def attention(
     dim: int,
     dtype: Any,
     *,
-    target: Any,
+    target: TargetLike,
     keys: Any = None,
     kv_heads: int | None = None,
     value_dim: int | None = None,

@@ -11,6 +11,7 @@ import tvmtile.language as T
 from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import as_dtype
 from tvmtile.ops.configurations import matmul_configuration
+from tvmtile.target import TargetLike
 
 __all__ = ["ACTIVATIONS", "matmul"]
 
@@ -39,7 +40,7 @@ def matmul(
     K: Any,
     dtype: Any,
     *,
-    target: Any,
+    target: TargetLike,
     batch: Any = None,
     transpose_A: bool = False,
     transpose_B: bool = False,

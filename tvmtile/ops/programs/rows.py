@@ -11,6 +11,7 @@ from tvm import tirx
 import tvmtile.language as T
 from tvmtile.frontend.dtypes import as_dtype
 from tvmtile.ops.configurations import rows_configuration
+from tvmtile.target import TargetLike
 
 __all__ = ["layer_norm", "rms_norm", "softmax"]
 
@@ -19,7 +20,12 @@ _LEAST = -3.4e38  # finite, since all of a part may be -inf
 
 
 def softmax(
-    M: Any, N: int, dtype: Any, *, target: Any, configuration: Mapping[str, int] | None = None
+    M: Any,
+    N: int,
+    dtype: Any,
+    *,
+    target: TargetLike,
+    configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of the softmax of each row; its parameters are X and the result.
 
@@ -78,7 +84,7 @@ def rms_norm(
     N: int,
     dtype: Any,
     *,
-    target: Any,
+    target: TargetLike,
     epsilon: float = 1e-6,
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
@@ -128,7 +134,7 @@ def layer_norm(
     N: int,
     dtype: Any,
     *,
-    target: Any,
+    target: TargetLike,
     epsilon: float = 1e-5,
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
@@ -191,7 +197,7 @@ def layer_norm(
 
 
 def _blocks(
-    target: Any, M: Any, N: int, dtype: Any, given: Mapping[str, int] | None
+    target: TargetLike, M: Any, N: int, dtype: Any, given: Mapping[str, int] | None
 ) -> tuple[int, int, int]:
     c = {**rows_configuration(target, M, N, str(dtype)), **(given or {})}
     return c["block_M"], c["block_N"] or N, c["threads"]
