@@ -9,16 +9,17 @@ from typing import Any
 
 from tvmtile.errors import InvalidValue, warn
 
-__all__ = ["ONE_ROLE", "PassConfigKey", "warn_without_effect", "with_effect"]
+__all__ = ["NO_TENSOR_MAPS", "ONE_ROLE", "PassConfigKey", "warn_without_effect", "with_effect"]
 
 
 class PassConfigKey(str, Enum):
     """Keys of `pass_configs`.
 
     Those of `tirx.*` are TVM's and go to TVM's passes. `tl.disable_warp_specialized` and
-    `tl.disable_tma_lower` leave kernels without warps of their own for copies. The others of `tl.*`
-    steer TileLang's own passes and change nothing here: most switch off a pass, or a check of one,
-    that there is not; where one asks for more a warning says so. None of them changes what a program
+    `tl.disable_tma_lower` leave kernels without warps of their own for copies, and with the second
+    `T.copy` loads and stores no tile by a tensor map. The others of `tl.*` steer TileLang's own passes
+    and change nothing here: most switch off a pass, or a check of one, that there is not; where one
+    asks for more a warning says so. None of them changes what a program
     computes, fast mathematics aside, which is not used: the functions of `T.__exp` and its siblings
     are.
     """
@@ -132,8 +133,9 @@ def with_effect(config: Mapping[str, Any]) -> dict[str, Any]:
     named = {str(getattr(key, "value", key)): value for key, value in config.items()}
     _refuse_unknown(named)
     known = {key: value for key, value in named.items() if not _is_of_tilelang(key)}
-    if any(named.get(key) for key in _OF_ROLES):
-        known[ONE_ROLE] = True
+    for effect, keys in _EFFECTS.items():
+        if any(named.get(key) for key in keys):
+            known[effect] = True
     return known
 
 
@@ -151,7 +153,12 @@ def _refuse_unknown(keys: Iterable[str]) -> None:
 
 ONE_ROLE = "tvmtile.one_role"
 """An option, and an attribute of a function: no warps copy tiles for others."""
-_OF_ROLES = ("tl.disable_warp_specialized", "tl.disable_tma_lower")
+NO_TENSOR_MAPS = "tvmtile.no_tensor_maps"
+"""The same: copies between tensors and tiles go by threads."""
+_EFFECTS = {
+    ONE_ROLE: ("tl.disable_warp_specialized", "tl.disable_tma_lower"),
+    NO_TENSOR_MAPS: ("tl.disable_tma_lower",),
+}
 
 
 def _is_of_tilelang(key: str) -> bool:

@@ -192,6 +192,14 @@ def test_copies_that_are_told_not_to(options):
     assert "cp_async_bulk_tensor" not in kernel.get_kernel_source()
 
 
+@pytest.mark.parametrize("value", [True, False])
+def test_an_option_keeps_all_copies_of_a_kernel_from_tensor_maps(value):
+    options = {"tl.disable_tma_lower": value}
+    kernel = tvmtile.compile(product(128, 64, 64), target=HOPPER, pass_configs=options)
+    assert (way(kernel)[0] != "tma_store") == value
+    assert ("cp_async_bulk_tensor" not in kernel.get_kernel_source()) == value
+
+
 def test_shared_memory_that_is_not_left():
     program = product(64, 256, 352, block=(64, 256, 176))
     assert "bytes of shared memory are not left" in reason(program)

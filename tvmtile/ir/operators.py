@@ -159,6 +159,10 @@ class TileOp:
         """Whether blocks should loop over those of the grid; None where it does not say."""
         return None
 
+    def without_tensor_maps(self) -> TileOp:
+        """The same operator, which no tensor map does."""
+        return self
+
     def with_operand(self, name: str, operand: Any) -> TileOp:
         """The same operator with another operand."""
         return replace(self, **{name: operand})

@@ -174,6 +174,9 @@ class Copy(TileOp):
     def between(self, source: Any, target: Any) -> Copy:
         return Copy(source, target)
 
+    def without_tensor_maps(self) -> Copy:
+        return replace(self, disable_tma=True)
+
     def begun_on(self, mbarrier: ir.Expr) -> TileOp | None:
         from tvmtile.tileop.tma import TmaCopy
 

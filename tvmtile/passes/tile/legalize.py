@@ -14,6 +14,7 @@ from tvmtile.ir.kernels import (
 )
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.transform import NO_TENSOR_MAPS
 
 __all__ = ["Legalize"]
 
@@ -23,7 +24,9 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make every operand of a tile operator an explicit region.
 
     Whole buffers and elements that name a tile's origin are what users write; from here on an operand
-    says where it begins and how far it extends. An operator that stands for others becomes those.
+    says where it begins and how far it extends. An operator that stands for others becomes those. No
+    copy goes by a tensor map where the attribute `tvmtile.no_tensor_maps` of a function says so, which
+    `tl.disable_tma_lower` sets.
 
     Before
     ------
@@ -50,10 +53,14 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ```
     """
     target = bound_target(func)
+    has_maps = func.attrs is None or not func.attrs.get(NO_TENSOR_MAPS, False)
 
     def normalize(call: ir.Call) -> ir.Call:
         op = operator_of(call)
-        return call if op is None else replace(op.normalized(), impl=op.impl).to_call(call.span)
+        if op is None:
+            return call
+        normal = replace(op.normalized(), impl=op.impl)
+        return (normal if has_maps else normal.without_tensor_maps()).to_call(call.span)
 
     def expand(node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
