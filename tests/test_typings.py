@@ -69,6 +69,18 @@ def test_a_statement_for_an_expression_is_found(tmp_path):
     assert found == set(range(4, MISTAKES.count("\n") + 1)), output
 
 
+# A checker objects to each line from the fourth on.
+WRONG = """\
+import tvmtile
+import tvmtile.language as T
+
+tvmtile.compile(None, out_idx={})
+T.alloc_shared((64, 64), 16)
+T.alloc_var(1.0)
+T.Tensor((64,), dtype=32)
+"""
+
+
 @pytest.fixture(scope="module")
 def user(tmp_path_factory):
     """A directory with the examples and the programs of the README, as a user's project."""
@@ -77,7 +89,7 @@ def user(tmp_path_factory):
         shutil.copy(example, directory)
     programs = Sybil([PythonCodeBlockParser()]).parse(ROOT / "README.md").examples()
     (directory / "readme.py").write_text("\n".join(program.parsed for program in programs))
-    (directory / "wrong.py").write_text("import tvmtile\ntvmtile.compile(None, out_idx={})\n")
+    (directory / "wrong.py").write_text(WRONG)
     (directory / "revealed.py").write_text(REVEALED)
     return directory
 
@@ -147,7 +159,8 @@ def test_nothing_is_found_in_a_users_files(checker, user, request):
         and place[0] != "revealed.py"
         and not _is_known(text, (user / place[0]).read_text().splitlines()[place[1] - 1])
     }
-    assert {file for file, _ in ours} == {"wrong.py"}, ours
+    wrong = {("wrong.py", number) for number in range(4, WRONG.count("\n") + 1)}
+    assert set(ours) == wrong, ours
 
 
 def _is_known(text, line):

@@ -8,7 +8,12 @@ from tvm import ir
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, NestingError
-from tvmtile.frontend.dtypes import DType, as_dtype
+from tvmtile.frontend.dtypes import (
+    DType,
+    DTypeLike,
+    Shape,
+    as_dtype,
+)
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tile import Tile
 from tvmtile.frontend.tracer import current_tracer
@@ -27,7 +32,7 @@ __all__ = [
 ]
 
 
-def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> Tile:
+def alloc_shared(shape: Shape, dtype: DTypeLike, scope: str = SHARED_SCOPE) -> Tile:
     """Allocate a tile that the threads of a block share.
 
     Parameters
@@ -42,7 +47,7 @@ def alloc_shared(shape: Any, dtype: Any, scope: str = SHARED_SCOPE) -> Tile:
     return allocate("T.alloc_shared", shape, dtype, scope)
 
 
-def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> Tile:
+def alloc_fragment(shape: Shape, dtype: DTypeLike, scope: str = FRAGMENT_SCOPE) -> Tile:
     """Allocate a tile in the registers of a block's threads, laid out by the compiler.
 
     Parameters
@@ -57,7 +62,7 @@ def alloc_fragment(shape: Any, dtype: Any, scope: str = FRAGMENT_SCOPE) -> Tile:
     return allocate("T.alloc_fragment", shape, dtype, scope)
 
 
-def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Tile:
+def alloc_local(shape: Shape, dtype: DTypeLike, scope: str = "local") -> Tile:
     """Allocate an array that every thread has for itself.
 
     Parameters
@@ -72,7 +77,7 @@ def alloc_local(shape: Any, dtype: Any, scope: str = "local") -> Tile:
     return allocate("T.alloc_local", shape, dtype, scope)
 
 
-def alloc_global(shape: Any, dtype: Any) -> Tile:
+def alloc_global(shape: Shape, dtype: DTypeLike) -> Tile:
     """Allocate a scratch tensor in global memory, for one call of the kernel.
 
     Parameters
@@ -85,7 +90,7 @@ def alloc_global(shape: Any, dtype: Any) -> Tile:
     return T.alloc_buffer(_shape("T.alloc_global", shape), str(as_dtype(dtype)), scope="global")
 
 
-def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None) -> Any:
+def alloc_var(dtype: DTypeLike, *args: Any, init: Any = None, scope: str | None = None) -> Any:
     """Allocate a scalar variable: assignments to its name store into it, also inside loops.
 
     Parameters
@@ -120,7 +125,7 @@ def alloc_var(dtype: Any, *args: Any, init: Any = None, scope: str | None = None
     return variable
 
 
-def allocate(function: str, shape: Any, dtype: Any, scope: str) -> Tile:
+def allocate(function: str, shape: Shape, dtype: DTypeLike, scope: str) -> Tile:
     """Allocate memory of a kernel.
 
     Parameters
@@ -152,7 +157,7 @@ def _require_kernel(function: str) -> None:
         )
 
 
-def _shape(function: str, shape: Any) -> list[Any]:
+def _shape(function: str, shape: Shape) -> list[Any]:
     extents = list(shape) if isinstance(shape, list | tuple | ir.Array) else [shape]
     for extent in extents:
         if isinstance(extent, bool) or not isinstance(extent, int | ir.Expr):

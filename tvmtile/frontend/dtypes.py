@@ -7,14 +7,27 @@ table expects a name: `T.float16 == "float16"`.
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
 
-__all__ = ["DType", "as_dtype", "dtype_names", "with_kept_bits"]
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    DTypeLike: TypeAlias = str | type | torch.dtype | np.dtype[Any]
+    """A dtype as one may write it; TVM's and ours are strings."""
+    Extent: TypeAlias = int | ir.Expr
+    Shape: TypeAlias = Extent | Sequence[Extent]
+    """Extents, or the only one."""
+else:
+    DTypeLike = Extent = Shape = Any
+
+__all__ = ["DType", "DTypeLike", "Extent", "Shape", "as_dtype", "dtype_names", "with_kept_bits"]
 
 _SCALARS = (
     "bool",
@@ -117,7 +130,7 @@ class DType(DataType):
         return getattr(torch, {"int4": "int8", "uint4": "uint8"}.get(str(self), str(self)))
 
 
-def as_dtype(value: Any) -> DType:
+def as_dtype(value: DTypeLike) -> DType:
     """Understand a dtype however it is written.
 
     Raises
@@ -152,7 +165,7 @@ def dtype_names() -> list[str]:
     return [*_SCALARS, *vectors, *_ALIASES]
 
 
-def cast(value: Any, dtype: Any) -> Any:
+def cast(value: Any, dtype: DTypeLike) -> Any:
     """Convert `value` to `dtype`, elementwise for a vector.
 
     Parameters

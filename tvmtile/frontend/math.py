@@ -6,12 +6,19 @@ Python numbers, or whose meaning on run-time conditions needs care.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds, UnsupportedDtype
-from tvmtile.frontend.dtypes import DType, as_dtype, cast
+from tvmtile.frontend.dtypes import (
+    DType,
+    DTypeLike,
+    Extent,
+    as_dtype,
+    cast,
+)
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import FAST
 from tvmtile.ir.packed import FLOAT4
@@ -67,7 +74,7 @@ PrimExpr = ir.Expr
 """The class of a kernel's values."""
 
 
-def Cast(dtype: Any, value: Any) -> Any:
+def Cast(dtype: DTypeLike, value: Any) -> Any:
     """`T.cast` with TVM's order of arguments."""
     return cast(value, dtype)
 
@@ -153,7 +160,7 @@ def align_up(x: Any, y: Any) -> Any:
     return ceildiv(x, y) * y
 
 
-def index_to_coordinates(index: Any, shape: Any) -> list[Any]:
+def index_to_coordinates(index: Any, shape: Sequence[Extent]) -> list[Any]:
     """The coordinates, in a row-major tensor of a shape, of the element of a linear index.
 
     Parameters
@@ -236,7 +243,7 @@ _LARGEST = {
 _SMALLEST = {"float8_e8m0fnu": 2.0**-127}
 
 
-def infinity(dtype: Any) -> Any:
+def infinity(dtype: DTypeLike) -> Any:
     """Positive infinity of a float dtype; the largest value of an integer one.
 
     Raises
@@ -256,13 +263,13 @@ def infinity(dtype: Any) -> Any:
     return tirx.const(float("inf"), str(name))
 
 
-def max_value(dtype: Any) -> Any:
+def max_value(dtype: DTypeLike) -> Any:
     """The largest finite value of a dtype."""
     name = as_dtype(dtype)
     return _number(_LARGEST[name], name) if name in _LARGEST else tirx.max_value(str(name))
 
 
-def min_value(dtype: Any) -> Any:
+def min_value(dtype: DTypeLike) -> Any:
     """The smallest (most negative) finite value of a dtype."""
     name = as_dtype(dtype)
     if name in _LARGEST:
@@ -303,7 +310,7 @@ def round(x: Any, rounding_mode: str = "ties-to-even") -> ir.Expr:
     return tirx.Select(is_half, whole + step, whole)
 
 
-def reinterpret(value: Any, dtype: Any) -> Any:
+def reinterpret(value: Any, dtype: DTypeLike) -> Any:
     """The bits of `value` as another dtype of the same width.
 
     A float of 4 bits is the low half of a uint8, whose high half is zero.

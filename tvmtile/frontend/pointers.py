@@ -10,7 +10,11 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    Shape,
+    as_dtype,
+)
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.tile import Tile
 
@@ -26,7 +30,7 @@ class _Pointer:
     name = "int64"
     """How an address is stored in a tensor, as of `T.Tensor((n,), T.ptr)`."""
 
-    def __call__(self, dtype: Any = None, storage_scope: str = "global") -> ir.Var:
+    def __call__(self, dtype: DTypeLike | None = None, storage_scope: str = "global") -> ir.Var:
         """A pointer variable.
 
         Parameters
@@ -45,7 +49,7 @@ ptr = _Pointer()
 
 
 def make_tensor(
-    ptr: Any, shape: Any, dtype: Any = "float32", strides: Sequence[Any] | None = None
+    ptr: Any, shape: Shape, dtype: DTypeLike = "float32", strides: Sequence[Any] | None = None
 ) -> Tile:
     """The tensor in global memory that a pointer points to.
 

@@ -12,7 +12,12 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, NestingError
-from tvmtile.frontend.dtypes import DType, as_dtype
+from tvmtile.frontend.dtypes import (
+    DType,
+    DTypeLike,
+    Shape,
+    as_dtype,
+)
 from tvmtile.frontend.tile import Tile
 
 __all__ = [
@@ -73,8 +78,8 @@ class _TensorAnnotation:
 
     def __call__(
         self,
-        shape: Any,
-        dtype: Any = "float32",
+        shape: Shape,
+        dtype: DTypeLike = "float32",
         data: Any = None,
         strides: Any = None,
         scope: str | None = None,
@@ -113,7 +118,7 @@ class _TensorAnnotation:
         return self(key)
 
     def from_ptr(
-        self, pointer: Any, shape: Any, dtype: Any = "float32", strides: Any = None
+        self, pointer: Any, shape: Shape, dtype: DTypeLike = "float32", strides: Any = None
     ) -> Tile:
         """A buffer over the memory of a pointer parameter (`T.handle` or `T.ptr`)."""
         return T.match_buffer(pointer, _as_shape(shape), str(as_dtype(dtype)), strides=strides)
@@ -122,7 +127,9 @@ class _TensorAnnotation:
 class _StridedTensorAnnotation(_TensorAnnotation):
     """`T.StridedTensor(shape, strides, dtype)`."""
 
-    def __call__(self, shape: Any, strides: Any, dtype: Any = "float32", **options: Any) -> Any:  # type: ignore[override]
+    def __call__(  # type: ignore[override]
+        self, shape: Shape, strides: Any, dtype: DTypeLike = "float32", **options: Any
+    ) -> Any:
         """Describe a tensor with strides of its own, in elements.
 
         Raises
@@ -139,7 +146,7 @@ class _StridedTensorAnnotation(_TensorAnnotation):
         return super().__call__(shape, dtype, strides=steps, **options)
 
 
-def _as_shape(shape: Any) -> tuple[Any, ...]:
+def _as_shape(shape: Shape) -> tuple[Any, ...]:
     extents = _as_tuple(shape)
     for extent in extents:
         _check_extent(extent)
@@ -180,7 +187,7 @@ FragmentBuffer = _TensorAnnotation("local.fragment")
 LocalBuffer = _TensorAnnotation("local")
 
 
-def dynamic(name: str, dtype: Any = "int32") -> Any:
+def dynamic(name: str, dtype: DTypeLike = "int32") -> Any:
     """Name extents that are known only when the kernel is called.
 
     Parameters
@@ -207,7 +214,7 @@ def dynamic(name: str, dtype: Any = "int32") -> Any:
 symbolic = dynamic
 
 
-def const(names: str, dtype: Any = "int32") -> Any:
+def const(names: str, dtype: DTypeLike = "int32") -> Any:
     """Name extents of an eager kernel's arguments; each value is a constant of the compiled kernel.
 
     Parameters
@@ -235,7 +242,7 @@ def const(names: str, dtype: Any = "int32") -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def empty(*shape: Any, dtype: Any = "float32") -> Tile:
+def empty(*shape: Any, dtype: DTypeLike = "float32") -> Tile:
     """Declare a tensor that the kernel allocates and returns.
 
     Parameters

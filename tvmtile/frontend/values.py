@@ -11,7 +11,12 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.dtypes import DType, cast, with_kept_bits
+from tvmtile.frontend.dtypes import (
+    DType,
+    DTypeLike,
+    cast,
+    with_kept_bits,
+)
 from tvmtile.frontend.unusable import Unusable, raise_unusable
 from tvmtile.frontend.variables import Reference
 from tvmtile.ir.operands import describe
@@ -118,7 +123,7 @@ def store_element(buffer: ir.Var, index: Any, value: Any) -> None:
     T.add_to_parent(tirx.BufferStore(buffer, stored, indices, span=current_span()))
 
 
-def converted(value: Any, dtype: Any) -> Any:
+def converted(value: Any, dtype: DTypeLike) -> Any:
     """`value` as an expression of `dtype`; a vector keeps its lanes."""
     from tvmtile.frontend.elements import vector_of
 

@@ -13,7 +13,10 @@ from tvmtile.codegen.rounded_floats import FORMATS
 from tvmtile.codegen.rounded_floats import ROUNDINGS as CAST_ROUNDINGS
 from tvmtile.errors import InvalidValue, UnsupportedDtype
 from tvmtile.frontend import dtypes
-from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    as_dtype,
+)
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.rounded import APPROXIMATE, ROUNDINGS, Rounded, RoundedCast
@@ -156,7 +159,12 @@ def _narrow(
 
 
 def cast(
-    value: Any, dtype: Any, round: str = "", sat: bool = True, rbits: Any = None, span: Any = None
+    value: Any,
+    dtype: DTypeLike,
+    round: str = "",
+    sat: bool = True,
+    rbits: Any = None,
+    span: Any = None,
 ) -> Any:
     """Convert `value` to `dtype`, elementwise for a vector.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import DataType, ir
@@ -9,14 +10,19 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch
-from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    Extent,
+    Shape,
+    as_dtype,
+)
 from tvmtile.frontend.tile import Tile
 from tvmtile.ir.operands import constant, describe, dtype_of
 
 __all__ = ["reshape", "view"]
 
 
-def reshape(src: ir.Var, shape: Any) -> Tile:
+def reshape(src: ir.Var, shape: Shape) -> Tile:
     """The same elements, in row-major order, under another shape.
 
     Parameters
@@ -29,7 +35,7 @@ def reshape(src: ir.Var, shape: Any) -> Tile:
     return view(src, shape, None)
 
 
-def view(src: ir.Var, shape: Any = None, dtype: Any = None) -> Tile:
+def view(src: ir.Var, shape: Shape | None = None, dtype: DTypeLike | None = None) -> Tile:
     """The same bytes under another shape and dtype.
 
     Parameters
@@ -64,11 +70,11 @@ def view(src: ir.Var, shape: Any = None, dtype: Any = None) -> Tile:
     )
 
 
-def _as_list(shape: Any) -> list[Any]:
+def _as_list(shape: Shape) -> list[Any]:
     return list(shape) if isinstance(shape, tuple | list | ir.Array) else [shape]
 
 
-def _bits(shape: Any, dtype: str) -> int | None:
+def _bits(shape: Sequence[Extent], dtype: str) -> int | None:
     kind = DataType(dtype)
     total = int(kind.bits) * int(kind.lanes)
     for extent in shape:

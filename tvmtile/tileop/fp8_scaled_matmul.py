@@ -20,7 +20,10 @@ from tvm.target import Target
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.block_scales import BlockScaledLayout, e8m0_to_float
-from tvmtile.frontend.dtypes import cast
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    cast,
+)
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
@@ -67,7 +70,7 @@ def fp8_scaled_matmul(
     *,
     transpose_B: bool = False,
     block_scale_layout: BlockScaledLayout | None = None,
-    accum_dtype: Any = "float32",
+    accum_dtype: DTypeLike = "float32",
     clear_accum: bool = False,
 ) -> None:
     """`C += (A * A_scale) @ (B * B_scale)` on tiles of floats of 8 or 4 bits.

@@ -19,6 +19,7 @@ from tvmtile.errors import (
     UnsupportedDtype,
     warn_ignored,
 )
+from tvmtile.frontend.dtypes import DTypeLike, Shape
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.frontend.tile import Tile
@@ -50,7 +51,9 @@ __all__ = [
 _KINDS = ("sum", "max", "min", "bitand", "bitor", "bitxor")
 
 
-def alloc_reducer(shape: Any, dtype: Any, op: str = "sum", replication: str | None = None) -> Tile:
+def alloc_reducer(
+    shape: Shape, dtype: DTypeLike, op: str = "sum", replication: str | None = None
+) -> Tile:
     """Allocate totals for contributions from the iterations of T.Parallel.
 
     Parameters

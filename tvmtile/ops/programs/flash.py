@@ -9,7 +9,11 @@ from typing import Any
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    Extent,
+    as_dtype,
+)
 from tvmtile.ops.checks import check_attention
 from tvmtile.ops.configurations import attention_configuration
 from tvmtile.target import TargetLike
@@ -18,14 +22,14 @@ __all__ = ["attention"]
 
 
 def attention(
-    batch: Any,
+    batch: Extent,
     heads: int,
-    queries: Any,
+    queries: Extent,
     dim: int,
-    dtype: Any,
+    dtype: DTypeLike,
     *,
     target: TargetLike,
-    keys: Any = None,
+    keys: Extent | None = None,
     kv_heads: int | None = None,
     value_dim: int | None = None,
     causal: bool = False,
@@ -150,7 +154,7 @@ def attention(
     return attention
 
 
-def _masked_tiles(block_M: int, block_N: int, keys: Any, causal: bool) -> int:
+def _masked_tiles(block_M: int, block_N: int, keys: Extent, causal: bool) -> int:
     """How many of a block's first tiles may have keys that a query does not see."""
     if causal:
         aligned = block_M % block_N == 0 or block_N % block_M == 0

@@ -9,7 +9,11 @@ from tvm import tirx
 
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
-from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    Extent,
+    as_dtype,
+)
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.target import TargetLike
 
@@ -35,18 +39,18 @@ ACTIVATIONS: Mapping[str | None, Callable[[Any], Any]] = {
 
 
 def matmul(
-    M: Any,
-    N: Any,
-    K: Any,
-    dtype: Any,
+    M: Extent,
+    N: Extent,
+    K: Extent,
+    dtype: DTypeLike,
     *,
     target: TargetLike,
-    batch: Any = None,
+    batch: Extent | None = None,
     transpose_A: bool = False,
     transpose_B: bool = False,
     bias: bool = False,
     activation: str | None = None,
-    out_dtype: Any = None,
+    out_dtype: DTypeLike | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of `activation(A @ B + bias)`.

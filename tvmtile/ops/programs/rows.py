@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    Extent,
+    as_dtype,
+)
 from tvmtile.ops.configurations import rows_configuration
 from tvmtile.target import TargetLike
 
@@ -20,9 +23,9 @@ _LEAST = -3.4e38  # finite, since all of a part may be -inf
 
 
 def softmax(
-    M: Any,
+    M: Extent,
     N: int,
-    dtype: Any,
+    dtype: DTypeLike,
     *,
     target: TargetLike,
     configuration: Mapping[str, int] | None = None,
@@ -80,9 +83,9 @@ def softmax(
 
 
 def rms_norm(
-    M: Any,
+    M: Extent,
     N: int,
-    dtype: Any,
+    dtype: DTypeLike,
     *,
     target: TargetLike,
     epsilon: float = 1e-6,
@@ -130,9 +133,9 @@ def rms_norm(
 
 
 def layer_norm(
-    M: Any,
+    M: Extent,
     N: int,
-    dtype: Any,
+    dtype: DTypeLike,
     *,
     target: TargetLike,
     epsilon: float = 1e-5,
@@ -197,7 +200,7 @@ def layer_norm(
 
 
 def _blocks(
-    target: TargetLike, M: Any, N: int, dtype: Any, given: Mapping[str, int] | None
+    target: TargetLike, M: Extent, N: int, dtype: DTypeLike, given: Mapping[str, int] | None
 ) -> tuple[int, int, int]:
     c = {**rows_configuration(target, M, N, str(dtype)), **(given or {})}
     return c["block_M"], c["block_N"] or N, c["threads"]

@@ -13,7 +13,10 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
-from tvmtile.frontend.dtypes import as_dtype
+from tvmtile.frontend.dtypes import (
+    DTypeLike,
+    as_dtype,
+)
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.operands import constant, describe
@@ -102,7 +105,7 @@ def tma_scatter4(
     emit(BulkStore(address, element, places, _box_of(src), scatters=True))
 
 
-def tma_gather4_bytes(K_box: int, dtype: Any) -> int:
+def tma_gather4_bytes(K_box: int, dtype: DTypeLike) -> int:
     """The bytes that `T.tma_gather4` brings, of so many columns.
 
     Parameters
