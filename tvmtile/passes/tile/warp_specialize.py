@@ -483,7 +483,7 @@ def _arrivals(candidate: Candidate, units: Sequence[int]) -> int:
 
 
 _REGISTERS = {
-    (256, False): (40, 232),
+    (256, False): (24, 240),
     (384, False): (32, 160),
     (256, True): (72, 216),
     (384, True): (56, 152),

@@ -164,7 +164,7 @@ def test_one_buffer_copy():
         (
             (128, 256, 64),
             256,
-            "the fragments take 224 registers of a thread, of which it has 232; 24 are for all else",
+            "the fragments take 224 registers of a thread, of which it has 240; 24 are for all else",
         ),
         ((192, 128, 64), 384, "3 warpgroups take turns with the matrix unit"),
     ],
