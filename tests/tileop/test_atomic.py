@@ -319,6 +319,28 @@ def test_vectors_of_two_and_four():
     assert torch.equal(p[:, 0:2], before[:, 0:2])
 
 
+def test_alignment_that_is_known_is_not_looked_for():
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(4, threads=128) as bx:
+            for i, j in T.Parallel(16, 64):
+                T.atomic_add(C[bx * 16 + i, j], A[bx * 16 + i, j])
+            T.atomic_addx2(C[bx, bx], A[bx, 0])
+
+    kernel = tvmtile.compile(
+        main, target={"kind": "cuda", "arch": "sm_90a"}, execution_backend="emulator"
+    )
+    source = kernel.get_kernel_source()
+    assert "tvmtile_atomic_add_float32x4_global_aligned_relaxed(" in source
+    assert source.count("place & ") == 1  # of the neighbours that begin anywhere
+    a, c = torch.randn(64, 64), torch.zeros(64, 64)
+    kernel(a, c)
+    expected = a.clone()
+    for bx in range(4):
+        expected[bx, bx : bx + 2] += a[bx, :2]
+    assert torch.equal(c, expected)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint64"])
 def test_load_and_store(dtype):
     @T.prim_func

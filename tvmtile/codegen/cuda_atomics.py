@@ -59,7 +59,7 @@ _VECTOR_ARCH = 90  # has vectors of float32 in global memory
 
 _FENCED_BEFORE = ("release", "acq_rel", "seq_cst")
 _FENCED_AFTER = ("consume", "acquire", "acq_rel", "seq_cst")
-_NAME = re.compile(r"tvmtile_atomic_([a-z]+)_([a-z]+\d+)(?:x(\d)(_global)?)?_([a-z_]+)")
+_NAME = re.compile(r"tvmtile_atomic_([a-z]+)_([a-z]+\d+)(?:x(\d)(_global)?(_aligned)?)?_([a-z_]+)")
 
 
 def name_of(kind: str, dtype: str, order: str) -> str:
@@ -77,7 +77,9 @@ def name_of(kind: str, dtype: str, order: str) -> str:
     return f"tvmtile_atomic_{kind}_{dtype}_{order}"
 
 
-def vector_name_of(dtype: str, lanes: int, *, is_global: bool, order: str) -> str:
+def vector_name_of(
+    dtype: str, lanes: int, *, is_global: bool, order: str, aligned: bool = False
+) -> str:
     """The name of the function that adds to neighbouring elements, and returns nothing.
 
     Parameters
@@ -90,8 +92,11 @@ def vector_name_of(dtype: str, lanes: int, *, is_global: bool, order: str) -> st
         Whether they certainly lie in global memory.
     order : str
         A memory order of C++.
+    aligned : bool
+        Whether the first one certainly lies at a multiple of the size of all.
     """
-    return f"tvmtile_atomic_add_{dtype}x{lanes}{'_global' * is_global}_{order}"
+    known = "_global" * is_global + "_aligned" * aligned
+    return f"tvmtile_atomic_add_{dtype}x{lanes}{known}_{order}"
 
 
 @cache
@@ -99,12 +104,14 @@ def definition(name: str) -> str:
     """The text of the function of a name."""
     match = _NAME.fullmatch(name)
     assert match is not None, name
-    kind, dtype, lanes, space, order = match.groups()
+    kind, dtype, lanes, space, aligned, order = match.groups()
     header = _HEADERS.get(dtype, "")
     before = "  __threadfence();\n" * (order in _FENCED_BEFORE)
     after = "  __threadfence();\n" * (order in _FENCED_AFTER)
     if lanes is not None:
-        body = _vector_body(dtype, int(lanes), is_global=space is not None)
+        body = _vector_body(
+            dtype, int(lanes), is_global=space is not None, aligned=aligned is not None
+        )
         parameters = "".join(f", {_TYPES[dtype][0]} v{lane}" for lane in range(int(lanes)))
         head = f"__device__ __forceinline__ void {name}(void* place{parameters}) {{\n"
         return f"{header}{head}{before}{body}{after}}}\n"
@@ -198,7 +205,7 @@ def _loop_in_word(kind: str, dtype: str) -> str:
     )
 
 
-def _vector_body(dtype: str, lanes: int, *, is_global: bool) -> str:
+def _vector_body(dtype: str, lanes: int, *, is_global: bool, aligned: bool) -> str:
     """Additions of pairs or of a vector where the address allows, else one by one."""
     element = _TYPES[dtype][0]
     values = [f"v{lane}" for lane in range(lanes)]
@@ -212,10 +219,10 @@ def _vector_body(dtype: str, lanes: int, *, is_global: bool) -> str:
             f"    atomicAdd(({pair}*)place + {lane // 2}, {make}(v{lane}, v{lane + 1}));\n"
             for lane in range(0, lanes, 2)
         )
-        return _if_aligned(4, together, single)
+        return together if aligned else _if_aligned(4, together, single)
     vector = f"float{lanes}"
     together = f"    atomicAdd(({vector}*)place, make_{vector}({', '.join(values)}));\n"
-    body = _if_aligned(4 * lanes, together, single)
+    body = together if aligned else _if_aligned(4 * lanes, together, single)
     if not is_global:
         return single
     return f"#if __CUDA_ARCH__ >= {_VECTOR_ARCH}0\n{body}#else\n{single}#endif\n"

@@ -316,11 +316,12 @@ def _check_dtype(kind: str, operand: ir.Expr) -> None:
 class Atomic(TileOp):
     """Update one element, or a vector of neighbours one by one; its value is what was there before.
 
-    `dst` is a load that names the place; `value` has its dtype.
+    `dst` is a load that names the place; `value` has its dtype. A vector that is `aligned` begins at a
+    multiple of its size.
     """
 
     name = "atomic"
-    options = ("kind", "order")
+    options = ("kind", "order", "aligned")
     is_tile = False
     is_atomic = True
 
@@ -328,6 +329,7 @@ class Atomic(TileOp):
     value: Any
     kind: str = "add"
     order: str = "relaxed"
+    aligned: bool = False
 
     def reads(self) -> list[ir.Expr]:
         return [self.dst]
@@ -347,7 +349,8 @@ class Atomic(TileOp):
         values = [substitute(self.value, {variable: variable + lane}) for lane in range(lanes)]
         *outer, last = place
         dst = tirx.BufferLoad(self.dst.source, [*outer, ramp(last, lanes)])
-        return replace(self, dst=dst, value=tirx.Shuffle(values, list(range(lanes))))
+        value = tirx.Shuffle(values, list(range(lanes)))
+        return replace(self, dst=dst, value=value, aligned=True)
 
 
 @tile_operator

@@ -67,7 +67,9 @@ def atomic_vector(op: Atomic, _: LoweringContext) -> ir.Expr:
     """Vector additions of two or four contiguous elements, whose former values nobody uses."""
     lanes, dtype = lanes_of(op.dst), dtype_of(op.dst)
     is_global = _scope_of(op.dst) == "global"
-    name = cuda_atomics.vector_name_of(dtype, lanes, is_global=is_global, order=op.order)
+    name = cuda_atomics.vector_name_of(
+        dtype, lanes, is_global=is_global, order=op.order, aligned=op.aligned
+    )
     values = [_lane(op.value, lane) for lane in range(lanes)]
     return function_call("void", name, tirx.address_of(lane_of(op.dst, 0)), *values)
 
