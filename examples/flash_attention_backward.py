@@ -99,8 +99,7 @@ def flash_attention_backward(
                 T.gemm(rounded, q, dk, policy=policy)
                 T.copy(rounded, d_scores_shared)
                 T.gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
-                for i, j in T.Parallel(block_N, dim):
-                    T.atomic_add(sums[bz, by, at + i, j], dq[i, j])
+                T.atomic_add(sums[bz, by, at, 0], dq)
             for i, j in T.Parallel(block_M, dim):
                 dk[i, j] *= scale
             T.copy(dk, dK[bz, by, bx * block_M, 0])

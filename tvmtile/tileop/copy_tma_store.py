@@ -14,15 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import DataType, ir, tirx
-from tvm.tirx.script import builder as T
 
-from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of
-from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, wait
-from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole, region
+from tvmtile.ir.operands import as_region, describe, dtype_of, is_whole, region
 from tvmtile.ir.rewriting import retyped, seq
-from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_shared
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.layout.shared import swizzled
@@ -31,7 +28,8 @@ from tvmtile.tileop.copy_ldmatrix import Matrices, consists_of_matrices
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
-from tvmtile.tileop.tma import TmaCopy, by_leader, check_fits, store
+from tvmtile.tileop.staging import bytes_taken, name_of
+from tvmtile.tileop.tma import TmaCopy, barrier_of_group, by_leader, check_fits, store
 from tvmtile.tileop.tma.instructions import BulkGroup
 
 __all__: list[str] = []
@@ -138,17 +136,8 @@ def _bytes(op: Copy, parts: _Parts) -> int:
 
 def _slots(op: Copy, parts: _Parts, context: LoweringContext) -> int:
     """How many pieces of each warpgroup there is room for, with as many blocks at once as without."""
-    unit, total = context.gpu.shared_alignment, context.gpu.shared_memory
-    taken = 8 * _ROW_BYTES  # before the pieces, which begin where their swizzle does
-
-    def take(node: tirx.AllocBuffer) -> None:
-        nonlocal taken
-        tile = node.buffer
-        if is_shared(tile):
-            size = math.prod(constant(extent) or 0 for extent in tile.ty.shape)
-            taken += -(-size * int(DataType(str(tile.ty.dtype)).bits) // (8 * unit)) * unit
-
-    walk(context.launch.body, (tirx.AllocBuffer, take))
+    total = context.gpu.shared_memory
+    taken = bytes_taken(op, context) + 8 * _ROW_BYTES  # pieces begin where their swizzle does
     sums = math.prod(parts.part) // WARPGROUP
     registers = context.launch.num_threads * (sums + _OTHER_REGISTERS)
     blocks = max(1, min(total // taken, _REGISTERS // registers))
@@ -184,7 +173,7 @@ def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
     staged = _staged(op, parts, slots)
     context.setup.append(tirx.AllocBuffer(staged))
     context.teardown.append(wait(BULK_STORE.name, 0))
-    together = _barrier(context)
+    together = barrier_of_group(context)
     done = BulkGroup("wait", 0, arrived=True).expanded(context.target)
     statements = [by_leader([done], context, WARPGROUP), together]
     for number, piece in enumerate(parts.pieces()):
@@ -201,15 +190,6 @@ def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
             by_leader(store(copy, context), context, WARPGROUP),
         ]
     return seq(statements)
-
-
-def _barrier(context: LoweringContext) -> tirx.Stmt:
-    """All threads that do the operator wait for each other; InsertBarriers need not look for it."""
-    call = T.tvm_storage_sync("shared")
-    if context.group is None or context.group.count == context.launch.num_threads:
-        return tirx.Evaluate(call)
-    attrs = {ARRIVE_COUNT: context.group.count}
-    return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty))
 
 
 class _Piece(Matrices):
@@ -248,8 +228,7 @@ class _Piece(Matrices):
 def _staged(op: Copy, parts: _Parts, slots: int) -> ir.Var:
     """The slots of each warpgroup, as rows that are swizzled."""
     shape, dtype = (slots, parts.groups, *parts.piece), dtype_of(op.dst)
-    name = f"{op.dst.source.name}_staged"
-    tile = tirx.decl_buffer(shape, dtype, name=name, scope=SHARED_SCOPE)
+    tile = tirx.decl_buffer(shape, dtype, name=name_of(op), scope=SHARED_SCOPE)
     layout = swizzled(shape, dtype)
     return tile if layout is None else retyped(tile, layout=layout)
 

@@ -1,6 +1,7 @@
 """The lowerings that are in modules of their own; importing this one registers them."""
 
 import tvmtile.tileop.atomic.instructions
+import tvmtile.tileop.atomic.tma
 import tvmtile.tileop.copy_ldmatrix
 import tvmtile.tileop.copy_matrices
 import tvmtile.tileop.copy_tma

@@ -81,7 +81,8 @@ def atomic_add(
     return_prev : bool
         Return what was there before. For one element only.
     use_tma
-        Accepted with a warning: elements are updated one by one, or as vectors.
+        Accepted with a warning: a fragment of float32 is added by the tensor memory accelerator where
+        that is possible (`kernel.choices` says why not), other tiles by elements or vectors.
     annotations
         Accepted with a warning.
 
@@ -109,8 +110,8 @@ def atomic_add(
     last bits from call to call.
     """
     warn_ignored("T.atomic_add", OPTIONS_OF_TILELANG, annotations=annotations)
-    one_by_one = "elements are updated one by one, or as vectors"
-    warn_ignored("T.atomic_add", one_by_one, use_tma=use_tma)
+    chosen = "tiles are added so where that is possible; `kernel.choices` says why not"
+    warn_ignored("T.atomic_add", chosen, use_tma=use_tma)
     return _update("add", dst, value, memory_order, return_prev)
 
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
+from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.operands import (
     buffer_of,
@@ -33,6 +35,7 @@ from tvmtile.tileop.tma.maps import map_of
 
 __all__ = [
     "TmaCopy",
+    "barrier_of_group",
     "by_leader",
     "check_fits",
     "check_mask",
@@ -299,7 +302,7 @@ def _loads(op: Any, barrier: Any, context: LoweringContext, blocks: int = 0) -> 
     return [tirx.Evaluate(each.to_call()) for each in copies]
 
 
-def store(op: Any, context: LoweringContext) -> list[tirx.Stmt]:
+def store(op: Any, context: LoweringContext, combining: str = "") -> list[tirx.Stmt]:
     """What the thread that begins a store does: the copies begin, and their group is ended.
 
     Parameters
@@ -308,6 +311,8 @@ def store(op: Any, context: LoweringContext) -> list[tirx.Stmt]:
         A copy from a shared tile to a tensor.
     context : LoweringContext
         Where it stands.
+    combining : str
+        How elements are combined with those of the tensor, such as "add"; by default they replace them.
     """
     tile, tensor = _sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
@@ -320,10 +325,20 @@ def store(op: Any, context: LoweringContext) -> list[tirx.Stmt]:
             tuple(box.tensor),
             list(boxes.in_tile),
             eviction=op.eviction,
+            combining=combining,
         )
         for box in boxes.boxes
     ]
     return [*(tirx.Evaluate(each.to_call()) for each in copies), signal(BULK_STORE.name)]
+
+
+def barrier_of_group(context: LoweringContext) -> tirx.Stmt:
+    """All threads that do an operator wait for each other; InsertBarriers need not look for it."""
+    call = T.tvm_storage_sync("shared")
+    if context.group is None or context.group.count == context.launch.num_threads:
+        return tirx.Evaluate(call)
+    attrs = {ARRIVE_COUNT: context.group.count}
+    return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty))
 
 
 def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: int = 0) -> tirx.Stmt:

@@ -71,7 +71,7 @@ class BulkStore(_BulkCopy):
     """Begin to copy a box of a tile into a tensor; the thread waits for groups of them."""
 
     name = "bulk_store"
-    options = ("box", "scatters", "eviction")
+    options = ("box", "scatters", "eviction", "combining")
 
     tensor_map: Any
     tile: Any
@@ -80,6 +80,8 @@ class BulkStore(_BulkCopy):
     scatters: bool = False
     """The coordinates are a column and four rows."""
     eviction: str | None = None
+    combining: str = ""
+    """How elements are combined with those of the tensor; they replace them where it is empty."""
 
     def reads(self) -> list[ir.Expr]:
         return [self.tile]
@@ -206,7 +208,10 @@ def _(op: BulkLoad, _: LoweringContext) -> tirx.Stmt:
 @lowering(BulkStore, target="cuda", variant="tma", fits=_boxes_only)
 def _(op: BulkStore, _: LoweringContext) -> tirx.Stmt:
     """One instruction; what lies outside of the tensor is not written."""
-    name = f"cp.async.bulk.tensor.{len(op.coordinates)}d.global.shared::cta.tile.bulk_group"
+    axes = f"tensor.{len(op.coordinates)}d.global.shared::cta"
+    name = f"cp.async.bulk.{axes}.tile.bulk_group"
+    if op.combining:
+        name = f"cp.reduce.async.bulk.{axes}.{op.combining}.tile.bulk_group"
     places = _places(op.coordinates)
     return _hinted(name, op.eviction, op.tensor_map, *places, T.address_of(op.tile))
 

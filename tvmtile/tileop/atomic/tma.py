@@ -1,0 +1,106 @@
+"""Additions of a fragment to a tensor by the tensor memory accelerator: one thread begins them all."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm_ffi import structural_equal
+
+from tvmtile.ir.asynchronous import BULK_STORE, wait
+from tvmtile.ir.operands import as_region, constant, describe, dtype_of, is_whole
+from tvmtile.ir.rewriting import retyped, seq
+from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.layout.fragment import layout_of
+from tvmtile.layout.shared import swizzled
+from tvmtile.tileop.atomic import AtomicTile, names_tile
+from tvmtile.tileop.copy import Copy
+from tvmtile.tileop.elementwise import moving_axes
+from tvmtile.tileop.mbarrier import ProxyFence
+from tvmtile.tileop.registry import Decline, LoweringContext, lowering
+from tvmtile.tileop.staging import bytes_of, bytes_taken, name_of
+from tvmtile.tileop.tma import TmaCopy, barrier_of_group, by_leader, check_fits, store
+
+__all__: list[str] = []
+
+
+def _fits(op: AtomicTile, context: LoweringContext) -> None:
+    if not names_tile(op.src) or not is_fragment(op.src.source) or not is_whole(op.src):
+        raise Decline("what is added is no whole fragment")
+    if op.dst.source.ty.storage_scope != "global" or len(moving_axes(op.dst)) != _AXES:
+        raise Decline(f"{describe(op.dst.source)} is not updated by matrices in global memory")
+    if (op.kind, op.order) != ("add", "relaxed") or dtype_of(op.dst) != "float32":
+        raise Decline("it is no addition of float32 in any order")
+    if dtype_of(op.src) != dtype_of(op.dst):
+        raise Decline("what is added has another dtype")
+    _check_map(op, context)
+
+
+_AXES = 2
+
+
+def _check_map(op: AtomicTile, context: LoweringContext) -> None:
+    check_fits(_copy(op, _staged(op)), context)
+
+
+def _fits_layouts(op: AtomicTile, context: LoweringContext) -> None:
+    layout = layout_of(op.src.source)
+    if layout is None or layout.replicas:
+        raise Decline("several threads hold the same element")
+    size, room = bytes_of(op.src.source), context.gpu.shared_memory - bytes_taken(op, context)
+    if size > room:
+        raise Decline(f"{size} bytes of shared memory are not left")
+
+
+@lowering(
+    AtomicTile,
+    target="cuda",
+    variant="tma_add",
+    priority=10,
+    fits=_fits,
+    fits_layouts=_fits_layouts,
+)
+def atomic_tma_add(op: AtomicTile, context: LoweringContext) -> tirx.Stmt:
+    """The fragment goes through a shared tile, which is added box by box while the kernel goes on.
+
+    Before it is written again, what is under way is waited for. Elements outside of the tensor are
+    left out by the tensor map.
+    """
+    staged = _staged_in(op, context)
+    together = barrier_of_group(context)
+    written = Copy(op.src, as_region(staged)).as_loops()
+    assert written is not None, "a copy of elements"
+    return seq(
+        [
+            by_leader([wait(BULK_STORE.name, 0)], context),
+            together,
+            written,
+            tirx.Evaluate(ProxyFence().to_call()),
+            together,
+            by_leader(store(_copy(op, staged), context, "add"), context),
+        ]
+    )
+
+
+def _staged_in(op: AtomicTile, context: LoweringContext) -> ir.Var:
+    """The shared tile of the kernel; additions of such tiles to one tensor go through the same."""
+    staged = _staged(op)
+    tiles = (node.buffer for node in context.setup if isinstance(node, tirx.AllocBuffer))
+    same = (tile for tile in tiles if tile.name == staged.name)
+    former = next((tile for tile in same if structural_equal(tile.ty, staged.ty)), None)
+    if former is not None:
+        return former
+    context.setup.append(tirx.AllocBuffer(staged))
+    context.teardown.append(wait(BULK_STORE.name, 0))
+    return staged
+
+
+def _staged(op: AtomicTile) -> ir.Var:
+    """A shared tile for the fragment, in panels of rows that are swizzled."""
+    shape = [constant(r.extent) or 0 for r in op.src.region]
+    dtype = dtype_of(op.dst)
+    tile = tirx.decl_buffer(shape, dtype, name=name_of(op), scope=SHARED_SCOPE)
+    layout = swizzled(tuple(shape), dtype)
+    return tile if layout is None else retyped(tile, layout=layout)
+
+
+def _copy(op: AtomicTile, staged: ir.Var) -> TmaCopy:
+    return TmaCopy(as_region(staged), op.dst)

@@ -1,0 +1,70 @@
+"""Shared memory through which fragments go on their way to tensors, and how much of it is left."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import DataType, ir, tirx
+
+from tvmtile._tvm import walk
+from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.threads import WARPGROUP
+from tvmtile.tileop.registry import LoweringContext
+
+__all__ = ["PIECE_BYTES", "bytes_of", "bytes_taken", "name_of"]
+
+PIECE_BYTES = 64 * 128
+"""Of a copy that a warpgroup does piece by piece: 64 rows."""
+
+
+def name_of(op: TileOp) -> str:
+    """What the shared tile is called through which a fragment goes to a tensor."""
+    return f"{buffer_of(op.writes()[0]).name}_staged"
+
+
+def bytes_taken(op: TileOp, context: LoweringContext) -> int:
+    """Bytes of shared memory that are not left for an operator.
+
+    The kernel has allocated them, or operators that are lowered later need them at least: copies for a
+    piece of each warpgroup, others for all that they move.
+    """
+    unit, taken, known = context.gpu.shared_alignment, 0, set[str]()
+
+    def take(node: tirx.AllocBuffer) -> None:
+        nonlocal taken
+        if is_shared(node.buffer):
+            taken += -(-bytes_of(node.buffer) // unit) * unit
+            known.add(node.buffer.name)
+
+    walk(seq([*context.setup, context.launch.body]), (tirx.AllocBuffer, take))
+
+    def reserve(call: ir.Call) -> None:
+        nonlocal taken
+        other = operator_of(call)
+        if other is None or not _may_be_staged(other) or name_of(other) in {*known, name_of(op)}:
+            return
+        pieces = context.launch.num_threads // WARPGROUP * PIECE_BYTES
+        taken += pieces if other.is_copy else bytes_of(buffer_of(other.reads()[0]))
+        known.add(name_of(other))
+
+    walk(context.launch.body, (ir.Call, reserve))
+    return taken
+
+
+def _may_be_staged(op: TileOp) -> bool:
+    """Tell whether an operator moves a fragment to a tensor."""
+    if not op.is_tile or len(op.writes()) != 1:
+        return False
+    target = buffer_of(op.writes()[0])
+    return target.ty.storage_scope == "global" and any(
+        is_fragment(buffer_of(operand)) for operand in op.reads()[:1]
+    )
+
+
+def bytes_of(buffer: ir.Var) -> int:
+    """The size of a tile."""
+    size = math.prod(constant(extent) or 0 for extent in buffer.ty.shape)
+    return size * int(DataType(str(buffer.ty.dtype)).bits) // 8
