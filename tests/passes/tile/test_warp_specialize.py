@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import assert_close, flash_attention, random
 from tvmtile._tvm import walk
+from tvmtile.errors import TileWarning
 from tvmtile.ir.threads import group_of_region
+from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import parse
 
@@ -42,6 +45,15 @@ def groups_of(program):
 
     walk(specialised(program).body, (tirx.AttrStmt, note))
     return sorted(found)
+
+
+@pytest.mark.parametrize(("limit", "copies"), [(None, 3), (2, 2)])
+def test_whoever_runs_the_passes_limits_the_stages(limit, copies):
+    """Which is done where a block's memory turns out not to suffice for those planned."""
+    program = gemm(64, 64, 256, wish=True).with_attr(MOST_STAGES, limit)
+    fewer = pytest.warns(TileWarning, match=f"has {copies} stages in place of 3: a block of CUDA")
+    with fewer if limit else nullcontext():
+        assert f"a = T.alloc_buffer(({copies}, 64, 64)" in specialised(program).script()
 
 
 def is_split(program):

@@ -14,6 +14,7 @@ from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import kernels_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import NoLowering, warn
+from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, outermost_loops_in, target_of, with_kernels, with_launch_body
 from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
@@ -30,6 +31,7 @@ from tvmtile.passes.tile.pipelining import (
     StageAxis,
     with_stage_axes,
 )
+from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.passes.tile.select_implementation import Choice
 from tvmtile.passes.tile.specialization import (
     Candidate,
@@ -171,7 +173,8 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     is_off = func.attrs is not None and func.attrs.get(ONE_ROLE, False)
     if is_off or capability is None or not capability.has_bulk_copies:
         return func
-    return with_kernels(func, lambda kernel: _specialized(kernel, target, capability))
+    limit = None if func.attrs is None else func.attrs.get(MOST_STAGES)
+    return with_kernels(func, lambda kernel: _specialized(kernel, target, capability, limit))
 
 
 def roles_of(func: tirx.PrimFunc) -> list[Choice]:
@@ -221,16 +224,35 @@ def _outcome(
     return ", ".join(chosen), tuple(declined)
 
 
-def _specialized(kernel: tirx.For, target: Target, capability: GpuCapability) -> tirx.For:
+def _specialized(
+    kernel: tirx.For, target: Target, capability: GpuCapability, limit: int | None
+) -> tirx.For:
     loops = pipelined_loops_in(kernel)
     if not loops:
         return kernel
     try:
-        return _split(kernel, target, capability).kernel
+        return _split(_limited(kernel, limit, capability), target, capability).kernel
     except Unsuitable as obstacle:
         if wish_of(kernel, lambda op: op.splits_roles()):
             warn(f"no warps are specialised: {obstacle}", first_location(loops[0]))
         return kernel
+
+
+def _limited(kernel: tirx.For, limit: int | None, capability: GpuCapability) -> tirx.For:
+    """A kernel whose loops have so many stages at most."""
+
+    def fewer(loop: tirx.For) -> tirx.For:
+        stages = loop.annotations.get(STAGES_ANNOTATION, 0)
+        if limit is None or stages <= limit:
+            return loop
+        warn(
+            f"the loop over {loop.loop_var.name} has {limit} stages in place of {stages}: "
+            f"a block of {capability.name} has no room for more copies of its tiles",
+            first_location(loop),
+        )
+        return replace_loop(loop, annotations={**loop.annotations, STAGES_ANNOTATION: limit})
+
+    return mapped(kernel, (tirx.For, fewer))
 
 
 @dataclass(frozen=True)
