@@ -270,6 +270,33 @@ def test_two_loops_that_use_the_same_tiles(counts):
     check(program, (a, b, torch.zeros(64, 64)), expected)
 
 
+def test_a_loop_that_ends_before_it_begins_counts_no_iterations():
+    @T.prim_func
+    def program(
+        A: T.Tensor((64, 192), "float16"),
+        B: T.Tensor((192, 64), "float16"),
+        end: T.int32,
+        C: T.Tensor((64, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            for k in T.Pipelined(end, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(A[0, k * 64], a)
+                T.copy(B[k * 64, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C)
+
+    a, b = random(64, 192, dtype="float16"), random(192, 64, dtype="float16")
+    check(program, (a, b, -1, torch.zeros(64, 64)), a.double() @ b.double())
+
+
 # Conditions and names ----------------------------------------------------------------------------
 
 

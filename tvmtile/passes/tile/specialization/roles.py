@@ -74,7 +74,9 @@ class Split:
         """What counts the iterations of an execution of the loop."""
         if self.counter is None:
             return []
-        total = tirx.BufferLoad(self.counter, [0]) + loop.extent
+        # A loop whose end lies before its beginning has no iterations.
+        executed = tirx.max(loop.extent, tirx.const(0, str(loop.extent.ty.dtype)))
+        total = tirx.BufferLoad(self.counter, [0]) + executed
         return [tirx.BufferStore(self.counter, total, [0])]
 
 
