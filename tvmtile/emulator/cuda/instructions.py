@@ -8,43 +8,17 @@ kernel asks for it. An instruction that no row has is an error that names it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
+from tvmtile.emulator.cuda.row import NUMBERS, Instruction
+from tvmtile.emulator.cuda.tensor_cores import tensor_core_rows
 from tvmtile.instructions.matrices import ALONG_COLUMNS, ALONG_ROWS, MATRICES
 from tvmtile.instructions.mma import ATOMS, SPARSE_ATOMS, Atom, lane_map, metadata_map
 from tvmtile.instructions.wgmma import FAMILIES, Family, Wgmma, sum_map
 
 __all__ = ["ROWS", "Instruction", "find"]
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """A row of the table.
-
-    Attributes
-    ----------
-    name : str
-        As PTX has it.
-    call : str
-        What it is in C++.
-    operands : int
-        How many groups of operands it takes.
-    since : int
-        The compute capability that has it.
-    definitions : callable
-        The tables that the call names, in C++.
-    is_background : bool
-        Whether its first operand is written later: the call gets where its registers are.
-    """
-
-    name: str
-    call: str
-    operands: int
-    since: int = 80
-    definitions: Callable[[], str] = str
-    is_background: bool = False
 
 
 def _places(name: str, axes: tuple[Sequence[object], Sequence[object]]) -> str:
@@ -84,18 +58,6 @@ def _matrices() -> list[Instruction]:
 
 # Products of matrices ------------------------------------------------------------------------------
 
-_NUMBERS = {
-    "f16": "kF16",
-    "bf16": "kBf16",
-    "tf32": "kTf32",
-    "e4m3": "kE4m3",
-    "e5m2": "kE5m2",
-    "s8": "kS8",
-    "u8": "kU8",
-    "f32": "kF32",
-    "f64": "kF64",
-    "s32": "kS32",
-}
 _SUMS = {"float32": "f32", "float64": "f64", "int32": "s32"}
 
 
@@ -113,7 +75,7 @@ def _definition_of(name: str, atom: Atom) -> str:
     fields = [
         f'"{atom.instruction}"',
         *map(str, (atom.m, atom.n, atom.k, atom.stored_k)),
-        *(f"::emulator::Number::{_NUMBERS[t]}" for t in (*atom.dtypes, _SUMS[atom.sums])),
+        *(f"::emulator::Number::{NUMBERS[t]}" for t in (*atom.dtypes, _SUMS[atom.sums])),
         *(str(_elements(axes)) for axes in maps.values()),
         *(f"{name}_{part}" for part in maps),
         f"{name}_metadata" if pieces else "nullptr",
@@ -262,11 +224,21 @@ def _bulk_copies() -> list[Instruction]:
             4,
         ),
         *(row for row in hinted if ".prefetch" not in row.name),
+        *(
+            replace(row, name=f"{row.name}.cta_group::{n}", since=100)
+            for row in rows
+            for n in (1, 2)
+            if _loads_a_tensor(row)
+        ),
         _hopper("prefetch.tensormap", "tensor_prefetch({line}, {0})", 1),
         _hopper("cp.async.bulk.commit_group", "bulk_commit()", 0),
         _hopper("cp.async.bulk.wait_group", "bulk_wait({line}, {0}, false)", 1),
         _hopper("cp.async.bulk.wait_group.read", "bulk_wait({line}, {0}, true)", 1),
     ]
+
+
+def _loads_a_tensor(row: Instruction) -> bool:
+    return ".tensor." in row.name and _COMPLETES in row.name
 
 
 _HINT = ".L2::cache_hint"
@@ -394,7 +366,7 @@ def _wgmma_definition(name: str, row: Wgmma) -> str:
     places = itertools.chain.from_iterable(sum_map(row))
     listed = ", ".join(f"{{{i}, {j}}}" for i, j in places)
     of_a = next(atom for atom in ATOMS[row.dtypes] if atom.k == row.k)
-    types = ", ".join(f"::emulator::Number::{_NUMBERS[t]}" for t in (*row.names, _SUMS[row.sums]))
+    types = ", ".join(f"::emulator::Number::{NUMBERS[t]}" for t in (*row.names, _SUMS[row.sums]))
     return (
         f"{_places(f'{name}_a', of_a.a)}"
         f"static const ::emulator::Place {name}_sums[] = {{{listed}}};\n"
@@ -449,6 +421,7 @@ ROWS: tuple[Instruction, ...] = (
     *_mbarriers(),
     *_bulk_copies(),
     *_of_warpgroups(),
+    *tensor_core_rows(),
     *_conversions(),
     *_approximations(),
     *_dot_products(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tvmtile.errors import (
     CudaEmulationError,
     hide_internal_frames,
 )
+from tvmtile.instructions.tensor_memory import COLUMNS
 
 __all__ = ["CudaKernel", "CudaModule", "LaunchStatistics", "compile_cuda"]
 
@@ -40,12 +41,24 @@ _WORDS = Vocabulary(
             "put __syncthreads() between the two accesses; what was started in the background is "
             "waited for before that"
         ),
-        abi.Failure.FENCE: "put fence.proxy.async behind the write, and a barrier behind that",
+        abi.Failure.FENCE: (
+            "put fence.proxy.async behind the write, and a barrier behind that; in tensor memory, "
+            "tcgen05.fence::before_thread_sync before the barrier, ::after_thread_sync behind it"
+        ),
         abi.Failure.REGISTER: "wait for its group first: wgmma.wait_group",
         abi.Failure.STACK: "keep arrays of that size in shared or global memory",
         abi.Failure.INVALID_LANE: "all lanes that a warp's function names must call it",
     },
     agents=("cp.async", "bulk store", "wgmma", "bulk load"),
+)
+_PIPE, _WARP = "tcgen05.mma or tcgen05.cp", "tcgen05.ld or tcgen05.st"
+# Each kind takes time at every barrier: only who uses tensor memory has its.
+_OF_TENSOR_MEMORY = replace(
+    _WORDS,
+    agents=(*_WORDS.agents, _PIPE, _PIPE, _WARP, _WARP),
+    places={
+        "tensor memory": lambda i: f"lane {i // COLUMNS}, column {i % COLUMNS} of tensor memory"
+    },
 )
 
 
@@ -88,6 +101,8 @@ class LaunchStatistics:
         `wgmma` of warpgroups.
     mbarrier_phases : int
         Phases of mbarriers that all arrivals and bytes have come to.
+    tensor_multiplies : int
+        `tcgen05.mma`, which one thread starts.
     cluster_barriers : int
         Arrivals of warps at the barrier of their cluster, and their waits there.
     global_bytes_read, global_bytes_written : int
@@ -114,6 +129,7 @@ class LaunchStatistics:
     bulk_copies: int
     warpgroup_multiplies: int
     mbarrier_phases: int
+    tensor_multiplies: int
     cluster_barriers: int
     global_bytes_read: int
     global_bytes_written: int
@@ -189,8 +205,9 @@ class CudaKernel(Kernel[KernelSignature]):
         ArgumentError
             If the arguments do not fit the kernel.
         """
+        words = _OF_TENSOR_MEMORY if "tcgen05" in self.module.source else _WORDS
         statistics = self._image.run(
-            Context(_WORDS, self.signature.name, self.module.source, extent(block, "block")),
+            Context(words, self.signature.name, self.module.source, extent(block, "block")),
             bind(self.signature, arguments),
             [SharedArgument("dynamic shared memory", shared_bytes, 1)],
             grid=extent(grid, "grid"),
@@ -203,7 +220,7 @@ class CudaKernel(Kernel[KernelSignature]):
             short_sums=short_sums,
         )
         operations = statistics.operations
-        counts = (*operations[:10], operations[abi.CLUSTER])
+        counts = (*operations[:10], operations[11], operations[abi.CLUSTER])
         return LaunchStatistics(*counts, *statistics.traffic)
 
 

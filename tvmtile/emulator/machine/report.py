@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -48,6 +48,8 @@ class Vocabulary:
         Failures that it has a name of its own for.
     agents : tuple of str
         Kinds of work that threads start in the background.
+    places : mapping
+        By the name of memory that is no buffer of the program's, what it calls an element.
     """
 
     error: type[EmulationError]
@@ -57,6 +59,7 @@ class Vocabulary:
     help: Mapping[Failure, str] = field(default_factory=dict)
     kinds: Mapping[Failure, str] = field(default_factory=dict)
     agents: tuple[str, ...] = ()
+    places: Mapping[str, Callable[[int], str]] = field(default_factory=dict)
 
 
 class Context(NamedTuple):
@@ -110,6 +113,8 @@ class _Words:
         """`A[17]`, with the byte where that is not the element's first."""
         if not self.in_buffer:
             return "memory of no buffer"
+        if (place := self.names.places.get(self.report.buffer.decode())) and self.index is not None:
+            return place(self.index)
         byte = self.report.offset % max(self.report.element_bytes, 1)
         return f"{self.buffer}[{self.index}]" + (f" (byte {byte} of it)" if byte else "")
 
@@ -264,9 +269,8 @@ class _Words:
 
     def fence(self) -> str:
         does = f"{self.agent} {_DOES[Access(self.report.access)]}"
-        return (
-            f"fence: {does} {self.element}, which {self.other_agent} wrote, and no fence is between"
-        )
+        did = f"{self.other_agent} {_DID[Access(self.report.other_access)]}"
+        return f"fence: {does} {self.element}, which {did}, and no fence is between"
 
     def register(self) -> str:
         return f"register: thread {self.thread} touches a register of a product in flight"

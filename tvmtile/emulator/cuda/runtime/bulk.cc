@@ -13,6 +13,7 @@
 #include "emulator/tensor_map.h"
 #include "combine.h"
 #include "machine.h"
+#include "mbarriers.h"
 
 namespace emulator {
 namespace {
@@ -176,8 +177,8 @@ void describe(const Thread& thread, char* text, std::size_t size) {
 struct Registered {
   Registered() {
     add_block_start(start);
-    at_idle = idle;
-    at_block_end = end;
+    add_idle(idle);
+    add_block_end(end);
     describe_wait = describe;
     describe_agent = describe_load;
   }
@@ -336,6 +337,16 @@ void store_bytes(int line, const void* to, std::uint32_t shared, unsigned bytes,
 }
 
 }  // namespace
+
+void check_mbarrier(int line, std::uint32_t address) { mbarrier_at(line, address, true); }
+
+void arrive_later(int line, std::uint32_t address, const Passage& brought) {
+  Mbarrier& barrier = mbarriers[address];
+  if (barrier.pending == 0) fail_protocol(line, "more arrivals at an mbarrier than it expects");
+  machine->bring(barrier.arrivals, brought);
+  --barrier.pending;
+  complete_if_done(line, barrier);
+}
 
 const CopiedTile* copied_tile(std::uint32_t address) {
   const auto place = reinterpret_cast<std::uintptr_t>(from_shared(address));

@@ -25,7 +25,30 @@ std::vector<void (*)()>& starts() {
   return all;
 }
 
+std::vector<void (*)()>& ends() {
+  static std::vector<void (*)()> all;
+  return all;
+}
+
+std::vector<bool (*)()>& idles() {
+  static std::vector<bool (*)()> all;
+  return all;
+}
+
 std::uint64_t random_state = 0;
+
+void end_block() {
+  for (auto* end : ends()) end();
+}
+
+// The seed says whose work is done first.
+bool go_on_idle() {
+  const std::size_t count = idles().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (idles()[(machine->launch().seed + i) % count]()) return true;
+  }
+  return false;
+}
 
 void start_block() {
   random_state = (machine->launch().seed + 1) * 0x9e3779b97f4a7c15;
@@ -37,6 +60,16 @@ void start_block() {
 void add_block_start(void (*start)()) {
   at_block_start = start_block;
   starts().push_back(start);
+}
+
+void add_block_end(void (*end)()) {
+  at_block_end = end_block;
+  ends().push_back(end);
+}
+
+void add_idle(bool (*idle)()) {
+  at_idle = go_on_idle;
+  idles().push_back(idle);
 }
 
 // xorshift64

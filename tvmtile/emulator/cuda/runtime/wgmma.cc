@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <vector>
 
 #include "emulator/numbers_of.h"
 #include "emulator/runtime.h"
-#include "emulator/tensor_map.h"
+#include "descriptors.h"
 #include "machine.h"
 
 namespace emulator {
@@ -102,104 +101,16 @@ Thread& first_thread() {
   return *(&current - current.context.index % kThreads);
 }
 
-// The address in the window that the 18 bits of a descriptor name, of the block's own memory.
-std::uint32_t address_of(const Site& site, std::uint64_t descriptor) {
-  const auto bits = static_cast<std::uint32_t>((descriptor & 0x3fff) << 4);
-  for (const Region& region : machine->memory().shared()) {
-    if (machine->memory().block_of(region.data) != machine->current().context.rank) continue;
-    const std::uint32_t start = to_shared(reinterpret_cast<void*>(region.data));
-    const std::uint32_t offset = (bits - start) & 0x3ffff;
-    if (offset < region.bytes) return start + offset;
-  }
-  fail_protocol(site.line, "a matrix descriptor of no shared memory");
-}
-
-constexpr const char* kSwizzles[] = {"none", "32 bytes", "64 bytes", "128 bytes"};
-
-// What a bulk copy laid out in one way is not read in another: neither by another swizzle, nor as if other
-// columns were in a plane of rows that are as wide as the swizzle.
-void check_layout(const Site& site, std::uint32_t address, unsigned mode, unsigned panels,
-                  std::uint32_t leading) {
-  const CopiedTile* const tile = copied_tile(address);
-  if (tile == nullptr) return;
-  char text[128];
-  if (tile->swizzle != mode) {
-    std::snprintf(text, sizeof text, "a matrix descriptor with a swizzle of %s, of a tile that was copied with %s",
-                  kSwizzles[mode], kSwizzles[tile->swizzle]);
-    fail_protocol(site.line, text);
-  }
-  if (mode != 0 && panels > 1 && leading < tile->plane) {
-    std::snprintf(text, sizeof text, "a matrix descriptor with a leading dimension of %u bytes, of panels of %u",
-                  leading, tile->plane);
-    fail_protocol(site.line, text);
-  }
-}
-
-// Atoms of an operand lie apart: so many along each axis, at these offsets.
-void check_atoms(const Site& site, std::uint32_t bytes, unsigned along, std::uint32_t leading,
-                 unsigned across, std::uint32_t stride) {
-  std::vector<std::uint32_t> starts;
-  for (unsigned i = 0; i < along * across; ++i) starts.push_back(i / across * leading + i % across * stride);
-  std::sort(starts.begin(), starts.end());
-  for (std::size_t i = 1; i < starts.size(); ++i) {
-    if (starts[i] - starts[i - 1] >= bytes) continue;
-    char text[128];
-    std::snprintf(text, sizeof text,
-                  "a matrix descriptor under which atoms of %u bytes overlap (leading dimension %u, stride %u)",
-                  bytes, leading, stride);
-    fail_protocol(site.line, text);
-  }
-}
-
-// Where the elements of an operand lie; outer is M or N.
-std::vector<std::uint32_t> places(const Site& site, std::uint64_t descriptor, unsigned outer,
-                                  unsigned k_extent, unsigned bytes, bool outer_major) {
-  const std::uint32_t start = address_of(site, descriptor);
-  const auto leading = static_cast<std::uint32_t>((descriptor >> 16 & 0x3fff) << 4);
-  const auto stride = static_cast<std::uint32_t>((descriptor >> 32 & 0x3fff) << 4);
+// A descriptor of wgmma: its swizzle is in two bits, 1 for 128 bytes and 3 for 32.
+MatrixLayout layout_of(const Site& site, std::uint64_t descriptor) {
   const auto kind = static_cast<unsigned>(descriptor >> 62);
-  const unsigned mode = kind == 0 ? 0 : 4 - kind;  // 1 is 128 bytes, 3 is 32
   if ((descriptor >> 49 & 7) != 0) fail_unsupported(site.line, "a descriptor with a base offset");
-  const unsigned width = mode == 0 ? 16 : 16u << mode;  // bytes of a row of an atom
-  const unsigned row = (outer_major ? outer : k_extent) * bytes;  // along the atom's
-  const unsigned rows = outer_major ? k_extent : outer;
-  const unsigned along = mode == 0 || outer_major ? (row + width - 1) / width : 1;
-  check_layout(site, start, mode, along, leading);
-  check_atoms(site, 8 * width, along, leading, rows / 8, stride);
-  std::vector<std::uint32_t> result;
-  for (unsigned i = 0; i < outer; ++i) {
-    for (unsigned k = 0; k < k_extent; ++k) {
-      // The atom is 8 rows of `width` bytes: along K, or along the outer axis.
-      const unsigned at = (outer_major ? i : k) * bytes, across = outer_major ? k : i;
-      std::uint32_t offset = across % 8 * width + at % width;
-      if (mode == 0 || outer_major) {
-        offset += at / width * leading + across / 8 * stride;
-      } else {
-        if (at >= width) fail_protocol(site.line, "a descriptor whose swizzle is narrower than K");
-        offset += across / 8 * stride;
-      }
-      result.push_back(swizzled(start + offset, mode));
-    }
-  }
-  return result;
+  return matrix_layout(site, descriptor, kind == 0 ? 0 : 4 - kind);
 }
 
 Thread& first_lane(unsigned warp) { return *(&first_thread() + warp * kWarpSize); }
 
 unsigned agent_of(unsigned warp) { return machine->agent_of(first_lane(warp), kWgmma); }
-
-// A warp reads elements from one of them on.
-void note_reads(const Site& site, unsigned warp, const std::vector<std::uint32_t>& addresses,
-                std::size_t first, std::size_t count, unsigned bytes) {
-  for (std::size_t i = first; i < first + count;) {
-    std::size_t n = 1;
-    while (i + n < first + count && addresses[i + n] == addresses[i] + n * bytes && n * bytes < 16) ++n;
-    machine->access(first_lane(warp), agent_of(warp),
-                    reinterpret_cast<std::uintptr_t>(from_shared(addresses[i])), n * bytes,
-                    Access::kRead, 0, site.line, true);
-    i += n;
-  }
-}
 
 double value_at(std::uint32_t address, Number type) { return number(from_shared(address), type); }
 
@@ -300,13 +211,16 @@ void issue(const Site& site, void* const* parts, unsigned) {
   if (part.a != nullptr) {
     product.a_values = a_of(parts, row);
   } else {
-    product.a_addresses = places(site, part.a_descriptor, kRows, row.k, bytes_of(row.a_type), part.trans_a);
+    product.a_addresses = places(site, layout_of(site, part.a_descriptor), kRows, row.k, bytes_of(row.a_type), part.trans_a);
   }
-  product.b_addresses = places(site, part.b_descriptor, row.n, row.k, bytes_of(row.b_type), part.trans_b);
+  product.b_addresses = places(site, layout_of(site, part.b_descriptor), row.n, row.k, bytes_of(row.b_type), part.trans_b);
   for (unsigned warp = 0; warp < kWarps; ++warp) {
     const std::size_t rows = product.a_addresses.size() / kWarps;
-    note_reads(site, warp, product.a_addresses, warp * rows, rows, bytes_of(row.a_type));
-    note_reads(site, warp, product.b_addresses, 0, product.b_addresses.size(), bytes_of(row.b_type));
+    const Thread& thread = first_lane(warp);
+    const std::uint32_t* const a = product.a_addresses.data() + warp * rows;
+    note_reads(site, thread, agent_of(warp), a, rows, bytes_of(row.a_type));
+    note_reads(site, thread, agent_of(warp), product.b_addresses.data(), product.b_addresses.size(),
+               bytes_of(row.b_type));
   }
   Sums& sums = group.sums[part.d[0]];
   if (sums.in_flight++ == 0) {

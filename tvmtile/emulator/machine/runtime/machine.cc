@@ -543,6 +543,35 @@ void Machine::pass(const Thread& thread, const Passage& passage) {
   }
 }
 
+Passage Machine::capture(const Thread& thread, unsigned agent) {
+  Passage passage;
+  for (unsigned order = 0; order < kOrders; ++order) {
+    auto seen = std::make_shared<Seen>(*orders_[order].known(thread.number));
+    (*seen)[agent] = orders_[order].stamp(agent, false).clock;
+    passage.seen[order] = std::move(seen);
+  }
+  advance(agent);
+  return passage;
+}
+
+void Machine::bring(Arrivals (&arrivals)[kOrders], const Passage& passage) {
+  for (unsigned order = 0; order < kOrders; ++order) orders_[order].bring(arrivals[order], *passage.seen[order]);
+}
+
+const std::shared_ptr<const Seen>& Machine::known(const Thread& thread) const {
+  return orders_[static_cast<int>(Space::kShared)].known(thread.number);
+}
+
+void Machine::go_by(const Thread& thread, std::shared_ptr<const Seen> known) {
+  really_known_ = this->known(thread);
+  orders_[static_cast<int>(Space::kShared)].pass(thread.number, std::move(known));
+}
+
+void Machine::go_by_its_own(const Thread& thread) {
+  orders_[static_cast<int>(Space::kShared)].pass(thread.number, std::move(really_known_));
+  really_known_ = nullptr;
+}
+
 void Machine::fence(const Thread& thread) {
   orders_[kFenced].fence(thread.number, orders_[static_cast<int>(Space::kShared)]);
   advance(thread.number);
@@ -824,6 +853,8 @@ void Machine::note_never_written(const Thread& thread, std::uintptr_t address, s
 void Machine::fail_race(const Thread& thread, std::uintptr_t address, std::uint64_t size,
                         Access access, Stamp other, Access other_access,
                         std::uintptr_t instruction, int line, Failure failure) {
+  // Ordered, though not for what goes by other knowledge.
+  if (really_known_ && (*really_known_)[other.agent] >= other.clock) failure = Failure::kFence;
   Report& report =
       begin_access_report(failure, thread, address, size, access, instruction, line);
   report.other_access = other_access;

@@ -117,8 +117,15 @@ class Machine {
   void arrive(const Thread& thread, Arrivals (&arrivals)[kOrders]);
   Passage complete(Arrivals (&arrivals)[kOrders], unsigned agent);
   void pass(const Thread& thread, const Passage& passage);
+  // What a thread knows, and that an agent's work is over up to now, for those who learn it by `bring`.
+  Passage capture(const Thread& thread, unsigned agent);
+  void bring(Arrivals (&arrivals)[kOrders], const Passage& passage);
   // What a thread wrote and knows may be read by work in the background.
   void fence(const Thread& thread);
+  // What a thread knows of shared memory; and its accesses go by other knowledge until that is put back.
+  const std::shared_ptr<const Seen>& known(const Thread& thread) const;
+  void go_by(const Thread& thread, std::shared_ptr<const Seen> known);
+  void go_by_its_own(const Thread& thread);
 
   // What lanes did before they met comes before what they do now. For the collective's last lane.
   void order_lanes(unsigned memory);
@@ -155,6 +162,11 @@ class Machine {
     return agent_of(thread.number, kind);
   }
   unsigned agent_of(unsigned number, unsigned kind) const { return number + kind * agents_apart_; }
+  unsigned agents_of_kind() const { return agents_apart_; }
+  // The last one of shared memory before the blocks that run.
+  std::uint32_t clock_before_blocks() const {
+    return orders_[static_cast<int>(Space::kShared)].block_start() - 1;
+  }
   std::uint32_t clock_of(unsigned agent) const { return orders_[0].stamp(agent, false).clock; }
   std::uint32_t advance(unsigned agent);
   // The kind of agent that wrote an address of shared memory last in this block; 0 for threads, and nobody.
@@ -254,6 +266,7 @@ class Machine {
   unsigned agents_apart_ = 0;
   unsigned agent_ = 0;  // of the access that is checked
   std::vector<std::uint32_t> starts_;  // of clusters: clocks of accesses to global memory
+  std::shared_ptr<const Seen> really_known_;  // while a thread goes by other knowledge
   Fiber scheduler_;
   Thread* current_ = nullptr;
   std::uintptr_t stacks_ = 0;

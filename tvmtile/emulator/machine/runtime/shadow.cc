@@ -16,13 +16,30 @@ void Order::next_block() {
   std::fill(known_.begin(), known_.end(), nothing);
 }
 
+namespace {
+
+// The later of two clocks, by agent.
+void merge(Seen& seen, const Seen& more) {
+  std::transform(more.begin(), more.end(), seen.begin(), seen.begin(),
+                 [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
+}
+
+}  // namespace
+
+void Order::bring(Arrivals& arrivals, const Seen& seen) const {
+  if (arrivals.seen.empty()) {
+    arrivals.seen = seen;
+  } else {
+    merge(arrivals.seen, seen);
+  }
+}
+
 void Order::arrive(Arrivals& arrivals, unsigned thread) {
   const std::shared_ptr<const Seen>& known = known_[thread];
   if (arrivals.seen.empty()) {
     arrivals.seen = *known;
   } else if (arrivals.joined != known) {  // threads that passed a barrier know the same
-    std::transform(known->begin(), known->end(), arrivals.seen.begin(), arrivals.seen.begin(),
-                   [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
+    merge(arrivals.seen, *known);
   }
   arrivals.joined = known;
   if (publishes_) arrivals.seen[thread] = clocks_[thread];
@@ -43,8 +60,7 @@ std::shared_ptr<const Seen> Order::complete(Arrivals& arrivals) {
 
 void Order::join(unsigned thread, const Seen& seen) {
   auto joined = std::make_shared<Seen>(*known_[thread]);
-  std::transform(seen.begin(), seen.end(), joined->begin(), joined->begin(),
-                 [](std::uint32_t a, std::uint32_t b) { return std::max(a, b); });
+  merge(*joined, seen);
   known_[thread] = std::move(joined);
 }
 

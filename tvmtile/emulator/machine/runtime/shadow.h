@@ -71,6 +71,8 @@ class Order {
   void learn(unsigned thread, unsigned agent, std::uint32_t clock);
   // An agent's work is over for all who pass where `arrivals` come.
   void bring(Arrivals& arrivals, unsigned agent) const { arrivals.seen[agent] = clocks_[agent]; }
+  void bring(Arrivals& arrivals, const Seen& seen) const;
+  const std::shared_ptr<const Seen>& known(unsigned thread) const { return known_[thread]; }
   // All that a thread did, and knows by another order, becomes known here.
   void fence(unsigned thread, const Order& other);
   bool knows(unsigned thread, Stamp stamp) const {

@@ -12,6 +12,7 @@ inline unsigned bytes_of(Number type) {
   switch (type) {
     case Number::kF16: case Number::kBf16: return 2;
     case Number::kE4m3: case Number::kE5m2: case Number::kS8: case Number::kU8: return 1;
+    case Number::kUe8m0: case Number::kUe4m3: return 1;
     case Number::kF64: return 8;
     default: return 4;
   }
@@ -35,6 +36,23 @@ inline double from_float8(unsigned bits, unsigned mantissa_bits, int bias) {
   return sign * std::ldexp(1 + fraction, exponent - bias);
 }
 
+// Numbers of so many bits without NaN or infinity: the sign first.
+inline double from_narrow(unsigned bits, unsigned exponent_bits, unsigned mantissa_bits, int bias) {
+  const unsigned exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1);
+  const double fraction = (bits & ((1u << mantissa_bits) - 1)) / static_cast<double>(1u << mantissa_bits);
+  const double sign = bits >> (exponent_bits + mantissa_bits) & 1 ? -1 : 1;
+  if (exponent == 0) return sign * std::ldexp(fraction, 1 - bias);
+  return sign * std::ldexp(1 + fraction, static_cast<int>(exponent) - bias);
+}
+
+inline unsigned bits_of(Number type) {
+  switch (type) {
+    case Number::kE2m3: case Number::kE3m2: return 6;
+    case Number::kE2m1: return 4;
+    default: return 8 * bytes_of(type);
+  }
+}
+
 inline double number(const void* from, Number type) {
   switch (type) {
     case Number::kF16: return static_cast<double>(read<_Float16>(from));
@@ -53,6 +71,15 @@ inline double number(const void* from, Number type) {
     case Number::kF32: return read<float>(from);
     case Number::kF64: return read<double>(from);
     case Number::kS32: return read<std::int32_t>(from);
+    case Number::kE2m3: return from_narrow(read<std::uint8_t>(from), 2, 3, 1);
+    case Number::kE3m2: return from_narrow(read<std::uint8_t>(from), 3, 2, 3);
+    case Number::kE2m1: return from_narrow(read<std::uint8_t>(from), 2, 1, 1);
+    case Number::kUe8m0: {
+      const unsigned bits = read<std::uint8_t>(from);
+      return bits == 0xff ? NAN : std::ldexp(1.0, static_cast<int>(bits) - 127);
+    }
+    case Number::kUe4m3: return from_float8(read<std::uint8_t>(from) & 0x7f, 3, 7);
+    case Number::kNone: break;
   }
   __builtin_unreachable();
 }

@@ -5,7 +5,9 @@
 
 namespace emulator {
 
-enum class Number : unsigned { kF16, kBf16, kTf32, kE4m3, kE5m2, kS8, kU8, kF32, kF64, kS32 };
+enum class Number : unsigned {
+  kNone, kF16, kBf16, kTf32, kE4m3, kE5m2, kS8, kU8, kF32, kF64, kS32, kE2m3, kE3m2, kE2m1, kUe8m0, kUe4m3
+};
 
 // Bits of a row's metadata, and the lane that holds them.
 struct MetadataPiece {

@@ -17,6 +17,8 @@ constexpr Operation kBulk = kFirstCollective + 5;
 constexpr Operation kWgmmaProduct = kFirstCollective + 6;
 constexpr Operation kPhase = kFirstCollective + 7;  // of an mbarrier
 constexpr Operation kGroup = kFirstCollective + 8;
+constexpr Operation kTensorProduct = kFirstCollective + 9;
+constexpr Operation kTensorMove = kFirstCollective + 10;
 constexpr unsigned kMemory = kMemoryGlobal | kMemoryShared;
 
 // Kinds of agents that work for a thread.
@@ -24,9 +26,18 @@ constexpr unsigned kCpAsync = 1;
 constexpr unsigned kBulkStore = 2;
 constexpr unsigned kWgmma = 3;
 constexpr unsigned kMbarrier = 4;
+// Those of tensor memory, which a launch has that uses it: products and copies of a thread, in order; loads
+// of a warp, and its stores. What is ordered by a fence, too, is known as work of a second agent.
+constexpr unsigned kTensorPipe = 5;
+constexpr unsigned kTensorPipeFenced = 6;
+constexpr unsigned kTensorWarp = 7;
+constexpr unsigned kTensorWarpFenced = 8;
 
-// What is done before each block. And chance, as the launch's seed gives it.
+// What is done before each block, behind it, and when no thread can go on: whether some can, then. And
+// chance, as the launch's seed gives it.
 void add_block_start(void (*start)());
+void add_block_end(void (*end)());
+void add_idle(bool (*idle)());
 std::uint64_t random_below(std::uint64_t bound);
 
 // Shared memory is a window of addresses of 32 bits.
@@ -45,3 +56,4 @@ const CopiedTile* copied_tile(std::uint32_t address);
 }  // namespace emulator
 
 #include "emulator/ptx.h"
+#include "emulator/tensor_cores.h"

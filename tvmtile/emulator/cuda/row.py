@@ -1,0 +1,55 @@
+"""A row of the table of PTX instructions, and what parts of the table share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["NUMBERS", "Instruction"]
+
+NUMBERS = {
+    "f16": "kF16",
+    "bf16": "kBf16",
+    "tf32": "kTf32",
+    "e4m3": "kE4m3",
+    "e5m2": "kE5m2",
+    "s8": "kS8",
+    "u8": "kU8",
+    "f32": "kF32",
+    "f64": "kF64",
+    "s32": "kS32",
+    "e2m3": "kE2m3",
+    "e3m2": "kE3m2",
+    "e2m1": "kE2m1",
+    "ue8m0": "kUe8m0",
+    "ue4m3": "kUe4m3",
+}
+"""What the runtime calls the types of numbers."""
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A row of the table.
+
+    Attributes
+    ----------
+    name : str
+        As PTX has it.
+    call : str
+        What it is in C++.
+    operands : int
+        How many groups of operands it takes.
+    since : int
+        The compute capability that has it.
+    definitions : callable
+        The tables that the call names, in C++.
+    is_background : bool
+        Whether its first operand is written later: the call gets where its registers are.
+    """
+
+    name: str
+    call: str
+    operands: int
+    since: int = 80
+    definitions: Callable[[], str] = str
+    is_background: bool = False

@@ -1,0 +1,170 @@
+"""Rows of `tcgen05`: tensor memory, and products whose sums lie in it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from tvmtile.emulator.cuda.row import NUMBERS, Instruction
+from tvmtile.instructions.tensor_memory import (
+    COPIES,
+    DATAPATHS,
+    KINDS,
+    TRANSFERS,
+    Kind,
+    TensorCopy,
+    Transfer,
+)
+
+__all__ = ["tensor_core_rows"]
+
+_GROUPS = (1, 2)
+_COLLECTORS = ("", *(f".collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))
+
+
+def tensor_core_rows() -> list[Instruction]:
+    """All of them."""
+    return [
+        *_allocations(),
+        *itertools.chain.from_iterable(map(_transfers, TRANSFERS.values())),
+        *itertools.chain.from_iterable(map(_copies, COPIES)),
+        *itertools.chain.from_iterable(map(_products, KINDS)),
+        *_orders(),
+    ]
+
+
+def _row(name: str, call: str, operands: int, **more: object) -> Instruction:
+    return Instruction(f"tcgen05.{name}", f"::emulator::ptx::{call}", operands, 100, **more)  # type: ignore[arg-type]
+
+
+def _allocations() -> Iterator[Instruction]:
+    for blocks in _GROUPS:
+        group = f"cta_group::{blocks}.sync.aligned"
+        for space in ("", ".shared::cta"):
+            address = "::emulator::shared_address({0})"
+            yield _row(
+                f"alloc.{group}{space}.b32",
+                f"tensor_alloc({{line}}, {blocks}, {address}, {{1}})",
+                2,
+            )
+        yield _row(f"dealloc.{group}.b32", f"tensor_dealloc({{line}}, {blocks}, {{0}}, {{1}})", 2)
+        yield _row(f"relinquish_alloc_permit.{group}", f"tensor_relinquish({{line}}, {blocks})", 0)
+
+
+def _orders() -> Iterator[Instruction]:
+    for what in ("ld", "st"):
+        loads = str(what == "ld").lower()
+        yield _row(f"wait::{what}.sync.aligned", f"tensor_wait({{line}}, {loads})", 0)
+    yield _row("fence::before_thread_sync", "tensor_fence_before({line})", 0)
+    yield _row("fence::after_thread_sync", "tensor_fence_after({line})", 0)
+    for blocks, space in itertools.product(_GROUPS, ("", ".shared::cluster")):
+        name = f"commit.cta_group::{blocks}.mbarrier::arrive::one{space}"
+        call = f"tensor_commit({{line}}, {blocks}, ::emulator::shared_address({{0}})"
+        yield _row(f"{name}.b64", f"{call})", 1)
+        yield _row(f"{name}.multicast::cluster.b64", f"{call}, {{1}})", 2)
+
+
+def _transfers(transfer: Transfer) -> Iterator[Instruction]:
+    name = f"emulator_tensor_{transfer.name}"
+    places = itertools.chain.from_iterable(transfer.places)
+    listed = ", ".join(f"{{{lane}, {column}}}" for lane, column in places)
+    registers = len(transfer.places[0])
+    definition = (
+        f"static const std::uint8_t {name}_places[][2] = {{{listed}}};\n"
+        f'static const ::emulator::TensorTransfer {name} = {{"{transfer.name}", {transfer.columns}, '
+        f"{registers}, {str(transfer.is_split).lower()}, {name}_places}};\n"
+    )
+    for count, packs in itertools.product(transfer.repetitions, (False, True)):
+        for way, kept in (("ld", "pack"), ("st", "unpack")):
+            suffix = f".{kept}::16b" * packs
+            head = f"{way}.sync.aligned.{transfer.name}.x{count}{suffix}.b32"
+            operands = ("{1}", "{0}") if way == "ld" else ("{0}", "{1}")
+            address, words = operands
+            split = "0"
+            if transfer.is_split:
+                split, words = ("{2}", words) if way == "ld" else ("{1}", "{2}")
+            how = f"{name}, {count}, {str(packs).lower()}"
+            call = f"tensor_{way}({{line}}, {how}, {address}, {split}, {words})"
+            yield _row(head, call, 2 + transfer.is_split, definitions=lambda: definition)
+
+
+def _copies(copy: TensorCopy) -> Iterator[Instruction]:
+    name = f"emulator_tensor_copy_{copy.name.replace('.', '_').replace('::', '_')}"
+    each = len(copy.lanes[0])
+    listed = ", ".join(map(str, itertools.chain.from_iterable(copy.lanes)))
+    definition = (
+        f"static const std::uint8_t {name}_lanes[] = {{{listed}}};\n"
+        f'static const ::emulator::TensorCopy {name} = {{"tcgen05.cp.{copy.name}", {copy.rows}, '
+        f"{copy.bits // 8}, {each}, {name}_lanes}};\n"
+    )
+    for blocks in _GROUPS:
+        call = f"tensor_copy({{line}}, {name}, {blocks}, {{0}}, {{1}})"
+        yield _row(f"cp.cta_group::{blocks}.{copy.name}", call, 2, definitions=lambda: definition)
+
+
+def _products(kind: Kind) -> Iterator[Instruction]:
+    """Operands: sum, A, B, descriptor, lanes left out or scales, whether the sum is added to."""
+    for blocks in _GROUPS:
+        group = f"cta_group::{blocks}.kind::{kind.name}"
+        if kind.scales:
+            for spelled, scales in kind.scales.items():
+                name, definition = _definition(kind, blocks, False, scales)
+                call = (
+                    f"tensor_mma({{line}}, {name}, {{0}}, {_A}, {{2}}, {{3}}, {{4}}, {{5}}, {{6}})"
+                )
+                for collector in _COLLECTORS:
+                    yield _row(
+                        f"mma.{group}.block_scale{spelled}{collector}",
+                        call,
+                        7,
+                        definitions=lambda text=definition: text,
+                    )
+            continue
+        name, definition = _definition(kind, blocks, False, 0)
+        for collector, operands in itertools.product(_COLLECTORS, (5, 6, 7)):
+            rest = "".join(f", {{{i}}}" for i in range(4, operands))
+            call = f"tensor_mma({{line}}, {name}, {{0}}, {_A}, {{2}}, {{3}}{rest})"
+            yield _row(
+                f"mma.{group}{collector}",
+                call,
+                operands,
+                definitions=lambda text=definition: text,
+            )
+    if kind.stationary:
+        name, definition = _definition(kind, 1, True, 0)
+        for operands in (5, 6):
+            rest = ", {5}" * (operands == 6)
+            call = f"tensor_mma_ws({{line}}, {name}, {{0}}, {_A}, {{2}}, {{3}}, {{4}}{rest})"
+            yield _row(
+                f"mma.ws.cta_group::1.kind::{kind.name}",
+                call,
+                operands,
+                definitions=lambda text=definition: text,
+            )
+
+
+_A = "::emulator::Operand({1})"
+
+
+def _definition(kind: Kind, blocks: int, stationary: bool, scales: int) -> tuple[str, str]:
+    """The name of a kind's table, and the table."""
+    name = f"emulator_tensor_mma_{kind.name}_{blocks}_{int(stationary)}_{scales}"
+    rows = []
+    for m, first, last, step in kind.extents(blocks, stationary):
+        path = DATAPATHS[m, blocks, stationary]
+        numbers = (m, first, last, step, path.rows, path.chunk, path.parts, path.apart)
+        rows.append(f"{{{', '.join(map(str, numbers))}}}")
+    spelled = f"tcgen05.mma{'.ws' * stationary}.kind::{kind.name}"
+    flags = (kind.transposes, kind.negates, kind.saturates)
+    return name, (
+        f"static const ::emulator::TensorShape {name}_shapes[] = {{{', '.join(rows)}}};\n"
+        f'static const ::emulator::TensorMma {name} = {{"{spelled}", {blocks}, {kind.k}, {scales}, '
+        f"{', '.join(str(flag).lower() for flag in flags)}, "
+        f"{_by_code(kind.formats, 8)}, {_by_code(kind.sums, 4)}, {_by_code(kind.scale_types, 2)}, "
+        f"{name}_shapes, {len(rows)}}};\n"
+    )
+
+
+def _by_code(types: dict[int, str], codes: int) -> str:
+    names = (NUMBERS.get(types.get(code, ""), "kNone") for code in range(codes))
+    return "{" + ", ".join(f"::emulator::Number::{name}" for name in names) + "}"
