@@ -219,3 +219,56 @@ def test_what_is_missing_between_blocks_is_found(without, kind, text):
     assert errors
     assert {error.kind for error in errors} == {kind}
     assert text in str(errors[0])
+
+
+SENT = """
+__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+extern "C" __global__ void sent(unsigned* out, int bytes, int without) {
+  __shared__ alignas(16) unsigned got[4];
+  __shared__ alignas(8) unsigned long long arrived;
+  unsigned rank, there, mbarrier;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" : : "r"(at(&arrived)));
+    asm volatile("fence.mbarrier_init.release.cluster;");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                 : : "r"(at(&arrived)), "r"(bytes));
+  }
+  asm volatile("barrier.cluster.arrive.aligned;");
+  asm volatile("barrier.cluster.wait.aligned;");
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at(got)), "r"(rank ^ 1));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(mbarrier) : "r"(at(&arrived)), "r"(rank ^ 1));
+  if (threadIdx.x == 0) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];"
+                 : : "r"(there), "r"(100 + rank), "r"(mbarrier) : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];"
+                 : : "r"(there + 8), "r"(7 + rank), "r"(8u), "r"(mbarrier) : "memory");
+  }
+  if (without != 1) {
+    asm volatile("{\\n.reg .pred P1;\\nLAB_WAIT:\\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1;\\n"
+                 "@P1 bra DONE;\\nbra LAB_WAIT;\\nDONE:\\n}\\n"
+                 : : "r"(at(&arrived)), "r"(0) : "memory");
+  }
+  if (threadIdx.x == 0) {
+    out[blockIdx.x * 3] = got[0];
+    out[blockIdx.x * 3 + 1] = got[2];
+    out[blockIdx.x * 3 + 2] = got[3];
+  }
+  asm volatile("barrier.cluster.arrive.aligned;");
+  asm volatile("barrier.cluster.wait.aligned;");
+}
+"""
+
+
+def test_values_are_sent_to_another_block():
+    kernel = compile_cuda(SENT).kernel("sent")
+    for seed in range(3):
+        out = np.zeros(6, np.uint32)
+        kernel(out, 12, 0, grid=2, block=32, cluster=2, seed=seed)
+        assert out.tolist() == [101, 8, 8, 100, 7, 8]
+        with pytest.raises(CudaEmulationError, match=r"race: .* got\[0\], which"):
+            kernel(out, 12, 1, grid=2, block=32, cluster=2, seed=seed)
+        with pytest.raises(CudaEmulationError, match="4 bytes to come"):
+            kernel(out, 16, 0, grid=2, block=32, cluster=2, seed=seed)

@@ -4,6 +4,7 @@ It is right at any time that the copies and products may take; without any step 
 with one of its numbers off, the emulator objects.
 """
 
+import struct
 from functools import cache
 from pathlib import Path
 
@@ -59,12 +60,12 @@ def wgmma():
 
 
 @cache
-def kernel():
+def written():
     source = (Path(__file__).parent / "hopper.cu").read_text(encoding="utf-8")
     return compile_cuda(source.replace("WGMMA", wgmma(), 1)).kernel("product")
 
 
-def product(*, seed=0, swizzle=3, box=(TILE, TILE), **changed):
+def product(*, seed=0, swizzle=3, box=(TILE, TILE), kernel=None, whole_warpgroups=False, **changed):
     """What the kernel computes, what it should have, and what it did."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(-3, 4, (rows, K), generator=generator).half() for rows in (M, N))
@@ -75,7 +76,10 @@ def product(*, seed=0, swizzle=3, box=(TILE, TILE), **changed):
         tensor_map(c, (N, M), (2 * N,), (TILE, TILE)),
     ]
     numbers = {**PLAIN, **changed}
-    did = kernel()(*maps, TILES, STEPS, *numbers.values(), grid=1, block=256, seed=seed)
+    did = (kernel or written())(
+        *maps, TILES, STEPS, *numbers.values(),
+        grid=1, block=256, seed=seed, whole_warpgroups=whole_warpgroups,
+    )  # fmt: skip
     return c.double(), a.double() @ b.double().T, did
 
 
@@ -120,6 +124,28 @@ def test_a_wrong_swizzle_or_offset_gives_wrong_numbers_or_a_report(changed):
     except (CudaEmulationError, ArgumentError):
         return
     assert not torch.equal(result, expected)
+
+
+def test_one_thread_may_hand_a_stage_back_for_its_warpgroup_where_that_is_asked_for():
+    source = (Path(__file__).parent / "hopper.cu").read_text(encoding="utf-8")
+    source = source.replace("STEP(8) if (lane == 0) arrive", "STEP(8) if (thread == 128) arrive")
+    by_one = compile_cuda(source.replace("WGMMA", wgmma(), 1)).kernel("product")
+    result, expected, _ = product(kernel=by_one, consumers=1, whole_warpgroups=True)
+    assert torch.equal(result, expected)
+    with pytest.raises(CudaEmulationError, match="race: a bulk load .* which wgmma of thread"):
+        product(kernel=by_one, consumers=1)
+
+
+def test_a_tensor_map_is_what_the_driver_makes():
+    array = torch.zeros(3, 1000, 4096).bfloat16()
+    made = tensor_map(array, (4096, 1000, 3), (8192, 8192000), (64, 128, 1), 3)
+    words = struct.unpack("<32I", made.encoded)
+    assert words[0] | words[1] << 32 == array.data_ptr()
+    # As an H200's driver encodes it, but for the hint to the L2 cache that is not given here.
+    assert {i: f"{w:x}" for i, w in enumerate(words) if w and i > 1} == {
+        2: "6520", 3: "200", 4: "7d000", 8: "fff", 9: "3e7", 10: "2", 13: "3f000000", 14: "7f",
+        16: "4000", 18: "400",
+    }  # fmt: skip
 
 
 def test_a_deadlock_says_who_waits_for_what():

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 
 from tvmtile.emulator.cuda import compile_cuda
 
@@ -154,3 +155,55 @@ def test_other_atomics():
     module().kernel("others")(a, b, grid=1, block=32)
     np.testing.assert_array_equal(a, [-31, 31, -1, -1, 0, -31 * 16])
     np.testing.assert_array_equal(b, [32 % 7, 9, 5])
+
+
+PTX = """
+extern "C" __global__ void warps(const unsigned* a, const unsigned* b, unsigned* out) {
+  unsigned x = a[threadIdx.x], y = b[threadIdx.x], r = 0, chosen = 0, leader = 99;
+  unsigned* row = out + threadIdx.x * 10;
+  asm volatile("{\\n.reg .pred %%px;\\nelect.sync _|%%px, %1;\\n@%%px mov.s32 %0, 1;\\n}\\n"
+               : "+r"(chosen) : "r"(0xFFFFFFFF));
+  row[0] = chosen;
+  chosen = 0;
+  if (threadIdx.x >= 8) {
+    asm volatile("{\\n.reg .b32 %%rx;\\n.reg .pred %%px;\\nelect.sync %%rx|%%px, %2;\\n"
+                 "@%%px mov.s32 %1, 1;\\nmov.s32 %0, %%rx;\\n}\\n"
+                 : "+r"(leader), "+r"(chosen) : "r"(0xFFFFFF00));
+  }
+  row[1] = chosen;
+  row[2] = leader;
+  asm volatile("redux.sync.add.u32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(0xffffffff));
+  row[3] = r;
+  asm volatile("redux.sync.min.s32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(0xffffffff));
+  row[4] = r;
+  asm volatile("redux.sync.xor.b32 %0, %1, %2;" : "=r"(r) : "r"(x), "r"(0xffffffff));
+  row[5] = r;
+  asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(row[6]) : "r"(x), "r"(y));
+  asm volatile("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(row[7]) : "r"(x), "r"(y), "r"(x));
+  asm volatile("sub.bf16x2 %0, %1, %2;" : "=r"(row[8]) : "r"(x), "r"(y));
+  asm volatile("max.f16x2 %0, %1, %2;" : "=r"(row[9]) : "r"(x), "r"(y));
+}
+"""
+
+
+def test_instructions_of_warps_and_of_pairs_of_halves():
+    halves = np.random.default_rng(0).integers(-9, 9, (2, 32, 2)).astype(np.float16)
+    x, y = halves
+    out = np.zeros((32, 10), np.uint32)
+    words = [np.ascontiguousarray(h).view(np.uint32)[:, 0] for h in (x, y)]
+    compile_cuda(PTX).kernel("warps")(*words, out, grid=1, block=32)
+    assert out[:, 0].tolist() == [1] + [0] * 31
+    assert out[:, 1].tolist() == [0] * 8 + [1] + [0] * 23
+    assert out[:, 2].tolist() == [99] * 8 + [8] * 24
+    first = words[0]
+    reduced = (first.sum(dtype=np.uint32), first.view(np.int32).min().view(np.uint32))
+    for column, value in zip((3, 4, 5), (*reduced, np.bitwise_xor.reduce(first)), strict=True):
+        assert (out[:, column] == value).all()
+    pairs = [
+        np.ascontiguousarray(out[:, column]).view(np.float16).reshape(32, 2) for column in (6, 7, 9)
+    ]
+    for pair, value in zip(pairs, (x * y, x * y + x, np.maximum(x, y)), strict=True):
+        np.testing.assert_array_equal(pair, value)
+    a, b = (torch.from_numpy(h.view(np.int16)).view(torch.bfloat16) for h in (x, y))
+    differences = torch.from_numpy(np.ascontiguousarray(out[:, 8])).view(torch.bfloat16).view(32, 2)
+    assert torch.equal(differences, a - b)

@@ -113,35 +113,32 @@ def test_whenever_work_is_done_the_result_is_right(name):
         of.run(kernel, seed=seed)
 
 
-# Where a tensor map of the emulator has the extents of its box, and its swizzle (tensor_map.h).
-BOX, SWIZZLE = 96, 118
-
-
-def remapped(of: Subject, format_: str, place: int, value: int) -> Subject:
-    """With another number in the first tensor map."""
+def remapped(of: Subject, rows: int | None = None, swizzle: int | None = None) -> Subject:
+    """With another number in the first tensor map, whose fields `tensor_map.py` lists."""
     first, *rest = of.arguments
-    encoded = bytearray(first.encoded)
-    struct.pack_into(format_, encoded, place, value)
-    changed = dataclasses.replace(first, encoded=bytes(encoded))
+    words = list(struct.unpack("<32I", first.encoded))
+    if rows is not None:
+        words[16] = words[16] // (words[14] + 1) * rows
+        words[14] = rows - 1
+    if swizzle is not None:
+        words[2] = words[2] & ~(3 << 13) | swizzle << 13
+        words[18] = 128 << swizzle if swizzle else 16
+    changed = dataclasses.replace(first, encoded=struct.pack("<32I", *words))
     return dataclasses.replace(of, arguments=(changed, *rest))
 
 
 @pytest.mark.parametrize(
-    ("format_", "place", "value", "text"),
+    ("changed", "text"),
     [
-        (
-            "<I",
-            BOX + 4,
-            32,
-            r"mbarrier full_ptr\[0\], parity 0 \(0 of 1 to arrive, 2048 bytes to",
-        ),
-        ("<I", BOX + 4, 128, r"race: a bulk load for mbarrier full_ptr\[1\] writes A_shared_ptr"),
-        ("<B", SWIZZLE, 3, "swizzle of 64 bytes, of a tile that was copied with 128 bytes"),
-        ("<B", SWIZZLE, 0, "swizzle of 64 bytes, of a tile that was copied with none"),
+        ({"rows": 32}, r"mbarrier full_ptr\[0\], parity 0 \(0 of 1 to arrive, 2048 bytes to"),
+        ({"rows": 128}, r"race: a bulk load for mbarrier full_ptr\[1\] writes A_shared_ptr"),
+        ({"swizzle": 3}, "swizzle of 64 bytes, of a tile that was copied with 128 bytes"),
+        ({"swizzle": 0}, "swizzle of 64 bytes, of a tile that was copied with none"),
     ],
+    ids=str,
 )
-def test_a_tensor_map_of_another_box_or_swizzle_is_found(format_, place, value, text):
-    of = remapped(three_stages(), format_, place, value)
+def test_a_tensor_map_of_another_box_or_swizzle_is_found(changed, text):
+    of = remapped(three_stages(), **changed)
     kernel = compile_cuda(of.source, arch=of.arch).kernel(of.name)
     with pytest.raises(CudaEmulationError, match=text):
         of.run(kernel)

@@ -38,6 +38,12 @@ _WAIT = re.compile(
     r"@(?P=p) bra(?:\.uni)? (?P<done>\w+); bra(?:\.uni)? (?P=loop); "
     r"(?P=done): \}"
 )
+# One lane of a warp, as TVM, CUTLASS and CCCL choose it: the register is 1 there, else what it was.
+_ELECT = re.compile(
+    r"\{ (?:\.reg \.b32 (?P<lane>%?\w+); )?\.reg \.pred (?P<p>%?\w+); "
+    r"elect\.sync (?:_|%?\w+)\|(?P=p), (?P<mask>%\d+|0[xX]\w+|-1); "
+    r"@(?P=p) mov\.[su]32 (?P<chosen>%\d+), 1; (?:mov\.[su]32 (?P<index>%\d+), (?P=lane); )?\}"
+)
 _SPECIAL = {
     **{
         name.format(axis): value.format(axis=axis)
@@ -142,6 +148,9 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
     if wait is not None:
         barrier, parity = (_expression(statement, wait[name]) for name in ("barrier", "parity"))
         return f"::emulator::ptx::mbarrier_wait({line}, {barrier}, {parity})", None
+    elect = _ELECT.fullmatch(statement.text)
+    if elect is not None:
+        return _elected(statement, elect), None
     predicated = _PREDICATED.fullmatch(statement.text)
     body = predicated["instruction"] if predicated else statement.text.rstrip("; ")
     predicates = {}
@@ -158,6 +167,18 @@ def translated(statement: Statement, line: str) -> tuple[str, Instruction | None
     # One statement with the semicolon behind it, as `asm` is: an `else` may follow.
     text = f"do {guard}{{ {''.join(before)}{call}; {''.join(after)}}} while (false)"
     return text, row
+
+
+def _elected(statement: Statement, elect: re.Match[str]) -> str:
+    """The first lane of the mask is the one."""
+    mask, chosen = _expression(statement, elect["mask"]), _expression(statement, elect["chosen"])
+    index = (
+        f"{_expression(statement, elect['index'])} = emulator_leader; " if elect["index"] else ""
+    )
+    return (
+        f"do {{ const unsigned emulator_leader = __builtin_ctz({mask}); __syncwarp({mask}); "
+        f"if (::emulator::this_lane() == emulator_leader) {chosen} = 1; {index}}} while (false)"
+    )
 
 
 def _groups(text: str) -> list[str]:

@@ -158,6 +158,15 @@ def _cluster_barriers() -> list[Instruction]:
         )
         for size in (1, 2, 4, 8)
     ]
+    rows += [
+        _hopper(
+            f"st.async{weak}.shared::cluster.{_COMPLETES}{vector}.b{bits}",
+            "async_store({line}, {0}, {1}, {2})",
+            3,
+        )
+        for weak, vector, bits in itertools.product(("", ".weak"), ("", ".v2", ".v4"), (32, 64))
+        if (vector, bits) != (".v4", 64)
+    ]
     mapa = "{0} = ::emulator::ptx::mapa({line}, {1}, {2})"
     return [*rows, Instruction("mapa.shared::cluster.u32", mapa, 3, 90)]
 
@@ -393,6 +402,38 @@ def _conversions() -> list[Instruction]:
     ]
 
 
+def _of_pairs() -> list[Instruction]:
+    """Arithmetic of two halves in a word, as CUDA's headers define it on the host."""
+    types = {"f16x2": "__half2", "bf16x2": "__nv_bfloat162"}
+    calls = {"add": "__hadd2", "sub": "__hsub2", "mul": "__hmul2", "fma": "::emulator::fused_pair"}
+    calls |= {"min": "__hmin2", "max": "__hmax2"}
+    rows = []
+    for (name, type_), (operation, call) in itertools.product(types.items(), calls.items()):
+        spelled = (operation,) if operation in {"min", "max"} else (f"{operation}.rn", operation)
+        count = 4 if operation == "fma" else 3
+        values = ", ".join(f"::emulator::as<{type_}>({{{i}}})" for i in range(1, count))
+        text = f"{{0}} = ::emulator::as<std::uint32_t>({call}({values}))"
+        heads = spelled[:1] if operation == "fma" else spelled
+        rows += [Instruction(f"{head}.{name}", text, count) for head in heads]
+    return rows
+
+
+def _reductions() -> list[Instruction]:
+    """`redux.sync`, of all lanes of a mask."""
+    types = {"u32": "unsigned", "s32": "int", "b32": "unsigned"}
+    operations: dict[str, tuple[str, ...]] = dict.fromkeys(("add", "min", "max"), ("u32", "s32"))
+    operations |= dict.fromkeys(("and", "or", "xor"), ("b32",))
+    return [
+        Instruction(
+            f"redux.sync.{operation}.{type_}",
+            f"{{0}} = __reduce_{operation}_sync({{2}}, ({types[type_]}){{1}}, {{line}})",
+            3,
+        )
+        for operation, chosen in operations.items()
+        for type_ in chosen
+    ]
+
+
 def _approximations() -> list[Instruction]:
     """Functions of which the hardware computes some bits: here the host's, which are nearer."""
     functions = {"ex2": "exp2f({1})", "lg2": "log2f({1})", "rcp": "1.0f / {1}"}
@@ -423,6 +464,8 @@ ROWS: tuple[Instruction, ...] = (
     *_of_warpgroups(),
     *tensor_core_rows(),
     *_conversions(),
+    *_of_pairs(),
+    *_reductions(),
     *_approximations(),
     *_dot_products(),
 )

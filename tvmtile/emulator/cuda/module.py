@@ -160,6 +160,7 @@ class CudaKernel(Kernel[KernelSignature]):
         seed: int = 0,
         count_conflicts: bool = False,
         short_sums: bool = False,
+        whole_warpgroups: bool = False,
     ) -> LaunchStatistics:
         """Run the kernel over a grid, and write its results to the arguments.
 
@@ -192,6 +193,10 @@ class CudaKernel(Kernel[KernelSignature]):
         short_sums : bool
             Whether `wgmma` adds products of float8 as Hopper does: with 13 bits behind the leading one
             of the largest term, the rest cut off. Exactly otherwise.
+        whole_warpgroups : bool
+            Whether a warp that has waited for `wgmma` knows that the parts of all four warps are
+            over, as CUTLASS takes it: one thread of a warpgroup hands a stage back. Otherwise each
+            warp has to arrive.
 
         Returns
         -------
@@ -218,6 +223,7 @@ class CudaKernel(Kernel[KernelSignature]):
             seed=seed,
             count_conflicts=count_conflicts,
             short_sums=short_sums,
+            waits_for_all=whole_warpgroups,
         )
         operations = statistics.operations
         counts = (*operations[:10], operations[11], operations[abi.CLUSTER])

@@ -1,7 +1,12 @@
-"""Tensor maps for kernels that copy boxes of tensors (TMA)."""
+"""Tensor maps for kernels that copy boxes of tensors (TMA), in the driver's 128 bytes.
+
+The driver does not document them. The fields were read off maps that an H200's driver encoded with
+one parameter changed at a time; `tests/gpu/test_tensor_maps.py` compares many more.
+"""
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +14,15 @@ from typing import Any
 
 from tvmtile.errors import ArgumentError
 
-__all__ = ["NO_MAP", "TensorMap", "tensor_map"]
+__all__ = ["NO_MAP", "TensorMap", "encoded_map", "tensor_map"]
 
-_MAGIC = 0x74766D74696C6531
 _SIZE = 128
 _RANKS = range(1, 6)
 _SWIZZLE_BYTES = {1: 32, 2: 64, 3: 128}
-# Those that copies can add up, numbered as in reductions.h.
-_ELEMENTS = ("", "uint32", "int32", "uint64", "int64", "float16", "bfloat16", "float32", "float64")
+# Types by their number in a map; others are copied as words of their bytes.
+_TYPES = {"uint16": 1, "int16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5}
+_WORDS = {1: 0, 2: 1, 4: 2, 8: 4}
+_TYPES |= {"float16": 6, "float32": 7, "float64": 9, "bfloat16": 10}
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,43 @@ class TensorMap:
 
 NO_MAP = TensorMap(bytes(_SIZE), None)
 """Memory for a map that nobody encoded, in which a copy finds none."""
+
+
+def encoded_map(
+    address: int,
+    dtype: str,
+    item: int,
+    extents: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    swizzle: int = 0,
+) -> bytes:
+    """The 128 bytes of a map.
+
+    Parameters
+    ----------
+    address : int
+        Of the tensor.
+    dtype : str
+        Of its elements.
+    item : int
+        Bytes of one.
+    extents, strides, box, swizzle
+        As of `tensor_map`.
+    """
+    words = [0] * (_SIZE // 4)
+    words[0:2] = address & 0xFFFFFFFF, address >> 32
+    kind = _TYPES.get(dtype, _WORDS[item])
+    words[2] = (len(extents) - 1) << 4 | kind << 7 | swizzle << 13
+    for axis, stride in enumerate(strides):
+        words[3 + axis] = stride // 16 & 0xFFFFFFFF
+        words[7] |= stride // 16 >> 32 << 4 * axis
+    words[8 : 8 + len(extents)] = [extent - 1 for extent in extents]
+    words[13] = (box[0] - 1) << 24
+    words[14] = sum((extent - 1) << 8 * axis for axis, extent in enumerate(box[1:]))
+    words[16] = math.prod(box) * item
+    words[18] = 8 * _SWIZZLE_BYTES.get(swizzle, 2)  # rows of an atom of the swizzle
+    return struct.pack("<32I", *words)
 
 
 def tensor_map(
@@ -70,9 +113,5 @@ def tensor_map(
         )
     if swizzle and box[0] * item > _SWIZZLE_BYTES[swizzle]:
         raise ArgumentError(f"a box's rows of {box[0] * item} bytes are longer than the swizzle's")
-    padded = [*extents, *[1] * (5 - rank)], [item, *strides, *[0] * (5 - rank)]
-    numbers = struct.pack("<12Q", _MAGIC, address, *padded[0], *padded[1])
     dtype = str(array.dtype).removeprefix("torch.")
-    element = _ELEMENTS.index(dtype) if dtype in _ELEMENTS else 0
-    rest = struct.pack("<5I4B", *box, *[1] * (5 - rank), rank, item, swizzle, element)
-    return TensorMap((numbers + rest).ljust(_SIZE, b"\0"), array)
+    return TensorMap(encoded_map(address, dtype, item, extents, strides, box, swizzle), array)

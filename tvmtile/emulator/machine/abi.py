@@ -101,6 +101,7 @@ class Launch(ctypes.Structure):
         ("seconds", ctypes.c_double),
         ("counts_conflicts", ctypes.c_int32),
         ("short_sums", ctypes.c_int32),
+        ("waits_for_all", ctypes.c_int32),
     )
 
 

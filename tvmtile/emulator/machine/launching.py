@@ -85,6 +85,7 @@ class Image:
         seed: int = 0,
         count_conflicts: bool = False,
         short_sums: bool = False,
+        waits_for_all: bool = False,
     ) -> abi.Statistics:
         """Run a kernel over a grid, and write its results to the arguments.
 
@@ -112,6 +113,8 @@ class Image:
             Whether conflicts of shared memory's banks are counted, which takes time.
         short_sums : bool
             Whether products are added with as few bits as hardware does.
+        waits_for_all : bool
+            Whether what a warp waits for is over for all that began it together.
 
         Returns
         -------
@@ -152,6 +155,7 @@ class Image:
             seconds,
             count_conflicts,
             short_sums,
+            waits_for_all,
         )
         report, statistics = abi.Report(), abi.Statistics()
         with _LOCK:

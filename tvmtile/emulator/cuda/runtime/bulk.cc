@@ -5,6 +5,7 @@
 // once, or when no thread can go on. Reads of what threads wrote need a proxy fence.
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@ struct Copy {
   std::uint64_t bytes;
   std::uint32_t group;  // clock of the stores' agent
   Combine combine = nullptr;  // null: the bytes take the place of others
+  std::vector<char> value;    // what comes of registers
 };
 
 
@@ -130,7 +132,7 @@ void issue(Copy copy) {
 bool idle() {
   if (under_way.empty()) return false;
   const std::size_t which = random_below(under_way.size());
-  const Copy copy = under_way[which];
+  const Copy copy = std::move(under_way[which]);
   under_way.erase(under_way.begin() + static_cast<std::ptrdiff_t>(which));
   finish(copy);
   return true;
@@ -196,9 +198,46 @@ char* in_machine(int line, std::uint64_t host) {
   fail_protocol(line, "a tensor map of memory that the launch does not have");
 }
 
-const TensorMap& map_of(int line, const void* address) {
-  const auto& map = *static_cast<const TensorMap*>(address);
-  if (map.magic != TensorMap::kMagic) fail_protocol(line, "a tensor map that is not one");
+// Types by their number in a map; 8 and a bit more are of TF32 and of numbers without subnormal ones.
+struct TypeOfMap {
+  Element element;
+  unsigned bytes;
+};
+constexpr TypeOfMap kTypes[] = {
+    {Element::kNone, 1}, {Element::kNone, 2}, {Element::kU32, 4},  {Element::kS32, 4},
+    {Element::kU64, 8},  {Element::kS64, 8},  {Element::kF16, 2},  {Element::kF32, 4},
+    {Element::kF32, 4},  {Element::kF64, 8},  {Element::kBf16, 2},
+};
+
+// The fields that the driver makes, of 32-bit words: what they are was read off its maps.
+TensorMap map_of(int line, const void* address) {
+  std::uint32_t words[32];
+  std::memcpy(words, address, sizeof words);
+  const auto bits = [&](unsigned word, unsigned first, unsigned count) {
+    return words[word] >> first & ((1u << count) - 1);
+  };
+  const unsigned type = bits(2, 7, 4);
+  TensorMap map = {};
+  map.host = words[0] | std::uint64_t{words[1]} << 32;
+  map.rank = bits(2, 4, 3) + 1;
+  map.swizzle = bits(2, 13, 2);
+  if (map.host == 0 || map.rank > 5 || type >= std::size(kTypes)) {
+    fail_protocol(line, "a tensor map that is not one");
+  }
+  map.element = kTypes[type].element;
+  map.element_bytes = kTypes[type].bytes;
+  std::uint64_t bytes = map.element_bytes;
+  for (unsigned d = 0; d < map.rank; ++d) {
+    map.extents[d] = std::uint64_t{words[8 + d]} + 1;
+    map.box[d] = (d == 0 ? bits(13, 24, 8) : bits(14, 8 * (d - 1), 8)) + 1;
+    if (d != 0) map.strides[d] = (words[2 + d] | std::uint64_t{bits(7, 4 * (d - 1), 4)} << 32) * 16;
+    bytes *= map.box[d];
+  }
+  if (bits(2, 11, 2) != 0) fail_unsupported(line, "a tensor map that is interleaved");
+  if (bits(2, 15, 1) != 0) fail_unsupported(line, "a tensor map that fills with NaN");
+  if (bits(13, 0, 15) != 0) fail_unsupported(line, "a tensor map that leaves out elements");
+  const unsigned atom = map.swizzle == 0 ? 16 : 128u << map.swizzle;
+  if (words[16] != bytes || words[18] != atom) fail_protocol(line, "a tensor map that is not one");
   return map;
 }
 
@@ -289,7 +328,7 @@ Copy new_store(int line, Combine combine) {
 
 void load(int line, const void* map_address, Where where, std::uint32_t shared, std::uint32_t mbarrier) {
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});
-  const TensorMap& map = map_of(line, map_address);
+  const TensorMap map = map_of(line, map_address);
   const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
   const Thread& thread = machine->current();
   Copy copy = {&thread, line, {}, {}, mbarrier, 0, 0};
@@ -308,7 +347,7 @@ void load(int line, const void* map_address, Where where, std::uint32_t shared, 
 
 void store(int line, const void* map_address, Where where, std::uint32_t shared, Combine combine) {
   InRuntime here({kBulk, "cp.async.bulk.tensor", line});
-  const TensorMap& map = map_of(line, map_address);
+  const TensorMap map = map_of(line, map_address);
   Copy copy = new_store(line, combine);
   const unsigned agent = machine->agent_of(*copy.thread, kBulkStore);
   for_place(line, map, where, shared, [&](char* to, std::uint32_t from, unsigned bytes) {
@@ -443,6 +482,18 @@ void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes,
   issue({&thread, line, {{target, source}}, {bytes}, mbarrier, bytes, 0});
 }
 
+void async_store_bytes(int line, std::uint32_t to, const void* value, unsigned bytes, std::uint32_t mbarrier) {
+  InRuntime here({kBulk, "st.async", line});
+  const Thread& thread = machine->current();
+  const unsigned agent = agent_of(mbarrier_at(line, mbarrier, true));
+  auto* const target = static_cast<char*>(from_shared(to));
+  note(thread, agent, target, bytes, Access::kWrite, line);
+  const char* const first = static_cast<const char*>(value);
+  Copy copy = {&thread, line, {}, {bytes}, mbarrier, bytes, 0, nullptr, {first, first + bytes}};
+  copy.chunks.emplace_back(target, copy.value.data());
+  issue(std::move(copy));
+}
+
 void tensor_store(int line, const void* map, const std::int32_t* coordinates, std::uint32_t shared) {
   store(line, map, {coordinates, kBox}, shared, nullptr);
 }
@@ -453,7 +504,7 @@ void tensor_scatter(int line, const void* map, const std::int32_t* coordinates, 
 
 void tensor_reduce(int line, Reduction reduction, const void* map, const std::int32_t* coordinates,
                    std::uint32_t shared) {
-  const Combine combine = combine_of(reduction, Element(map_of(line, map).element));
+  const Combine combine = combine_of(reduction, map_of(line, map).element);
   if (combine == nullptr) fail_protocol(line, "a reducing copy of elements that it can't combine");
   store(line, map, {coordinates, kBox}, shared, combine);
 }

@@ -271,7 +271,10 @@ void wait(const Site& site, void* const* parts, unsigned) {
   for (; product != group.under_way.end() && product->group <= clock; ++product) retire(site, *product);
   group.under_way.erase(group.under_way.begin(), product);
   for (unsigned i = 0; i < kThreads; ++i) {
-    machine->learn(*(&leader + i), agent_of(i / kWarpSize), clock);
+    for (unsigned warp = 0; warp < kWarps; ++warp) {
+      const bool learns = machine->launch().waits_for_all || warp == i / kWarpSize;
+      if (learns) machine->learn(*(&leader + i), agent_of(warp), clock);
+    }
   }
 }
 

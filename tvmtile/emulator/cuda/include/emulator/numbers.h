@@ -45,6 +45,27 @@ inline unsigned long long __brevll(unsigned long long x) {
   return (unsigned long long)__brev(unsigned(x)) << 32 | __brev(unsigned(x >> 32));
 }
 namespace emulator {
+// The same bits.
+template <typename To, typename From>
+To as(From from) {
+  static_assert(sizeof(To) == sizeof from, "the same bits");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// Of pairs of numbers of 16 bits: products are added in double, which rounds none of them.
+inline __half fused(__half a, __half b, __half c) {
+  return __double2half(double(float(a)) * float(b) + float(c));
+}
+inline __nv_bfloat16 fused(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
+  return __double2bfloat16(double(float(a)) * float(b) + float(c));
+}
+template <typename Pair>
+Pair fused_pair(Pair a, Pair b, Pair c) {
+  return {fused(a.x, b.x, c.x), fused(a.y, b.y, c.y)};
+}
+
 // Of each bit of three words, what a table of 8 bits says.
 inline unsigned lop3(unsigned a, unsigned b, unsigned c, unsigned table) {
   unsigned result = 0;

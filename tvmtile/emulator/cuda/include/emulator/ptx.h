@@ -72,6 +72,12 @@ void mbarrier_wait(int line, std::uint32_t address, unsigned parity);
 std::uint32_t mapa(int line, std::uint32_t address, unsigned rank);
 void remote_store(int line, std::uint32_t address, std::uint64_t value, unsigned bytes);
 void remote_copy(int line, std::uint32_t to, std::uint32_t from, unsigned bytes, std::uint32_t mbarrier);
+// A value to another block's memory, whose mbarrier learns of its bytes.
+void async_store_bytes(int line, std::uint32_t address, const void* value, unsigned bytes, std::uint32_t mbarrier);
+template <typename T>
+void async_store(int line, std::uint32_t address, const T& value, std::uint32_t mbarrier) {
+  async_store_bytes(line, address, &value, sizeof value, mbarrier);
+}
 // What the thread wrote to shared memory may be read in the background.
 void fence_proxy_async();
 

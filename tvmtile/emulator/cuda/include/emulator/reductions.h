@@ -5,7 +5,7 @@
 
 namespace emulator {
 
-// Types of elements that are added up; `tensor_map.py` numbers them so, from 1 on.
+// Types of elements that are added up.
 enum class Element : std::uint8_t { kNone, kU32, kS32, kU64, kS64, kF16, kBf16, kF32, kF64 };
 enum class Reduction { kAdd, kMin, kMax, kInc, kDec, kAnd, kOr, kXor };
 

@@ -44,6 +44,7 @@ struct Launch {
   double seconds;  // of processor time for a block, or a cluster
   std::int32_t counts_conflicts;  // of banks, which takes time
   std::int32_t short_sums;  // where hardware adds with fewer bits than its sums have
+  std::int32_t waits_for_all;  // what a warp waits for is over for all that began it together
 };
 
 enum class Failure : std::int32_t {
