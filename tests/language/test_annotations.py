@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -51,6 +53,48 @@ def test_the_least_number_of_blocks_stands_in_the_launch_bounds():
     assert "__launch_bounds__(128, 2)" in source
     with pytest.raises(InvalidOperand, match="T.annotate_min_blocks_per_sm: n=0"):
         annotated(lambda A: T.annotate_min_blocks_per_sm(0))
+
+
+def launch_bounds(blocks, body, arch="sm_90a"):
+    @T.prim_func
+    def main(A: T.Tensor((blocks * 64, 64), "float16")):
+        with T.Kernel(blocks, threads=128) as bx:
+            body(A, bx)
+
+    source = tvmtile.compile(main, target={"kind": "cuda", "arch": arch}).get_kernel_source()
+    return re.findall(r"__launch_bounds__\(([^)]*)\)", source)[-1]
+
+
+@T.macro
+def through_shared(A, bx):
+    tile = T.alloc_shared((64, 64), "float16")
+    T.copy(A[bx * 64, 0], tile)
+    for i, j in T.Parallel(64, 64):
+        A[bx * 64 + i, j] = tile[j, i]
+
+
+@T.macro
+def in_registers(A, bx):
+    for i, j in T.Parallel(64, 64):
+        A[bx * 64 + i, j] = A[bx * 64 + i, j] * 2
+
+
+@T.macro
+def product(A, bx):
+    tile = T.alloc_shared((64, 64), "float16")
+    sums = T.alloc_fragment((64, 64), "float32")
+    T.copy(A[bx * 64, 0], tile)
+    T.clear(sums)
+    T.gemm(tile, tile, sums)
+    T.copy(sums, A[bx * 64, 0])
+
+
+def test_threads_have_all_registers_where_more_blocks_at_once_would_gain_nothing():
+    assert launch_bounds(132, through_shared) == "128, 1"
+    assert launch_bounds(133, through_shared) == "128"
+    assert launch_bounds(133, in_registers) == "128, 1"
+    assert launch_bounds(4, product) == "128"
+    assert launch_bounds(4, product, "sm_80") == "128"
 
 
 def test_what_is_said_of_a_launch_hides_none_of_its_threads():

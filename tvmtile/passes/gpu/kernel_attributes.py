@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import tvm
 from tvm import ir, tirx
 from tvm.ir.transform import PassContext
@@ -9,7 +11,11 @@ from tvm.ir.transform import PassContext
 from tvmtile._tvm import walk
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
+from tvmtile.ir.scopes import is_shared
+from tvmtile.target import gpu
+from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 
 __all__ = ["SetKernelAttributes"]
 
@@ -26,6 +32,8 @@ def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     A kernel with a barrier for the grid gets a launch for which CUDA makes sure that all blocks run at
     once, or fails. The parameters that have values keep their order, in which these follow the
     arguments. Kernels of a function whose tensors may share memory lose the promise that they do not.
+    A thread of a CUDA kernel may have the registers that loads in flight need, of which NVIDIA's
+    compiler would save some for more blocks at once, where these would gain nothing.
     """
     result = mod.clone()
     aliasing = {
@@ -40,9 +48,44 @@ def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
             kernel = kernel.without_attr("tirx.noalias")
         if _LAUNCH in (func.attrs or {}) and contains(func.body, ir.Call, _is_barrier):
             kernel = kernel.with_attr(_LAUNCH, [_COOPERATIVE, *func.attrs[_LAUNCH]])
+        if _may_have_all_registers(func):
+            kernel = kernel.with_attr(LAUNCH_BOUNDS_BLOCKS, 1)
         if kernel is not func:
             result.update_func(name, kernel)
     return result
+
+
+def _may_have_all_registers(func: tirx.PrimFunc) -> bool:
+    """Tell whether a CUDA kernel, whose registers nobody limits, gains nothing by more blocks at once.
+
+    There are none where each has a multiprocessor to itself. Threads that share no tiles are not
+    waited for either, and their own loads in flight hide as much. The sums of matrices are left as they
+    are, since they take most registers anyway.
+    """
+    attrs = func.attrs or {}
+    capability = gpu(attrs["target"]) if _LAUNCH in attrs else None
+    if capability is None or attrs["target"].kind.name != "cuda":
+        return False
+    if LAUNCH_BOUNDS_BLOCKS in attrs or contains(func.body, ir.Call, _is_product):
+        return False
+    is_alone = _blocks_of(func) <= capability.multiprocessors
+    return is_alone or not contains(func.body, tirx.AllocBuffer, lambda x: is_shared(x.buffer))
+
+
+def _is_product(call: ir.Call) -> bool:
+    return "mma" in op_name(call)
+
+
+def _blocks_of(func: tirx.PrimFunc) -> float:
+    """How many blocks a kernel is launched with; infinity where a call decides."""
+    extents: list[float] = []
+
+    def note(node: tirx.AttrStmt) -> None:
+        if node.attr_key == "thread_extent" and node.node.thread_tag.startswith("blockIdx"):
+            extents.append(constant(node.value) or math.inf)
+
+    walk(func.body, (tirx.AttrStmt, note))
+    return math.prod(extents)
 
 
 def _kernels_called(host: tirx.PrimFunc) -> list[str]:
