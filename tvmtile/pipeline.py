@@ -58,6 +58,7 @@ from tvmtile.passes import (
     KeepComparisons,
     KeepNames,
     KeepRemainders,
+    KeepTruncations,
     LaunchBlocksOnCpu,
     LaunchClusters,
     Legalize,
@@ -138,6 +139,7 @@ CHECKS: tuple[Any, ...] = (
 _TILES: tuple[Any, ...] = (
     BindExtents,  # dynamic extents that stand in expressions only are bound
     KeepComparisons,  # comparisons of floats are right for NaN, whatever TVM simplifies
+    KeepTruncations,  # conversions to narrow integers are right for constants, too
     NameDivisions,  # divisions by run-time values are named
     SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
     Legalize,  # operands of tile operators become explicit regions

@@ -81,6 +81,7 @@ from tvmtile.passes.workarounds.hide_truncations import HideTruncationsOnCpu
 from tvmtile.passes.workarounds.keep_comparisons import KeepComparisons
 from tvmtile.passes.workarounds.keep_names import KeepNames
 from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
+from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
@@ -120,6 +121,7 @@ __all__ = [
     "KeepComparisons",
     "KeepNames",
     "KeepRemainders",
+    "KeepTruncations",
     "LaunchBlocksOnCpu",
     "LaunchClusters",
     "Legalize",

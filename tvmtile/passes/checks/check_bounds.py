@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import OutOfBounds, SourceLocation
@@ -116,6 +116,8 @@ class _Bounds:
             return
         for axis, (index, size) in enumerate(zip(indices, buffer.ty.shape, strict=True)):
             limit = constant(size)
+            if contains(index, tirx.Cast, _narrows):
+                continue  # its largest value is not that of the last iteration
             for place in _ends(index):
                 for values in (self._first, self._last):
                     reached = constant(substitute(place, values))
@@ -133,6 +135,11 @@ def _ends(index: ir.Expr) -> tuple[ir.Expr, ...]:
     if isinstance(index, tirx.Ramp):
         return index.base, index.base + (index.lanes - 1) * index.stride
     return (index,)
+
+
+def _narrows(cast: tirx.Cast) -> bool:
+    source, target = (DataType(str(each.ty.dtype)) for each in (cast.value, cast))
+    return int(target.bits) < int(source.bits)
 
 
 def _leaves_loop(call: ir.Call) -> bool:

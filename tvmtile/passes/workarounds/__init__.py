@@ -16,6 +16,7 @@ from tvmtile.passes.workarounds.keep_elements import KeepElements
 from tvmtile.passes.workarounds.keep_names import KeepNames
 from tvmtile.passes.workarounds.keep_negations import KeepNegations
 from tvmtile.passes.workarounds.keep_remainders import KeepRemainders
+from tvmtile.passes.workarounds.keep_truncations import KeepTruncations
 from tvmtile.passes.workarounds.narrow_sums import NarrowSums
 from tvmtile.passes.workarounds.short_circuit import ShortCircuitOnCpu
 from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
@@ -65,6 +66,12 @@ WORKAROUNDS = (
         "indices that divide a loop variable with different offsets",
         "TVM's FlattenBuffer",
         "it pads the variable for one division and takes the padded one in the others",
+    ),
+    Workaround(
+        KeepTruncations,
+        "conversions of indices to integers of 8 and 16 bits",
+        "TVM's constant folding",
+        "it fails on a constant that does not fit",
     ),
     Workaround(
         KeepNames,
