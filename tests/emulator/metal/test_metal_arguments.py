@@ -1,5 +1,8 @@
 """Binding arguments, launching, compiling: what a user of the emulator meets."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -150,6 +153,24 @@ def test_compiled_modules_are_kept(monkeypatch, tmp_path):
     out = np.zeros(1, np.int32)
     again.kernel("kept")(out, grid=1, threads=1)
     assert out[0] == 7
+
+
+def test_who_begins_at_the_same_time_waits_for_what_is_being_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv("TVMTILE_CACHE_DIR", str(tmp_path))
+    compiled = []
+
+    def compile_into(directory):
+        compiled.append(directory)
+        time.sleep(0.2)
+        (directory / "object.o").write_bytes(b"1")
+
+    def prepared(_):
+        return toolchain._prepared(msl_module._FRONT_END, "once", ("-once",), compile_into)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(prepared, range(2))
+    assert len(compiled) == 1
+    assert (first / "object.o").read_bytes() == (second / "object.o").read_bytes() == b"1"
 
 
 def test_the_runtime_is_compiled_once_for_all_processes(monkeypatch):

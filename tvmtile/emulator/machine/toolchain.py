@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import os
 import re
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,10 +163,16 @@ def _runtime(front_end: FrontEnd) -> Path:
 
     def compile_into(directory: Path) -> None:
         sources = [str(p) for d in (_RUNTIME, front_end.runtime) for p in sorted(d.glob("*.cc"))]
-        done = run([*find_compiler(), *flags, "-c", *sources], cwd=directory)
-        if done.returncode != 0:
+
+        def compiled(source: str) -> subprocess.CompletedProcess[str]:
+            return run([*find_compiler(), *flags, "-c", source], cwd=directory)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            failed = [done for done in pool.map(compiled, sources) if done.returncode != 0]
+        if failed:
             raise front_end.error(
-                f"the emulator's runtime does not compile with {find_compiler()[0]}\n{done.stderr}",
+                f"the emulator's runtime does not compile with {find_compiler()[0]}\n"
+                f"{failed[0].stderr}",
                 help="use g++ 12 or newer, or clang++ 16 or newer",
             )
 
@@ -198,18 +207,26 @@ def _prepared(
     made = Path(tempfile.mkdtemp(dir=_scratch(os.getpid())))
     (made / name).mkdir()
     store = current_store()
-    entry = None if store is None else store.get(_KIND, key)
-    if entry is None:
-        compile_into(made / name)
-        files = {path.name: path.read_bytes() for path in (made / name).iterdir()}
-        if store is not None:
-            store.put(_KIND, key, {"name": name, "target": front_end.language}, files)
-    else:
-        for file, data in entry.files.items():
-            (made / name / file).write_bytes(data)
+    with contextlib.nullcontext() if store is None else _one_at_a_time(key):
+        entry = None if store is None else store.get(_KIND, key)
+        if entry is None:
+            compile_into(made / name)
+            files = {path.name: path.read_bytes() for path in (made / name).iterdir()}
+            if store is not None:
+                store.put(_KIND, key, {"name": name, "target": front_end.language}, files)
+    for file, data in entry.files.items() if entry is not None else ():
+        (made / name / file).write_bytes(data)
     with contextlib.suppress(OSError):  # another thread was quicker
         made.rename(directory.parent)
     return directory
+
+
+@contextlib.contextmanager
+def _one_at_a_time(key: str) -> Iterator[None]:
+    """Other processes wait, and find in the cache what this one compiles: it takes many seconds."""
+    with (Path(tempfile.gettempdir()) / f"tvmtile-{os.getuid()}-{key[:16]}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @functools.cache
