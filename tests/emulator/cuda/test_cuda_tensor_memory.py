@@ -1,12 +1,15 @@
 """Transfers, copies and products of tensor memory against their maps (`tensor_memory.cu`)."""
 
+import itertools
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tvm.backend.cuda.ptx.table import TABLE
 
 from tvmtile.emulator.cuda import compile_cuda
+from tvmtile.emulator.cuda.instructions import ROWS
 from tvmtile.errors import CudaEmulationError
 from tvmtile.instructions.tensor_memory import COPIES, DATAPATHS, TRANSFERS
 
@@ -253,6 +256,23 @@ ASM = {
     "ODD": 'asm volatile("tcgen05.alloc.cta_group::1.sync.aligned.b32 [%0], 96;" : : "l"(&p));',
     "PAIR": 'asm volatile("tcgen05.alloc.cta_group::2.sync.aligned.b32 [%0], 64;" : : "l"(&p));',
 }
+
+
+def spelled(entry):
+    """The names that an entry of TVM's table stands for."""
+    choices = (("",) * slot.optional + tuple(slot.choices) for slot in entry.slots)
+    for chosen in itertools.product(*choices):
+        told = {slot.name: choice for slot, choice in zip(entry.slots, chosen, strict=True)}
+        if entry.check is None or entry.check(told) is None:
+            yield ".".join((entry.mnemonic, *filter(None, chosen)))
+
+
+def test_what_tvm_emits_for_blackwell_is_in_the_table():
+    entries = [e for e in TABLE.values() if (e.mnemonic, e.cert_arch) == ("tcgen05", "sm_100a")]
+    names = set(itertools.chain.from_iterable(map(spelled, entries)))
+    missing = names - {row.name for row in ROWS}
+    assert len(names) > 300
+    assert all(".b8x16." in name for name in missing), sorted(missing)  # copies that decompress
 
 
 @cache

@@ -19,7 +19,10 @@ from tvmtile.instructions.tensor_memory import (
 __all__ = ["tensor_core_rows"]
 
 _GROUPS = (1, 2)
-_COLLECTORS = ("", *(f".collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")))
+# What the hardware may keep of an operand: the operand may not change in the meantime with or without.
+_USES = ("fill", "use", "lastuse", "discard")
+_COLLECTORS = ("", *(f".collector::a::{use}" for use in _USES))
+_STATIONARY = ("", *(f".collector::b{i}::{use}" for i in range(4) for use in _USES))
 
 
 def tensor_core_rows() -> list[Instruction]:
@@ -132,11 +135,11 @@ def _products(kind: Kind) -> Iterator[Instruction]:
             )
     if kind.stationary:
         name, definition = _definition(kind, 1, True, 0)
-        for operands in (5, 6):
+        for collector, operands in itertools.product(_STATIONARY, (5, 6)):
             rest = ", {5}" * (operands == 6)
             call = f"tensor_mma_ws({{line}}, {name}, {{0}}, {_A}, {{2}}, {{3}}, {{4}}{rest})"
             yield _row(
-                f"mma.ws.cta_group::1.kind::{kind.name}",
+                f"mma.ws.cta_group::1.kind::{kind.name}{collector}",
                 call,
                 operands,
                 definitions=lambda text=definition: text,
