@@ -96,9 +96,9 @@ def flash_attention_backward(
                     d_scores[i, j] = scores[i, j] * (d_scores[i, j] - delta_of_query[j])
                 T.copy(d_scores, rounded)
                 T.gemm(weights, do, dv, policy=policy)
-                T.gemm(rounded, q, dk, policy=policy)
                 T.copy(rounded, d_scores_shared)
                 T.gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
+                T.gemm(rounded, q, dk, policy=policy)
                 T.atomic_add(sums[bz, by, at, 0], dq)
             for i, j in T.Parallel(block_M, dim):
                 dk[i, j] *= scale

@@ -65,8 +65,9 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The producer copies tiles ahead by tensor maps, one buffer copy a stage; mbarriers say when a tile
     has come, and when nobody needs it any more (see `tvmtile.passes.tile.specialization`). Consumers do
     all the rest. So no thread computes addresses, or waits for copies, while it could multiply. A
-    product stays in flight over the iteration where enough bytes are on their way meanwhile. Copies
-    that are loops, as those of gathered rows, the producer does by the threads of a whole warpgroup.
+    product stays in flight over the iteration where enough bytes are on their way meanwhile; others go
+    on until a statement needs them to be done. Copies that are loops, as those of gathered rows, the
+    producer does by the threads of a whole warpgroup.
 
     What copies need and the kernel computes before, such as a tile of indices or the number of
     iterations, the producer computes too: in buffers of its own where consumers need it as well.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -153,31 +154,74 @@ def _consuming(
         return [*body.declarations, *parts, *split.counted(loop)]
     tokens = {
         number: f"{work.name}/{loop.loop_var.name}{number}"
-        for number in split.candidate.in_flight
+        for number in (*split.candidate.in_flight, *_going_on(split.candidate, kind))
         if (work := work_of(body.units[number], kind)) is not None
     }
-    statements: list[tirx.Stmt] = []
-    for number in split.candidate.order:
-        statements += [ring.wait_until_full() for ring in split.rings if ring.first == number]
-        statements += _begun(body.units[number].stmt, tokens.get(number))
-        for ring in split.rings:
-            if ring.last == number:
-                statements += _released(ring, loop, thread)
+    statements = _iteration(loop, split, body, tokens, thread)
     used = body.bindings_for(statements)
     return [
         *body.declarations,
         rolled(loop, [*used, *statements]),
-        *(wait(token, 0) for token in tokens.values()),
+        *(wait(tokens[number], 0) for number in split.candidate.in_flight),
         *_released_last(split, loop, thread),
         *split.counted(loop),
     ]
 
 
-def _begun(stmt: tirx.Stmt, token: str | None) -> list[tirx.Stmt]:
-    """A statement, which goes on until the next iteration has issued its own if it has a token."""
+def _going_on(candidate: Candidate, kind: str) -> list[int]:
+    """Products that go on under statements behind them, to the end of the iteration at most."""
+    return [
+        number
+        for number, following in itertools.pairwise(candidate.order)
+        if number not in candidate.in_flight
+        and not candidate.units[number].conditions
+        and work_of(candidate.units[number], kind) is not None
+        and not candidate.units[number].conflicts(candidate.units[following])
+    ]
+
+
+def _iteration(
+    loop: tirx.For, split: Split, body: Body, tokens: Mapping[int, str], thread: ir.Expr
+) -> list[tirx.Stmt]:
+    """The statements of an iteration; products are waited for where one needs them to be done."""
+    units, in_flight = split.candidate.units, split.candidate.in_flight
+    statements: list[tirx.Stmt] = []
+    going_on: list[int] = []
+
+    def end(numbers: list[int]) -> None:
+        """Wait for products, and so for those that began before."""
+        while any(number in going_on for number in numbers):
+            first = going_on.pop(0)
+            statements.append(wait(tokens[first], 0))
+            release(first)
+
+    def release(number: int) -> None:
+        for ring in split.rings:
+            if ring.last == number:
+                tiles = set(split.filled(ring))
+                end([other for other in going_on if not tiles.isdisjoint(units[other].touches)])
+                statements.extend(_released(ring, loop, thread))
+
+    for number in split.candidate.order:
+        statements += [ring.wait_until_full() for ring in split.rings if ring.first == number]
+        end([other for other in going_on if units[other].conflicts(units[number])])
+        statements += _begun(
+            body.units[number].stmt, tokens.get(number), in_flight=number in in_flight
+        )
+        if number in tokens and number not in in_flight:
+            going_on.append(number)
+        else:
+            release(number)
+    end(list(going_on))
+    return statements
+
+
+def _begun(stmt: tirx.Stmt, token: str | None, *, in_flight: bool) -> list[tirx.Stmt]:
+    """A statement; with a token it goes on, in flight until the next iteration has issued its own."""
     if token is None:
         return [stmt]
-    return [asynchronously(token, stmt), signal(token), wait(token, 1)]
+    issued = [asynchronously(token, stmt), signal(token)]
+    return [*issued, wait(token, 1)] if in_flight else issued
 
 
 def _released(ring: Ring, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
