@@ -42,9 +42,11 @@ def products(M, N, K, *, block=(64, 64, 32), threads=128, dtype="float32", order
     return main
 
 
-def way(program):
+def way(program, **config):
     """How the addition is done, and why not otherwise."""
-    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    kernel = tvmtile.compile(
+        program, target=HOPPER, execution_backend="emulator", pass_configs=config
+    )
     choice = next(c for c in kernel.choices if c.operator == "atomic_tile")
     return kernel, choice.chosen, dict(choice.declined)
 
@@ -86,6 +88,14 @@ def test_parts_of_a_product_are_added(M, N, K, options):
 def test_declined(options, reason):
     _, chosen, declined = way(products(64, 64, 64, **options))
     assert (chosen, declined["tma_add"]) == ("elements", reason)
+
+
+def test_no_tensor_maps_are_wanted():
+    _, chosen, declined = way(products(64, 64, 64), **{"tl.disable_tma_lower": True})
+    assert (chosen, declined["tma_add"]) == (
+        "elements",
+        "it is not to use the tensor memory accelerator",
+    )
 
 
 def test_a_tensor_that_no_map_describes():

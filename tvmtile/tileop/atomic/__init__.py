@@ -384,12 +384,13 @@ class AtomicTile(TileOp):
     """Update every element of a tile, by those of another tile or by one value for all."""
 
     name = "atomic_tile"
-    options = ("kind", "order")
+    options = ("kind", "order", "disable_tma")
 
     src: Any
     dst: Any
     kind: str = "add"
     order: str = "relaxed"
+    disable_tma: bool = False
 
     def reads(self) -> list[ir.Expr]:
         return [self.src, self.dst] if names_tile(self.src) else [self.dst]
@@ -400,6 +401,9 @@ class AtomicTile(TileOp):
     def check(self) -> None:
         self.normalized()
         _check_dtype(self.kind, self.dst)
+
+    def without_tensor_maps(self) -> AtomicTile:
+        return replace(self, disable_tma=True)
 
     def normalized(self) -> AtomicTile:
         name = f"atomic_{self.kind}"

@@ -25,6 +25,8 @@ __all__: list[str] = []
 def _fits(op: AtomicTile, context: LoweringContext) -> None:
     if not names_tile(op.src) or not is_fragment(op.src.source) or not is_whole(op.src):
         raise Decline("what is added is no whole fragment")
+    if op.disable_tma:
+        raise Decline("it is not to use the tensor memory accelerator")
     if op.dst.source.ty.storage_scope != "global" or len(moving_axes(op.dst)) != _AXES:
         raise Decline(f"{describe(op.dst.source)} is not updated by matrices in global memory")
     if (op.kind, op.order) != ("add", "relaxed") or dtype_of(op.dst) != "float32":
