@@ -194,6 +194,8 @@ from typing_extensions import reveal_type
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile import ops, relax
+from tvmtile.torch import replace
 
 
 @tvmtile.jit
@@ -236,6 +238,13 @@ reveal_type(tvmtile.compile(program))  # Kernel[Any]
 reveal_type(tvmtile.compile(program, [0, 1]))  # Kernel[Any]
 reveal_type(tvmtile.par_compile([program])[0])  # Kernel[
 reveal_type(tvmtile.compile(program).get_kernel_source())  # str
+reveal_type(kernel.as_torch_op("a::b"))  # CustomOpDef
+reveal_type(tvmtile.torch_op(lambda X: X))  # CustomOpDef
+reveal_type(ops.matmul(x, x.T, activation="relu"))  # Tensor
+reveal_type(ops.attention(x, x, x))  # Tensor
+reveal_type(ops.softmax(x) + ops.rms_norm(x) + ops.layer_norm(x))  # Tensor
+reveal_type(replace(torch.nn.Linear(4, 4), x))  # Report
+reveal_type(relax.UseTileKernels("llvm").choices)  # list[Choice]
 lazy("4")  # pyright: error
 tvmtile.jit(out_id=-1)  # error
 tvmtile.compile(program, target=3)  # pyright: error

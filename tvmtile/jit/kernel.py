@@ -39,6 +39,8 @@ from tvmtile.jit.threads import prepare_thread_pool
 from tvmtile.library import allocator
 
 if TYPE_CHECKING:
+    from torch.library import CustomOpDef
+
     from tvmtile.carver.arch import TileDevice
     from tvmtile.jit.cuda import CudaAdapter
     from tvmtile.jit.cuda.resources import KernelResources
@@ -302,7 +304,7 @@ class Kernel(Generic[Results]):
 
         return export_library(self, path, compiler)
 
-    def as_torch_op(self, name: str, backward: Callable[..., Any] | None = None) -> Any:
+    def as_torch_op(self, name: str, backward: Callable[..., Any] | None = None) -> CustomOpDef:
         """Register the kernel as an operator of torch's own.
 
         torch.compile, torch.export and AOTInductor then take it as a whole: the shapes and dtypes of

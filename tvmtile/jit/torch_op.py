@@ -12,7 +12,9 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
+
+from typing_extensions import Unpack
 
 from tvmtile.analysis.accesses import written_parameters
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue
@@ -21,7 +23,11 @@ from tvmtile.frontend.source import parse_definition
 from tvmtile.jit.decorator import JitFunction, jit
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import result_positions
+from tvmtile.jit.signatures import JitOptions
 from tvmtile.jit.torch_library import Program, registered, returned_type
+
+if TYPE_CHECKING:
+    from torch.library import CustomOpDef
 
 __all__ = ["torch_op"]
 
@@ -29,6 +35,16 @@ _TYPES = {bool: "bool", int: "SymInt", float: "float", str: "str"}
 """What a schema calls arguments of Python's types."""
 
 
+@overload
+def torch_op(
+    name: str | None = None,
+    *,
+    backward: Callable[..., Any] | None = None,
+    mutates: Sequence[str] = (),
+    **options: Unpack[JitOptions],
+) -> Callable[[Callable[..., Any]], CustomOpDef]: ...
+@overload
+def torch_op(name: Callable[..., Any]) -> CustomOpDef: ...
 def torch_op(
     name: str | Callable[..., Any] | None = None,
     *,
