@@ -365,7 +365,7 @@ def emulated(module, target):
     return relax.transform.DeadCodeElimination(["main"])(rewriter.builder_.get())
 
 
-ON_EMULATORS = ["mlp", pytest.param("block", marks=pytest.mark.slow)]
+ON_EMULATORS = ["mlp", *(pytest.param(m, marks=pytest.mark.slow) for m in ("block", "transformer"))]
 
 
 @pytest.mark.parametrize("target", [SM90A, "metal"], ids=["sm_90a", "metal"])
