@@ -219,6 +219,9 @@ def test_an_option_that_nobody_knows():
     ) as caught:
         tvmtile.compile(add, pass_configs={"tl.disable_tma_lowe": True})
     assert caught.value.help == "did you mean 'tl.disable_tma_lower'?"
+    with pytest.raises(InvalidValue, match=r"there is no pass option 'tvmtile\.verfy'") as caught:
+        tvmtile.compile(add, pass_configs={"tvmtile.verfy": True})
+    assert caught.value.help == "did you mean 'tvmtile.verify'?"
 
 
 def test_a_name_that_tvmtile_does_not_have():

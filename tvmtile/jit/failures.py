@@ -116,6 +116,10 @@ def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
     )
 
 
+_OWN_OPTIONS = ("tvmtile.verify", "tvmtile.check_indices")
+"""What `pass_configs` takes besides TVM's options; Python can't register one with TVM."""
+
+
 def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of TVM's passes, checked.
 
@@ -129,7 +133,7 @@ def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
     known = [str(name) for name in tvm.transform.PassContext.list_configs()]
     for name in options:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, [*_OWN_OPTIONS, *known], n=1)
             raise InvalidValue(
                 f"there is no pass option {name!r}",
                 help=f"did you mean {near[0]!r}?"
