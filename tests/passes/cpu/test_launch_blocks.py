@@ -47,6 +47,28 @@ def test_a_grid_of_an_extent_known_at_run_time():
         assert a.tolist() == [n - 1] * n
 
 
+def test_one_block_of_a_dynamic_grid_runs_without_the_pool():
+    def double(n):
+        @T.prim_func
+        def main(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
+            with T.Kernel(T.ceildiv(n, 64)) as bx:
+                for i in T.Parallel(64):
+                    B[bx * 64 + i] = A[bx * 64 + i] * 2
+
+        return main
+
+    kernel = tvmtile.compile(double(T.dynamic("n")), out_idx=-1, target="llvm")
+    for n in (0, 1, 64, 65, 640):
+        a = torch.rand(n)
+        assert torch.equal(kernel(a), 2 * a)
+    text = dict(kernel.lowering)["tvmtile.LaunchBlocksOnCpu"].script()
+    alone, _, several = text.partition("else:")
+    assert "T.parallel" not in alone
+    assert text.count("T.parallel") == several.count("T.parallel") == 1
+    static = tvmtile.compile(double(640), target="llvm")
+    assert "else:" not in dict(static.lowering)["tvmtile.LaunchBlocksOnCpu"].script()
+
+
 def test_barriers_in_loops_that_all_blocks_go_through():
     """Neighbours are averaged again and again, on a ring of two axes of blocks."""
 

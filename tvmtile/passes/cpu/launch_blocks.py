@@ -21,7 +21,7 @@ from tvmtile.ir.kernels import (
     with_statements,
 )
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq
+from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.spans import location_of
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.passes.cpu.threads.plan import Item, Nested, Once, Plan, Private, Run
@@ -37,10 +37,11 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Run the blocks of a kernel as the iterations of one parallel loop, `blockIdx.x` fastest.
 
     TVM's thread pool takes one parallel loop, not nested ones, so the axes of the grid are fused.
-    Threads have been dealt with by SerializeThreads. An index that is a division by a dynamic extent is
-    computed where it has its name. With `tvmtile.check_indices`, and where a kernel asserts something,
-    the blocks run one after the other, so that an error comes as it is raised: not as text from a
-    thread of the pool, and not lost, as it is by a pool of one thread.
+    A grid that is found to have one block when the kernel is called runs it without the pool, which
+    takes 10 us to wake. Threads have been dealt with by SerializeThreads. An index that is a division
+    by a dynamic extent is computed where it has its name. With `tvmtile.check_indices`, and where a
+    kernel asserts something, the blocks run one after the other, so that an error comes as it is
+    raised: not as text from a thread of the pool, and not lost, as it is by a pool of one thread.
 
     A kernel with `T.sync_grid` becomes several loops over the blocks, one for what is between two
     barriers; loops and branches around a barrier stay outside of them. A tile that lives across a
@@ -81,12 +82,13 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
         kind = tirx.ForKind.SERIAL if stops else tirx.ForKind.PARALLEL
         if contains(kernel, tirx.Evaluate, is_grid_barrier):
             return _phases(_Grid(kernel), kind)
-        return _loop_over_blocks(Launch(kernel), kind)
+        loop = _loop_over_blocks(Launch(kernel), kind)
+        return loop if stops else _without_pool_for_one(loop)
 
     return with_kernels(func, launched)
 
 
-def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.Stmt:
+def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.For:
     total: Any = tirx.const(1, "int32")
     for axis in launch.blocks:
         total = total * axis.extent
@@ -99,6 +101,15 @@ def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.Stmt:
         bindings.append(tirx.Bind(axis.loop_var, index.astype(axis.loop_var.ty.dtype)))
         rest = _kept(tirx.floordiv(rest, axis.extent))
     return for_loop(block, total, seq([*bindings, launch.body]), kind)
+
+
+def _without_pool_for_one(loop: tirx.For) -> tirx.Stmt:
+    """The loop; where a call has one block, without the pool."""
+    if isinstance(loop.extent, tirx.IntImm):
+        return loop
+    alone = for_loop(loop.loop_var, loop.extent, loop.body, tirx.ForKind.SERIAL)
+    # What TVM concluded of the grid's extents, it would divide by.
+    return tirx.IfThenElse(once(loop.extent) <= 1, with_fresh_variables(alone), loop)
 
 
 def _kept(index: ir.Expr) -> ir.Expr:
