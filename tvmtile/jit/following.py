@@ -12,6 +12,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.cuda_runtime import has_gpu
+from tvmtile.errors import ArgumentError
 from tvmtile.jit.arguments import in_order
 from tvmtile.jit.artifact import name_of
 from tvmtile.jit.backends import mps_is_available
@@ -89,7 +90,10 @@ class FollowingKernel(Kernel):
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
         if named:
-            args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            try:
+                args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            except ArgumentError as mistake:
+                raise mistake.with_traceback(None) from None  # the user's frame and this one
         # A tensor on a GPU decides; of the others, a later one may be on a GPU.
         device = getattr(args[0], "device", None) if args else None
         kernel = self._on_devices.get(device)

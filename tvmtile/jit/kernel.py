@@ -16,6 +16,7 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import (
+    ArgumentError,
     CudaCompileError,
     EmulationError,
     InvalidOperand,
@@ -155,7 +156,10 @@ class Kernel(Generic[Results]):
             got.
         """
         if named:
-            args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            try:
+                args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            except ArgumentError as mistake:
+                raise mistake.with_traceback(None) from None  # the user's frame and this one
         if DYNAMO in sys.modules:
             break_graph()
         given, problem = args, None
