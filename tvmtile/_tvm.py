@@ -21,7 +21,7 @@ from tvm.tirx import CallEffectKind
 from tvm.tirx import _ffi_api as _tirx_ffi
 from tvm.tirx.buffer import BufferType
 from tvm.tirx.build import codegen_build, split_host_device_mods
-from tvm.tirx.script.builder.ir import register_script_namespace
+from tvm.tirx.script.builder.ir import DtypeConstructor, register_script_namespace
 from tvm_ffi import WalkOrder, get_global_func, structural
 from tvm_ffi import _ffi_api as _structural_ffi
 from tvm_ffi.core import CObject
@@ -37,6 +37,7 @@ __all__ = [
     "buffer_var",
     "call_packed_returning",
     "codegen_build",
+    "dtype_constructed",
     "is_buffer_var",
     "load_device_module",
     "load_host_module",
@@ -151,6 +152,11 @@ def mutated(root: N, *callbacks: Rewriting) -> N:
     """
     entries = [(index, visit, False) for index, visit in _entries(callbacks)]
     return _structural_mutate(root, entries)
+
+
+def dtype_constructed(value: Any) -> str | None:
+    """The dtype that a constructor of TVM's own script is of; None of anything else."""
+    return str(value._dtype_str) if isinstance(value, DtypeConstructor) else None
 
 
 # Compiled modules as bytes.

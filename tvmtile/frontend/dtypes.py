@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tvm import DataType, ir, tirx
-from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import dtype_constructed
 from tvmtile.errors import InvalidOperand, UnsupportedDtype, import_optional
 
 if TYPE_CHECKING:
@@ -140,8 +140,9 @@ def as_dtype(value: DTypeLike) -> DType:
     """
     if isinstance(value, DType):
         return value
-    if isinstance(value, T.DtypeConstructor):
-        return DType(value._dtype_str)
+    constructed = dtype_constructed(value)
+    if constructed is not None:
+        return DType(constructed)
     if isinstance(value, type):
         name = {bool: "bool", int: "int32", float: "float32"}.get(value, value.__name__)
     elif type(value).__module__ == "torch":
