@@ -410,9 +410,6 @@ class _Specializer:
         iteration = loop.loop_var - loop.min
         if counter is not None:
             iteration = tirx.BufferLoad(counter, [0]) + iteration
-        used: dict[tuple[int, int, bool], list[int]] = {}
-        for number, between in candidate.uses():
-            used.setdefault(between, []).append(number)
         warps = self._launch.num_threads // WARP_SIZE
         rings = [
             Ring(
@@ -422,7 +419,7 @@ class _Specializer:
                 full=Mbarriers.named("full", candidate.stages, _arrivals(candidate, units)),
                 empty=Mbarriers.named("empty", candidate.stages, warps),
             )
-            for between, units in used.items()
+            for between, units in candidate.uses().items()
         ]
         split = Split(candidate, rings, counter)
         return split if former is None else _going_on(split, former)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from tvm import DataType, ir, tirx
 
@@ -96,18 +98,40 @@ class Candidate:
         """Tell whether two loops copy into one of their tiles both."""
         return not set(self.tiles).isdisjoint(other.tiles)
 
-    def uses(self) -> Iterator[tuple[int, tuple[int, int, bool]]]:
-        """The producers, each with the first and the last unit that uses what it copies.
+    def uses(self) -> dict[_Between, list[int]]:
+        """The producers, by where what they copy is used.
 
-        And whether one of the users is in flight.
+        A small tile that is used just before a large one, as the scales of its rows are, is waited for
+        and given back with that one.
         """
+        used: dict[_Between, list[int]] = {}
         for number in self.producers:
             users = [
                 other
                 for other in self.order
                 if self.units[other].touches.keys() & self.units[number].writes.keys()
             ]
-            yield number, (users[0], users[-1], not self.in_flight.isdisjoint(users))
+            between = (users[0], users[-1], not self.in_flight.isdisjoint(users))
+            used.setdefault(between, []).append(number)
+        for small, large in itertools.permutations(list(used), 2):
+            if {small, large} <= used.keys() and self._go_together(small, large, used):
+                numbers = sorted(used.pop(small) + used.pop(large))
+                used[small[0], max(small[1], large[1]), small[2] or large[2]] = numbers
+        return used
+
+    def _go_together(self, small: _Between, large: _Between, used: Mapping[_Between, Any]) -> bool:
+        sizes = [
+            sum(_bytes_of(tile) for number in used[each] for tile in self.units[number].writes)
+            for each in (small, large)
+        ]
+        before = [self.units[n].stmt for n in self.order if small[0] <= n < large[0]]
+        multiplies = any(op.is_product for stmt in before for op in operators_in(stmt))
+        return small[0] < large[0] and sizes[0] * _MUCH_LARGER <= sizes[1] and not multiplies
+
+
+_MUCH_LARGER = 16
+_Between: TypeAlias = tuple[int, int, bool]
+"""The first and the last unit that uses some tiles, and whether one that does is in flight."""
 
 
 def pipelined_loops_in(body: tirx.Stmt) -> list[tirx.For]:
