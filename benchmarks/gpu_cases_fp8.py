@@ -24,14 +24,12 @@ FEW_ROWS = configurations(
     (32, 64, 256, 3, 128, 1),
 )
 BLOCKS = configurations(
-    "block_M stages threads panel persist",
-    (128, 4, 256, 8, True),
-    (128, 4, 256, 16, True),
-    (128, 4, 256, 8, False),
-    (128, 5, 256, 8, True),
-    (192, 4, 384, 8, True),
-    (192, 4, 384, 16, True),
-    (64, 6, 128, 8, False),
+    "block_M stages threads panel parts persist",
+    (256, 3, 256, 8, 2, True),
+    (256, 3, 256, 16, 2, True),
+    (256, 3, 256, 4, 2, True),
+    (192, 4, 384, 8, 1, True),
+    (192, 4, 384, 16, 1, True),
 )
 GROUPED = configurations(
     "block_N block_K stages threads panel persist",

@@ -205,6 +205,7 @@ def decoding_cases() -> Iterator[Case]:
 
 INT4 = configurations(
     "block_N block_K stages groups threads pack",
+    (64, 256, 3, 4, 128, 4),
     (64, 256, 2, 4, 128, 4),
     (32, 256, 2, 4, 64, 4),
     (32, 256, 4, 2, 64, 4),
@@ -276,6 +277,7 @@ def int4_case(M: int, N: int, K: int, configurations: list[dict[str, Any]], goal
 
 MXFP4 = configurations(
     "block_N block_K stages groups threads pack",
+    (64, 256, 3, 4, 128, 8),
     (64, 256, 2, 4, 128, 8),
     (32, 256, 4, 2, 64, 4),
     (32, 512, 2, 2, 64, 8),

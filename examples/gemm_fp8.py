@@ -55,11 +55,16 @@ def gemm_fp8(
 
 
 def gemm_fp8_blocks(
-    M, N, K, block_M=128, block_N=BLOCK, stages=3, threads=128, panel=8, persist=None
+    M, N, K, block_M=128, block_N=BLOCK, stages=3, threads=128, panel=8, parts=2, persist=None
 ):
-    """The same with a scale for each 1 x 128 elements of A and each 128 x 128 of B."""
+    """The same with a scale for each 1 x 128 elements of A and each 128 x 128 of B.
+
+    A tile has `parts` of rows, each with a sum of its own, which follow each other in a step. So the
+    registers hold sums of all of its rows, and those of a block of K for one part only.
+    """
     assert BLOCK % block_N == 0, "the columns of a tile have one scale"
-    blocks = T.ceildiv(K, BLOCK)
+    blocks, part = T.ceildiv(K, BLOCK), block_M // parts
+    starts = [part * number for number in range(parts)]
 
     @T.prim_func
     def main(
@@ -73,22 +78,28 @@ def gemm_fp8_blocks(
             A_shared = T.alloc_shared((block_M, BLOCK), DTYPE)
             B_shared = T.alloc_shared((block_N, BLOCK), DTYPE)
             A_scales = T.alloc_shared((block_M, 1), T.float32)
-            C_local = T.alloc_fragment((block_M, block_N), T.float32)
+            C_shared = T.alloc_shared((part, block_N), T.bfloat16)
+            sums = [T.alloc_fragment((part, block_N), T.float32) for _ in starts]
             if persist is not None:
                 T.annotate_persistent(persist)
             column = bx * block_N // BLOCK  # of blocks of B
             T.use_swizzle(panel)
 
-            T.clear(C_local)
+            for total in sums:
+                T.clear(total)
             for k in T.Pipelined(blocks, num_stages=stages):
                 T.copy(A[by * block_M, k * BLOCK], A_shared)
                 T.copy(B[bx * block_N, k * BLOCK], B_shared)
                 T.copy(A_scale[k, by * block_M : (by + 1) * block_M], A_scales[:, 0])
-                T.fp8_scaled_matmul(
-                    A_shared, A_scales, B_shared, B_scale[column : column + 1, k : k + 1],
-                    C_local, transpose_B=True, block_scale_layout=LAYOUT,
-                )  # fmt: skip
-            T.copy(C_local, C[by * block_M, bx * block_N])
+                for start, total in zip(starts, sums, strict=True):
+                    T.fp8_scaled_matmul(
+                        A_shared[start : start + part, :], A_scales[start : start + part, :],
+                        B_shared, B_scale[column : column + 1, k : k + 1],
+                        total, transpose_B=True, block_scale_layout=LAYOUT,
+                    )  # fmt: skip
+            for start, total in zip(starts, sums, strict=True):
+                T.copy(total, C_shared)
+                T.copy(C_shared, C[by * block_M + start, bx * block_N])
 
     return main
 

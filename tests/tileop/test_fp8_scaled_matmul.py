@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import ml_dtypes
 import numpy as np
@@ -136,6 +137,53 @@ def test_hopper_multiplies_by_wgmma(form):
         return kernel
 
     check(compiled, 40, 33, 256, form, block=(64, 64, 128), threads=128)
+
+
+def test_parts_of_a_tile_have_their_partial_sums_in_the_same_registers():
+    layout = T.BlockScaledLayout("float32", 128, a_rows=1, b_rows=128)
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor((128, 384), E4M3),
+        A_scale: T.Tensor((3, 128), "float32"),
+        B: T.Tensor((64, 384), E4M3),
+        B_scale: T.Tensor((1, 3), "float32"),
+        C: T.Tensor((128, 64), "float32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a, b = T.alloc_shared((128, 128), E4M3), T.alloc_shared((64, 128), E4M3)
+            scales = T.alloc_shared((128, 1), "float32")
+            sums = [T.alloc_fragment((64, 64), "float32") for _ in range(2)]
+            for total in sums:
+                T.clear(total)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(A[0, k * 128], a)
+                T.copy(B[0, k * 128], b)
+                T.copy(A_scale[k, 0:128], scales[:, 0])
+                for first, total in zip((0, 64), sums, strict=True):
+                    T.fp8_scaled_matmul(
+                        a[first : first + 64, :], scales[first : first + 64, :],
+                        b, B_scale[0:1, k : k + 1],
+                        total, transpose_B=True, block_scale_layout=layout,
+                    )  # fmt: skip
+            for first, total in zip((0, 64), sums, strict=True):
+                T.copy(total, C[first, 0])
+
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    compiled = tvmtile.compile(kernel, target=target, execution_backend="emulator")
+    source = compiled.get_kernel_source()
+    registers = re.findall(r"float (partial|a_scale)\w*\[", source)
+    assert registers == ["partial", "a_scale"]
+    # The scales come with the tile that they are used with: stages have one pair of mbarriers.
+    inits = re.findall(r"^ +tvm_builtin_ptx_mbarrier_init\w*\(", source, re.MULTILINE)
+    assert len(inits) == 2 * 2
+    a, b = (torch.randn(rows, 384).to(torch.float8_e4m3fn) for rows in (128, 64))
+    a_scale, b_scale = torch.rand(3, 128), torch.rand(1, 3)
+    result = torch.empty(128, 64)
+    compiled(a, a_scale, b, b_scale, result)
+    wide = a.double() * a_scale.double().T.repeat_interleave(128, dim=1)
+    expected = wide @ (b.double() * b_scale.double().repeat_interleave(128, dim=1)).T
+    torch.testing.assert_close(result.double(), expected, rtol=1e-2, atol=1e-1)
 
 
 def test_a_block_scale_of_the_tile_is_loaded_once_before_the_product():

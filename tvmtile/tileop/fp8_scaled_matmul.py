@@ -289,7 +289,9 @@ class Fp8ScaledMatmul(MatrixProduct):
         assert depth is not None, "checked when the call is written"
         full, rest = divmod(depth, self.block_size)
         blocks: list[tirx.Stmt] = []
-        if full:
+        if full == 1:
+            blocks.append(self._block(0, 0, self.block_size, conversions))
+        elif full:
             block = tirx.Var("block", "int32")
             body = self._block(block, block * self.block_size, self.block_size, conversions)
             blocks.append(for_loop(block, full, body))

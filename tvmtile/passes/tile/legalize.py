@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
+from tvm_ffi import structural_equal
 
 from tvmtile._tvm import mapped
-from tvmtile.ir.kernels import (
-    bound_target,
-    with_body,
-)
+from tvmtile.analysis.aliases import allocations_in
+from tvmtile.ir.kernels import bound_target, flattened, with_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import mentions, seq, substitute
+from tvmtile.ir.scopes import is_fragment
 from tvmtile.transform import NO_TENSOR_MAPS
 
 __all__ = ["Legalize"]
@@ -62,13 +64,55 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
         normal = replace(op.normalized(), impl=op.impl)
         return (normal if has_maps else normal.without_tensor_maps()).to_call(call.span)
 
+    own: set[ir.Var] = set()
+
     def expand(node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
         expanded = None if op is None else op.expanded(target)
-        return node if expanded is None else _with_span(expanded, node.value.span)
+        if expanded is None:
+            return node
+        own.update(alloc.buffer for alloc in allocations_in(expanded))
+        return _with_span(expanded, node.value.span)
 
     body = mapped(func.body, (ir.Call, normalize))
-    return with_body(func, mapped(body, (tirx.Evaluate, expand)))
+    body = mapped(body, (tirx.Evaluate, expand))
+    return with_body(func, mapped(body, (tirx.SeqStmt, lambda node: _sharing(node, own))))
+
+
+def _sharing(node: tirx.SeqStmt, own: Set[ir.Var]) -> tirx.Stmt:
+    """A sequence in which operators that follow each other have their fragments in one.
+
+    Where they are several, ptxas begins the second operator before the first one ends, and has not the
+    registers for both.
+    """
+    statements = list(flattened(node))
+    instead: dict[ir.Var, ir.Var] = {}
+    kept: list[tirx.Stmt] = []
+    free: list[ir.Var] = []
+    for place, stmt in enumerate(statements):
+        if not isinstance(stmt, tirx.AllocBuffer) or stmt.buffer not in own:
+            kept.append(stmt)
+            continue
+        rest = statements[place:]
+        former = next((f for f in free if _could_be(f, stmt.buffer, rest, instead)), None)
+        if former is None:
+            free.append(stmt.buffer)
+            kept.append(stmt)
+        else:
+            instead[stmt.buffer] = former
+    return substitute(seq(kept), instead) if instead else node
+
+
+def _could_be(
+    former: ir.Var, fragment: ir.Var, rest: list[tirx.Stmt], instead: dict[ir.Var, ir.Var]
+) -> bool:
+    """Tell whether a fragment could take the place of another one, which nobody uses any more."""
+    users = [former, *(var for var, other in instead.items() if other.same_as(former))]
+    return (
+        is_fragment(former)
+        and structural_equal(former.ty, fragment.ty)
+        and not any(mentions(stmt, var) for stmt in rest for var in users)
+    )
 
 
 def _with_span(body: tirx.Stmt, span: Any) -> tirx.Stmt:
