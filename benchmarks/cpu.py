@@ -20,7 +20,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,6 @@ import tvmtile
 import tvmtile.language as T
 
 SIZES = (1024, 2048, 4096)
-NARROW_SIZES = (1024, 2048)
 clock = time.perf_counter
 
 
@@ -76,10 +75,10 @@ def gemm_rows() -> list[dict]:
     return rows
 
 
-def narrow_rows(sizes: Sequence[int] = SIZES) -> list[dict]:
+def narrow_rows() -> list[dict]:
     """bfloat16 and int8, by the dot products of the processor where it has some."""
     rows = []
-    for n in sizes:
+    for n in SIZES:
         a, b = (torch.randn(n, n).bfloat16() for _ in range(2))
         c, d = torch.empty_like(a), torch.empty_like(a)
         kernel = tvmtile.compile(gemm(n, n, n, block_K=256, dtype=T.bfloat16))
@@ -107,7 +106,7 @@ def narrow_row(dtype: str, contender: str, n: int, ours: float, theirs: float) -
     }
 
 
-def gemm_of_bytes(n: int, block: int = 256) -> object:
+def gemm_of_bytes(n: int, block: int = 256, block_K: int = 512) -> object:
     """The example's GEMM, of bytes into int32."""
 
     @T.prim_func
@@ -115,12 +114,13 @@ def gemm_of_bytes(n: int, block: int = 256) -> object:
         A: T.Tensor((n, n), T.int8), B: T.Tensor((n, n), T.int8), C: T.Tensor((n, n), T.int32)
     ):
         with T.Kernel(T.ceildiv(n, block), T.ceildiv(n, block)) as (bx, by):
-            left, right = (T.alloc_shared((block, block), T.int8) for _ in range(2))
+            left = T.alloc_shared((block, block_K), T.int8)
+            right = T.alloc_shared((block_K, block), T.int8)
             sums = T.alloc_fragment((block, block), T.int32)
             T.clear(sums)
-            for k in T.Pipelined(T.ceildiv(n, block)):
-                T.copy(A[by * block, k * block], left)
-                T.copy(B[k * block, bx * block], right)
+            for k in T.Pipelined(T.ceildiv(n, block_K)):
+                T.copy(A[by * block, k * block_K], left)
+                T.copy(B[k * block_K, bx * block], right)
                 T.gemm(left, right, sums)
             T.copy(sums, C[by * block, bx * block])
 
@@ -387,7 +387,7 @@ def main() -> None:
         torch.set_num_threads(1)
         about |= {"threads": 1, "command": "python benchmarks/cpu.py --narrow"}
         about["load"] = round(os.getloadavg()[0], 1)
-        speed, costs = [*narrow_rows(NARROW_SIZES), *fp8_rows()], decode_rows()
+        speed, costs = [*narrow_rows(), *fp8_rows()], decode_rows()
     else:
         speed = [*gemm_rows(), *narrow_rows(), *fp8_rows(), *row_rows()]
         costs = [*cost_rows(), *decode_rows()]

@@ -159,6 +159,7 @@ _CPU: tuple[Any, ...] = (
     LocateAssertionsOnCpu,  # what an assertion says names its line
     InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
     SerializeThreads,  # code that uses the thread index runs for one thread after the other
+    ElideSharedStaging,  # tiles that a micro-kernel packs are not staged
     LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
     LowerTileOp,  # tile operators become loops over elements and micro-kernels
     UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops

@@ -22,7 +22,6 @@ from tvmtile.passes.cpu.lower_parallel import LowerParallelOnCpu
 from tvmtile.passes.cpu.serialize_threads import SerializeThreads
 from tvmtile.passes.gpu.distribute_parallel import DistributeParallel
 from tvmtile.passes.gpu.drop_idle_tokens import DropIdleTokens
-from tvmtile.passes.gpu.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.gpu.encode_tensor_maps import EncodeTensorMaps
 from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hold_indices import HoldIndices
@@ -60,6 +59,7 @@ from tvmtile.passes.target.lower_waits import LowerWaitsOnCuda
 from tvmtile.passes.target.name_divisions import NameDivisions
 from tvmtile.passes.tile.bind_extents import BindExtents
 from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
+from tvmtile.passes.tile.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.tile.find_groups import FindGroups
 from tvmtile.passes.tile.inject_pipeline import InjectPipeline
 from tvmtile.passes.tile.legalize import Legalize

@@ -15,7 +15,7 @@ from tvmtile.tileop.gemm.microkernel import GemmTile, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["gemm_dots", "gemm_loops", "gemm_microkernel"]
+__all__ = ["check_vectors", "gemm_dots", "gemm_loops", "gemm_microkernel", "tile_of"]
 
 _VECTOR_DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32"),
@@ -23,7 +23,8 @@ _VECTOR_DTYPES = (
 )
 
 
-def _fits(op: Gemm, context: LoweringContext) -> None:
+def check_vectors(op: Gemm, context: LoweringContext) -> None:
+    """Decline what vectors can't multiply: run-time extents, operands that may reach outside."""
     if None in (constant(extent) for extent in (op.m, op.n, op.k)):
         raise Decline(f"needs constant extents, not M, N, K = {op.m}, {op.n}, {op.k}")
     for operand in (op.A, op.B, op.C):
@@ -34,28 +35,33 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
 
 
 def _has_dots(op: Gemm, context: LoweringContext) -> None:
-    _fits(op, context)
-    tile = _tile(op)
+    check_vectors(op, context)
+    tile = tile_of(op)
     if choose(tile, cpu(context.target).dots) is None:
         raise Decline(f"no dot product of {tile.a.dtype} and {tile.b.dtype} into {tile.c.dtype}")
 
 
-@lowering(Gemm, target="llvm", variant="dots", priority=20, fits=_has_dots)
+def _in_place(_op: Gemm, _context: LoweringContext) -> dict[str, int]:
+    """B is read once, to be packed; A comes from a cache from the second panel of B on."""
+    return {"A": 1, "B": 1}
+
+
+@lowering(Gemm, target="llvm", variant="dots", priority=20, fits=_has_dots, direct=_in_place)
 def gemm_dots(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Register blocks of vectors, by instructions that sum products of narrow elements."""
-    tile, machine = _tile(op), cpu(context.target)
+    tile, machine = tile_of(op), cpu(context.target)
     choice = choose(tile, machine.dots)
     assert choice is not None
     return emit_gemm(tile, machine, DotProducts(tile, choice, machine.lanes(32), context.imports))
 
 
-@lowering(Gemm, target="llvm", variant="microkernel", priority=10, fits=_fits)
+@lowering(Gemm, target="llvm", variant="microkernel", priority=10, fits=check_vectors)
 def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Register blocks of vectors, over operands packed where they have to be."""
-    return emit_gemm(_tile(op), cpu(context.target))
+    return emit_gemm(tile_of(op), cpu(context.target))
 
 
-def _tile(op: Gemm) -> GemmTile:
+def tile_of(op: Gemm) -> GemmTile:
     """What the micro-kernel computes."""
     m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
     a, b, c = (_matrix(operand) for operand in (op.A, op.B, op.C))

@@ -128,12 +128,18 @@ class _Columns:
 
 def _put_together(parts: list[Any], element: str, lanes: int, flips: bool) -> Any:
     """Words whose bytes are those of the parts, vectors of elements; the first ones are lowest."""
-    storage = f"uint{DataType(element).bits}"
+    bits = DataType(element).bits
+    stored = [tirx.reinterpret(vector_dtype(f"uint{bits}", lanes), part) for part in parts]
     words = broadcast(tirx.const(_TOP_BITS if flips else 0, "uint32"), lanes)
-    for place, part in enumerate(parts):
-        bits = tirx.reinterpret(vector_dtype(storage, lanes), part)
-        shift = broadcast(tirx.const(place * DataType(element).bits, "uint32"), lanes)
-        words = words ^ (tirx.Cast(vector_dtype("uint32", lanes), bits) << shift)
+    if len(parts) * bits == 32 and lanes > 1:
+        # LLVM makes one permutation of it, where conversions and shifts of each part stay apart.
+        places = [p * lanes + lane for lane in range(lanes) for p in range(len(parts))]
+        order = [tirx.const(place, "int32") for place in places]
+        together = tirx.reinterpret(vector_dtype("uint32", lanes), tirx.Shuffle(stored, order))
+        return words ^ together if flips else together
+    for place, part in enumerate(stored):
+        shift = broadcast(tirx.const(place * bits, "uint32"), lanes)
+        words = words ^ (tirx.Cast(vector_dtype("uint32", lanes), part) << shift)
     return words
 
 

@@ -4,9 +4,12 @@ import re
 
 import pytest
 import torch
+import tvm
+from tvm import ir
 
 import tvmtile
 import tvmtile.language as T
+from tvmtile.passes import LowerTilePrograms
 
 FullRow, FullCol, Square = (
     T.GemmWarpPolicy.FullRow,
@@ -168,3 +171,42 @@ def test_a_loop_with_stages_given_by_hand_keeps_its_statements():
     A, B, C = torch.randn(32, 64).half(), torch.randn(64, 32).half(), torch.empty(32, 32)
     kernel(A, B, C)
     torch.testing.assert_close(C.double(), A.double() @ B.double(), rtol=1e-4, atol=1e-4)
+
+
+CPU = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver4"}
+
+
+def product_of_bytes(m=64, k=64, direct=None, aliased=False):
+    @T.prim_func
+    def main(
+        A: T.Tensor((m, k), "int8"), B: T.Tensor((k, 64), "int8"), C: T.Tensor((m, 64), "int32")
+    ):
+        if aliased:
+            T.func_attr({"tvmtile.may_alias": True})
+        with T.Kernel(T.ceildiv(m, 32), 2) as (by, bx):
+            A_shared, B_shared = (T.alloc_shared((32, 32), "int8") for _ in range(2))
+            C_local = T.alloc_fragment((32, 32), "int32")
+            T.clear(C_local)
+            for step in T.Pipelined(T.ceildiv(k, 32), num_stages=2):
+                T.copy(A[by * 32, step * 32], A_shared, annotations={"direct": direct})
+                T.copy(B[step * 32, bx * 32], B_shared)
+                T.gemm(A_shared, B_shared, C_local)
+            T.copy(C_local, C[by * 32, bx * 32])
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (product_of_bytes(), set()),
+        (product_of_bytes(m=60), {"A_shared"}),
+        (product_of_bytes(k=60), {"A_shared", "B_shared"}),
+        (product_of_bytes(direct=False), {"A_shared"}),
+        (product_of_bytes(aliased=True), {"A_shared", "B_shared"}),
+    ],
+)
+def test_a_micro_kernel_that_packs_reads_whole_tiles_in_place(program, expected):
+    with tvm.target.Target(CPU) as target:
+        lowered = LowerTilePrograms()(ir.IRModule({"main": program.with_attr("target", target)}))
+    assert set(re.findall(r"(\w+_shared) = T.alloc_buffer", lowered.script())) == expected

@@ -9,7 +9,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
-from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
+from tvmtile.ir.annotations import MAY_ALIAS, STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import buffer_of, constant, is_whole, region
 from tvmtile.ir.operators import TileOp, operator_of
@@ -17,7 +17,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import Regions
-from tvmtile.tileop.registry import LoweringContext, implementation_of
+from tvmtile.tileop.registry import Decline, Lowering, LoweringContext, implementation_of
 
 __all__ = ["ElideSharedStaging"]
 
@@ -27,8 +27,10 @@ def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Let an operator read a tile from global memory that was copied to shared memory for it alone.
 
     On unified memory the copy pays where several simdgroups read the tile, or where it is read more
-    than once. It is left out where one operator after it, in the same loop, reads the tile, and each
-    element once; not in a loop whose statements the user has given stages, one each.
+    than once; on a CPU not for a micro-kernel that packs its operands anyway. It is left out where one
+    operator after it, in the same loop, reads the tile, and each element once, and can do so in global
+    memory (on a CPU, where the tile certainly lies inside the tensor); not in a loop whose statements
+    the user has given stages, one each, nor in a function whose tensors may share memory.
     `T.copy(..., annotations={"direct": ...})` decides otherwise: True leaves the copy out however many
     simdgroups read the tile, False keeps it.
 
@@ -62,10 +64,12 @@ def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:
                     )
     ```
     """
+    if func.attrs is not None and MAY_ALIAS in func.attrs:
+        return func
     target = target_of(func)
 
     def read(kernel: tirx.For) -> tirx.For:
-        context = LoweringContext(target, Analyzer(), launch=Launch(kernel))
+        context = LoweringContext(target, _ranges(kernel), launch=Launch(kernel))
         return _Direct(kernel, context).apply()
 
     return with_kernels(func, read)
@@ -127,10 +131,22 @@ class _Direct:
             fields = [name for name in times if getattr(op, name).source.same_as(tile.source)]
             if len(fields) != 1 or (times[fields[0]] > 1 and not wanted):
                 continue
-            statements[at] = _reading(reading, op, fields[0], source, tile)
+            direct = _reading(op, fields[0], source)
+            if not self._fits(chosen, direct):
+                continue
+            call = direct.to_call(reading.value.span)
+            statements[at] = tirx.Evaluate(call, reading.span)
             statements[position] = seq([])
             self._left_out.add(tile.source)
         return seq(statements) if self._left_out else node
+
+    def _fits(self, chosen: Lowering, op: TileOp) -> bool:
+        """Tell whether an implementation still does an operator that reads global memory."""
+        try:
+            chosen.check(op, self._context.of(self._regions.group))
+        except Decline:
+            return False
+        return True
 
     def _staged_tile(self, statement: tirx.Stmt) -> tuple[Any, Any, bool] | None:
         """The source and the tile of a copy that could be left out, and whether the user wants it."""
@@ -183,16 +199,24 @@ def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
     return written
 
 
-def _reading(
-    statement: tirx.Evaluate, op: TileOp, field: str, source: ir.TensorRegion, tile: ir.TensorRegion
-) -> tirx.Evaluate:
+def _reading(op: TileOp, field: str, source: ir.TensorRegion) -> TileOp:
     """The operator with an operand in the source of a copy in place of its target."""
     operand = getattr(op, field)
-    outer = len(source.region) - len(tile.region)
+    outer = len(source.region) - len(operand.region)
     origin = [r.min for r in source.region[:outer]]
     extents: list[Any] = [1] * outer
     for s, o in zip(source.region[outer:], operand.region, strict=True):
         origin.append(s.min + o.min)
         extents.append(o.extent)
-    replaced = op.with_operand(field, region(source.source, origin, extents))
-    return tirx.Evaluate(replaced.to_call(statement.value.span), statement.span)
+    return op.with_operand(field, region(source.source, origin, extents))
+
+
+def _ranges(kernel: tirx.For) -> Analyzer:
+    """What is known of the variables of a kernel's loops."""
+    analyzer = Analyzer()
+
+    def note(loop: tirx.For) -> None:
+        analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+
+    walk(kernel, (tirx.For, note))
+    return analyzer
