@@ -363,7 +363,31 @@ def test_instructions_of_nvidias_gpus(arch, instruction):
     kernel = tvmtile.compile(program, target={"kind": "cuda", "arch": arch})
     source = kernel.get_kernel_source()
     assert f"{instruction}.f32" in source
+    assert not re.search(r"__shared__.*float16", source), "decoded through shared memory"
     assert kernel.cubin
+
+
+@pytest.mark.parametrize(
+    ("form", "block", "transpose_B", "registers"),
+    [
+        ("row", (16, 16, 64), True, True),
+        ("nvfp4", (16, 16, 32), True, True),
+        ("mx", (16, 16, 64), False, False),
+    ],
+)
+def test_decoding_in_registers_on_gpus_without_such_instructions(
+    form, block, transpose_B, registers
+):
+    options = {"target": {"kind": "cuda", "arch": "sm_80"}, "execution_backend": "emulator"}
+    kernels = []
+
+    def compiled(program):
+        kernels.append(tvmtile.compile(program, **options))
+        return kernels[0]
+
+    check(compiled, 16, 16, block[2], form, transpose_B, block=block, threads=32)
+    shared = re.findall(r"__shared__.*float16", kernels[0].get_kernel_source())
+    assert bool(shared) != registers
 
 
 def test_the_printed_program_parses_back():

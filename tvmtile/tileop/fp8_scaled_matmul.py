@@ -3,14 +3,15 @@
 It stands for other operators, which take its place before anything else is decided: for each block of K
 that has scales of its own a `T.gemm` into partial sums of float32, which are added to the accumulator
 times the scales. No element is scaled in the loop over K. Where a GPU's matrix units do not take the
-floats, they become float16, which holds them all, in shared memory; floats of 4 bits become bfloat16
-on a CPU.
+floats, they become float16, which holds them all: in registers where each warp multiplies by itself
+and both operands have their rows along K, else in shared memory. Floats of 4 bits become bfloat16 on a
+CPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,8 @@ _FEW_ROWS = 8
 """Those that `tvmtile.tileop.gemm.vectors` multiplies on an Apple GPU, floats of 8 bits as they are."""
 _MMA_DEPTH = 32
 """Elements of K that an instruction of NVIDIA's multiplies, of floats of 8 bits."""
+_HALF_MMA_DEPTH = 16
+"""Those of float16."""
 
 
 def fp8_scaled_matmul(
@@ -137,6 +140,22 @@ def _scale_operand(name: str, scale: Any) -> Any:
     if isinstance(scale, ir.TensorRegion) or is_buffer_var(scale):
         return check_operand("fp8_scaled_matmul", f"{name}_scale", scale)
     return as_expr(float(scale) if isinstance(scale, int) else scale)
+
+
+@dataclass(frozen=True)
+class _Conversions:
+    """What operands become before they are multiplied.
+
+    Attributes
+    ----------
+    dtypes : mapping of str to str
+        By the dtypes that do not stay as they are.
+    scope : str
+        Where they become that: fragments, where the threads of a warp hold what it multiplies.
+    """
+
+    dtypes: Mapping[str, str]
+    scope: str = SHARED_SCOPE
 
 
 @tile_operator
@@ -251,14 +270,17 @@ class Fp8ScaledMatmul(MatrixProduct):
         )
         return seq([*clear, *self._blocks(self._conversions(target))])
 
-    def _conversions(self, target: Target | None) -> dict[str, str]:
-        """The dtypes of operands that others are made of before they are multiplied."""
+    def _conversions(self, target: Target | None) -> _Conversions:
         if target is None:
-            return {}
-        if gpu(target) is None:
-            return {FLOAT4: "bfloat16"}
-        fits = self._fits_lanes(target) or self._fits(target)
-        return {} if fits else dict.fromkeys(_OPERANDS, "float16")
+            return _Conversions({})
+        unit = gpu(target)
+        if unit is None:
+            return _Conversions({FLOAT4: "bfloat16"})
+        if self._fits_lanes(target) or self._fits(target):
+            return _Conversions({})
+        by_warps = unit.compute_capability and not unit.has_warpgroup_products
+        scope = FRAGMENT_SCOPE if by_warps else SHARED_SCOPE
+        return _Conversions(dict.fromkeys(_OPERANDS, "float16"), scope)
 
     def _fits_lanes(self, target: Target) -> bool:
         """Whether there are so few rows that the lanes of an Apple GPU multiply them."""
@@ -281,7 +303,7 @@ class Fp8ScaledMatmul(MatrixProduct):
             return False
         return all(unit.why_no_factors(dtype_of(operand)) is None for operand in (self.A, self.B))
 
-    def _blocks(self, conversions: Mapping[str, str]) -> list[tirx.Stmt]:
+    def _blocks(self, conversions: _Conversions) -> list[tirx.Stmt]:
         """A product for each block of K that has scales of its own."""
         if not self.block_size:
             return [self._block(0, 0, self.k, conversions)]
@@ -299,9 +321,7 @@ class Fp8ScaledMatmul(MatrixProduct):
             blocks.append(self._block(full, full * self.block_size, rest, conversions))
         return blocks
 
-    def _block(
-        self, block: Any, first: Any, depth: Any, conversions: Mapping[str, str]
-    ) -> tirx.Stmt:
+    def _block(self, block: Any, first: Any, depth: Any, conversions: _Conversions) -> tirx.Stmt:
         """Add the product of `depth` elements of K, from `first` on, times the scales of a block."""
         partial = self._sums()
         product = self._product(partial, first, depth, conversions, clear=True)
@@ -322,20 +342,46 @@ class Fp8ScaledMatmul(MatrixProduct):
         return tirx.decl_buffer(_shape(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
 
     def _product(
-        self, sums: ir.Var, first: Any, depth: Any, conversions: Mapping[str, str], *, clear: bool
+        self, sums: ir.Var, first: Any, depth: Any, conversions: _Conversions, *, clear: bool
     ) -> tirx.Stmt:
         """The product of `depth` elements of K, from `first` on, without the scales."""
+        held = self._depth_in_registers(depth) if conversions.scope == FRAGMENT_SCOPE else 0
+        if not held:
+            shared = replace(conversions, scope=SHARED_SCOPE)
+            return self._converted_product(sums, first, depth, shared, clear_accum=clear)
+        part = tirx.Var("part", "int32")
+        product = self._converted_product(
+            sums, first + part * held, held, conversions, k_pack=held // _HALF_MMA_DEPTH
+        )
+        begin = [_evaluated(Fill(as_region(sums), tirx.const(0, "float32")))] if clear else []
+        return seq([*begin, for_loop(part, (constant(depth) or 0) // held, product)])
+
+    def _depth_in_registers(self, depth: Any) -> int:
+        """How many elements of K threads decode at once for `mma`, as many as they load at once; or 0.
+
+        Those of a row that a thread multiplies then lie side by side.
+        """
+        rows, columns, k = (constant(extent) or 0 for extent in (self.m, self.n, depth))
+        if not self.transpose_B or rows % 16 or columns % 8:
+            return 0
+        depths = (_HALF_MMA_DEPTH * 2, _HALF_MMA_DEPTH)
+        return next((held for held in depths if k and k % held == 0), 0)
+
+    def _converted_product(
+        self, sums: ir.Var, first: Any, depth: Any, conversions: _Conversions, **options: Any
+    ) -> tirx.Stmt:
+        """The product, of operands that are converted where need be."""
         along = 1 if self.transpose_B else 0
         factors = [_part(self.A, 1, first, depth), _part(self.B, along, first, depth)]
         copies: list[tirx.Stmt] = []
         for place, factor in enumerate(factors):
-            wide = conversions.get(dtype_of(factor))
+            wide = conversions.dtypes.get(dtype_of(factor))
             if wide is not None:
-                factors[place] = _tile_like(factor, wide)
+                factors[place] = _tile_like(factor, wide, conversions.scope)
                 allocated = tirx.AllocBuffer(factors[place].source)
                 copies += [allocated, _evaluated(Copy(factor, factors[place]))]
         a, b = factors
-        product = Gemm(a, b, as_region(sums), transpose_B=self.transpose_B, clear_accum=clear)
+        product = Gemm(a, b, as_region(sums), transpose_B=self.transpose_B, **options)
         return seq([*copies, _evaluated(product)])
 
     def _scaled(self, sums: ir.Var, block: Any) -> tuple[list[tirx.Stmt], tirx.Stmt]:
@@ -434,10 +480,9 @@ def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> ir.Expr:
     return tirx.BufferLoad(scale.source, indices)
 
 
-def _tile_like(operand: Any, dtype: str) -> ir.TensorRegion:
+def _tile_like(operand: Any, dtype: str, scope: str) -> ir.TensorRegion:
     name = f"{operand.source.name}_{dtype}"
-    shape = oriented(operand)
-    return as_region(tirx.decl_buffer(shape, dtype, name=name, scope=SHARED_SCOPE))
+    return as_region(tirx.decl_buffer(oriented(operand), dtype, name=name, scope=scope))
 
 
 def _part(operand: ir.TensorRegion, axis: int, first: int, extent: ir.Expr) -> ir.TensorRegion:
