@@ -202,12 +202,15 @@ class CpuCapability:
         LLVM has an instruction that truncates elements and stores those of a mask.
     dots : tuple of str
         Its dot products of narrow elements, names of `tvmtile.codegen.llvm_dots`.
+    tiles : tuple of str
+        Its products of tiles, names of `tvmtile.codegen.llvm_tiles`.
     """
 
     vector_bits: int
     vector_registers: int
     truncates_masked: bool = False
     dots: tuple[str, ...] = ()
+    tiles: tuple[str, ...] = ()
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in a vector register."""
@@ -228,16 +231,28 @@ _CPU_DOTS: dict[str, dict[str, tuple[str, ...]]] = {
     "neon": {"bf16": ("bfdot",), "dotprod": ("sdot", "udot"), "i8mm": ("usdot",)},
 }
 """By the feature of the vectors, the features with dot products."""
+_CPU_TILES: dict[str, dict[str, tuple[str, ...]]] = {
+    "avx512f": {
+        "amx-bf16": ("tdpbf16ps",),
+        "amx-int8": ("tdpbssd", "tdpbsud", "tdpbusd", "tdpbuud"),
+    },
+}
+"""And those with products of tiles."""
 
 
 def cpu(target: Target) -> CpuCapability:
     """The vector registers of a target of kind `llvm`."""
     for feature, capability in _CPU_BY_FEATURE:
         if codegen.target_has_features(feature, target):
-            own = _CPU_DOTS.get(feature, {}).items()
-            dots = (names for name, names in own if codegen.target_has_features(name, target))
-            return replace(capability, dots=tuple(itertools.chain(*dots)))
+            dots, tiles = (_names(t.get(feature, {}), target) for t in (_CPU_DOTS, _CPU_TILES))
+            return replace(capability, dots=dots, tiles=tiles)
     return CpuCapability(128, 16)  # LLVM splits 128-bit vectors where there are none
+
+
+def _names(instructions: Mapping[str, tuple[str, ...]], target: Target) -> tuple[str, ...]:
+    """The instructions of a table by features that a target has."""
+    has = (names for f, names in instructions.items() if codegen.target_has_features(f, target))
+    return tuple(itertools.chain(*has))
 
 
 @dataclass(frozen=True)

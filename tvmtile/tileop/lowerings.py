@@ -6,6 +6,7 @@ import tvmtile.tileop.copy_ldmatrix
 import tvmtile.tileop.copy_matrices
 import tvmtile.tileop.copy_tma
 import tvmtile.tileop.copy_tma_store
+import tvmtile.tileop.gemm.amx
 import tvmtile.tileop.gemm.cpu
 import tvmtile.tileop.gemm.elements
 import tvmtile.tileop.gemm.matmul2d
