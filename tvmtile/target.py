@@ -204,6 +204,8 @@ class CpuCapability:
         Its dot products of narrow elements, names of `tvmtile.codegen.llvm_dots`.
     tiles : tuple of str
         Its products of tiles, names of `tvmtile.codegen.llvm_tiles`.
+    matrices : tuple of str
+        Its products of pairs of rows and columns, names of `tvmtile.codegen.llvm_dots`.
     """
 
     vector_bits: int
@@ -211,6 +213,7 @@ class CpuCapability:
     truncates_masked: bool = False
     dots: tuple[str, ...] = ()
     tiles: tuple[str, ...] = ()
+    matrices: tuple[str, ...] = ()
 
     def lanes(self, bits: int) -> int:
         """Elements of `bits` bits in a vector register."""
@@ -238,14 +241,19 @@ _CPU_TILES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """And those with products of tiles."""
+_CPU_MATRICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "neon": {"bf16": ("bfmmla",), "i8mm": ("smmla", "ummla", "usmmla")},
+}
+"""And of pairs of rows and columns."""
 
 
 def cpu(target: Target) -> CpuCapability:
     """The vector registers of a target of kind `llvm`."""
     for feature, capability in _CPU_BY_FEATURE:
         if codegen.target_has_features(feature, target):
-            dots, tiles = (_names(t.get(feature, {}), target) for t in (_CPU_DOTS, _CPU_TILES))
-            return replace(capability, dots=dots, tiles=tiles)
+            tables = (_CPU_DOTS, _CPU_TILES, _CPU_MATRICES)
+            dots, tiles, matrices = (_names(table.get(feature, {}), target) for table in tables)
+            return replace(capability, dots=dots, tiles=tiles, matrices=matrices)
     return CpuCapability(128, 16)  # LLVM splits 128-bit vectors where there are none
 
 

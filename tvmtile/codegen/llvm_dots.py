@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["DOT_PRODUCTS", "DotProduct", "dot_function", "wrapping_add"]
+__all__ = ["DOT_PRODUCTS", "MATRIX_PRODUCTS", "DotProduct", "dot_function", "wrapping_add"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,26 @@ DOT_PRODUCTS = {
 }
 """The instructions by name; a is the first operand of those whose operands differ."""
 
+_MATRIX = "llvm.aarch64.neon.{name}.v4i32.v16i8"
+MATRIX_PRODUCTS = {
+    product.name: product
+    for product in (
+        DotProduct(
+            *("bfmmla", "bfloat16", "bfloat16", "float32", "llvm.aarch64.neon.bfmmla", "bfloat"),
+            widths=(128,),
+        ),
+        *(
+            DotProduct(name, a, b, "int32", _MATRIX.format(name=name), "i8", (128,))
+            for name, a, b in (
+                ("smmla", "int8", "int8"),
+                ("ummla", "uint8", "uint8"),
+                ("usmmla", "uint8", "int8"),
+            )
+        ),
+    )
+}
+"""Instructions that add the products of two rows and two columns of 64 bits to 2 x 2 sums."""
+
 _DOT_TEXT = """\
 declare {sums} @{intrinsic}({sums}, {operand}, {operand})
 
@@ -131,7 +151,7 @@ def dot_function(name: str, lanes: int) -> tuple[str, tuple[str, ...]]:
     Parameters
     ----------
     name : str
-        A key of `DOT_PRODUCTS`.
+        A key of `DOT_PRODUCTS`, or of `MATRIX_PRODUCTS` for 4 lanes.
     lanes : int
         Of 32 bits: 1 or 2, of which the narrowest form makes four, or of a form that there is.
 
@@ -140,7 +160,7 @@ def dot_function(name: str, lanes: int) -> tuple[str, tuple[str, ...]]:
     (str, tuple of str)
         The name of the function, and texts.
     """
-    dot, function = DOT_PRODUCTS[name], f"tvmtile_{name}_{lanes}"
+    dot, function = (DOT_PRODUCTS | MATRIX_PRODUCTS)[name], f"tvmtile_{name}_{lanes}"
     element = _TYPES[dot.sums]
     kinds = {"sums": _vector(element, lanes), "words": _vector("i32", lanes), "name": function}
     if lanes < 4:

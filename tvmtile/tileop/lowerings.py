@@ -11,6 +11,7 @@ import tvmtile.tileop.gemm.cpu
 import tvmtile.tileop.gemm.elements
 import tvmtile.tileop.gemm.matmul2d
 import tvmtile.tileop.gemm.mma
+import tvmtile.tileop.gemm.mmla
 import tvmtile.tileop.gemm.simdgroup
 import tvmtile.tileop.gemm.vectors
 import tvmtile.tileop.gemm.wgmma

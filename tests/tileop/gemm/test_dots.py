@@ -138,7 +138,7 @@ def test_machines(triple, processor, dtypes, instruction):
     """The innermost loop holds the instruction, and nothing of it goes through memory."""
     target = resolve({"kind": "llvm", "mtriple": triple, "mcpu": processor})
     with target:
-        func = multiply(dtypes, (32, 64, 64))
+        func = multiply(dtypes, (32 if triple == X86 else 33, 64, 64))  # pairs of rows are mmla's
     assembly = tvm.tirx.build(func, target=target, pipeline="tvmtile").inspect_source("asm")
     if triple == X86:
         loop = innermost_loop_with(assembly, instruction, count=12)

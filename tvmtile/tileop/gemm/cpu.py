@@ -15,7 +15,14 @@ from tvmtile.tileop.gemm.microkernel import GemmTile, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["check_vectors", "gemm_dots", "gemm_loops", "gemm_microkernel", "tile_of"]
+__all__ = [
+    "check_vectors",
+    "gemm_dots",
+    "gemm_loops",
+    "gemm_microkernel",
+    "reads_in_place",
+    "tile_of",
+]
 
 _VECTOR_DTYPES = (
     *("float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32"),
@@ -41,12 +48,12 @@ def _has_dots(op: Gemm, context: LoweringContext) -> None:
         raise Decline(f"no dot product of {tile.a.dtype} and {tile.b.dtype} into {tile.c.dtype}")
 
 
-def _in_place(_op: Gemm, _context: LoweringContext) -> dict[str, int]:
+def reads_in_place(_op: Gemm, _context: LoweringContext) -> dict[str, int]:
     """B is read once, to be packed; A comes from a cache from the second panel of B on."""
     return {"A": 1, "B": 1}
 
 
-@lowering(Gemm, target="llvm", variant="dots", priority=20, fits=_has_dots, direct=_in_place)
+@lowering(Gemm, target="llvm", variant="dots", priority=20, fits=_has_dots, direct=reads_in_place)
 def gemm_dots(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Register blocks of vectors, by instructions that sum products of narrow elements."""
     tile, machine = tile_of(op), cpu(context.target)

@@ -33,7 +33,7 @@ from tvmtile.tileop.gemm.packing import (
     vector_dtype,
 )
 
-__all__ = ["DotProducts", "choose"]
+__all__ = ["Columns", "DotProducts", "Words", "choose", "held_dtypes"]
 
 _HELD_BY_BFLOAT16 = (
     "bfloat16",
@@ -71,12 +71,10 @@ class Choice:
 
 def choose(tile: GemmTile, names: Sequence[str]) -> Choice | None:
     """The instruction, of those with the names, for a tile; None where none multiplies its dtypes."""
-    if tile.a.dtype in _HELD_BY_BFLOAT16 and tile.b.dtype in _HELD_BY_BFLOAT16:
-        pairs = [("bfloat16", "bfloat16", False)]
-    else:
-        pairs = [(tile.a.dtype, tile.b.dtype, False)]
-        if tile.b.dtype in _OTHER_SIGN:
-            pairs.append((tile.a.dtype, _OTHER_SIGN[tile.b.dtype], True))
+    a, b = held_dtypes(tile)
+    pairs = [(a, b, False)]
+    if b in _OTHER_SIGN:
+        pairs.append((a, _OTHER_SIGN[b], True))
     for a, b, flips in pairs:
         for dot in (DOT_PRODUCTS[name] for name in names):
             if dot.sums == tile.compute_dtype and (a, b) in ((dot.a, dot.b), (dot.b, dot.a)):
@@ -84,8 +82,14 @@ def choose(tile: GemmTile, names: Sequence[str]) -> Choice | None:
     return None
 
 
+def held_dtypes(tile: GemmTile) -> tuple[str, str]:
+    """The dtypes in which A and B are multiplied: bfloat16, if it holds both."""
+    dtypes = (tile.a.dtype, tile.b.dtype)
+    return ("bfloat16", "bfloat16") if set(dtypes) <= set(_HELD_BY_BFLOAT16) else dtypes
+
+
 @dataclass(frozen=True)
-class _Words:
+class Words:
     """Words of `depth` neighbours in the rows of a matrix; of the last `count` of them, then zeros."""
 
     source: Matrix
@@ -109,8 +113,8 @@ class _Words:
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """Words of `depth` neighbours in the columns of a matrix; as `_Words`."""
+class Columns:
+    """Words of `depth` neighbours in the columns of a matrix; as `Words`."""
 
     source: Matrix
     element: str
@@ -173,7 +177,7 @@ class DotProducts(Products):
         tile, element = self.tile, self.choice.a
         statements = self._sum_a() if self.choice.flips else []
         if not tile.transpose_a and tile.a.dtype == element and tile.k % self.depth == 0:
-            return _Words(tile.a, element, self.depth, self.depth), statements
+            return Words(tile.a, element, self.depth, self.depth), statements
         shape = (self.steps, tile.m) if tile.transpose_a else (tile.m, self.steps)
         packed = array(shape, "uint32", "a_packed")
         widths = [w for n, panel in column_panels(tile.m, self.lanes, 1) for w in panel * n]
@@ -190,10 +194,10 @@ class DotProducts(Products):
             copies = self._copies(packed, source, element, flips, True, widths)
             return packed, [tirx.AllocBuffer(packed.buffer), *copies]
         full, rest = divmod(tile.k, self.depth)
-        words = _Words(source, element, self.depth, self.depth, flips)
+        words = Words(source, element, self.depth, self.depth, flips)
         copies = [transposing_copy(packed, words, full, widths)] if full else []
         if rest:
-            tail = _Words(source, element, self.depth, rest, flips)
+            tail = Words(source, element, self.depth, rest, flips)
             copies += [loop("j", sum(widths), lambda j: packed.store(full, j, tail.load(j, full)))]
         return packed, [tirx.AllocBuffer(packed.buffer), *copies]
 
@@ -208,7 +212,7 @@ class DotProducts(Products):
     ) -> list[tirx.Stmt]:
         """Fill words of neighbours in columns, [steps, sum(widths)], or in rows, [m, steps]."""
         full, rest = divmod(self.tile.k, self.depth)
-        view = _Columns if by_columns else _Words
+        view = Columns if by_columns else Words
         words = view(source, element, self.depth, self.depth, flips)
         tail = view(source, element, self.depth, rest, flips)
         if not by_columns:
@@ -247,7 +251,7 @@ class DotProducts(Products):
     def _sum_row(self, i: Any, factor: Any) -> tirx.Stmt:
         """The sum of a row of A, by the instruction: of products with ones."""
         lanes, ones = self.lanes, tirx.const(0x01010101, "uint32")
-        words = _Words(self.tile.a, self.choice.a, self.depth, self.depth)
+        words = Words(self.tile.a, self.choice.a, self.depth, self.depth)
         parts = array((1, lanes), "int32", "parts")
 
         def add(step: Any) -> tirx.Stmt:

@@ -140,6 +140,11 @@ class Products:
         return self.tile.compute_dtype
 
     @property
+    def dtype_of_a(self) -> str:
+        """Of what a step takes of a row of A."""
+        return self.dtype
+
+    @property
     def steps(self) -> int:
         """How many steps there are."""
         return self.tile.k
@@ -239,7 +244,7 @@ def _register_block(
             for var, (offset, lanes) in zip(columns, vectors, strict=True)
         ]
         for r, acc in enumerate(sums):
-            x = tirx.Var(f"a{r}", dtype)
+            x = tirx.Var(f"a{r}", products.dtype_of_a)
             body.append(
                 tirx.Bind(x, a.load(k, row + r) if tile.transpose_a else a.load(row + r, k))
             )
