@@ -278,7 +278,7 @@ class Fp8ScaledMatmul(MatrixProduct):
             return _Conversions({FLOAT4: "bfloat16"})
         if self._fits_lanes(target) or self._fits(target):
             return _Conversions({})
-        by_warps = unit.compute_capability and not unit.has_warpgroup_products
+        by_warps = target.kind.name == "cuda" and not unit.has_warpgroup_products
         scope = FRAGMENT_SCOPE if by_warps else SHARED_SCOPE
         return _Conversions(dict.fromkeys(_OPERANDS, "float16"), scope)
 
