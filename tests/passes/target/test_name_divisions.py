@@ -130,8 +130,9 @@ def test_code_for_a_cpu_grows_with_the_text_of_a_kernel(order):
         return len(tvmtile.compile(gemm(rows, columns, order), target="llvm").get_kernel_source())
 
     static = size(256, 256)
-    assert size(M, 256) < 2 * static
-    assert size(M, N) < 2 * static
+    # There twice: one block of a dynamic grid runs without the pool.
+    assert size(M, 256) / 2 < 1.5 * static
+    assert size(M, N) / 2 < 1.5 * static
 
 
 @pytest.mark.parametrize("order", ORDERS)
