@@ -719,3 +719,30 @@ def test_a_loop_that_has_memory_for_one_buffer_copy_only():
     tensors, expected = operands(64, 256, 512)
     program = gemm(64, 256, 512, stages=3, block=(64, 256, 256))
     check(program, tensors, expected)
+
+
+def test_tiles_that_fit_one_after_the_other_only_have_one_role():
+    """Roles may use all tiles at once: no two of them lie in one place."""
+
+    @T.prim_func
+    def main(A: T.Tensor((512, 64), "float16"), C: T.Tensor((128, 256), "float32")):
+        with T.Kernel(1, threads=128):
+            T.annotate_warp_specialize()
+            a = T.alloc_shared((128, 64), "float16")
+            b = T.alloc_shared((256, 64), "float16")
+            sums = T.alloc_shared((128, 256), "float32")
+            again = T.alloc_shared((128, 256), "float32")
+            acc = T.alloc_fragment((128, 256), "float32")
+            T.clear(acc)
+            for k in T.Pipelined(2, num_stages=2):
+                T.copy(A[k * 128, 0], a)
+                T.copy(A[k * 256, 0], b)
+                T.gemm(a, b, acc, transpose_B=True)
+            T.copy(acc, sums)
+            T.copy(sums, C)
+            T.copy(C, again)
+            T.copy(again, C)
+
+    assert "no room for all its tiles at once" in reason_of(main)
+    with pytest.warns(TileWarning, match="no warps are specialised"):
+        tvmtile.compile(main, target=HOPPER, execution_backend="emulator")

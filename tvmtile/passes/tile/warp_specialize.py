@@ -276,6 +276,8 @@ def _split(kernel: tirx.For, target: Target, capability: GpuCapability) -> _Role
     if wish is False:
         raise Unsuitable("the kernel asks for one role")
     _check_kernel(Launch(kernel), capability)
+    if not BlockMemory(kernel, capability).has_room_for_all():
+        raise Unsuitable("a block has no room for all its tiles at once, which two roles may use")
 
     def split(whole: tirx.For) -> tirx.For:
         return _Specializer(whole, target, capability, is_wanted=wish is True).kernel()

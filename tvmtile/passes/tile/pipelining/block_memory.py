@@ -35,6 +35,10 @@ class BlockMemory:
         multi_buffered = (tile.size * counts.get(tile.buffer, 0) for tile in self._tiles)
         return sum(tile.size for tile in others) + sum(multi_buffered) <= self._room
 
+    def has_room_for_all(self) -> bool:
+        """Tell whether all tiles can hold values at once, with one copy each."""
+        return self._room is None or sum(tile.size for tile in self._tiles) <= self._room
+
     def take(self, copies: Mapping[ir.Var, int]) -> None:
         """Remember the buffer copies of a loop."""
         self._copies.update(copies)
