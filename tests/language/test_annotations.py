@@ -92,7 +92,8 @@ def product(A, bx):
 def test_threads_have_all_registers_where_more_blocks_at_once_would_gain_nothing():
     assert launch_bounds(132, through_shared) == "128, 1"
     assert launch_bounds(133, through_shared) == "128"
-    assert launch_bounds(133, in_registers) == "128, 1"
+    assert launch_bounds(132, in_registers) == "128, 1"
+    assert launch_bounds(133, in_registers) == "128"
     assert launch_bounds(4, product) == "128"
     assert launch_bounds(4, product, "sm_80") == "128"
 

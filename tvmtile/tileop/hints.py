@@ -206,7 +206,7 @@ def annotate_min_blocks_per_sm(n: Any) -> None:
     n : int
         At least 1. It is the second number of CUDA's `__launch_bounds__`; other targets ignore it.
         Without it, that number is 1, so that threads may use all registers, for a kernel without matrix
-        instructions that has a block for each multiprocessor at most, or no shared tiles.
+        instructions that has a block for each multiprocessor at most.
 
     Raises
     ------
