@@ -205,6 +205,40 @@ def test_shared_memory_that_is_not_left():
     assert "bytes of shared memory are not left" in reason(program)
 
 
+def test_a_copy_before_that_needs_less_than_its_piece():
+    """Three blocks would fit then, and no slot beside them."""
+    M, N, K = 128, 16, 224
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((M, K), "float16"),
+        B: T.Tensor((2, K, N), "float16"),
+        C: T.Tensor((M, N), "float16"),
+        D: T.Tensor((M, N), "float16"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((M, K), "float16")
+            b = T.alloc_shared((K, N), "float16")
+            d = T.alloc_shared((K, N), "float16")
+            c = T.alloc_fragment((M, N), "float32")
+            e = T.alloc_fragment((M, N), "float32")
+            T.copy(A, a)
+            T.copy(B[0, :, :], b)
+            T.copy(B[1, :, :], d)
+            T.gemm(a, b, c, clear_accum=True)
+            T.gemm(a, d, e, clear_accum=True)
+            T.copy(c, C)
+            T.copy(e, D)
+
+    a, b = random(M, K, dtype="float16"), random(2, K, N, dtype="float16")
+    c, d = torch.zeros(2, M, N, dtype=torch.float16)
+    kernel = compiled(program)
+    assert [choice.chosen for choice in kernel.choices].count("tma_store") == 2
+    kernel(a, b, c, d)
+    assert_close(c, a.double() @ b[0].double())
+    assert_close(d, a.double() @ b[1].double())
+
+
 def test_fragments_of_other_layouts():
     @T.prim_func
     def program(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float16")):

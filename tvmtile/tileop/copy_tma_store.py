@@ -169,7 +169,9 @@ def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
     written later; before others, that a slot may be written again.
     """
     parts = _parts(op, context)
-    slots = _slots(op, parts, context)
+    # There is one: copies before this one may need less than was reserved for them when it was chosen,
+    # so that another block would fit.
+    slots = max(1, _slots(op, parts, context))
     staged = _staged(op, parts, slots)
     context.setup.append(tirx.AllocBuffer(staged))
     context.teardown.append(wait(BULK_STORE.name, 0))
