@@ -66,7 +66,7 @@ def encoded_map(
     for axis, stride in enumerate(strides):
         words[3 + axis] = stride // 16 & 0xFFFFFFFF
         words[7] |= stride // 16 >> 32 << 4 * axis
-    words[8 : 8 + len(extents)] = [extent - 1 for extent in extents]
+    words[8 : 8 + len(extents)] = [(extent - 1) & 0xFFFFFFFF for extent in extents]
     words[13] = (box[0] - 1) << 24
     words[14] = sum((extent - 1) << 8 * axis for axis, extent in enumerate(box[1:]))
     words[16] = math.prod(box) * item
