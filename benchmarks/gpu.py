@@ -178,7 +178,7 @@ def with_tilelang(python: str, chosen: list[Case]) -> dict[str, Any]:
     """TileLang's times, by case, from a process of its own on the same GPU."""
     with tempfile.TemporaryDirectory() as folder:
         asked, answer = Path(folder, "names.json"), Path(folder, "results.json")
-        asked.write_text(json.dumps([case.name for case in chosen]))
+        asked.write_text(json.dumps([case.name for case in chosen if "TileLang" in case.goals]))
         subprocess.run(
             [python, Path(__file__).with_name("gpu_tilelang.py"), asked, answer], check=True
         )
@@ -423,16 +423,18 @@ def main() -> None:
     about = machine(f"python benchmarks/gpu.py {shlex.join(sys.argv[1:])}".strip())
     about |= {"tvmtile": args.commit} if args.commit else {}
     if args.tilelang:
-        measured = [case for case in chosen if case.name in {row["case"] for row in results}]
-        theirs = with_tilelang(args.tilelang, measured)
-        add_tilelang(results, theirs, measured)
+        theirs = with_tilelang(args.tilelang, chosen)
+        add_tilelang(results, theirs, {case.name: case for case in chosen})
         about |= {"TileLang": theirs["version"]}
     report(args.write, about, results, costs and costs + launch_rows())
 
 
-def add_tilelang(results: list[dict[str, Any]], theirs: dict[str, Any], chosen: list[Case]) -> None:
+def add_tilelang(
+    results: list[dict[str, Any]], theirs: dict[str, Any], chosen: dict[str, Case]
+) -> None:
     """Put TileLang's fastest configurations beside the other contenders."""
-    for result, case in zip(results, chosen, strict=True):
+    for result in results:
+        case = chosen[result["case"]]
         times = theirs["times"].get(case.name)
         result["notes"] += [f"TileLang {note}" for note in theirs["notes"].get(case.name, ())]
         if not times:
