@@ -229,7 +229,9 @@ def benchmark_tables() -> dict[str, str]:
     runs, speeds = (part.splitlines() for part in tables["gpu"].split("\n\n")[:2])
     cells = [row.removesuffix(" |").split(" | ") for row in speeds]
     shown = cells[:2] + [row for row in cells[2:] if any(name in row[0] for name in README_CASES)]
-    measured = [run for run in runs if run.partition(".")[0] in {row[-1] for row in shown}]
+    named = {row[-1] for row in shown[2:]}
+    # A single run has no number.
+    measured = [run for run in runs if len(runs) == 1 or run.partition(".")[0] in named]
     tables["gpu"] = "\n".join([*measured, "", *(" | ".join(row[:-2]) + " |" for row in shown)])
     return tables
 
