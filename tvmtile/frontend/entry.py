@@ -33,7 +33,6 @@ from tvmtile.frontend.source import parameter_location
 from tvmtile.frontend.tracer import Tracer, current_tracer
 from tvmtile.frontend.translate import translate_errors
 from tvmtile.frontend.variables import Ref, Reference, is_scalar_variable
-from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions, replace_loop
 from tvmtile.ir.spans import location_of
@@ -85,28 +84,6 @@ def prim_func(
 
 # TVM's parser, which reads the text of `@I.ir_module` classes, looks for this mark.
 prim_func.dispatch_token = DISPATCH_TOKEN  # type: ignore[attr-defined]
-
-
-def _refusing_tensors(call: Callable[..., Any]) -> Callable[..., Any]:
-    """TVM's call of a function by expressions, which says of tensors what runs a tile program."""
-
-    @hide_internal_frames
-    @functools.wraps(call)
-    def called(self: tirx.PrimFunc, *args: Any, **options: Any) -> Any:
-        has_tensors = any(hasattr(arg, "shape") and not isinstance(arg, ir.Expr) for arg in args)
-        if has_tensors and is_tile_program(self):
-            name = self.attrs.get("global_symbol", "program")
-            raise ArgumentError(
-                f"{name} is a tile program, which has to be compiled to run on tensors",
-                help=f"kernel = tvmtile.compile({name}), then kernel(...); or @tvmtile.jit above "
-                "@T.prim_func",
-            )
-        return call(self, *args, **options)
-
-    return called
-
-
-tirx.PrimFunc.__call__ = _refusing_tensors(tirx.PrimFunc.__call__)  # type: ignore[method-assign]
 
 
 def _prim_func(func: Callable[..., Any], caller: types.FrameType, private: bool) -> Any:
