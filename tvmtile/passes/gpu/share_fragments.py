@@ -152,8 +152,9 @@ def _copied(statements: Sequence[tirx.Stmt], fragment: ir.Var) -> list[tirx.Stmt
 
     def load(node: ir.TensorLoad, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
-        is_fragment_s = node.source.same_as(fragment)
-        return tirx.BufferLoad(whole, list(result.indices)) if is_fragment_s else result
+        if not node.source.same_as(fragment):
+            return result
+        return tirx.BufferLoad(whole, list(result.indices))
 
     def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
         return node if is_parallel(node) else mutator.default_mutate(node)
