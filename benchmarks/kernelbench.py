@@ -185,8 +185,7 @@ def work(problems: Path, solutions: dict[str, Path], names: list[str]) -> None:
     import torch
 
     def say(**row: Any) -> None:
-        sys.__stdout__.write(json.dumps(row) + "\n")  # type: ignore[union-attr]
-        sys.__stdout__.flush()  # type: ignore[union-attr]
+        print(json.dumps(row), file=sys.__stdout__, flush=True)
 
     sys.stdout = sys.stderr
     torch.set_default_dtype(torch.float16)

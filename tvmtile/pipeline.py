@@ -113,13 +113,7 @@ from tvmtile.passes.workarounds.keep_elements import KeepElements
 from tvmtile.passes.workarounds.keep_negations import KeepNegations
 from tvmtile.passes.workarounds.narrow_sums import NarrowSums
 from tvmtile.passes.workarounds.write_constants import WriteConstants
-from tvmtile.target import (
-    TargetLike,
-    gpu,
-    host_target,
-    parse,
-    require_lowering,
-)
+from tvmtile.target import TargetLike, gpu, host_target, parse, require_lowering
 
 __all__ = ["CHECKS", "LOWERING", "SOURCE", "check", "lowering_passes", "tvm_pipeline"]
 

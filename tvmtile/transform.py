@@ -9,7 +9,14 @@ from typing import Any
 
 from tvmtile.errors import InvalidValue, warn
 
-__all__ = ["NO_TENSOR_MAPS", "ONE_ROLE", "PassConfigKey", "warn_without_effect", "with_effect"]
+__all__ = [
+    "EFFECTS",
+    "NO_TENSOR_MAPS",
+    "ONE_ROLE",
+    "PassConfigKey",
+    "warn_without_effect",
+    "with_effect",
+]
 
 
 class PassConfigKey(str, Enum):
@@ -133,7 +140,7 @@ def with_effect(config: Mapping[str, Any]) -> dict[str, Any]:
     named = {str(getattr(key, "value", key)): value for key, value in config.items()}
     _refuse_unknown(named)
     known = {key: value for key, value in named.items() if not _is_of_tilelang(key)}
-    for effect, keys in _EFFECTS.items():
+    for effect, keys in EFFECTS.items():
         if any(named.get(key) for key in keys):
             known[effect] = True
     return known
@@ -155,10 +162,11 @@ ONE_ROLE = "tvmtile.one_role"
 """An option, and an attribute of a function: no warps copy tiles for others."""
 NO_TENSOR_MAPS = "tvmtile.no_tensor_maps"
 """The same: copies between tensors and tiles go by threads."""
-_EFFECTS = {
+EFFECTS = {
     ONE_ROLE: ("tl.disable_warp_specialized", "tl.disable_tma_lower"),
     NO_TENSOR_MAPS: ("tl.disable_tma_lower",),
 }
+"""These attributes of functions, each with the keys that set it."""
 
 
 def _is_of_tilelang(key: str) -> bool:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from tvm.target import Target
 
 from tvmtile.errors import InvalidValue
-from tvmtile.target import (
-    TargetLike,
-    compute_capability,
-)
+from tvmtile.target import TargetLike, compute_capability
 from tvmtile.utils.target import determine_target
 
 __all__ = [

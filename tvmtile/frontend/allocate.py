@@ -8,12 +8,7 @@ from tvm import ir
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, NestingError
-from tvmtile.frontend.dtypes import (
-    DType,
-    DTypeLike,
-    Shape,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DType, DTypeLike, Shape, as_dtype
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tile import Tile
 from tvmtile.frontend.tracer import current_tracer

@@ -12,13 +12,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 
 from tvmtile.errors import InvalidOperand, InvalidValue, OutOfBounds, UnsupportedDtype
-from tvmtile.frontend.dtypes import (
-    DType,
-    DTypeLike,
-    Extent,
-    as_dtype,
-    cast,
-)
+from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype, cast
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import FAST
 from tvmtile.ir.packed import FLOAT4

@@ -10,11 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    Shape,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DTypeLike, Shape, as_dtype
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.tile import Tile
 

@@ -12,12 +12,7 @@ from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand, NestingError
-from tvmtile.frontend.dtypes import (
-    DType,
-    DTypeLike,
-    Shape,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DType, DTypeLike, Shape, as_dtype
 from tvmtile.frontend.tile import Tile
 
 __all__ = [

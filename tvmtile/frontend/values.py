@@ -11,12 +11,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
-from tvmtile.frontend.dtypes import (
-    DType,
-    DTypeLike,
-    cast,
-    with_kept_bits,
-)
+from tvmtile.frontend.dtypes import DType, DTypeLike, cast, with_kept_bits
 from tvmtile.frontend.unusable import Unusable, raise_unusable
 from tvmtile.frontend.variables import Reference
 from tvmtile.ir.operands import describe

@@ -27,7 +27,7 @@ from tvmtile.jit.metal.program import build_program
 from tvmtile.passes import Verifier
 from tvmtile.passes.cpu.insert_index_checks import CHECK_INDICES
 from tvmtile.target import runs_here
-from tvmtile.transform import NO_TENSOR_MAPS, ONE_ROLE, with_effect
+from tvmtile.transform import EFFECTS, with_effect
 
 __all__ = ["build", "build_artifact", "pass_context"]
 
@@ -113,7 +113,7 @@ def _compiling(
         if target.kind.name != "llvm":
             warn(f"{CHECK_INDICES} has no effect on {target.kind.name}: run the kernel on the CPU")
         named = named.with_attr(CHECK_INDICES, True)
-    for effect in with_effect(config).keys() & {ONE_ROLE, NO_TENSOR_MAPS}:
+    for effect in with_effect(config).keys() & EFFECTS.keys():
         named = named.with_attr(effect, True)
     mod = ir.IRModule({name: named})
     with pass_context(config), translate_failures(func, target):
@@ -126,7 +126,7 @@ def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> 
     current = tvm.transform.PassContext.current()
     known = with_effect(config)
     known.pop(CHECK_INDICES, None)
-    for effect in (ONE_ROLE, NO_TENSOR_MAPS):
+    for effect in EFFECTS:
         known.pop(effect, None)
     if known.pop(_VERIFY, False):
         instruments = [*instruments, Verifier()]

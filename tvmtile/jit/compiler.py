@@ -10,17 +10,12 @@ from typing import Any, Literal, overload
 
 from tvm import tirx
 
-from tvmtile.errors import (
-    InvalidOperand,
-    TileError,
-    hide_internal_frames,
-    warn,
-    warn_ignored,
-)
+from tvmtile.errors import InvalidOperand, TileError, hide_internal_frames, warn, warn_ignored
 from tvmtile.jit.following import FollowingKernel, best_target, chosen_target
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.request import Request, result_positions
-from tvmtile.jit.signatures import One, Program, TargetLike
+from tvmtile.jit.signatures import One, Program
+from tvmtile.target import TargetLike
 from tvmtile.transform import PassConfigKey, warn_without_effect
 
 __all__ = [
@@ -35,9 +30,9 @@ __all__ = [
 def compile(
     func: Program,
     out_idx: int,
-    target: TargetLike = None,
+    target: TargetLike | None = None,
     execution_backend: str | None = "auto",
-    target_host: TargetLike = None,
+    target_host: TargetLike | None = None,
     verbose: bool = False,
     pass_configs: Mapping[str, Any] | None = None,
     compile_flags: Any = None,
@@ -46,9 +41,9 @@ def compile(
 def compile(
     func: Program,
     out_idx: Sequence[int] | None = None,
-    target: TargetLike = None,
+    target: TargetLike | None = None,
     execution_backend: str | None = "auto",
-    target_host: TargetLike = None,
+    target_host: TargetLike | None = None,
     verbose: bool = False,
     pass_configs: Mapping[str, Any] | None = None,
     compile_flags: Any = None,
@@ -57,9 +52,9 @@ def compile(
 def compile(
     func: Program,
     out_idx: int | Sequence[int] | None = None,
-    target: TargetLike = None,
+    target: TargetLike | None = None,
     execution_backend: str | None = "auto",
-    target_host: TargetLike = None,
+    target_host: TargetLike | None = None,
     verbose: bool = False,
     pass_configs: Mapping[str, Any] | None = None,
     compile_flags: Any = None,

@@ -30,15 +30,8 @@ from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.following import chosen_target, target_of
 from tvmtile.jit.kernel import Kernel
-from tvmtile.jit.signatures import (
-    CalledWhenCompiled,
-    JitOptions,
-    Makes,
-    One,
-    Parameters,
-    Results,
-    TargetLike,
-)
+from tvmtile.jit.signatures import CalledWhenCompiled, JitOptions, Makes, One, Parameters, Results
+from tvmtile.target import TargetLike
 
 __all__ = ["JitFunction", "hashable", "is_tensor", "jit"]
 
@@ -68,11 +61,11 @@ def jit(
     func: Callable[..., Any] | None = None,
     *,
     out_idx: int | Sequence[int] | None = None,
-    target: TargetLike = None,
+    target: TargetLike | None = None,
     execution_backend: str | None = "auto",
     pass_configs: Mapping[str, Any] | None = None,
     scope: Mapping[str, Any] | None = None,
-    target_host: TargetLike = None,
+    target_host: TargetLike | None = None,
     verbose: bool | None = None,
     debug_root_path: str | None = None,
     compile_flags: Any = None,

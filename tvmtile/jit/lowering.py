@@ -12,7 +12,8 @@ from tvmtile.errors import hide_internal_frames
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.parameters import KernelParam
-from tvmtile.jit.signatures import Program, TargetLike
+from tvmtile.jit.signatures import Program
+from tvmtile.target import TargetLike
 
 __all__ = ["CompiledArtifact", "lower"]
 
@@ -53,8 +54,8 @@ class CompiledArtifact:
 @hide_internal_frames
 def lower(
     func_or_mod: Program | ir.IRModule,
-    target: TargetLike = None,
-    target_host: TargetLike = None,
+    target: TargetLike | None = None,
+    target_host: TargetLike | None = None,
     runtime_only: bool = False,
     enable_host_codegen: bool = False,
     enable_device_compile: bool = False,

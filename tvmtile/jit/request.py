@@ -17,10 +17,7 @@ from tvmtile.jit.artifacts import artifact_of
 from tvmtile.jit.backends import adapter_for, backend_for
 from tvmtile.jit.kernel import Kernel
 from tvmtile.jit.key import Key, key_of
-from tvmtile.target import (
-    TargetLike,
-    resolve,
-)
+from tvmtile.target import TargetLike, resolve
 from tvmtile.transform import with_effect
 
 __all__ = ["Request", "result_positions"]

@@ -7,6 +7,7 @@ function makes kernels, one that returns what `T.empty` made is a kernel itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import (
     TYPE_CHECKING,
@@ -21,10 +22,10 @@ from typing import (
 )
 
 from tvm import tirx
-from tvm.target import Target
 
 from tvmtile.errors import hide_internal_frames
 from tvmtile.frontend.tile import Tile
+from tvmtile.target import TargetLike
 
 if TYPE_CHECKING:
     from tvmtile.jit.kernel import Kernel
@@ -39,25 +40,21 @@ __all__ = [
     "Parameters",
     "Program",
     "Results",
-    "TargetLike",
     "Unknown",
 ]
 
 Program: TypeAlias = tirx.PrimFunc | Callable[..., Any]
 """A tile program; to a type checker, what `T.prim_func` decorates stays a function."""
 
-TargetLike: TypeAlias = str | Mapping[str, Any] | Target | None
-"""A target's name, a dictionary or TVM's own."""
-
 
 class JitOptions(TypedDict, total=False):
     """Options of `tvmtile.jit` besides `out_idx`."""
 
-    target: TargetLike
+    target: TargetLike | None
     execution_backend: str | None
     pass_configs: Mapping[str, Any] | None
     scope: Mapping[str, Any] | None
-    target_host: TargetLike
+    target_host: TargetLike | None
     verbose: bool | None
     debug_root_path: str | None
     compile_flags: Any
@@ -93,7 +90,7 @@ Makes = TypeVar("Makes", covariant=True)  # noqa: PLC0105
 """What a decorated function returns."""
 
 
-class CalledWhenCompiled(Generic[Parameters, Makes, Results]):
+class CalledWhenCompiled(ABC, Generic[Parameters, Makes, Results]):
     """A function whose call gives the kernel in the lazy style, and runs it in the eager style."""
 
     @overload
@@ -133,5 +130,5 @@ class CalledWhenCompiled(Generic[Parameters, Makes, Results]):
         """Lazy style: the compiled kernel for these values. Eager style: run it on these arguments."""
         return self._call(args, kwargs)
 
-    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...

@@ -88,12 +88,7 @@ from tvmtile.tileop.reduce import (
     reduce_min,
     reduce_sum,
 )
-from tvmtile.tileop.reducer import (
-    alloc_reducer,
-    finalize_reducer,
-    reducer_init,
-    reducer_update,
-)
+from tvmtile.tileop.reducer import alloc_reducer, finalize_reducer, reducer_init, reducer_update
 from tvmtile.tileop.registers import dec_max_nreg, inc_max_nreg, set_max_nreg
 from tvmtile.tileop.safe_value import annotate_safe_value
 from tvmtile.tileop.scan import cummax, cumsum

@@ -13,10 +13,7 @@ from tvmtile.codegen.rounded_floats import FORMATS
 from tvmtile.codegen.rounded_floats import ROUNDINGS as CAST_ROUNDINGS
 from tvmtile.errors import InvalidValue, UnsupportedDtype
 from tvmtile.frontend import dtypes
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DTypeLike, as_dtype
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
 from tvmtile.tileop.rounded import APPROXIMATE, ROUNDINGS, Rounded, RoundedCast

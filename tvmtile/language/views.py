@@ -10,12 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    Extent,
-    Shape,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DTypeLike, Extent, Shape, as_dtype
 from tvmtile.frontend.tile import Tile
 from tvmtile.ir.operands import constant, describe, dtype_of
 

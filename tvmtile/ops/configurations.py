@@ -17,11 +17,7 @@ from tvmtile import carver
 from tvmtile.carver.roller import Hint
 from tvmtile.carver.template import BaseTemplate
 from tvmtile.errors import InvalidValue
-from tvmtile.target import (
-    TargetLike,
-    compute_capability,
-    resolve,
-)
+from tvmtile.target import TargetLike, compute_capability, resolve
 
 __all__ = [
     "ANY",

@@ -18,11 +18,7 @@ from tvmtile.relax.found import Found, Left
 from tvmtile.relax.graph import Graph, handle, is_same_shape, shape_of
 from tvmtile.relax.products import find_product
 from tvmtile.relax.rows import find_rows
-from tvmtile.target import (
-    TargetLike,
-    parse,
-    require_lowering,
-)
+from tvmtile.target import TargetLike, parse, require_lowering
 
 __all__ = ["Choice", "UseTileKernels"]
 

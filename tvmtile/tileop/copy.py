@@ -13,12 +13,7 @@ from tvmtile.analysis.nests import nests_in
 from tvmtile.errors import warn, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import (
-    SAME_EXTENTS,
-    as_region,
-    dtype_of,
-    matched_regions,
-)
+from tvmtile.ir.operands import SAME_EXTENTS, as_region, dtype_of, matched_regions
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment

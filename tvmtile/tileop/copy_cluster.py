@@ -12,13 +12,7 @@ from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.operands import (
-    buffer_of,
-    constant,
-    describe,
-    dtype_of,
-    matched_regions,
-)
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_shared

@@ -21,10 +21,7 @@ from tvm.target import Target
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.block_scales import BlockScaledLayout, e8m0_to_float
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    cast,
-)
+from tvmtile.frontend.dtypes import DTypeLike, cast
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand

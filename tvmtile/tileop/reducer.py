@@ -24,13 +24,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.frontend.tile import Tile
 from tvmtile.ir.combiners import COMBINERS, Combiner, is_integer
-from tvmtile.ir.operands import (
-    buffer_of,
-    constant,
-    describe,
-    dtype_of,
-    matched_regions,
-)
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE

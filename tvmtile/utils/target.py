@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvmtile.jit.following import best_target, chosen_target
-from tvmtile.target import (
-    TargetLike,
-    resolve,
-)
+from tvmtile.target import TargetLike, resolve
 
 __all__ = ["determine_target"]
 

@@ -14,13 +14,7 @@ from tvmtile.carver.arch import driver
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import UnknownTarget
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
-from tvmtile.target import (
-    TargetLike,
-    compute_capability,
-    cpu,
-    gpu,
-    resolve,
-)
+from tvmtile.target import TargetLike, compute_capability, cpu, gpu, resolve
 
 __all__ = ["CDNA", "CPU", "CUDA", "METAL", "TileDevice"]
 

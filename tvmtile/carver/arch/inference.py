@@ -6,10 +6,7 @@ import sys
 
 from tvmtile.carver.arch.device import CPU, CUDA, METAL, TileDevice
 from tvmtile.cuda_runtime import has_gpu
-from tvmtile.target import (
-    TargetLike,
-    resolve,
-)
+from tvmtile.target import TargetLike, resolve
 
 __all__ = ["auto_infer_current_arch", "get_arch"]
 

@@ -18,12 +18,7 @@ from tvmtile.emulator.machine.compiler import compiler_identity
 from tvmtile.emulator.machine.kernels import Kernel, Module
 from tvmtile.emulator.machine.launching import SECONDS, SharedArgument, extent
 from tvmtile.emulator.machine.report import Context, Vocabulary
-from tvmtile.errors import (
-    ArgumentError,
-    CudaCompileError,
-    CudaEmulationError,
-    hide_internal_frames,
-)
+from tvmtile.errors import ArgumentError, CudaCompileError, CudaEmulationError, hide_internal_frames
 from tvmtile.instructions.tensor_memory import COLUMNS
 
 __all__ = ["CudaKernel", "CudaModule", "LaunchStatistics", "compile_cuda"]

@@ -22,12 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvmtile.cache import current_store, digest
-from tvmtile.emulator.machine.compiler import (
-    compiler_identity,
-    find_compiler,
-    machine_flags,
-    run,
-)
+from tvmtile.emulator.machine.compiler import compiler_identity, find_compiler, machine_flags, run
 from tvmtile.errors import TileError
 
 __all__ = ["FrontEnd", "build_module", "source_line_of"]

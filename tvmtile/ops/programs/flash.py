@@ -9,11 +9,7 @@ from typing import Any
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    Extent,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
 from tvmtile.ops.checks import check_attention
 from tvmtile.ops.configurations import attention_configuration
 from tvmtile.target import TargetLike

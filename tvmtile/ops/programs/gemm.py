@@ -9,11 +9,7 @@ from tvm import tirx
 
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    Extent,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
 from tvmtile.ops.configurations import matmul_configuration
 from tvmtile.target import TargetLike
 

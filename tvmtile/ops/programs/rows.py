@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from tvm import tirx
 
 import tvmtile.language as T
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    Extent,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
 from tvmtile.ops.configurations import rows_configuration
 from tvmtile.target import TargetLike
 

@@ -11,11 +11,7 @@ from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import (
-    flattened,
-    is_parallel,
-    with_body,
-)
+from tvmtile.ir.kernels import flattened, is_parallel, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (

@@ -7,13 +7,7 @@ from collections.abc import Callable
 from tvm import ir, tirx
 
 from tvmtile.codegen.llvm_integers import unknown_zero
-from tvmtile.ir.kernels import (
-    Launch,
-    importing_llvm,
-    with_body,
-    with_kernels,
-    with_launch_body,
-)
+from tvmtile.ir.kernels import Launch, importing_llvm, with_body, with_kernels, with_launch_body
 from tvmtile.ir.rewriting import seq
 
 __all__ = ["Zeros", "with_unknown_zeros"]

@@ -14,13 +14,7 @@ from tvmtile.analysis.comers import Comers, Condition
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
-from tvmtile.ir.kernels import (
-    Launch,
-    is_kernel,
-    is_parallel,
-    with_body,
-    written_out,
-)
+from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, with_body, written_out
 from tvmtile.ir.operands import constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass

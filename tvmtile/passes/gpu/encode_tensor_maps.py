@@ -10,10 +10,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
 from tvmtile.errors import InvalidOperand
-from tvmtile.ir.kernels import (
-    is_kernel,
-    with_body,
-)
+from tvmtile.ir.kernels import is_kernel, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, defined_in, seq, variables_of

@@ -5,10 +5,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
-from tvmtile.ir.kernels import (
-    target_of,
-    with_body,
-)
+from tvmtile.ir.kernels import target_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
@@ -63,4 +60,4 @@ def FragmentToSimdgroup(func: tirx.PrimFunc) -> tirx.PrimFunc:
             moved.setdefault(fragment, retyped(fragment, scope=chosen.registers))
 
     walk(func.body, (ir.Call, note))
-    return with_body(func, substitute(func.body, moved)) if moved else func
+    return func.with_body(substitute(func.body, moved)) if moved else func

@@ -8,10 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.index_width import count_of
-from tvmtile.ir.kernels import (
-    with_body,
-    written_out,
-)
+from tvmtile.ir.kernels import with_body, written_out
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass

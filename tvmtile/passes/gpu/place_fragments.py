@@ -9,11 +9,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import walk
 from tvmtile.codegen.metal import element_of, set_element
 from tvmtile.errors import VerifyError
-from tvmtile.ir.kernels import (
-    Launch,
-    is_kernel,
-    with_body,
-)
+from tvmtile.ir.kernels import Launch, is_kernel, with_body
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, mentions, substitute

@@ -9,7 +9,6 @@ from tvm import DataType, ir, tirx
 
 from tvmtile._tvm import mapped, walk
 from tvmtile.analysis.aliases import Aliases, allocations_in
-from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
@@ -59,7 +58,7 @@ def DeclareAsAccessed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     walk(func.body, ((tirx.BufferStore, ir.TensorLoad), access))
     new = {root: _redeclared(root, dtypes) for root, dtypes in accessed.items()}
     changed = {root: buffer for root, buffer in new.items() if buffer is not None}
-    return with_body(func, _with(changed, func.body)) if changed else func
+    return func.with_body(_with(changed, func.body)) if changed else func
 
 
 def _with(changed: dict[ir.Var, ir.Var], body: tirx.Stmt) -> tirx.Stmt:

@@ -14,12 +14,7 @@ from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.analysis.nest_ranges import NestRanges
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import take_for_extents
-from tvmtile.ir.kernels import (
-    bound_target,
-    is_kernel,
-    is_parallel,
-    with_body,
-)
+from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, with_body
 from tvmtile.ir.operands import buffer_of, origin_of
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass

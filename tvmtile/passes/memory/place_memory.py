@@ -8,13 +8,7 @@ from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import is_buffer_var, mapped, walk
-from tvmtile.ir.kernels import (
-    Launch,
-    target_of,
-    with_body,
-    with_kernels,
-    with_launch_body,
-)
+from tvmtile.ir.kernels import Launch, target_of, with_body, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, mentions, retyped, seq, substitute

@@ -11,10 +11,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.errors import NoLowering, SourceLocation
 from tvmtile.ir.calls import is_extern_call
-from tvmtile.ir.kernels import (
-    target_of,
-    with_body,
-)
+from tvmtile.ir.kernels import target_of, with_body
 from tvmtile.ir.operators import operator_for
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.spans import location_of

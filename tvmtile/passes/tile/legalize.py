@@ -76,7 +76,9 @@ def Legalize(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     body = mapped(func.body, (ir.Call, normalize))
     body = mapped(body, (tirx.Evaluate, expand))
-    return with_body(func, mapped(body, (tirx.SeqStmt, lambda node: _sharing(node, own))))
+    if own:
+        body = mapped(body, (tirx.SeqStmt, lambda node: _sharing(node, own)))
+    return with_body(func, body)
 
 
 def _sharing(node: tirx.SeqStmt, own: Set[ir.Var]) -> tirx.Stmt:

@@ -8,10 +8,7 @@ from tvm import tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.ir.annotations import UNROLL_FACTOR
-from tvmtile.ir.kernels import (
-    leaves_loop,
-    with_body,
-)
+from tvmtile.ir.kernels import leaves_loop, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import for_loop, replace_loop, substitute

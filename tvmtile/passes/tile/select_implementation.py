@@ -10,10 +10,7 @@ from tvm import ir, tirx
 from tvm.target import Target
 
 from tvmtile.errors import SourceLocation, warn
-from tvmtile.ir.kernels import (
-    target_of,
-    with_body,
-)
+from tvmtile.ir.kernels import target_of, with_body
 from tvmtile.ir.operands import buffer_of, describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.passes import Property, prim_func_pass

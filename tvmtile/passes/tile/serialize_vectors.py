@@ -13,10 +13,7 @@ from tvmtile._tvm import is_buffer_var, mapped, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.extents import linear_in
-from tvmtile.ir.kernels import (
-    bound_target,
-    with_body,
-)
+from tvmtile.ir.kernels import bound_target, with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import contains, replace_loop, substitute

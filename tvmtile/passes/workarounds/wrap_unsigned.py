@@ -8,10 +8,7 @@ from tvm import tirx
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
-from tvmtile.ir.kernels import (
-    importing_llvm,
-    with_body,
-)
+from tvmtile.ir.kernels import importing_llvm, with_body
 from tvmtile.ir.passes import prim_func_pass
 
 __all__ = ["WrapUnsignedOnCpu"]

@@ -11,10 +11,7 @@ from tvm import ir, tirx
 from tvmtile.codegen import cuda_atomics, metal_atomics
 from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.llvm_atomics import atomic_function, carrier_dtype
-from tvmtile.ir.operands import (
-    buffer_of,
-    dtype_of,
-)
+from tvmtile.ir.operands import buffer_of, dtype_of
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.tileop.atomic import (
     VECTORS,

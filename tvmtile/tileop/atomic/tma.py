@@ -33,14 +33,10 @@ def _fits(op: AtomicTile, context: LoweringContext) -> None:
         raise Decline("it is no addition of float32 in any order")
     if dtype_of(op.src) != dtype_of(op.dst):
         raise Decline("what is added has another dtype")
-    _check_map(op, context)
+    check_fits(_copy(op, _staged(op)), context)
 
 
 _AXES = 2
-
-
-def _check_map(op: AtomicTile, context: LoweringContext) -> None:
-    check_fits(_copy(op, _staged(op)), context)
 
 
 def _fits_layouts(op: AtomicTile, context: LoweringContext) -> None:

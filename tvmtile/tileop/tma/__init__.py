@@ -15,12 +15,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
-from tvmtile.ir.operands import (
-    buffer_of,
-    describe,
-    dtype_of,
-    matched_regions,
-)
+from tvmtile.ir.operands import buffer_of, describe, dtype_of, matched_regions
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import defined_in, seq
 from tvmtile.ir.scopes import is_shared

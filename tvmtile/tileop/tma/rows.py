@@ -13,10 +13,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, ShapeMismatch, warn_ignored
-from tvmtile.frontend.dtypes import (
-    DTypeLike,
-    as_dtype,
-)
+from tvmtile.frontend.dtypes import DTypeLike, as_dtype
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.operands import constant, describe

@@ -28,13 +28,7 @@ from tvmtile.ir.rewriting import (
     with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_shared
-from tvmtile.passes.tile.pipelining import (
-    Body,
-    KernelTiles,
-    body_of,
-    has_effects,
-    work_of,
-)
+from tvmtile.passes.tile.pipelining import Body, KernelTiles, body_of, has_effects, work_of
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.loops import one_of, rolled
 from tvmtile.passes.tile.specialization.ring import Ring
