@@ -18,8 +18,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import multiprocessing
-import os
 import platform
 import shlex
 import subprocess
@@ -27,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 from functools import partial
@@ -37,6 +35,7 @@ from typing import Any
 
 import torch
 import tvm
+from gpu_case import in_processes
 from gpu_cases import Case, cases
 from gpu_programs import PROGRAMS
 from gpu_timing import measure, relative_error
@@ -79,9 +78,7 @@ def fill_cache(chosen: list[Case], target: Any) -> None:
         for case in chosen
         for configuration in case.configurations
     ]
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawned) as workers:
-        list(workers.map(compile_one, jobs))
+    in_processes(compile_one, jobs)
 
 
 def compile_one(job: tuple[str, dict[str, Any], Any]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,3 +93,10 @@ def configurations(names: str, *rows: tuple[Any, ...]) -> list[dict[str, Any]]:
 def matrix(*shape: int, dtype: str = "float16") -> torch.Tensor:
     """Random numbers on the GPU."""
     return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+def in_processes(function: Callable[[Any], object], jobs: Sequence[Any]) -> None:
+    """Do all jobs in as many processes as there are processors."""
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawned) as workers:
+        list(workers.map(function, jobs))

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
-import os
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tilelang
 import torch
+from gpu_case import in_processes
 from gpu_cases import Case, cases
 from gpu_programs import PROGRAMS
 from gpu_timing import measure, relative_error
@@ -39,13 +37,6 @@ def compile_one(job: tuple[str, dict[str, Any]]) -> None:
     """Fill TileLang's cache in a process of the pool; what goes wrong is said where it is used."""
     with contextlib.suppress(Exception):
         kernel_of(job)
-
-
-def fill_cache(chosen: list[Case]) -> None:
-    jobs = [(case.program, case.arguments | c) for case in chosen for c in configurations(case)]
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawned) as workers:
-        list(workers.map(compile_one, jobs))
 
 
 def times_of(case: Case, notes: list[str]) -> dict[str, Any]:
@@ -83,7 +74,8 @@ def times_of(case: Case, notes: list[str]) -> dict[str, Any]:
 def main(asked: Path, answer: Path) -> None:
     names = json.loads(asked.read_text())
     chosen = [case for case in cases() if case.name in names]
-    fill_cache(chosen)
+    jobs = [(case.program, case.arguments | c) for case in chosen for c in configurations(case)]
+    in_processes(compile_one, jobs)
     results: dict[str, Any] = {"version": tilelang.__version__, "times": {}, "notes": {}}
     for case in chosen:
         notes: list[str] = []

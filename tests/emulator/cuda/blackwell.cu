@@ -7,26 +7,8 @@ constexpr int kRow = 128, kRows = 128, kColumns = 64, kStages = 2;
 constexpr int kA = kRows * kRow, kB = kColumns / kBlocks * kRow, kScale = 512 * kScales;
 constexpr int kStage = kA + kB + 2 * kScale;
 
-__device__ unsigned at(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
-__device__ void init(void* barrier, unsigned count) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" : : "r"(at(barrier)), "r"(count) : "memory");
-}
-__device__ void expect(void* barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" : : "r"(at(barrier)), "r"(bytes) : "memory");
-}
 __device__ void arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" : : "r"(barrier) : "memory");
-}
-__device__ void wait(void* barrier, unsigned parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred P1;\n"
-      "LAB_WAIT:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 P1, [%0], %1;\n"
-      "@P1 bra DONE;\n"
-      "bra LAB_WAIT;\n"
-      "DONE:\n"
-      "}\n" : : "r"(at(barrier)), "r"(parity) : "memory");
 }
 __device__ void load(void* to, const CUtensorMap* map, int column, int row, unsigned barrier) {
   asm volatile(

@@ -6,11 +6,11 @@ one of its numbers off, the emulator objects.
 
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
+from tests.emulator.cuda.test_cuda_hopper import with_mbarriers
 from tvmtile.emulator.cuda import compile_cuda, tensor_map
 from tvmtile.errors import CudaEmulationError
 from tvmtile.jit.cuda.nvrtc import compile_source
@@ -38,7 +38,7 @@ class Case:
     def text(self) -> str:
         scaled = ", [%4], [%5]" if self.scales else ""
         vector = f".block_scale.scale_vec::{self.scales}X" if self.scales else ""
-        source = (Path(__file__).parent / "blackwell.cu").read_text(encoding="utf-8")
+        source = with_mbarriers("blackwell.cu")
         for name, value in {
             "$BLOCKS": self.blocks,
             "$SCALES": self.scales,

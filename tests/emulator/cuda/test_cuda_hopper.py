@@ -59,9 +59,15 @@ def wgmma():
     )
 
 
+def with_mbarriers(name):
+    """A kernel beside this file, with what it does with mbarriers before it."""
+    files = (Path(__file__).parent / each for each in ("mbarriers.cu", name))
+    return "".join(file.read_text(encoding="utf-8") for file in files)
+
+
 @cache
 def written():
-    source = (Path(__file__).parent / "hopper.cu").read_text(encoding="utf-8")
+    source = with_mbarriers("hopper.cu")
     return compile_cuda(source.replace("WGMMA", wgmma(), 1)).kernel("product")
 
 
@@ -127,7 +133,7 @@ def test_a_wrong_swizzle_or_offset_gives_wrong_numbers_or_a_report(changed):
 
 
 def test_one_thread_may_hand_a_stage_back_for_its_warpgroup_where_that_is_asked_for():
-    source = (Path(__file__).parent / "hopper.cu").read_text(encoding="utf-8")
+    source = with_mbarriers("hopper.cu")
     source = source.replace("STEP(8) if (lane == 0) arrive", "STEP(8) if (thread == 128) arrive")
     by_one = compile_cuda(source.replace("WGMMA", wgmma(), 1)).kernel("product")
     result, expected, _ = product(kernel=by_one, consumers=1, whole_warpgroups=True)

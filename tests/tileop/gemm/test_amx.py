@@ -7,7 +7,7 @@ import torch
 import tvm
 
 import tvmtile
-import tvmtile.language as T
+from tests.tileop.gemm.test_dots import multiply
 from tvmtile.codegen.llvm_tiles import TILE_PRODUCTS
 from tvmtile.errors import NoLowering
 from tvmtile.target import CpuCapability, resolve
@@ -79,27 +79,6 @@ def model(name, clear):
     )
 
 
-def multiply(dtypes, m, n, k, transpose_b=False, clear=False, transpose_a=False, impl="amx"):
-    a, b, c = dtypes
-
-    @T.prim_func
-    def main(
-        A: T.Tensor((k, m) if transpose_a else (m, k), a),
-        B: T.Tensor((n, k) if transpose_b else (k, n), b),
-        C: T.Tensor((m, n), c),
-    ):
-        with T.Kernel(1):
-            left, right = T.alloc_shared(A.shape, a), T.alloc_shared(B.shape, b)
-            sums = T.alloc_fragment((m, n), c)
-            T.copy(A, left)
-            T.copy(B, right)
-            T.copy(C, sums)
-            T.gemm(left, right, sums, transpose_a, transpose_b, clear_accum=clear, impl=impl)
-            T.copy(sums, C)
-
-    return main
-
-
 def random(shape, dtype):
     if dtype == "bfloat16":
         return torch.randint(-8, 9, shape).bfloat16()  # sums are exact in any order
@@ -115,7 +94,7 @@ def test_numbers_by_a_model(name, transpose_b, clear, monkeypatch):
     nothing = "define i32 @tvmtile_nothing() {\n  ret i32 0\n}\n"
     monkeypatch.setattr(amx, "ALLOW_TILES", ("tvmtile_nothing", nothing))
     dtypes, (m, n, k) = TILE_PRODUCTS[name], (64, 32, 128)
-    kernel = tvmtile.compile(multiply(dtypes, m, n, k, transpose_b, clear))
+    kernel = tvmtile.compile(multiply(dtypes, (m, n, k), False, transpose_b, clear, "amx"))
     torch.manual_seed(0)
     a, b = random((m, k), dtypes[0]), random((n, k) if transpose_b else (k, n), dtypes[1])
     c = torch.randint(-9, 9, (m, n)).to(getattr(torch, dtypes[2]))
@@ -128,7 +107,7 @@ def test_numbers_by_a_model(name, transpose_b, clear, monkeypatch):
 def test_machine_code(name):
     target = resolve(SERVER)
     with target:
-        func = multiply(TILE_PRODUCTS[name], 64, 64, 128)
+        func = multiply(TILE_PRODUCTS[name], (64, 64, 128), impl="amx")
     assembly = tvm.tirx.build(func, target=target, pipeline="tvmtile").inspect_source("asm")
     names = [line.split()[0] for line in assembly.splitlines() if line.startswith("\t")]
     assert names.count(name) >= 4
@@ -138,29 +117,26 @@ def test_machine_code(name):
 
 
 @pytest.mark.parametrize(
-    ("program", "reason"),
+    ("arguments", "reason"),
     [
-        (lambda: multiply(TILE_PRODUCTS["tdpbssd"], 48, 32, 64), "M = 48 is not a multiple of 32"),
-        (lambda: multiply(TILE_PRODUCTS["tdpbssd"], 32, 32, 96), "K = 96 is not a multiple of 64"),
+        ((TILE_PRODUCTS["tdpbssd"], (48, 32, 64)), "M = 48 is not a multiple of 32"),
+        ((TILE_PRODUCTS["tdpbssd"], (32, 32, 96)), "K = 96 is not a multiple of 64"),
+        ((TILE_PRODUCTS["tdpbssd"], (32, 32, 64), True), "the rows of A do not lie along K"),
         (
-            lambda: multiply(TILE_PRODUCTS["tdpbssd"], 32, 32, 64, transpose_a=True),
-            "the rows of A do not lie along K",
-        ),
-        (
-            lambda: multiply(("float16", "float16", "float32"), 32, 32, 64),
+            (("float16", "float16", "float32"), (32, 32, 64)),
             "no product of tiles of float16 and float16 into float32",
         ),
     ],
 )
-def test_what_is_declined(program, reason):
+def test_what_is_declined(arguments, reason):
     with pytest.raises(NoLowering, match=reason):
-        tvmtile.compile(program(), target=SERVER)
+        tvmtile.compile(multiply(*arguments, impl="amx"), target=SERVER)
 
 
 def test_it_is_not_chosen_unless_asked_for():
     target = resolve(SERVER)
     with target:
-        func = multiply(TILE_PRODUCTS["tdpbssd"], 32, 32, 64, impl=None)
+        func = multiply(TILE_PRODUCTS["tdpbssd"], (32, 32, 64))
     assembly = tvm.tirx.build(func, target=target, pipeline="tvmtile").inspect_source("asm")
     assert "tdpbssd" not in assembly
     assert "vpdpbusd" in assembly

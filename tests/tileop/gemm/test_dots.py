@@ -27,7 +27,7 @@ FLOATS = [
 FLAGS = list(itertools.product((False, True), repeat=3))
 
 
-def multiply(dtypes, extents, transpose_a=False, transpose_b=False, clear=False):
+def multiply(dtypes, extents, transpose_a=False, transpose_b=False, clear=False, impl=None):
     """The program of one T.gemm."""
     (a, b, c), (m, n, k) = dtypes, extents
 
@@ -43,7 +43,7 @@ def multiply(dtypes, extents, transpose_a=False, transpose_b=False, clear=False)
             T.copy(A, left)
             T.copy(B, right)
             T.copy(C, sums)
-            T.gemm(left, right, sums, transpose_a, transpose_b, clear_accum=clear)
+            T.gemm(left, right, sums, transpose_a, transpose_b, clear_accum=clear, impl=impl)
             T.copy(sums, C)
 
     return main

@@ -57,6 +57,10 @@ _OF_TENSOR_MEMORY = replace(
 )
 
 
+_TENSOR_PRODUCT = 11
+"""`kTensorProduct` of `include/emulator/runtime.h`; the one before it, `kGroup`, is not counted."""
+
+
 @functools.cache
 def _front_end() -> toolchain.FrontEnd:
     from tvmtile.jit.cuda.headers import include_directories
@@ -221,7 +225,7 @@ class CudaKernel(Kernel[KernelSignature]):
             waits_for_all=whole_warpgroups,
         )
         operations = statistics.operations
-        counts = (*operations[:10], operations[11], operations[abi.CLUSTER])
+        counts = (*operations[:10], operations[_TENSOR_PRODUCT], operations[abi.CLUSTER])
         return LaunchStatistics(*counts, *statistics.traffic)
 
 
