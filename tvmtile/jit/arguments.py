@@ -162,24 +162,10 @@ def in_order(
     results: Sequence[int],
     args: Sequence[Any],
     named: Mapping[str, Any],
-) -> tuple[Any, ...]:
-    """The arguments of a call, those that are given by keyword in their places.
+) -> tuple[Any, ...] | ArgumentError:
+    """The arguments of a call, those that are given by keyword in their places, or what is wrong.
 
-    Parameters
-    ----------
-    kernel : str
-        The kernel's name.
-    params : sequence of Var
-        Its parameters.
-    results : sequence of int
-        Which of them are results, which a call need not give.
-    args, named : sequence and mapping
-        What it was called with.
-
-    Raises
-    ------
-    ArgumentError
-        If a parameter gets no argument, or two, or there is none of a name.
+    `results` are the numbers of parameters that a call need not give.
     """
     gives_results = len(args) + len(named) == len(params)
     names = [p.name for i, p in enumerate(params) if gives_results or i not in results]
@@ -189,7 +175,7 @@ def in_order(
         return signature.bind(*args, **named).args
     except TypeError as error:
         parameters = f"its parameters are {', '.join(names)}"
-        raise ArgumentError(f"{kernel}: {error}", help=parameters) from None
+        return ArgumentError(f"{kernel}: {error}", help=parameters)
 
 
 def explain(

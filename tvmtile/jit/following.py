@@ -90,10 +90,10 @@ class FollowingKernel(Kernel):
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
         if named:
-            try:
-                args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
-            except ArgumentError as mistake:
-                raise mistake.with_traceback(None) from None  # the user's frame and this one
+            placed = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            if isinstance(placed, ArgumentError):
+                raise placed  # here, so that no frames of ours follow
+            args = placed
         # A tensor on a GPU decides; of the others, a later one may be on a GPU.
         device = getattr(args[0], "device", None) if args else None
         kernel = self._on_devices.get(device)

@@ -156,10 +156,10 @@ class Kernel(Generic[Results]):
             got.
         """
         if named:
-            try:
-                args = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
-            except ArgumentError as mistake:
-                raise mistake.with_traceback(None) from None  # the user's frame and this one
+            placed = in_order(self.name, self.prim_func.params, self.out_idx, args, named)
+            if isinstance(placed, ArgumentError):
+                raise placed  # here, so that no frames of ours follow
+            args = placed
         if DYNAMO in sys.modules:
             break_graph()
         given, problem = args, None
