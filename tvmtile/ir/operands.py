@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
@@ -15,6 +15,7 @@ from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 __all__ = [
     "SAME_EXTENTS",
     "as_region",
+    "bits_of",
     "buffer_of",
     "check_bounds",
     "checked_axis",
@@ -51,6 +52,11 @@ def buffer_of(operand: Any) -> ir.Var:
 def dtype_of(operand: ir.Expr) -> str:
     """The dtype of an operand's elements."""
     return str(buffer_of(operand).ty.dtype)
+
+
+def bits_of(operand: ir.Expr) -> int:
+    """Bits of an element of an operand."""
+    return int(DataType(dtype_of(operand)).bits)
 
 
 def extents_of(operand: ir.Expr) -> list[ir.Expr] | None:

@@ -25,9 +25,11 @@ from tvm.tirx.layout import ComposeLayout, Iter, Layout, S, TileLayout
 from tvm_ffi import structural_equal
 
 from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.operands import bits_of
 
 __all__ = [
     "SWIZZLES",
+    "bytes_of",
     "contiguous_run",
     "has_plain_rows",
     "layout_of_places",
@@ -130,6 +132,11 @@ def span(buffer: ir.Var) -> int:
         return _number(layout.span("m"))
     mixed = 1 << (layout.per_element + layout.swizzle_len)  # elements that trade places
     return -(-_number(layout.tile_layout.span("m")) // mixed) * mixed
+
+
+def bytes_of(buffer: ir.Var) -> int:
+    """Bytes of the memory of a buffer of constant extents, one at least."""
+    return max(1, (bits_of(buffer) * span(buffer) + 7) // 8)
 
 
 def _number(value: ir.Expr) -> int:

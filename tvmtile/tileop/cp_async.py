@@ -15,7 +15,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.asynchronous import CP_ASYNC, issue, signal, wait
 from tvmtile.ir.calls import takes_address
-from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.operands import bits_of, constant, describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_shared
@@ -174,7 +174,7 @@ class CpAsync(ValueOp):
         capability = gpu(target)
         if capability is None or not capability.has_async_copies:
             return self._loop()
-        size = self.count * int(DataType(str(self.target.source.ty.dtype)).bits) // 8
+        size = self.count * bits_of(self.target.source) // 8
         none = tirx.const(0, "uint32")
         read = [tirx.Select(p, tirx.const(size, "uint32"), none) for p in self.predicate]
         places = (T.address_of(self.target), T.address_of(self.source))

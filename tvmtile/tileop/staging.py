@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import walk
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import bits_of, buffer_of, constant
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
@@ -67,4 +67,4 @@ def _may_be_staged(op: TileOp) -> bool:
 def bytes_of(buffer: ir.Var) -> int:
     """The size of a tile."""
     size = math.prod(constant(extent) or 0 for extent in buffer.ty.shape)
-    return size * int(DataType(str(buffer.ty.dtype)).bits) // 8
+    return size * bits_of(buffer) // 8

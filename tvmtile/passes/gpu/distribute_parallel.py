@@ -6,7 +6,7 @@ import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import walk
@@ -15,7 +15,7 @@ from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
 from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, with_body, written_out
-from tvmtile.ir.operands import constant, origin_of
+from tvmtile.ir.operands import bits_of, constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
@@ -233,7 +233,7 @@ class _Iterations:
         memory = [a for a in self._nest.accesses if not any(is_(a.buffer) for is_ in held)]
         moved = [a for a in memory if any(mentions(index, innermost) for index in a.indices)]
         memory = moved or memory
-        bits = [int(DataType(str(access.buffer.ty.dtype)).bits) for access in memory]
+        bits = [bits_of(access.buffer) for access in memory]
         return widest_vector(max([8, *bits]))
 
     # Loops ---------------------------------------------------------------------------------------

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm_ffi
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.nests import Nest, nests_in
 from tvmtile.errors import LayoutConflict, SourceLocation
 from tvmtile.ir.kernels import is_parallel
-from tvmtile.ir.operands import buffer_of, constant, describe
+from tvmtile.ir.operands import bits_of, buffer_of, constant, describe
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import mentions
 from tvmtile.ir.spans import location_of
@@ -213,7 +213,7 @@ class Inference:
         shape, threads = _shape(fragment), self._threads_of(fragment)
         counted = self._counted_axes(fragment)
         extents = tuple(e if n in counted else 1 for n, e in enumerate(shape))
-        vector = widest_vector(int(DataType(str(fragment.ty.dtype)).bits))
+        vector = widest_vector(bits_of(fragment))
         layout = spread(extents, threads, vector)
         axes = (
             digits if number in counted else (Digit(shape[number], REGISTER, 1),)

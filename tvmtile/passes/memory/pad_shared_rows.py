@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile.ir.kernels import target_of, with_kernels
+from tvmtile.ir.operands import bits_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.passes.memory.shared_memory import allocated_bytes
@@ -67,5 +68,5 @@ def PadSharedRows(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _padded(tile: ir.Var, padding: int) -> ir.Var:
     *outer, row = tile.ty.shape
-    elements = padding * 8 // int(DataType(str(tile.ty.dtype)).bits)
+    elements = padding * 8 // bits_of(tile)
     return retyped(tile, shape=(*outer, row + elements))

@@ -9,14 +9,14 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.threads import Regions
-from tvmtile.layout.shared import span
+from tvmtile.layout.shared import bytes_of
 from tvmtile.target import GpuCapability
 
 __all__ = [
@@ -52,8 +52,7 @@ def allocated_bytes(tile: ir.Var, capability: GpuCapability) -> int:
 
     An extent that is known only when a kernel runs counts as 0.
     """
-    bits = int(DataType(str(tile.ty.dtype)).bits) * span(tile)
-    return _aligned((max(8, bits) + 7) // 8, alignment_of(tile, capability))
+    return _aligned(bytes_of(tile), alignment_of(tile, capability))
 
 
 def _aligned(count: int, alignment: int) -> int:

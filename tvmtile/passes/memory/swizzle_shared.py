@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 from tvm.target import Target
 from tvm.tirx.layout import ComposeLayout, Layout
 
 from tvmtile.analysis.conflicts.symbolic import NotSeparable, evaluate
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import target_of, with_kernels
-from tvmtile.ir.operands import constant, describe
+from tvmtile.ir.operands import bits_of, constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.layout.shared import SWIZZLES, layout_of_places, period_of, swizzled
@@ -147,7 +147,7 @@ def _of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
     places = _row_major(results).reshape(_shape(tile))
     if len(np.unique(places)) < places.size:
         raise _refused(tile, "two elements would lie in one place")
-    found = layout_of_places(places, int(DataType(str(tile.ty.dtype)).bits))
+    found = layout_of_places(places, bits_of(tile))
     if found is None:
         raise _refused(
             tile,

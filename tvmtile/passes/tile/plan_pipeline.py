@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
-from tvmtile.analysis.accesses import accesses_of
-from tvmtile.errors import InvalidOperand, SourceLocation, warn
+from tvmtile.errors import InvalidOperand, warn
 from tvmtile.ir.annotations import (
     IN_FLIGHT_ANNOTATION,
     ORDER_ANNOTATION,
@@ -19,6 +18,7 @@ from tvmtile.ir.asynchronous import CP_ASYNC
 from tvmtile.ir.kernels import bound_target, flattened, with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import replace_loop, seq
+from tvmtile.ir.spans import first_location
 from tvmtile.passes.tile.pipelining import (
     PIPELINE_ANNOTATIONS,
     BlockMemory,
@@ -30,6 +30,7 @@ from tvmtile.passes.tile.pipelining import (
     body_of,
     buffer_copies_of,
     other_annotations,
+    warn_of_fewer_stages,
     with_work_in_flight,
 )
 from tvmtile.target import gpu
@@ -152,7 +153,7 @@ class _Planner:
                 body, plan = self._that_fit(loop, int(loop.annotations[STAGES_ANNOTATION]))
         except Obstacle as obstacle:
             name = loop.loop_var.name
-            warn(f"the loop over {name} is not pipelined: {obstacle}", _location(loop))
+            warn(f"the loop over {name} is not pipelined: {obstacle}", first_location(loop))
             return _without_plan(loop)
         return (
             _without_plan(loop)
@@ -195,11 +196,7 @@ class _Planner:
                 break
         if stages < num_stages:
             cannot = "can't wait" if stages == self._awaited else "has no room"
-            warn(
-                f"the loop over {loop.loop_var.name} has {stages} stages in place of {num_stages}: "
-                f"{self._memory.name} {cannot} for more copies of its tiles",
-                _location(loop),
-            )
+            warn_of_fewer_stages(loop, stages, num_stages, f"{self._memory.name} {cannot}")
         return body, plan
 
     # What can run ahead ------------------------------------------------------------------------
@@ -250,19 +247,19 @@ def _check_entries(
             f"T.Pipelined: stage has {len(stages)} and order {len(orders)} entries, the loop over "
             f"{loop.loop_var.name} has {count} statements",
             help="give one entry a statement; names whose value can be computed again have none",
-            location=_location(loop),
+            location=first_location(loop),
         )
     if min(stages, default=0) < 0:
         raise InvalidOperand(
             f"T.Pipelined: stage={list(stages)}",
             help="a stage is 0 or more",
-            location=_location(loop),
+            location=first_location(loop),
         )
     if len(set(orders)) < count:
         raise InvalidOperand(
             f"T.Pipelined: order={list(orders)} names a place twice",
             help="the order says which statement of an iteration is the first, the second, ...",
-            location=_location(loop),
+            location=first_location(loop),
         )
 
 
@@ -289,8 +286,3 @@ def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:
 
 def _without_plan(loop: tirx.For) -> tirx.For:
     return replace_loop(loop, annotations=other_annotations(loop))
-
-
-def _location(loop: tirx.For) -> SourceLocation | None:
-    locations = [access.location for access in accesses_of(loop.body)]
-    return next((location for location in locations if location is not None), None)

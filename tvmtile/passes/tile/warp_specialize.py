@@ -29,6 +29,7 @@ from tvmtile.passes.tile.pipelining import (
     KernelTiles,
     Mbarriers,
     StageAxis,
+    warn_of_fewer_stages,
     with_stage_axes,
 )
 from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
@@ -246,11 +247,7 @@ def _limited(kernel: tirx.For, limit: int | None, capability: GpuCapability) -> 
         stages = loop.annotations.get(STAGES_ANNOTATION, 0)
         if limit is None or stages <= limit:
             return loop
-        warn(
-            f"the loop over {loop.loop_var.name} has {limit} stages in place of {stages}: "
-            f"a block of {capability.name} has no room for more copies of its tiles",
-            first_location(loop),
-        )
+        warn_of_fewer_stages(loop, limit, stages, f"a block of {capability.name} has no room")
         return replace_loop(loop, annotations={**loop.annotations, STAGES_ANNOTATION: limit})
 
     return mapped(kernel, (tirx.For, fewer))

@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile.instructions.matrices import MATRICES, MATRIX_ROWS
 from tvmtile.instructions.ptx import ptx
-from tvmtile.ir.operands import constant, dtype_of
+from tvmtile.ir.operands import bits_of, constant, dtype_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
 from tvmtile.layout.fragment import REGISTER, Digit, with_weights
@@ -282,7 +282,7 @@ def _number(axis: Axis, element: int) -> int:
 def has_matrix_rows(region: ir.TensorRegion) -> bool:
     """Tell whether rows of a tile in shared memory are pieces of 16 bytes, each at a multiple of 16."""
     buffer = region.source
-    row = _ROW_BITS // int(DataType(str(buffer.ty.dtype)).bits)
+    row = _ROW_BITS // bits_of(buffer)
     run = contiguous_run(buffer)
     starts = [region.region[-1].min, buffer.ty.shape[-1] if run is None else run]
     if run is None and buffer.ty.strides:

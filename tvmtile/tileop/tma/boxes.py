@@ -20,7 +20,7 @@ from tvm.sym import Analyzer
 from tvm.tirx.layout import ComposeLayout
 from tvm_ffi import structural_equal
 
-from tvmtile.ir.operands import constant, describe, dtype_of
+from tvmtile.ir.operands import bits_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import substitute, variables_of
 from tvmtile.layout.shared import SWIZZLES, has_plain_rows, swizzled
 from tvmtile.tileop.elementwise import moving_axes
@@ -97,7 +97,7 @@ def strides_of(tensor: ir.Var) -> list[ir.Expr]:
 
 def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
     """Raise `Decline` where no tensor map describes a tensor."""
-    bits, axes = int(DataType(str(tensor.ty.dtype)).bits), len(tensor.ty.shape)
+    bits, axes = bits_of(tensor), len(tensor.ty.shape)
     if bits not in _BITS:
         raise Decline(f"elements of {tensor.ty.dtype} are no whole bytes")
     if not 1 <= axes <= _MOST_AXES:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tvm import DataType, ir
+from tvm import ir
 
+from tvmtile.ir.operands import bits_of
 from tvmtile.ir.tensor_maps import TensorMap, tensor_map
 from tvmtile.tileop.tma.boxes import Boxes, strides_of
 
@@ -26,7 +27,7 @@ def map_of(tensor: ir.Var, boxes: Boxes) -> ir.Expr:
     boxes : Boxes
         The extents of a box, and how it lies in the tile.
     """
-    dtype, bits = str(tensor.ty.dtype), int(DataType(str(tensor.ty.dtype)).bits)
+    dtype, bits = str(tensor.ty.dtype), bits_of(tensor)
     steps = [stride * (bits // 8) for stride in strides_of(tensor)[:-1]]
     return tensor_map(
         TensorMap(

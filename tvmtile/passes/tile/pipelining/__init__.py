@@ -13,7 +13,7 @@ have been written in the same iteration.
 """
 
 from tvmtile.passes.tile.pipelining.async_units import async_units
-from tvmtile.passes.tile.pipelining.block_memory import BlockMemory
+from tvmtile.passes.tile.pipelining.block_memory import BlockMemory, warn_of_fewer_stages
 from tvmtile.passes.tile.pipelining.body import Body, Obstacle, Unit, body_of, has_effects
 from tvmtile.passes.tile.pipelining.in_flight import with_work_in_flight, work_of
 from tvmtile.passes.tile.pipelining.mbarriers import Mbarriers
@@ -51,6 +51,7 @@ __all__ = [
     "has_effects",
     "other_annotations",
     "plan_of",
+    "warn_of_fewer_stages",
     "with_stage_axes",
     "with_work_in_flight",
     "work_of",

@@ -6,10 +6,21 @@ from collections.abc import Mapping
 
 from tvm import ir, tirx
 
+from tvmtile.errors import warn
+from tvmtile.ir.spans import first_location
 from tvmtile.passes.memory.shared_memory import lifetimes_in, most_at_once
 from tvmtile.target import GpuCapability
 
-__all__ = ["BlockMemory"]
+__all__ = ["BlockMemory", "warn_of_fewer_stages"]
+
+
+def warn_of_fewer_stages(loop: tirx.For, stages: int, wanted: int, why: str) -> None:
+    """Say that a loop has not the stages that it asks for."""
+    warn(
+        f"the loop over {loop.loop_var.name} has {stages} stages in place of {wanted}: {why} for more "
+        "copies of its tiles",
+        first_location(loop),
+    )
 
 
 class BlockMemory:

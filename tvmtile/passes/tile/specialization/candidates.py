@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from tvm import DataType, ir, tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.scopes import is_shared
-from tvmtile.layout.shared import span
+from tvmtile.layout.shared import bytes_of
 from tvmtile.passes.tile.pipelining import (
     Body,
     KernelTiles,
@@ -77,7 +77,7 @@ class Candidate:
     def with_stages(self, stages: int) -> Candidate:
         """The loop with so many buffer copies."""
         # One of them is being read, and one is held by what is in flight.
-        on_the_way = (stages - 2) * sum(map(_bytes_of, self.tiles))
+        on_the_way = (stages - 2) * sum(map(bytes_of, self.tiles))
         in_flight = self.in_flight if on_the_way >= _BYTES_ON_THE_WAY else frozenset()
         return replace(self, stages=stages, in_flight=in_flight)
 
@@ -121,7 +121,7 @@ class Candidate:
 
     def _go_together(self, small: _Between, large: _Between, used: Mapping[_Between, Any]) -> bool:
         sizes = [
-            sum(_bytes_of(tile) for number in used[each] for tile in self.units[number].writes)
+            sum(bytes_of(tile) for number in used[each] for tile in self.units[number].writes)
             for each in (small, large)
         ]
         before = [self.units[n].stmt for n in self.order if small[0] <= n < large[0]]
@@ -209,10 +209,6 @@ def _candidate(
     for tile in found.tiles:
         _check_tile(tile, found, body, tiles)
     return found.with_stages(stages)
-
-
-def _bytes_of(tile: ir.Var) -> int:
-    return int(DataType(str(tile.ty.dtype)).bits) * span(tile) // 8
 
 
 def _uses(tile: ir.Var, candidate: Candidate) -> int:
