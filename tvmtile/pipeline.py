@@ -15,6 +15,7 @@ from tvm.ir.transform import PassContext
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
+from tvmtile import passes as P
 from tvmtile.codegen.device import marked
 from tvmtile.codegen.intrinsics import LowerIntrinsics
 from tvmtile.codegen.metal_source import complete_what_tvm_builds
@@ -23,89 +24,6 @@ from tvmtile.codegen.once import ShowNames
 from tvmtile.errors import hide_internal_frames
 from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.passes import check_order
-from tvmtile.passes import (
-    BindExtents,
-    CallImportedFunctions,
-    CheckAccumulators,
-    CheckAssertions,
-    CheckBounds,
-    CheckFragments,
-    CheckLaunch,
-    CheckLocals,
-    CheckLoopExits,
-    CheckParallel,
-    CheckReducers,
-    DeclareAsAccessed,
-    DeclareInKernel,
-    DistributeParallel,
-    DoScalarsOnce,
-    DropIdleTokens,
-    ElideSharedStaging,
-    EncodeTensorMaps,
-    FindGroups,
-    FlattenShared,
-    FragmentToSimdgroup,
-    GuardGlobalAccess,
-    HideRemaindersOnCpu,
-    HideTruncationsOnCpu,
-    HoldIndices,
-    InferLayout,
-    InjectPipeline,
-    InlineSingleTripLoops,
-    InsertBarriers,
-    InsertIndexChecks,
-    InterchangeLoopsOnCpu,
-    KeepComparisons,
-    KeepNames,
-    KeepRemainders,
-    KeepTruncations,
-    LaunchBlocksOnCpu,
-    LaunchClusters,
-    Legalize,
-    LimitUnrolling,
-    LocateAssertionsOnCpu,
-    LowerAssertionsOnCuda,
-    LowerAsyncWork,
-    LowerCudaFunctions,
-    LowerElementOp,
-    LowerExits,
-    LowerExtremaOnCpu,
-    LowerIntegerCastsOnCuda,
-    LowerMathOnCpu,
-    LowerNarrowFloatsOnCpu,
-    LowerNarrowFloatsOnCuda,
-    LowerNarrowFloatsOnMetal,
-    LowerParallelOnCpu,
-    LowerTileOp,
-    LowerWaitsOnCuda,
-    NameDivisions,
-    PackFloats,
-    PadSharedRows,
-    PlaceFragments,
-    PlaceMemoryOnCpu,
-    PlaceMemoryOnCuda,
-    PlaceMemoryOnGpu,
-    PlanPipeline,
-    PlanSharedMemory,
-    PlanUnrolling,
-    ReduceAccumulations,
-    SelectImplementation,
-    SerializeThreads,
-    SerializeVectors,
-    ShareFragments,
-    ShortCircuitOnCpu,
-    SinkSharedAllocations,
-    SplitReducers,
-    StageOverlaps,
-    StoreNamesOnCpu,
-    SumBeforeScaling,
-    SwizzleBlockIdx,
-    SwizzleShared,
-    UnswitchConditions,
-    WarpSpecialize,
-    WidenIndices,
-    WrapUnsignedOnCpu,
-)
 from tvmtile.passes.checks.check_buffers import CheckBuffers
 from tvmtile.passes.gpu.kernel_attributes import SetKernelAttributes
 from tvmtile.passes.workarounds.keep_comparisons import ShowComparisons
@@ -118,63 +36,63 @@ from tvmtile.target import TargetLike, gpu, host_target, parse, require_lowering
 __all__ = ["CHECKS", "LOWERING", "SOURCE", "check", "lowering_passes", "tvm_pipeline"]
 
 CHECKS: tuple[Any, ...] = (
-    CheckAssertions,  # a kernel stops with an error only where the target can stop it
-    CheckLaunch,  # threads and shared memory are what a block of the target has
-    CheckLoopExits,  # a loop is left where its iterations have an order
-    CheckParallel,  # unordered iterations do not exchange elements
-    CheckLocals,  # thread-private arrays are not distributed over the threads
-    CheckFragments,  # no serial loop visits a fragment that the threads share
-    CheckBounds,  # no loop runs over the end of a tile
-    CheckReducers,  # totals are begun, contributed to, ended, and read
-    CheckAccumulators,  # nothing accumulates into a tile without a value
+    P.CheckAssertions,  # a kernel stops with an error only where the target can stop it
+    P.CheckLaunch,  # threads and shared memory are what a block of the target has
+    P.CheckLoopExits,  # a loop is left where its iterations have an order
+    P.CheckParallel,  # unordered iterations do not exchange elements
+    P.CheckLocals,  # thread-private arrays are not distributed over the threads
+    P.CheckFragments,  # no serial loop visits a fragment that the threads share
+    P.CheckBounds,  # no loop runs over the end of a tile
+    P.CheckReducers,  # totals are begun, contributed to, ended, and read
+    P.CheckAccumulators,  # nothing accumulates into a tile without a value
 )
 """What is wrong with a tile program that can be said before it is lowered, for every target."""
 
 _TILES: tuple[Any, ...] = (
-    BindExtents,  # dynamic extents that stand in expressions only are bound
-    KeepComparisons,  # comparisons of floats are right for NaN, whatever TVM simplifies
-    KeepTruncations,  # conversions to narrow integers are right for constants, too
-    NameDivisions,  # divisions by run-time values are named
-    SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
-    Legalize,  # operands of tile operators become explicit regions
-    PackFloats,  # floats of 4 bits lie in pairs in bytes
-    StageOverlaps,  # a copy within a buffer reads all before it writes
-    DoScalarsOnce,  # scalar work that names no thread is done once a block
-    LowerExits,  # code behind a return, or an exit of what may be no loop, becomes conditional
-    FindGroups,  # branches that admit whole warps become regions of groups of threads
-    SelectImplementation,  # operators say which of their implementations is used
-    PlanUnrolling,  # loops are unrolled as far as they ask for, unless left by break or continue
-    SerializeVectors,  # vectorized loops with dependent iterations become serial
+    P.BindExtents,  # dynamic extents that stand in expressions only are bound
+    P.KeepComparisons,  # comparisons of floats are right for NaN, whatever TVM simplifies
+    P.KeepTruncations,  # conversions to narrow integers are right for constants, too
+    P.NameDivisions,  # divisions by run-time values are named
+    P.SumBeforeScaling,  # what a loop adds with one scale is scaled once, behind the loop
+    P.Legalize,  # operands of tile operators become explicit regions
+    P.PackFloats,  # floats of 4 bits lie in pairs in bytes
+    P.StageOverlaps,  # a copy within a buffer reads all before it writes
+    P.DoScalarsOnce,  # scalar work that names no thread is done once a block
+    P.LowerExits,  # code behind a return, or an exit of what may be no loop, becomes conditional
+    P.FindGroups,  # branches that admit whole warps become regions of groups of threads
+    P.SelectImplementation,  # operators say which of their implementations is used
+    P.PlanUnrolling,  # loops are unrolled as far as they ask for, unless left by break or continue
+    P.SerializeVectors,  # vectorized loops with dependent iterations become serial
 )
 """What becomes of a tile program first, whatever the target."""
 
 _CPU: tuple[Any, ...] = (
     *_TILES,
-    LocateAssertionsOnCpu,  # what an assertion says names its line
-    InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
-    SerializeThreads,  # code that uses the thread index runs for one thread after the other
-    ElideSharedStaging,  # tiles that a micro-kernel packs are not staged
-    LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
-    LowerTileOp,  # tile operators become loops over elements and micro-kernels
-    UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
-    GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
-    LowerCudaFunctions,  # CUDA's own functions, called by name, work here
-    LowerElementOp,  # atomics and others on single elements become instructions and calls
-    InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
-    LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
-    WrapUnsignedOnCpu,  # arithmetic of unsigned integers wraps
-    ShortCircuitOnCpu,  # the right side of `and` is evaluated only where the left one holds
-    LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
-    WidenIndices,  # elements of large tensors are numbered in 64 bits
-    KeepRemainders,  # remainders that TVM would wrongly merge stay two
-    PlaceMemoryOnCpu,  # tiles become arrays of the host
-    LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
-    HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
-    HideRemaindersOnCpu,  # nor take an index that wraps around for one that goes on
-    StoreNamesOnCpu,  # names that are used in one another many times become variables
-    KeepNames,  # named divisions are computed once, where they are named
-    LaunchClusters,  # there are none
-    LaunchBlocksOnCpu,  # the grid becomes one parallel loop
+    P.LocateAssertionsOnCpu,  # what an assertion says names its line
+    P.InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
+    P.SerializeThreads,  # code that uses the thread index runs for one thread after the other
+    P.ElideSharedStaging,  # tiles that a micro-kernel packs are not staged
+    P.LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
+    P.LowerTileOp,  # tile operators become loops over elements and micro-kernels
+    P.UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
+    P.GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
+    P.LowerCudaFunctions,  # CUDA's own functions, called by name, work here
+    P.LowerElementOp,  # atomics and others on single elements become instructions and calls
+    P.InterchangeLoopsOnCpu,  # serial loops in elementwise ones go outside, so that LLVM can vectorise
+    P.LowerParallelOnCpu,  # elementwise loops become serial loops, which LLVM vectorises
+    P.WrapUnsignedOnCpu,  # arithmetic of unsigned integers wraps
+    P.ShortCircuitOnCpu,  # the right side of `and` is evaluated only where the left one holds
+    P.LowerMathOnCpu,  # exp and exp2 become arithmetic, so that LLVM can
+    P.WidenIndices,  # elements of large tensors are numbered in 64 bits
+    P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
+    P.PlaceMemoryOnCpu,  # tiles become arrays of the host
+    P.LowerNarrowFloatsOnCpu,  # bfloat16 and float8 become integers that hold their bits
+    P.HideTruncationsOnCpu,  # and LLVM does not join their conversion with a store
+    P.HideRemaindersOnCpu,  # nor take an index that wraps around for one that goes on
+    P.StoreNamesOnCpu,  # names that are used in one another many times become variables
+    P.KeepNames,  # named divisions are computed once, where they are named
+    P.LaunchClusters,  # there are none
+    P.LaunchBlocksOnCpu,  # the grid becomes one parallel loop
 )
 
 
@@ -188,56 +106,54 @@ class _Only:
 
 _GPU: tuple[Any, ...] = (
     *_TILES,
-    _Only("metal", ElideSharedStaging),  # tiles that are read once are not staged
-    ReduceAccumulations,  # accumulations into a fragment become reductions
-    SplitReducers,  # every thread has totals of its own until they are put together
-    ShareFragments,  # what a loop has computed is copied for code that needs all of it
-    _Only("metal", FragmentToSimdgroup),  # operands of matrix units are held in simdgroup matrices
-    _Only("cuda", WarpSpecialize),  # warps of their own copy the tiles of pipelined loops
-    PlanPipeline,  # which copies of a loop run ahead, and how far
-    InjectPipeline,  # tiles are multi-buffered; asynchronous copies run ahead and are waited for
-    SinkSharedAllocations,  # tiles local to an iteration may share memory with others
+    _Only("metal", P.ElideSharedStaging),  # tiles that are read once are not staged
+    P.ReduceAccumulations,  # accumulations into a fragment become reductions
+    P.SplitReducers,  # every thread has totals of its own until they are put together
+    P.ShareFragments,  # what a loop has computed is copied for code that needs all of it
+    _Only("metal", P.FragmentToSimdgroup),  # operands of matrix units become simdgroup matrices
+    _Only("cuda", P.WarpSpecialize),  # warps of their own copy the tiles of pipelined loops
+    P.PlanPipeline,  # which copies of a loop run ahead, and how far
+    P.InjectPipeline,  # tiles are multi-buffered; asynchronous copies run ahead and are waited for
+    P.SinkSharedAllocations,  # tiles local to an iteration may share memory with others
     # What threads take at once from shared tiles lies in different banks.
-    _Only("metal", PadSharedRows),
-    _Only("cuda", SwizzleShared),
-    InferLayout,  # every element of a fragment gets its thread and register
-    SelectImplementation,  # now also where the choice depends on fragment layouts
-    LowerTileOp,  # tile operators become loops over elements and matrix instructions
-    _Only("cuda", EncodeTensorMaps),  # the host describes tensors to copies of boxes
-    UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
-    GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
-    DistributeParallel,  # elementwise loops are distributed over the threads, as cp.async where it fits
-    _Only("cuda", DropIdleTokens),  # copies that turn out synchronous are not waited for
-    _Only("cuda", HoldIndices),  # by which a loop copies, stay in registers
-    PlaceFragments,  # fragments become arrays of registers
-    LimitUnrolling,  # loops are unrolled where arrays could not be in registers otherwise
-    PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
-    PlanSharedMemory,  # and share it, where they would not fit otherwise
-    _Only("metal", DeclareAsAccessed),  # memory that moves as words is declared in words
-    DeclareInKernel,  # a tensor that has views is one argument of a kernel
+    _Only("metal", P.PadSharedRows),
+    _Only("cuda", P.SwizzleShared),
+    P.InferLayout,  # every element of a fragment gets its thread and register
+    P.SelectImplementation,  # now also where the choice depends on fragment layouts
+    P.LowerTileOp,  # tile operators become loops over elements and matrix instructions
+    _Only("cuda", P.EncodeTensorMaps),  # the host describes tensors to copies of boxes
+    P.UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops
+    P.GuardGlobalAccess,  # accesses outside of a tensor read zero and write nothing
+    P.DistributeParallel,  # elementwise loops run on the threads, as cp.async where it fits
+    _Only("cuda", P.DropIdleTokens),  # copies that turn out synchronous are not waited for
+    _Only("cuda", P.HoldIndices),  # by which a loop copies, stay in registers
+    P.PlaceFragments,  # fragments become arrays of registers
+    P.LimitUnrolling,  # loops are unrolled where arrays could not be in registers otherwise
+    P.PlaceMemoryOnGpu,  # shared tiles are placed in the memory of a block
+    P.PlanSharedMemory,  # and share it, where they would not fit otherwise
+    _Only("metal", P.DeclareAsAccessed),  # memory that moves as words is declared in words
+    P.DeclareInKernel,  # a tensor that has views is one argument of a kernel
     # Until here tiles are indexed by row and column, also where an address is taken: of 16 contiguous
     # bytes at most. What changes where elements lie in a tile comes after the barriers.
-    InsertBarriers,  # threads wait for each other where they exchange elements
-    _Only("cuda", LowerAsyncWork),  # copies, their batches and the waits become instructions
-    _Only("cuda", FlattenShared),  # where an element of a tile lies becomes arithmetic
-    _Only("cuda", PlaceMemoryOnCuda),  # more than a kernel may declare is asked for at the launch
-    SwizzleBlockIdx,  # blocks that run together share operands, where a kernel asks for it
-    _Only("metal", LowerCudaFunctions),  # CUDA's own functions, called by name, work here
-    KeepNames,  # named divisions are computed once, where they are named
-    _Only("cuda", CallImportedFunctions),  # imported functions come with their source
-    LowerElementOp,  # operators on single elements become instructions, and functions of the target's
-    _Only("cuda", LowerIntegerCastsOnCuda),  # small integers become 16-bit floats by their bits
+    P.InsertBarriers,  # threads wait for each other where they exchange elements
+    _Only("cuda", P.LowerAsyncWork),  # copies, their batches and the waits become instructions
+    _Only("cuda", P.FlattenShared),  # where an element of a tile lies becomes arithmetic
+    _Only("cuda", P.PlaceMemoryOnCuda),  # more than a kernel may declare is asked for at the launch
+    P.SwizzleBlockIdx,  # blocks that run together share operands, where a kernel asks for it
+    _Only("metal", P.LowerCudaFunctions),  # CUDA's own functions, called by name, work here
+    P.KeepNames,  # named divisions are computed once, where they are named
+    _Only("cuda", P.CallImportedFunctions),  # imported functions come with their source
+    P.LowerElementOp,  # operators on single elements become instructions, and functions of the target's
+    _Only("cuda", P.LowerIntegerCastsOnCuda),  # small integers become 16-bit floats by their bits
     # Floats of 8 bits become integers that hold their bits.
-    _Only("cuda", LowerNarrowFloatsOnCuda),
-    _Only("metal", LowerNarrowFloatsOnMetal),
-    _Only("cuda", LowerWaitsOnCuda),  # barriers of warps, and of some threads, become instructions
-    _Only(
-        "cuda", LowerAssertionsOnCuda
-    ),  # assertions print what does not hold, and stop the kernel
-    InlineSingleTripLoops,  # loops of one iteration become their body
-    WidenIndices,  # elements of large tensors are numbered in 64 bits
-    KeepRemainders,  # remainders that TVM would wrongly merge stay two
-    LaunchClusters,  # blocks of a cluster are launched together
+    _Only("cuda", P.LowerNarrowFloatsOnCuda),
+    _Only("metal", P.LowerNarrowFloatsOnMetal),
+    _Only("cuda", P.LowerWaitsOnCuda),  # barriers of warps, or of some threads, are instructions
+    _Only("cuda", P.LowerAssertionsOnCuda),  # assertions print what fails, and stop the kernel
+    P.InlineSingleTripLoops,  # loops of one iteration become their body
+    P.WidenIndices,  # elements of large tensors are numbered in 64 bits
+    P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
+    P.LaunchClusters,  # blocks of a cluster are launched together
 )
 
 
@@ -435,9 +351,7 @@ def tvm_pipeline(others: Callable[[], tuple[Any, Any, Any]] = default_s_tir_pipe
 
 def _finished(programs: ir.IRModule, on_cpu: Any) -> ir.IRModule:
     """A module of tile programs, lowered and split into kernels and what launches them."""
-    from tvmtile.passes import LowerTilePrograms
-
-    lowered = LowerTilePrograms()(programs)
+    lowered = P.LowerTilePrograms()(programs)
     on_gpu = {gv: f for gv, f in lowered.functions.items() if gpu(f.attrs["target"]) is not None}
     result = _GPU_REST(ir.IRModule(on_gpu, attrs=programs.attrs))
     for gv, func in result.functions.items():
