@@ -7,7 +7,7 @@ call: `Copy.from_call(call).src`. Passes and analyses ask it by its methods; non
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
 
 from tvm import ir, tirx
@@ -38,8 +38,8 @@ class TileOp:
     """Base of all tile operators: a view of a `Call`, with its operands by name.
 
     `tile_operator` makes subclasses frozen dataclasses. Fields that hold operands or expressions come
-    first, in the order of the call's arguments; options follow, listed in `options`, and travel in the
-    call's attributes where they differ from their defaults; so does `impl`.
+    first, in the order of the call's arguments; options follow, which have defaults, and travel in the
+    call's attributes where they differ from these; so does `impl`.
 
     Attributes
     ----------
@@ -48,7 +48,10 @@ class TileOp:
     """
 
     name: ClassVar[str]
-    options: ClassVar[tuple[str, ...]] = ()
+    inputs: ClassVar[tuple[str, ...]] = ()
+    """The fields with the operands that it reads."""
+    outputs: ClassVar[tuple[str, ...]] = ()
+    """The fields with the operands that it writes."""
     is_tile: ClassVar[bool] = True
     """False for an operator on single elements, which may stand in `T.Parallel`."""
     once: ClassVar[bool] = False
@@ -89,12 +92,13 @@ class TileOp:
         return True
 
     def reads(self) -> list[Any]:
-        """The operands that the operator reads."""
-        raise NotImplementedError
+        """The operands that the operator reads; where it adds to a tile, that one too."""
+        adds = self.clearing and not getattr(self, self.clearing)
+        return [getattr(self, name) for name in self.inputs + self.outputs * bool(adds)]
 
     def writes(self) -> list[Any]:
         """The operands that the operator writes."""
-        raise NotImplementedError
+        return [getattr(self, name) for name in self.outputs]
 
     def releases(self) -> ir.TensorLoad | None:
         """The mbarrier, an element, at which a thread arrives; None of other operators.
@@ -128,8 +132,11 @@ class TileOp:
         return None
 
     def touched(self) -> Sequence[int]:
-        """The extents, along the last axes, of the box that an element operator's element begins."""
-        return ()
+        """The extents, along the last axes, of the box that an element operator's element begins.
+
+        They are those of its field `box`, where it has one.
+        """
+        return tuple(int(extent) for extent in getattr(self, "box", ()))
 
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         """The buffers whose layout the operator gives, with what the user wrote."""
@@ -264,7 +271,7 @@ class TileOp:
             value = getattr(self, item.name)
             if item.name == self.rest:
                 args.extend(value)
-            elif not item.kw_only and item.name not in self.options:
+            elif item.default is MISSING:
                 args.append(value)
             elif value != item.default:
                 attrs[item.name] = value
@@ -275,7 +282,7 @@ class TileOp:
     @classmethod
     def from_call(cls, call: ir.Call) -> TileOp:
         """Read the operator back from its call."""
-        names = [f.name for f in fields(cls) if not f.kw_only and f.name not in cls.options]
+        names = [f.name for f in fields(cls) if f.default is MISSING or f.name == cls.rest]
         args: list[Any] = list(call.args[:])
         if cls.rest:
             fixed = len(names) - 1
@@ -292,12 +299,6 @@ class ValueOp(TileOp):
     """Base of the operators that name no tile: what they have are values and options."""
 
     is_tile = False
-
-    def reads(self) -> list[ir.Expr]:
-        return []
-
-    def writes(self) -> list[ir.Expr]:
-        return []
 
 
 def python_value(value: Any) -> Any:

@@ -22,7 +22,7 @@ from tvmtile.ir.kernels import is_cluster_barrier
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import current_span
-from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
+from tvmtile.tileop.registry import LoweringContext, lowering, needs
 
 __all__ = [
     "BlockRank",
@@ -77,12 +77,6 @@ class JoinCluster(TileOp):
     name = "join_cluster"
     by_thread = True
 
-    def reads(self) -> list[ir.Expr]:
-        return []
-
-    def writes(self) -> list[ir.Expr]:
-        return []
-
 
 @tile_operator
 class RemoteArrival(ValueOp):
@@ -93,7 +87,6 @@ class RemoteArrival(ValueOp):
     """
 
     name = "remote_arrival"
-    options = ("bytes", "box")
     rest = "after"
     is_atomic = True
     by_thread = True
@@ -107,22 +100,17 @@ class RemoteArrival(ValueOp):
     def reads(self) -> list[ir.Expr]:
         return list(self.after)
 
-    def touched(self) -> Sequence[int]:
-        return tuple(int(extent) for extent in self.box)
-
 
 @tile_operator
 class RemoteStore(ValueOp):
     """Store a value to an element of a tile of another block."""
 
     name = "remote_store"
+    outputs = ("target",)
 
     target: Any
     value: Any
     rank: Any
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.target]
 
 
 @tile_operator
@@ -130,7 +118,8 @@ class RemoteCopy(ValueOp):
     """Begin to copy a run of a tile to another block, where an mbarrier counts the bytes."""
 
     name = "remote_copy"
-    options = ("bytes", "box")
+    inputs = ("source",)
+    outputs = ("target",)
     by_thread = True
 
     target: Any
@@ -140,26 +129,16 @@ class RemoteCopy(ValueOp):
     bytes: int = 0
     box: Any = ()
 
-    def reads(self) -> list[ir.Expr]:
-        return [self.source]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.target]
-
     def completes_on(self) -> ir.TensorLoad:
         return self.barrier
-
-    def touched(self) -> Sequence[int]:
-        return tuple(int(extent) for extent in self.box)
 
 
 # Code ----------------------------------------------------------------------------------------------
 
 
-def has_clusters(_: Any, context: LoweringContext) -> None:
-    """Raise `Decline` where the target has none."""
-    if not context.gpu.has_clusters:
-        raise Lacking("NVIDIA's GPUs from compute capability 9.0 on have clusters")
+has_clusters = needs(
+    lambda gpu: gpu.has_clusters, "NVIDIA's GPUs from compute capability 9.0 on have clusters"
+)
 
 
 def join_blocks(context: LoweringContext) -> None:

@@ -19,7 +19,7 @@ from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.loops import loop_layout
-from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
+from tvmtile.tileop.elementwise import moved
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
@@ -139,7 +139,8 @@ class Copy(TileOp):
     """Copy a tile from `src` to `dst`."""
 
     name = "copy"
-    options = ("direct", "disable_tma", "eviction")
+    inputs = ("src",)
+    outputs = ("dst",)
     is_copy = True
 
     src: Any
@@ -147,12 +148,6 @@ class Copy(TileOp):
     direct: bool | None = None
     disable_tma: bool | None = None
     eviction: str | None = None
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def check(self) -> None:
         self.normalized()
@@ -180,12 +175,7 @@ class Copy(TileOp):
         return TmaCopy(self.src, self.dst, (mbarrier,), eviction=self.eviction)
 
     def as_loops(self) -> tirx.Stmt:
-        def body(offsets: list[Any]) -> tirx.Stmt:
-            source = element(self.src, matching_offsets(self.dst, self.src, offsets))
-            value = converted(tirx.BufferLoad(self.src.source, source), dtype_of(self.dst))
-            return tirx.BufferStore(self.dst.source, value, element(self.dst, offsets))
-
-        return over_region(self.dst, body)
+        return moved(self.src, self.dst)
 
 
 def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) -> np.ndarray:

@@ -127,14 +127,11 @@ def _of_cluster(barrier: Any) -> ir.TensorLoad:
 class _CopyInCluster(TileOp):
     """A copy to shared memory that other blocks take part in."""
 
+    inputs = ("src",)
+    outputs = ("dst",)
+
     src: Any
     dst: Any
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def check(self) -> None:
         if not is_shared(buffer_of(self.dst)):
@@ -165,7 +162,6 @@ class Multicast(_CopyInCluster):
     """Copy a tile of a tensor, read once, to the blocks of a mask."""
 
     name = "multicast"
-    options = ("blocks", "eviction")
 
     blocks: int = 1
     eviction: str | None = None

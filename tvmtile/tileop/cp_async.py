@@ -154,7 +154,8 @@ class CpAsync(ValueOp):
     """Copy `count` elements from `source` on to those from `target` on; zeros without the predicate."""
 
     name = "cp_async"
-    options = ("count",)
+    inputs = ("source",)
+    outputs = ("target",)
     rest = "predicate"
     by_thread = True
 
@@ -162,12 +163,6 @@ class CpAsync(ValueOp):
     source: Any
     predicate: tuple[Any, ...] = ()
     count: int = 1
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.source]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.target]
 
     def expanded(self, target: Target | None) -> tirx.Stmt:
         """The work of a token; elsewhere a loop."""
@@ -200,7 +195,6 @@ class CpAsyncGroup(ValueOp):
     """`end` a group of the thread's copies, or `wait` for all of its groups but `behind`."""
 
     name = "cp_async_group"
-    options = ("action", "behind")
     by_thread = True
 
     action: str = "wait"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile.errors import UnsupportedDtype
 from tvmtile.frontend.emit import emit
@@ -50,17 +50,13 @@ class Dp4a(TileOp):
     """A dot product of four int8 values; `A` and `B` are vector loads, `C` names an element."""
 
     name = "dp4a"
+    inputs = ("A", "B", "C")
+    outputs = ("C",)
     is_tile = False
 
     A: Any
     B: Any
     C: Any
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.A, self.B, self.C]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.C]
 
     def check(self) -> None:
         for name, wanted in (("A", "int8"), ("B", "int8"), ("C", "int32")):

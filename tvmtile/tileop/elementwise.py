@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile.ir.operands import constant
+from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import nest
 
-__all__ = ["converted", "element", "matching_offsets", "moving_axes", "over_region"]
+__all__ = ["converted", "element", "matching_offsets", "moved", "moving_axes", "over_region"]
 
 
 def moving_axes(operand: ir.TensorRegion) -> list[int]:
@@ -88,3 +88,14 @@ def converted(value: ir.Expr, dtype: str) -> ir.Expr:
     source = DataType(str(value.ty.dtype))
     wanted = f"{dtype}x{source.lanes}" if source.lanes > 1 else dtype
     return value if str(source) == wanted else tirx.Cast(wanted, value)
+
+
+def moved(src: ir.TensorRegion, dst: ir.TensorRegion) -> tirx.Stmt:
+    """Loops that copy a tile to another of its shape, each element converted."""
+
+    def body(offsets: list[Any]) -> tirx.Stmt:
+        source = element(src, matching_offsets(dst, src, offsets))
+        value = converted(tirx.BufferLoad(src.source, source), dtype_of(dst))
+        return tirx.BufferStore(dst.source, value, element(dst, offsets))
+
+    return over_region(dst, body)

@@ -65,6 +65,7 @@ class Fill(TileOp):
     """Set every element of a tile to a value."""
 
     name = "fill"
+    outputs = ("dst",)
 
     dst: Any
     value: Any
@@ -72,12 +73,6 @@ class Fill(TileOp):
     def __post_init__(self) -> None:
         if isinstance(self.value, bool | int | float):
             object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.dst)))
-
-    def reads(self) -> list[ir.Expr]:
-        return []
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def check(self) -> None:
         check_bounds(self.name, self.dst)

@@ -160,10 +160,6 @@ class Fp8ScaledMatmul(MatrixProduct):
     """Add the product of two scaled tiles to an accumulator."""
 
     name = "fp8_scaled_matmul"
-    options = (
-        *("transpose_B", "clear_accum"),
-        *("scale_dtype", "block_size", "a_rows", "b_rows", "zero_codes"),
-    )
 
     A: Any
     A_scale: Any

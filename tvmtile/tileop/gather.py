@@ -149,7 +149,6 @@ class MoveRows(TileOp):
     """Copy rows of a tensor into a tile, or those of a tile into a tensor."""
 
     name = "move_rows"
-    options = ("written", "scatter")
     rest = "rows"
 
     tensor: Any

@@ -20,7 +20,7 @@ from tvmtile.ir.scopes import is_fragment
 from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.user_layout import read_user_layout
-from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
+from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
 __all__ = [
     "LAUNCH_BOUNDS_BLOCKS",
@@ -50,7 +50,6 @@ class UseSwizzle(ValueOp):
 
     name = "use_swizzle"
     orders_blocks = True
-    options = ("panel_size", "order")
 
     panel_size: int = 10
     order: str = "row"
@@ -125,7 +124,6 @@ class WarpSpecialization(ValueOp):
     """Whether warps of their own copy the tiles of pipelined loops."""
 
     name = "warp_specialization"
-    options = ("enable",)
 
     enable: bool = True
 
@@ -155,7 +153,6 @@ class Persistence(ValueOp):
     """Whether a block for each multiprocessor loops over the blocks of the grid."""
 
     name = "persistence"
-    options = ("enable",)
 
     enable: bool = True
 
@@ -181,11 +178,8 @@ def annotate_persistent(enable: bool = True) -> None:
     emit(Persistence(bool(enable)))
 
 
-@lowering(Persistence, target=("llvm", "metal", "cuda"), variant="none")
-def _(op: Persistence, context: LoweringContext) -> tirx.Stmt:
-    """WarpSpecialize has heeded it."""
-    del op, context
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# WarpSpecialize has heeded it.
+lowering(Persistence, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
 @tile_operator
@@ -193,7 +187,6 @@ class MinBlocks(ValueOp):
     """How many blocks must fit on a multiprocessor at once."""
 
     name = "min_blocks"
-    options = ("count",)
 
     count: int = 1
 
@@ -220,10 +213,8 @@ def annotate_min_blocks_per_sm(n: Any) -> None:
     emit(MinBlocks(n))
 
 
-@lowering(MinBlocks, target=("llvm", "metal"), variant="none")
-def _(_op: MinBlocks, _context: LoweringContext) -> tirx.Stmt:
-    """Only NVIDIA's compiler divides registers by it."""
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# Only NVIDIA's compiler divides registers by it.
+lowering(MinBlocks, target=("llvm", "metal"), variant="none")(no_code)
 
 
 @lowering(MinBlocks, target="cuda", variant="launch bounds")
@@ -238,7 +229,6 @@ class DependentLaunch(ValueOp):
     """An instruction of programmatic dependent launch: `wait` or `launch_dependents`."""
 
     name = "dependent_launch"
-    options = ("action",)
 
     action: str = "wait"
 
@@ -260,15 +250,13 @@ def pdl_trigger() -> None:
     emit(DependentLaunch("launch_dependents"))
 
 
-@lowering(DependentLaunch, target=("llvm", "metal", "cuda"), variant="none")
-def _(_op: DependentLaunch, _context: LoweringContext) -> tirx.Stmt:
-    """Launches do not overlap."""
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# Launches do not overlap.
+lowering(DependentLaunch, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
-def _launches_overlap(_: DependentLaunch, context: LoweringContext) -> None:
-    if not context.gpu.overlaps_launches:
-        raise Lacking("launches overlap on GPUs from compute capability 9.0 on")
+_launches_overlap = needs(
+    lambda gpu: gpu.overlaps_launches, "launches overlap on GPUs from compute capability 9.0 on"
+)
 
 
 @lowering(
@@ -288,16 +276,9 @@ class AnnotateLayout(TileOp):
     """Fix the layout of a tile instead of letting the compiler choose one."""
 
     name = "annotate_layout"
-    options = ("layout",)
 
     tile: Any
     layout: Any = None
-
-    def reads(self) -> list[ir.Expr]:
-        return []
-
-    def writes(self) -> list[ir.Expr]:
-        return []
 
     def fixed_layouts(self) -> dict[ir.Var, Any]:
         return {self.tile: self.layout}
@@ -362,16 +343,12 @@ def _as_layout(buffer: ir.Var, layout: Any) -> Any:
     )
 
 
-@lowering(WarpSpecialization, target=("llvm", "metal", "cuda"), variant="none")
-def _(_op: WarpSpecialization, _context: LoweringContext) -> tirx.Stmt:
-    """WarpSpecialize has seen it."""
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# WarpSpecialize has seen it.
+lowering(WarpSpecialization, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
-@lowering(UseSwizzle, target=("llvm", "metal", "cuda"), variant="none")
-def _(_op: UseSwizzle, _context: LoweringContext) -> tirx.Stmt:
-    """SwizzleBlockIdx has done it on a GPU; the order does not matter to a CPU's caches."""
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# SwizzleBlockIdx has done it on a GPU; the order does not matter to a CPU's caches.
+lowering(UseSwizzle, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
 def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, FragmentLayout]:
@@ -384,10 +361,8 @@ def _of_fragment(op: AnnotateLayout, context: LoweringContext) -> dict[ir.Var, F
         raise
 
 
-@lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", fragments=_of_fragment)
-def _(_op: AnnotateLayout, _context: LoweringContext) -> tirx.Stmt:
-    """Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays.
-
-    InferLayout has given fragments on GPUs their layouts, and SwizzleShared shared tiles on CUDA.
-    """
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# Tiles in the memory of a CPU, and of a block on Metal, are row-major arrays. InferLayout has
+# given fragments on GPUs their layouts, and SwizzleShared shared tiles on CUDA.
+lowering(AnnotateLayout, target=("llvm", "metal", "cuda"), variant="none", fragments=_of_fragment)(
+    no_code
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -85,7 +85,8 @@ class Im2col(TileOp):
     """Gather windows of an image as rows of a tile."""
 
     name = "im2col"
-    options = ("kernel", "stride", "dilation", "pad")
+    inputs = ("img",)
+    outputs = ("col",)
 
     img: Any
     col: Any
@@ -95,12 +96,6 @@ class Im2col(TileOp):
     stride: int = 1
     dilation: int = 1
     pad: int = 0
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.img]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.col]
 
     def check(self) -> None:
         for operand, rank in ((self.img, 4), (self.col, 2)):

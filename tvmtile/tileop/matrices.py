@@ -22,14 +22,11 @@ class MatrixProduct(TileOp):
         The accumulator, `[m, n]`.
     """
 
+    outputs = ("C",)
     is_product = True
     clearing = "clear_accum"
 
     C: Any
-
-    def writes(self) -> list[ir.Expr]:
-        """The accumulator."""
-        return [self.C]
 
     @property
     def m(self) -> ir.Expr:

@@ -30,7 +30,7 @@ from tvmtile.ir.scopes import (
     is_mbarrier,
 )
 from tvmtile.tileop.cluster import JoinCluster, RemoteArrival, check_rank
-from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
+from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
 __all__ = [
     "AwaitPhase",
@@ -283,15 +283,12 @@ class InitMbarriers(ValueOp):
     """Make mbarriers ready, once a block."""
 
     name = "init_mbarriers"
+    outputs = ("barriers",)
     role = "mbarriers"
-    options = ("counts",)
     once = True
 
     barriers: Any
     counts: Any = ()
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.barriers]
 
 
 @tile_operator
@@ -303,8 +300,8 @@ class Mbarrier(ValueOp):
     """
 
     name = "mbarrier"
+    outputs = ("barrier",)
     role = "mbarrier"
-    options = ("action", "of_cluster")
     is_atomic = True
     by_thread = True
 
@@ -312,9 +309,6 @@ class Mbarrier(ValueOp):
     value: Any
     action: str = "arrive"
     of_cluster: bool = False
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.barrier]
 
     def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier if self.action.endswith("expect_tx") else None
@@ -337,13 +331,11 @@ class EndPhase(ValueOp):
     """
 
     name = "end_phase"
+    outputs = ("barrier",)
     role = "end of phase"
     once = True
 
     barrier: Any
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.barrier]
 
     def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier
@@ -354,14 +346,12 @@ class AwaitPhase(ValueOp):
     """Wait until a phase of an mbarrier is over that EndPhase ends."""
 
     name = "await_phase"
+    inputs = ("barrier",)
     role = "wait for phase"
     by_thread = True
 
     barrier: Any
     parity: Any
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.barrier]
 
     def acquires(self) -> ir.TensorLoad | None:
         return self.barrier
@@ -378,11 +368,10 @@ class ProxyFence(ValueOp):
 # Code ----------------------------------------------------------------------------------------------
 
 
-def _has_mbarriers(_: Mbarrier | InitMbarriers, context: LoweringContext) -> None:
-    if not context.gpu.has_bulk_copies:
-        raise Lacking(
-            "NVIDIA's GPUs from compute capability 9.0 on have mbarriers that count bytes"
-        )
+_has_mbarriers = needs(
+    lambda gpu: gpu.has_bulk_copies,
+    "NVIDIA's GPUs from compute capability 9.0 on have mbarriers that count bytes",
+)
 
 
 @lowering(InitMbarriers, target="cuda", variant="mbarrier", fits=_has_mbarriers)
@@ -430,10 +419,8 @@ def _(op: Mbarrier, _: LoweringContext) -> tirx.Stmt:
     return tirx.Evaluate(ptx(_INSTRUCTIONS[op.action])(address, *bytes_))
 
 
-@lowering(ProxyFence, target=("llvm", "metal", "cuda"), variant="none")
-def _(_op: ProxyFence, _context: LoweringContext) -> tirx.Stmt:
-    """There are no asynchronous copies from shared memory."""
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# There are no asynchronous copies from shared memory.
+lowering(ProxyFence, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
 @lowering(ProxyFence, target="cuda", variant="fence", priority=10, fits=_has_mbarriers)

@@ -75,7 +75,6 @@ class Print(ValueOp):
     """Print a message and, where there is a label, a value; -1 stands for an axis the grid has not."""
 
     name = "print"
-    options = ("msg", "label")
     once = True
 
     value: Any
@@ -91,19 +90,13 @@ class PrintTile(TileOp):
     """Print a message and a tile."""
 
     name = "print_tile"
-    options = ("msg",)
+    inputs = ("src",)
 
     src: Any
     block_x: Any
     block_y: Any
     block_z: Any
     msg: str = ""
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return []
 
     def check(self) -> None:
         check_bounds(self.name, self.src)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
@@ -82,17 +82,12 @@ class Quantifier(TileOp):
     """Whether any or all elements of `src` are true, into the boolean element `dst`."""
 
     name = "quantifier"
-    options = ("kind",)
+    inputs = ("src",)
+    outputs = ("dst",)
 
     src: Any
     dst: Any
     kind: str = "any"
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def check(self) -> None:
         check_bounds(f"{self.kind}_of", self.src)

@@ -29,7 +29,7 @@ from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
 from tvmtile.tileop.across_threads import combine_over_block, per_thread
-from tvmtile.tileop.elementwise import converted, element, matching_offsets, over_region
+from tvmtile.tileop.elementwise import converted, element, moved, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
 __all__ = [
@@ -222,18 +222,12 @@ class ReducerInit(TileOp):
     """Set all totals of a reducer."""
 
     name = "reducer_init"
+    outputs = ("dst",)
     role = "begin"
-    options = ("kind",)
 
     dst: Any
     value: Any
     kind: str = ""
-
-    def reads(self) -> list[ir.Expr]:
-        return []
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
 
 @tile_operator
@@ -241,8 +235,9 @@ class ReducerUpdate(TileOp):
     """Combine a value with one total; `dst` is a load that names it."""
 
     name = "reducer_update"
+    inputs = ("dst",)
+    outputs = ("dst",)
     role = "contribute"
-    options = ("kind",)
     is_tile = False
     once = True
 
@@ -250,41 +245,25 @@ class ReducerUpdate(TileOp):
     value: Any
     kind: str = ""
 
-    def reads(self) -> list[ir.Expr]:
-        return [self.dst]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
-
 
 @tile_operator
 class FinalizeReducer(TileOp):
     """Put the totals of a reducer where they can be read."""
 
     name = "finalize_reducer"
+    inputs = ("src",)
+    outputs = ("dst",)
     role = "end"
-    options = ("kind",)
 
     src: Any
     dst: Any
     kind: str = ""
 
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
-
     def check(self) -> None:
         matched_regions(self.name, self.src, self.dst, "give dst the reducer's shape")
 
     def as_loops(self) -> tirx.Stmt:
-        def body(offsets: list[Any]) -> tirx.Stmt:
-            source = element(self.src, matching_offsets(self.dst, self.src, offsets))
-            value = converted(tirx.BufferLoad(self.src.source, source), dtype_of(self.dst))
-            return tirx.BufferStore(self.dst.source, value, element(self.dst, offsets))
-
-        return over_region(self.dst, body)
+        return moved(self.src, self.dst)
 
 
 @lowering(ReducerInit, target="llvm", variant="elements")

@@ -9,7 +9,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
-from tvmtile.tileop.registry import Lacking, LoweringContext, lowering
+from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
 __all__ = ["SetMaxRegisters", "dec_max_nreg", "inc_max_nreg", "set_max_nreg"]
 
@@ -60,7 +60,6 @@ class SetMaxRegisters(ValueOp):
     """Set how many registers a thread of a warpgroup may use."""
 
     name = "set_max_registers"
-    options = ("count", "more")
     role = "registers"
     by_thread = True
 
@@ -68,15 +67,14 @@ class SetMaxRegisters(ValueOp):
     more: bool = False
 
 
-@lowering(SetMaxRegisters, target=("llvm", "metal", "cuda"), variant="none")
-def _(_op: SetMaxRegisters, _context: LoweringContext) -> tirx.Stmt:
-    """The registers of a thread are fixed."""
-    return tirx.Evaluate(tirx.const(0, "int32"))
+# The registers of a thread are fixed.
+lowering(SetMaxRegisters, target=("llvm", "metal", "cuda"), variant="none")(no_code)
 
 
-def _moves_registers(_: SetMaxRegisters, context: LoweringContext) -> None:
-    if not context.gpu.has_warpgroup_products:
-        raise Lacking("the registers of a thread are fixed when a block begins")
+_moves_registers = needs(
+    lambda gpu: gpu.has_warpgroup_products,
+    "the registers of a thread are fixed when a block begins",
+)
 
 
 @lowering(SetMaxRegisters, target="cuda", variant="setmaxnreg", priority=10, fits=_moves_registers)

@@ -40,6 +40,8 @@ __all__ = [
     "fragments_of",
     "implementation_of",
     "lowering",
+    "needs",
+    "no_code",
     "of_shared_operands",
     "refusal",
     "registered_lowerings",
@@ -314,6 +316,22 @@ def lowering(
         candidates.sort(key=lambda candidate: -candidate.priority)
 
     return register
+
+
+def no_code(op: TileOp, context: LoweringContext) -> tirx.Stmt:
+    """The implementation of what passes have heeded, or of what a target has no use for."""
+    del op, context
+    return tirx.Evaluate(tirx.const(0, "int32"))
+
+
+def needs(ability: Callable[[GpuCapability], bool], otherwise: str) -> _Predicate:
+    """For `Lowering.fits`: an ability of the GPU, and what is said where it has not got it."""
+
+    def fits(_: TileOp, context: LoweringContext) -> None:
+        if not ability(context.gpu):
+            raise Lacking(otherwise)
+
+    return fits
 
 
 def of_shared_operands(form: SharedTile) -> Callable[[Any, LoweringContext], dict[ir.Var, Any]]:

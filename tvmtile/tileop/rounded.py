@@ -44,7 +44,6 @@ class Rounded(_Pure):
 
     name = "rounded"
     role = "arithmetic"
-    options = ("operation", "rounding")
 
     operands: tuple[Any, ...]
     operation: str = "add"
@@ -73,7 +72,6 @@ class RoundedCast(_Pure):
 
     name = "rounded_cast"
     role = "cast"
-    options = ("dtype", "rounding", "saturate")
 
     operands: tuple[Any, ...]
     dtype: str = "float16"

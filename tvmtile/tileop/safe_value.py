@@ -54,12 +54,6 @@ class SafeValue(TileOp):
         if isinstance(self.value, bool | int | float):
             object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.tensor)))
 
-    def reads(self) -> list[ir.Expr]:
-        return []
-
-    def writes(self) -> list[ir.Expr]:
-        return []
-
     def values_outside(self) -> dict[ir.Var, Any]:
         return {self.tensor: self.value}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import ir, tirx
+from tvm import tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -59,15 +59,11 @@ class Transpose(TileOp):
     """Exchange the last two axes of a tile."""
 
     name = "transpose"
+    inputs = ("src",)
+    outputs = ("dst",)
 
     src: Any
     dst: Any
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def check(self) -> None:
         *batch, rows, columns = _matrices(self.src)

@@ -322,7 +322,8 @@ class Atomic(TileOp):
     """
 
     name = "atomic"
-    options = ("kind", "order", "aligned")
+    inputs = ("dst",)
+    outputs = ("dst",)
     is_tile = False
     is_atomic = True
 
@@ -331,12 +332,6 @@ class Atomic(TileOp):
     kind: str = "add"
     order: str = "relaxed"
     aligned: bool = False
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.dst]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def result_dtype(self) -> str:
         return str(self.dst.ty.dtype)
@@ -359,18 +354,12 @@ class AtomicLoad(TileOp):
     """Load one element; `src` is a load that names the place."""
 
     name = "atomic_load"
-    options = ("order",)
+    inputs = ("src",)
     is_tile = False
     is_atomic = True
 
     src: Any
     order: str = "seq_cst"
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return []
 
     def result_dtype(self) -> str:
         return str(self.src.ty.dtype)
@@ -384,7 +373,7 @@ class AtomicTile(TileOp):
     """Update every element of a tile, by those of another tile or by one value for all."""
 
     name = "atomic_tile"
-    options = ("kind", "order", "disable_tma")
+    outputs = ("dst",)
 
     src: Any
     dst: Any
@@ -394,9 +383,6 @@ class AtomicTile(TileOp):
 
     def reads(self) -> list[ir.Expr]:
         return [self.src, self.dst] if names_tile(self.src) else [self.dst]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def check(self) -> None:
         self.normalized()

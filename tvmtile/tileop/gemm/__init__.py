@@ -123,7 +123,7 @@ class Gemm(MatrixProduct):
     """Multiply two tiles and add the product to an accumulator."""
 
     name = "gemm"
-    options = ("transpose_A", "transpose_B", "policy", "clear_accum", "wg_wait", "k_pack")
+    inputs = ("A", "B")
 
     A: Any
     B: Any
@@ -138,9 +138,6 @@ class Gemm(MatrixProduct):
     @property
     def is_complete(self) -> bool:
         return self.wg_wait == 0
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.A, self.B] if self.clear_accum else [self.A, self.B, self.C]
 
     @property
     def k(self) -> ir.Expr:

@@ -115,7 +115,6 @@ class WaitWgmma(ValueOp):
     """Wait for products of the threads, but for the latest ones."""
 
     name = "wait_wgmma"
-    options = ("behind",)
     is_tile = True
 
     behind: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import DataType, ir, tirx
+from tvm import DataType, tirx
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
@@ -103,7 +103,7 @@ class GemmSp(MatrixProduct):
     """Multiply a tile without half of its elements by another tile."""
 
     name = "gemm_sp"
-    options = ("transpose_A", "transpose_E", "transpose_B", "policy", "clear_accum")
+    inputs = ("A", "E", "B")
 
     A: Any
     E: Any
@@ -114,10 +114,6 @@ class GemmSp(MatrixProduct):
     transpose_B: bool = False
     policy: int = 0
     clear_accum: bool = False
-
-    def reads(self) -> list[ir.Expr]:
-        operands = [self.A, self.E, self.B]
-        return operands if self.clear_accum else [*operands, self.C]
 
     @property
     def k(self) -> Any:

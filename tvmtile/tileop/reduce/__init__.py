@@ -215,8 +215,9 @@ class Reduce(TileOp):
     """Combine the elements of a tile along one axis; `dim` is not negative."""
 
     name = "reduce"
+    inputs = ("src",)
+    outputs = ("dst",)
     role = "reduction"
-    options = ("kind", "dim", "clear", "nan_propagate")
     clearing = "clear"
 
     src: Any
@@ -225,12 +226,6 @@ class Reduce(TileOp):
     dim: int = 0
     clear: bool = True
     nan_propagate: bool = False
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src] if self.clear else [self.src, self.dst]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     @property
     def combiner(self) -> Combiner:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tvm import ir
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -98,19 +97,14 @@ class Scan(TileOp):
     """Running totals along one axis; `dim` is not negative."""
 
     name = "scan"
-    options = ("kind", "dim", "reverse")
+    inputs = ("src",)
+    outputs = ("dst",)
 
     src: Any
     dst: Any
     kind: str = "sum"
     dim: int = 0
     reverse: bool = False
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def check(self) -> None:
         source, target = extents_of(self.src) or [], extents_of(self.dst) or []

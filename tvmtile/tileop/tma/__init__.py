@@ -134,7 +134,8 @@ class TmaCopy(TileOp):
     """Begin to copy a tile; `barrier` holds the mbarrier of a load, `blocks` is a mask of blocks."""
 
     name = "tma_copy"
-    options = ("leaders", "blocks", "eviction")
+    inputs = ("src",)
+    outputs = ("dst",)
     rest = "barrier"
     by_thread = True
 
@@ -149,12 +150,6 @@ class TmaCopy(TileOp):
     def is_load(self) -> bool:
         """The tile is in shared memory."""
         return is_shared(buffer_of(self.dst))
-
-    def reads(self) -> list[ir.Expr]:
-        return [self.src]
-
-    def writes(self) -> list[ir.Expr]:
-        return [self.dst]
 
     def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier[0] if self.barrier else None

@@ -17,7 +17,7 @@ from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.target import gpu
-from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
+from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, needs
 
 __all__ = [
     "BulkGroup",
@@ -42,7 +42,7 @@ class BulkLoad(_BulkCopy):
     """Begin to copy a box of a tensor into a tile; an mbarrier counts the bytes that have come."""
 
     name = "bulk_load"
-    options = ("box", "gathers", "blocks", "eviction")
+    outputs = ("tile",)
 
     tensor_map: Any
     tile: Any
@@ -56,14 +56,8 @@ class BulkLoad(_BulkCopy):
     eviction: str | None = None
     """How long the cache keeps it (`tvmtile.tileop.eviction`)."""
 
-    def writes(self) -> list[ir.Expr]:
-        return [self.tile]
-
     def completes_on(self) -> ir.TensorLoad:
         return self.barrier
-
-    def touched(self) -> Sequence[int]:
-        return tuple(int(extent) for extent in self.box)
 
 
 @tile_operator
@@ -71,7 +65,7 @@ class BulkStore(_BulkCopy):
     """Begin to copy a box of a tile into a tensor; the thread waits for groups of them."""
 
     name = "bulk_store"
-    options = ("box", "scatters", "eviction", "combining")
+    inputs = ("tile",)
 
     tensor_map: Any
     tile: Any
@@ -83,14 +77,8 @@ class BulkStore(_BulkCopy):
     combining: str = ""
     """How elements are combined with those of the tensor; they replace them where it is empty."""
 
-    def reads(self) -> list[ir.Expr]:
-        return [self.tile]
-
     def token(self) -> str | None:
         return BULK_STORE.name
-
-    def touched(self) -> Sequence[int]:
-        return tuple(int(extent) for extent in self.box)
 
 
 @tile_operator
@@ -101,7 +89,6 @@ class BulkGroup(ValueOp):
     """
 
     name = "bulk_group"
-    options = ("action", "behind", "arrived")
     by_thread = True
 
     action: str = "wait"
@@ -150,10 +137,10 @@ def tma_store_wait(count: Any = 0, read: bool = True) -> None:
 _MOST_BEHIND = BULK_STORE.max_behind
 
 
-def has_bulk_copies(_: Any, context: LoweringContext) -> None:
-    """Raise `Decline` where the target has none."""
-    if not context.gpu.has_bulk_copies:
-        raise Lacking("NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps")
+has_bulk_copies = needs(
+    lambda gpu: gpu.has_bulk_copies,
+    "NVIDIA's GPUs from compute capability 9.0 on copy boxes by tensor maps",
+)
 
 
 def _moves_rows(op: Any, context: LoweringContext) -> None:
