@@ -22,13 +22,7 @@ _MOST_INNER = 4
 
 
 def sample(loops: list[tirx.For]) -> dict[ir.Var, Any] | None:
-    """The variables of a nest at its iterations, or at some thousands of them.
-
-    Returns
-    -------
-    dict of Var to ndarray, or None
-        None where the extents are not known.
-    """
+    """The variables of a nest at its iterations, or at some thousands; None of unknown extents."""
     extents = [constant(loop.extent) for loop in loops]
     if None in extents or any(constant(loop.min) != 0 for loop in loops):
         return None
@@ -80,16 +74,9 @@ def elements_of(
 ) -> Elements | None:
     """The elements that iterations touch; None where that is not known, or where none does.
 
-    Parameters
-    ----------
-    access : Access
-        Of a single element.
-    iterations : dict of Var to ndarray
-        A sample of the nest.
-    fixed : dict of Var to int
-        A value of each of the variables of loops around.
-    is_uniform : callable
-        Tells whether another variable has one value for all iterations.
+    The access is of a single element, the iterations are a sample of the nest, `fixed` has a value of
+    each of the variables of loops around, and `is_uniform` tells whether another variable has one value
+    for all.
     """
     points = _with_inner_loops(access.loops, iterations)
     if points is None or not access.is_certain:

@@ -71,17 +71,7 @@ __device__ __forceinline__ int tvmtile_negate(int x) {
 
 
 def function_call(dtype: str, name: str, *args: ir.Expr) -> ir.Call:
-    """The call of one of our functions.
-
-    Parameters
-    ----------
-    dtype : str
-        Of its value; `void` where it has none.
-    name : str
-        Which one; also the names of `cuda_atomics` and `cuda_floats`.
-    *args : Expr
-        Its arguments.
-    """
+    """The call of one of our functions, also of those of `cuda_atomics` and `cuda_floats`."""
     return ir.Call(_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
 
 

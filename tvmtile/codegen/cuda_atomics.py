@@ -63,17 +63,7 @@ _NAME = re.compile(r"tvmtile_atomic_([a-z]+)_([a-z]+\d+)(?:x(\d)(_global)?(_alig
 
 
 def name_of(kind: str, dtype: str, order: str) -> str:
-    """The name of the function for an atomic operation.
-
-    Parameters
-    ----------
-    kind : {"add", "max", "min", "or", "store", "load"}
-        What it does; `store` exchanges.
-    dtype : str
-        Of the element.
-    order : str
-        A memory order of C++.
-    """
+    """The name of the function for an atomic operation; `store` exchanges, `order` is one of C++."""
     return f"tvmtile_atomic_{kind}_{dtype}_{order}"
 
 
@@ -82,18 +72,8 @@ def vector_name_of(
 ) -> str:
     """The name of the function that adds to neighbouring elements, and returns nothing.
 
-    Parameters
-    ----------
-    dtype : str
-        Of the elements.
-    lanes : {2, 4}
-        How many of them.
-    is_global : bool
-        Whether they certainly lie in global memory.
-    order : str
-        A memory order of C++.
-    aligned : bool
-        Whether the first one certainly lies at a multiple of the size of all.
+    `is_global`: they certainly lie in global memory; `aligned`: the first certainly lies at a multiple
+    of the size of all.
     """
     known = "_global" * is_global + "_aligned" * aligned
     return f"tvmtile_atomic_add_{dtype}x{lanes}{known}_{order}"

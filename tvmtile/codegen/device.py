@@ -24,13 +24,7 @@ def marked(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def device_pass(name: str) -> Callable[[DeviceRule], ir.transform.Pass]:
-    """Make a pass over the kernels of tile programs of a function `(func, kind) -> func`.
-
-    Parameters
-    ----------
-    name : str
-        What TVM calls it, without the prefix.
-    """
+    """Make a pass over the kernels of tile programs of a function `(func, kind) -> func`."""
 
     def decorate(rule: DeviceRule) -> ir.transform.Pass:
         def run(func: tirx.PrimFunc, mod: ir.IRModule, context: object) -> tirx.PrimFunc:

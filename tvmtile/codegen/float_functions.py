@@ -58,11 +58,8 @@ OTHER_NAMES = {"nearbyint": "rint", "round": "rint"}
 def calling(names: Mapping[str, str]) -> Rule:
     """Call the function for the dtype of the operands; of other floats, that of float32.
 
-    Parameters
-    ----------
-    names : mapping of str to str
-        The function's name for each dtype that it takes, float32 among them. Narrower floats are
-        computed with in float32, and rounded once. A function of vectors works lane by lane.
+    `names` are the function's for each dtype that it takes, float32 among them. Narrower floats are
+    computed with in float32, and rounded once. A function of vectors works lane by lane.
     """
 
     def lowered(call: ir.Call) -> ir.Expr:

@@ -60,22 +60,7 @@ def carrier_dtype(dtype: str) -> str:
 
 @cache
 def atomic_function(kind: str, dtype: str, order: str) -> tuple[str, str]:
-    """An atomic operation as a function.
-
-    Parameters
-    ----------
-    kind : {"add", "max", "min", "or", "store", "load"}
-        What it does; `store` exchanges.
-    dtype : str
-        Of the element; one of `supported_dtypes(kind)`.
-    order : str
-        A memory order of C++, of `ORDERS`.
-
-    Returns
-    -------
-    (str, str)
-        Its name and its text. A load has no value parameter.
-    """
+    """The name and the text of an atomic operation as a function; `store` exchanges."""
     name = f"tvmtile_atomic_{kind}_{dtype}_{order}"
     if kind == "load":
         return name, _load(name, dtype, ORDERS[order])

@@ -148,17 +148,9 @@ define {sums} @{name}({sums} %sums, {words} %a, {words} %b) alwaysinline {{
 def dot_function(name: str, lanes: int) -> tuple[str, tuple[str, ...]]:
     """An instruction as a function of accumulators and two vectors of words (uint32).
 
-    Parameters
-    ----------
-    name : str
-        A key of `DOT_PRODUCTS`, or of `MATRIX_PRODUCTS` for 4 lanes.
-    lanes : int
-        Of 32 bits: 1 or 2, of which the narrowest form makes four, or of a form that there is.
-
-    Returns
-    -------
-    (str, tuple of str)
-        The name of the function, and texts.
+    `name` is a key of `DOT_PRODUCTS`, or of `MATRIX_PRODUCTS` for 4 lanes; `lanes` are of 32 bits: 1 or
+    2, of which the narrowest form makes four, or of a form that there is. Returned are the function's
+    name, and texts.
     """
     dot, function = (DOT_PRODUCTS | MATRIX_PRODUCTS)[name], f"tvmtile_{name}_{lanes}"
     element = _TYPES[dot.sums]

@@ -39,10 +39,7 @@ def wrapping_function(operation: str, dtype: str) -> tuple[str, str]:
 def unknown_zero(dtype: str) -> tuple[str, str]:
     """A zero that LLVM can't fold: an assembler text without instructions, which may change it.
 
-    Returns
-    -------
-    (str, str)
-        The name of the function, which takes nothing, and its text.
+    The function takes nothing; its name and its text are returned.
     """
     name = f"tvmtile_zero_{dtype}"
     return name, _ZERO.format(name=name, bits=dtype.removeprefix("u").removeprefix("int"))

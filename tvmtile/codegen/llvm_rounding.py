@@ -56,22 +56,7 @@ define {type} @{name}({parameters}) {{
 
 @cache
 def rounding_function(operation: str, dtype: str, rounding: str) -> tuple[str, str]:
-    """An operation with a rounding as a function.
-
-    Parameters
-    ----------
-    operation : {"add", "sub", "mul", "div", "fma", "sqrt"}
-        What it computes.
-    dtype : {"float32", "float64"}
-        Of operands and result.
-    rounding : {"rn", "rz", "ru", "rd"}
-        To nearest, to zero, up or down.
-
-    Returns
-    -------
-    (str, str)
-        Its name and its text.
-    """
+    """The name and the text of an operation on float32 or float64 with a rounding, as a function."""
     name = f"tvmtile_{operation}_{dtype}_{rounding}"
     kind, suffix = _TYPES[dtype]
     count = _OPERANDS.get(operation, 2)

@@ -57,17 +57,8 @@ _ARGUMENTS = "ptr %c, i64 %c.row, ptr %a, i64 %a.row, ptr %b, i64 %b.row, i64 %s
 def tile_function(name: str, clear: bool) -> tuple[str, str]:
     """An instruction as a function: of addresses and bytes of a row of C, A and B, and of the steps.
 
-    Parameters
-    ----------
-    name : str
-        A key of `TILE_PRODUCTS`.
-    clear : bool
-        The sums begin with zero.
-
-    Returns
-    -------
-    (str, str)
-        The name of the function, which returns an int32, and its text.
+    With `clear` the sums begin with zero. Returned are the name of the function, whose value is an
+    int32, and its text.
     """
     function = f"tvmtile_{name}_{'set' if clear else 'add'}"
     places = [(i, j) for i in (0, 1) for j in (0, 1)]

@@ -135,12 +135,7 @@ _HOMES = (
 def element_of(matrices: ir.Var, register: ir.Expr) -> ir.Expr:
     """An element that a thread holds of an array of simdgroup matrices.
 
-    Parameters
-    ----------
-    matrices : Var
-        Buffer of scope `metal.simdgroup`.
-    register : Expr
-        The number of the element among those of the thread: two a matrix.
+    `register` is the number of the element among those of the thread: two a matrix.
     """
     matrix, element = _split(matrices, register)
     return T.call_extern(str(matrices.ty.dtype), "tvmtile_element", matrix, element)
@@ -157,14 +152,9 @@ def matmul2d(
 ) -> tirx.Stmt:
     """Multiply blocks of 16x16 that the threads of a simdgroup hold, in float16 or bfloat16.
 
-    Parameters
-    ----------
-    transpose_a, transpose_b : bool
-        The blocks of A, of B, hold the transposed matrix.
-    c : Expr
-        The address of a thread's 16 registers of [16, 32] sums, float32: two blocks side by side.
-    a, b0, b1 : Expr
-        The addresses of 8 registers each: of A, of B for the left half of `c`, and for its right half.
+    `c` is the address of a thread's 16 registers of [16, 32] sums, float32: two blocks side by side.
+    The other addresses are of 8 registers each: of A, of B for the left half of `c`, and for its right
+    half.
     """
     name = f"tvmtile_matmul2d_{_matmul2d_name(transpose_a, transpose_b)}"
     return tirx.Evaluate(T.call_extern("void", name, c, a, b0, b1))

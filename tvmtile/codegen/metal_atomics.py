@@ -56,19 +56,7 @@ def has_atomic(dtype: str) -> bool:
 
 
 def name_of(kind: str, dtype: str, space: str, order: str) -> str:
-    """The name of the function for an atomic operation.
-
-    Parameters
-    ----------
-    kind : {"add", "max", "min", "or", "store", "load"}
-        What it does; `store` exchanges.
-    dtype : str
-        Of the element.
-    space : {"device", "threadgroup"}
-        Where it lies.
-    order : str
-        A memory order of C++.
-    """
+    """The name of the function for an atomic operation in the space of a device or a threadgroup."""
     return f"tvmtile_atomic_{kind}_{dtype}_{space}_{order}"
 
 

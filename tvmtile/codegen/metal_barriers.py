@@ -21,12 +21,6 @@ def definition(name: str) -> str | None:
 
 
 def device_barrier(group: str) -> tirx.Stmt:
-    """A barrier that orders device memory and threadgroup memory.
-
-    Parameters
-    ----------
-    group : str
-        Whose threads wait for each other: those of a `threadgroup` or of a `simdgroup`.
-    """
+    """A barrier of a `threadgroup` or `simdgroup` that orders device memory and threadgroup memory."""
     assert group in _GROUPS
     return tirx.Evaluate(T.call_extern("void", f"tvmtile_{group}_barrier"))

@@ -38,13 +38,7 @@ _LONG_LONG = re.compile(r"\b(\d+)(U?)LL\b")
 
 
 def complete(source: str) -> str:
-    """Make TVM's text of a kernel one that compiles by itself.
-
-    Parameters
-    ----------
-    source : str
-        What TVM's generator printed for one kernel.
-    """
+    """Make what TVM's generator printed for one kernel a text that compiles by itself."""
     # Metal has no long long; its long has 64 bits.
     source = _LONG_LONG.sub(r"\1\2L", _aligned(with_functions(source)))
     uses_members = "__TVMArgUnion" in source.replace(_UNION, "")
@@ -76,12 +70,8 @@ def needed_alignment(source: str) -> int:
 def complete_what_tvm_builds(names: Iterable[str]) -> None:
     """Have TVM's own Metal module of this thread's next build made of complete sources.
 
-    A callback that somebody registered before, to compile kernels ahead of time, is left in place.
-
-    Parameters
-    ----------
-    names : iterable of str
-        The kernels that are to be completed: TVM hands over those of others too.
+    TVM hands over the kernels of others too. A callback that somebody registered before, to compile
+    kernels ahead of time, is left in place.
     """
     _EXPECTED.names = {*_expected(), *names}
     if _expected() and tvm.get_global_func(_CALLBACK, allow_missing=True) is None:

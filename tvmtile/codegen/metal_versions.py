@@ -19,16 +19,5 @@ _LATER = (
 
 
 def lacking_in_tvm(source: str) -> list[str]:
-    """What a kernel needs and TVM's runtime has not.
-
-    Parameters
-    ----------
-    source : str
-        The Metal source of a kernel.
-
-    Returns
-    -------
-    list of str
-        In words; empty where TVM's runtime can run it.
-    """
+    """What the source of a kernel needs and TVM's runtime has not, in words."""
     return [words for name, words in _LATER if re.search(rf"\b{name}\b", source)]

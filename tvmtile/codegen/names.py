@@ -63,11 +63,8 @@ _NAMES = frozenset(
 def without_keywords(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Rename what a kernel calls `new`, `uint4`, `select` or the like: an underscore follows.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        A function of the host or of the GPU, after these were split: nobody calls their parameters by
-        name any more.
+    The function is of the host or of the GPU, after these were split: nobody calls their parameters by
+    name any more.
     """
     renamed: dict[ir.Var, Any] = {}
 

@@ -85,15 +85,7 @@ NARROW_FLOATS = {
 
 
 def decode(dtype: str, code: Any) -> Any:
-    """The float32 value of a code.
-
-    Parameters
-    ----------
-    dtype : str
-        A key of `NARROW_FLOATS`.
-    code : Expr
-        Of the dtype's `storage`, a scalar or a vector.
-    """
+    """The float32 value of a code, a scalar or a vector of the dtype's `storage`."""
     kind = NARROW_FLOATS[dtype]
     u32 = _Lanes(code)
     is_constant = isinstance(code, tirx.IntImm)
@@ -134,15 +126,7 @@ def _decode_bits(kind: NarrowFloat, u32: _Lanes, code: ir.Expr) -> ir.Expr:
 
 
 def encode(dtype: str, value: ir.Expr) -> ir.Expr:
-    """The code of the value of a dtype that is nearest to a float32.
-
-    Parameters
-    ----------
-    dtype : str
-        A key of `NARROW_FLOATS`.
-    value : Expr
-        Of float32, a scalar or a vector.
-    """
+    """The code of the value of a dtype that is nearest to a float32, a scalar or a vector."""
     kind = NARROW_FLOATS[dtype]
     u32 = _Lanes(value)
     if not kind.mantissa:

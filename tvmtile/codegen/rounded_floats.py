@@ -66,18 +66,8 @@ def _up(rounding: str, *, kept: Any, rest: Any, shift: Any, negative: Any, rando
 def encode(dtype: str, value: Any, rounding: str, saturate: bool, random: Any = None) -> Any:
     """The code, an unsigned integer of the width of the dtype, of a rounded float32.
 
-    Parameters
-    ----------
-    dtype : str
-        A key of `FORMATS`.
-    value : Expr
-        A float32 scalar.
-    rounding : str
-        Of `ROUNDINGS`.
-    saturate : bool
-        Whether numbers beyond the largest become the largest.
-    random : Expr, optional
-        A uint32, for `rs`.
+    The value is a scalar. With `saturate` numbers beyond the largest become the largest; `random` is a
+    uint32, for `rs`.
     """
     kind = FORMATS[dtype]
     bits, random_bits = tirx.Var("bits", "uint32"), tirx.Var("random", "uint32")

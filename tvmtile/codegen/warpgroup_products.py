@@ -38,14 +38,8 @@ _WORD_BITS = 32
 def instructions_of(product: Product, analyzer: Analyzer, *, fenced: bool) -> tirx.Stmt:
     """The statements that issue a product.
 
-    Parameters
-    ----------
-    product : Product
-        Its fragments are registers already, and its tiles have their layouts.
-    analyzer : Analyzer
-        Knows the ranges of the variables around.
-    fenced : bool
-        Threads wrote an operand, which the matrix unit reads by another way than they do.
+    The product's fragments are registers already, and its tiles have their layouts. `fenced`: threads
+    wrote an operand, which the matrix unit reads by another way than they do.
     """
     return seq(list(_Emitter(product, analyzer).statements(fenced=fenced)))
 
@@ -173,13 +167,7 @@ class _Tile:
         self.declarations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), self._encoded()]
 
     def descriptor(self, outer: int, k: int) -> ir.Expr:
-        """What tells an instruction where its part of the matrix is.
-
-        Parameters
-        ----------
-        outer, k : int
-            Its first row or column along M or N, and along K.
-        """
+        """What tells an instruction where the part of the matrix is that begins at `outer` and `k`."""
         place = self._place(*((outer, k) if self.along_k else (k, outer)))
         units = tirx.Cast("uint64", self._analyzer.simplify(place * self._item // _UNIT))
         return tirx.BufferLoad(self._words, [0]) + units

@@ -28,12 +28,8 @@ _ROWS = (1, 128)
 def e8m0_to_float(byte: Any, zero_codes: bool = False) -> ir.Expr:
     """The float32 value of a scale without sign and mantissa, `2^(byte - 127)`.
 
-    Parameters
-    ----------
-    byte : int or Expr
-        Of uint8 or float8_e8m0fnu. 0xFF is NaN and 0 is 2^-127 (OCP MX 1.0).
-    zero_codes : bool
-        The other convention in use: both of these codes are 0.
+    The byte is of uint8 or float8_e8m0fnu. 0xFF is NaN and 0 is 2^-127 (OCP MX 1.0); with `zero_codes`,
+    the other convention in use, both are 0.
 
     Raises
     ------
@@ -159,12 +155,7 @@ class BlockScaledLayout:
     ) -> None:
         """Check the dtypes and shapes of scales.
 
-        Parameters
-        ----------
-        M, N, K : int
-            The extents of the product.
-        a_scale, b_scale : (dtype, shape), optional
-            What the scales of A and B are.
+        A scale is its dtype and its shape.
 
         Raises
         ------

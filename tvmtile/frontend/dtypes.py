@@ -77,11 +77,8 @@ class DType(DataType):
     def __call__(self, *values: Any) -> Any:
         """A constant or a cast of a value; without one, a new variable of this dtype.
 
-        Parameters
-        ----------
-        *values : number, str or Expr
-            "inf", "-inf" and "nan" are numbers too. Of a vector dtype, one value for all lanes or one
-            for each.
+        "inf", "-inf" and "nan" are numbers too. Of a vector dtype, one value for all lanes or one for
+        each.
 
         Raises
         ------

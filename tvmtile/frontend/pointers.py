@@ -27,15 +27,7 @@ class _Pointer:
     """How an address is stored in a tensor, as of `T.Tensor((n,), T.ptr)`."""
 
     def __call__(self, dtype: DTypeLike | None = None, storage_scope: str = "global") -> ir.Var:
-        """A pointer variable.
-
-        Parameters
-        ----------
-        dtype : dtype, optional
-            Of what it points to; unknown where absent.
-        storage_scope : str
-            Memory it points into.
-        """
+        """A pointer variable; what it points to is unknown where `dtype` is absent."""
         if dtype is None:
             return tirx.Var("", "handle")
         return T.ptr(str(as_dtype(dtype)), storage_scope)

@@ -61,17 +61,8 @@ _OWN_DECORATORS = {"macro", "prim_func", "jit", "inline"}
 def traced(func: Callable[..., Any], tracer: object) -> Callable[..., Any]:
     """Return `func` rewritten to report to `tracer`.
 
-    Parameters
-    ----------
-    func : callable
-        A Python function whose source is available.
-    tracer : Tracer
-        What the rewritten statements call.
-
-    Returns
-    -------
-    callable
-        A function with the signature, the globals and the very closure cells of `func`.
+    The rewritten statements call the tracer. The function has the signature, the globals and the very
+    closure cells of `func`.
 
     Raises
     ------

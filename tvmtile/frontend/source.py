@@ -72,10 +72,7 @@ def parameter_location(code: types.CodeType, name: str) -> SourceLocation:
 def keep_source(code: types.CodeType) -> None:
     """Let `inspect` find what this process was given to run by `-c`, or from a file on its input.
 
-    Parameters
-    ----------
-    code : code
-        Of a function; nothing changes unless it stands in that text.
+    Nothing changes unless the code stands in that text.
     """
     name = code.co_filename
     if name not in _TYPED or name in linecache.cache:

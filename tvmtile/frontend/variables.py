@@ -34,12 +34,7 @@ class _Let(type(T.let)):  # type: ignore[misc]
     def __call__(self, var: ir.Var, value: Any) -> None:
         """Bind a variable to a value, from here on.
 
-        Parameters
-        ----------
-        var : Var
-            A variable without a value, as `T.int32()` makes it.
-        value : Expr or number
-            Converted to the variable's dtype.
+        The variable has no value yet, as `T.int32()` makes it; the value is converted to its dtype.
         """
         from tvmtile.frontend.dtypes import DType, cast
 

@@ -111,14 +111,8 @@ _C_16 = ((_register(2, 2), _lane(8, 4)), (_lane(4, 1), _register(2, 1)))
 def m16n8(a: str, b: str, sums: str, pieces: int = 2, *, sparse: bool = False) -> Atom:
     """The instruction of 16 x 8 whose lanes hold so many words of a row of A.
 
-    Parameters
-    ----------
-    a, b, sums : str
-        Dtypes of A, B and the accumulator in the instruction.
-    pieces : int
-        Words of a row of A that a lane holds; a word of each lane of four makes a piece of the row.
-    sparse : bool
-        Half of A is left out, so that a lane holds twice as many words of B.
+    `pieces` are words of a row of A that a lane holds; a word of each lane of four makes a piece of the
+    row. `sparse`: half of A is left out, so that a lane holds twice as many words of B.
     """
     packed = 32 // int(DataType(a).bits)
     pieces_of_b = 2 * pieces if sparse else pieces

@@ -150,19 +150,10 @@ def token_of_region(stmt: tirx.AttrStmt) -> str | None:
 
 
 def issue(token: str, target: ir.Expr, source: ir.Expr, size: int, *read: ir.Expr) -> tirx.Stmt:
-    """Begin to copy some bytes.
+    """Begin to copy 4, 8 or 16 bytes from an address in global memory to one in shared memory.
 
-    Parameters
-    ----------
-    token : str
-        What the work is waited for by.
-    target, source : Expr
-        Addresses in shared and in global memory.
-    size : int
-        How many bytes: 4, 8 or 16.
-    *read : Expr
-        How many of them are read, where it may be fewer; the rest is zero. Where it is none, the
-        source may lie anywhere.
+    `read` is how many of them are read, where it may be fewer; the rest is zero. Where it is none, the
+    source may lie anywhere.
     """
     return _statement(_ISSUE, token, target, source, size, *read)
 

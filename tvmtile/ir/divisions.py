@@ -42,17 +42,9 @@ def rounded_to_zero(division: Any) -> Any:
 def named_divisions(values: list[ir.Expr], name: str) -> tuple[list[tirx.Bind], list[Any]]:
     """Name the integer divisions in some values, inner ones first; equal ones share a name.
 
-    Parameters
-    ----------
-    values : list of Expr
-        They read no memory, and none of their divisions stands behind a condition.
-    name : str
-        What the names begin with.
-
-    Returns
-    -------
-    tuple of list of Bind and list of Expr
-        What binds the names, and the values with them. A value that is a division stays one.
+    The values read no memory, and none of their divisions stands behind a condition. Returned are what
+    binds the names, which begin with `name`, and the values with them. A value that is a division stays
+    one.
     """
     analyzer = Analyzer()
     named: list[tirx.Bind] = []

@@ -29,13 +29,7 @@ def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
 
 
 def linear_in(expression: ir.Expr, var: ir.Var) -> tuple[int, Any] | None:
-    """`(c, r)` where an integer expression is `c * var + r`, with a constant c other than 0.
-
-    Returns
-    -------
-    tuple of int and Expr, or None
-        None where the expression is not linear, or c is not a constant.
-    """
+    """`(c, r)` where an integer expression is `c * var + r`, c a constant other than 0; else None."""
     analyzer = Analyzer()
     zero, one = (tirx.const(value, str(var.ty.dtype)) for value in (0, 1))
     rest = analyzer.simplify(substitute(expression, {var: zero}))

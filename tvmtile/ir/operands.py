@@ -93,12 +93,7 @@ def _expr(value: Any) -> Any:
 def as_region(operand: Any, extents: Sequence[Any] | None = None) -> ir.TensorRegion:
     """An operand as an explicit region.
 
-    Parameters
-    ----------
-    operand : buffer, region or element
-        What the user wrote.
-    extents : sequence, optional
-        The extents of an element's tile, aligned with its last axes; leading axes have extent 1.
+    `extents` are those of an element's tile, aligned with its last axes; leading axes have extent 1.
     """
     own = extents_of(operand)
     if own is None:

@@ -18,13 +18,7 @@ def drawn(layout: FragmentLayout, corner: tuple[int, int] = (0, 0)) -> str:
 
     An element of which several threads hold copies is shown with the first of them and a `+`. Of a
     fragment with more than two axes the first matrix is drawn, of one with one axis its only row.
-
-    Parameters
-    ----------
-    layout : FragmentLayout
-        The layout.
-    corner : tuple of int
-        Row and column of the first element that is drawn.
+    `corner` is the row and column of the first element that is drawn.
 
     Examples
     --------

@@ -267,20 +267,11 @@ def widest_vector(bits: int) -> int:
 def spread(shape: tuple[int, ...], threads: int, vector: int) -> FragmentLayout:
     """Spread a tile over the threads so that they read neighbouring elements from memory.
 
-    Along the last axis a thread holds up to `vector` neighbours: as many as make for the fewest moves
-    a thread, and no more, so that no threads are left without work. Neighbouring threads follow along
-    the last axis, then the one before, and the rest is in registers. Axes that the threads don't divide
-    are padded. Among the ways to do so, the one with the fewest registers a thread is taken, and then
-    the one with most threads along the last axis.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The extents of the tile.
-    threads : int
-        Threads of the block.
-    vector : int
-        Elements that a thread moves at once at most, a power of two.
+    Along the last axis a thread holds up to `vector` neighbours: as many as make for the fewest moves a
+    thread, and no more, so that no threads are left without work. Neighbouring threads follow along the
+    last axis, then the one before, and the rest is in registers. Axes that the threads don't divide are
+    padded. Among the ways to do so, the one with the fewest registers a thread is taken, and then the
+    one with most threads along the last axis.
     """
     if not shape:
         return FragmentLayout(threads, ())

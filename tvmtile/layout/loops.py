@@ -268,12 +268,7 @@ def loop_layout(
 ) -> LoopLayout | None:
     """The layout of a nest's iterations that suits all fragments it touches, or None.
 
-    Parameters
-    ----------
-    nest : Nest
-        The nest.
-    layouts : callable
-        The layout of a fragment; None where it is not known, or where a buffer is no fragment.
+    `layouts` gives that of a fragment; None where it is not known, or where a buffer is no fragment.
     """
     known = [(access, layouts(access.buffer)) for access in nest.accesses]
     placed = [(access, layout) for access, layout in known if layout is not None]

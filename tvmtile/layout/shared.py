@@ -51,21 +51,9 @@ def swizzled(
 ) -> ComposeLayout | None:
     """The layout in which pieces of 16 bytes of neighbouring rows lie in different banks.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the tile; its last axis runs along rows, and the axes before the last two count tiles.
-    dtype : str
-        Of an element.
-    width : int, optional
-        Bytes of a panel, 32, 64 or 128; by default the widest of which a row consists.
-    widest : int
-        No panel is wider by default.
-
-    Returns
-    -------
-    ComposeLayout or None
-        None where a row does not consist of such panels, or the tile has one axis.
+    The last axis runs along rows, and the axes before the last two count tiles. A panel has `width`
+    bytes, 32, 64 or 128; by default, the widest up to `widest` of which a row consists. None where a
+    row does not consist of such panels, or the tile has one axis.
     """
     bits = int(DataType(dtype).bits)
     widths = [w for w in SWIZZLES.values() if w <= widest] if width is None else [width]
@@ -150,18 +138,9 @@ def _number(value: ir.Expr) -> int:
 def layout_of_places(places: np.ndarray, bits: int) -> Layout | None:
     """The layout that puts every element at a given place.
 
-    Parameters
-    ----------
-    places : ndarray of int
-        The place of each element, in elements; of the tile's shape.
-    bits : int
-        Of an element.
-
-    Returns
-    -------
-    Layout or None
-        A TileLayout where a place is a sum of digits of the indices, a ComposeLayout where pieces of 16
-        bytes of such a layout are swizzled; None where it is neither.
+    `places`, of the tile's shape, are in elements of so many bits. A TileLayout where a place is a sum
+    of digits of the indices, a ComposeLayout where pieces of 16 bytes of such a layout are swizzled;
+    None where it is neither.
     """
     plain = _sum_of_digits(places)
     if plain is not None:

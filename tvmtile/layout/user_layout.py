@@ -26,15 +26,8 @@ __all__ = ["read_user_layout"]
 def read_user_layout(tile: ir.Var, layout: Any, threads: int) -> FragmentLayout:
     """Read a layout that `T.annotate_layout` gives a fragment.
 
-    Parameters
-    ----------
-    tile : Var
-        The fragment.
-    layout : IndexMap or TileLayout
-        An IndexMap gives the thread and, if it has a second result, the register; where it has one
-        variable more than the tile has axes, that is the number of the copy.
-    threads : int
-        Threads of the block.
+    An IndexMap gives the thread and, if it has a second result, the register; where it has one variable
+    more than the tile has axes, that is the number of the copy.
 
     Raises
     ------

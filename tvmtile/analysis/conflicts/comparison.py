@@ -56,10 +56,7 @@ class Comparison:
     def conflict(self, cases: Mapping[Loop, Case]) -> tuple[ConflictScope, bool]:
         """Between which threads the accesses conflict, and whether that is known or only possible.
 
-        Parameters
-        ----------
-        cases : mapping of Loop to Case
-            The iterations of some of the loops around both.
+        `cases` are the iterations of some of the loops around both.
 
         Raises
         ------
@@ -74,12 +71,8 @@ class Comparison:
     ) -> tuple[bool, bool]:
         """Whether both touch an element, and whether that is known.
 
-        Parameters
-        ----------
-        cases : mapping of Loop to Case
-            The iterations of some of the loops around both.
-        by_one_thread : bool
-            The same thread touches it, not any two.
+        `cases` are the iterations of some of the loops around both; `by_one_thread`, the same thread
+        touches it, not any two.
 
         Raises
         ------

@@ -107,12 +107,7 @@ class Footprints:
     ) -> ConflictScope:
         """Tell whether two different threads touch one element, in the two accesses.
 
-        Parameters
-        ----------
-        earlier, later : Access
-            In the order of the program.
-        distances : mapping of Loop to Distance
-            Their distance along loops; any, for loops that are not in it.
+        `distances` are theirs along loops; any, for loops that are not in it.
         """
         around = {*earlier.loops, *later.loops}
         known = frozenset(
@@ -129,11 +124,6 @@ class Footprints:
         """Tell whether an access touches an element that a copy in flight touches too.
 
         The thread that has issued the copy may be the one that touches it, or another one.
-
-        Parameters
-        ----------
-        copy, later, distances
-            As of `conflict`.
         """
         if not copy.root.same_as(later.root):
             return Collision.NEVER

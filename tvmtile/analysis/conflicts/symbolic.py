@@ -81,20 +81,8 @@ def evaluate(
 ) -> Value:
     """Evaluate an expression at many points.
 
-    Parameters
-    ----------
-    expression : Expr
-        Of integers or booleans.
-    points : mapping of Var to ndarray
-        The values of variables at the points.
-    is_uniform : callable
-        Tells whether another variable has one value, unknown, for all points.
-    lanes : ndarray or int
-        The lane of a vector that each point is.
-
-    Returns
-    -------
-    Value
+    Of integers or booleans. `is_uniform` tells whether a variable that has no value in `points` has
+    one, unknown, for all of them; `lanes` are the lanes of a vector that the points are.
 
     Raises
     ------

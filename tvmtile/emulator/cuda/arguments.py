@@ -51,13 +51,8 @@ _ALIGNMENT = 64
 def bind(signature: KernelSignature, values: Sequence[Any]) -> list[Argument]:
     """Find the memory of each parameter of a kernel.
 
-    Parameters
-    ----------
-    signature : KernelSignature
-        The kernel.
-    values : sequence
-        In the order of the parameters: numpy arrays and torch tensors (contiguous, on the CPU) for
-        pointers, numbers, and bytes for structures and for numbers that numpy does not have.
+    The values are numpy arrays and torch tensors (contiguous, on the CPU) for pointers, numbers, and
+    bytes for structures and for numbers that numpy does not have.
 
     Raises
     ------

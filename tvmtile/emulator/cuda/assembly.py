@@ -129,12 +129,7 @@ def _operand(tokens: Sequence[Token]) -> Operand:
 def translated(statement: Statement, line: str) -> tuple[str, Instruction | None]:
     """The C++ of a statement, and the row of its instruction; none for what is no instruction.
 
-    Parameters
-    ----------
-    statement : Statement
-        The statement.
-    line : str
-        An expression: where the kernel asks for it.
+    `line` is an expression: where the kernel asks for it.
 
     Raises
     ------

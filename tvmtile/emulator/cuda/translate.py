@@ -28,19 +28,7 @@ _LINE = "emulator_line"
 def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature], arch: int) -> str:
     """Make the C++ translation unit of a CUDA source: the source, and an entry for each kernel.
 
-    Parameters
-    ----------
-    tokens : sequence of Token
-        The CUDA source.
-    kernels : sequence of KernelSignature
-        Its kernels.
-    arch : int
-        The compute capability that it is for: 90.
-
-    Returns
-    -------
-    str
-        C++, to be compiled with the emulator's headers on the include path.
+    It is compiled with the emulator's headers on the include path, for a compute capability: 90.
 
     Raises
     ------

@@ -20,10 +20,7 @@ __all__ = ["compiler_identity", "find_compiler", "machine_flags", "run"]
 def find_compiler() -> tuple[str, ...]:
     """Find the host's C++ compiler: what CXX says, or the first of c++, g++ and clang++.
 
-    Returns
-    -------
-    tuple of str
-        The command, which may have options of its own.
+    The command may have options of its own.
 
     Raises
     ------

@@ -89,37 +89,11 @@ class Image:
     ) -> abi.Statistics:
         """Run a kernel over a grid, and write its results to the arguments.
 
-        Parameters
-        ----------
-        context : Context
-            The kernel, and the threads of a block.
-        arguments : sequence of Argument
-            What it gets first.
-        shared : sequence of SharedArgument
-            What it gets then.
-        grid : (int, int, int)
-            Blocks.
-        cluster : (int, int, int)
-            Those of them that run together.
-        shared_memory : int
-            Bytes of shared memory that a block may have.
-        check_global_races : bool
-            Whether races in the arguments' memory are looked for.
-        seconds : float
-            Processor time of a block; 0 is no limit.
-        seed : int
-            Chooses when work in the background is done, within what the kernel leaves open.
-        count_conflicts : bool
-            Whether conflicts of shared memory's banks are counted, which takes time.
-        short_sums : bool
-            Whether products are added with as few bits as hardware does.
-        waits_for_all : bool
-            Whether what a warp waits for is over for all that began it together.
-
-        Returns
-        -------
-        Statistics
-            What the launch did.
+        `shared` are arguments in shared memory, behind the others, and `seconds` the processor time of
+        a block; 0 is no limit. `seed` chooses when work in the background is done, within what the
+        kernel leaves open; `count_conflicts` takes time; with `short_sums` products are added with as
+        few bits as hardware does; with `waits_for_all` what a warp waits for is over for all that began
+        it together.
 
         Raises
         ------

@@ -283,17 +283,7 @@ class _Words:
 
 
 def error_of(report: Report, line: int, context: Context) -> EmulationError:
-    """Make the exception of a report.
-
-    Parameters
-    ----------
-    report : Report
-        What the runtime filled in.
-    line : int
-        The line of the source, 0 if it is not known.
-    context : Context
-        The launch.
-    """
+    """Make the exception of a report; the line is 0 if it is not known."""
     words = _Words(report, line, context)
     failure, names = words.failure, context.words
     sentence = getattr(words, failure.name.lower())()

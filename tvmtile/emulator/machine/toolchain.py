@@ -93,18 +93,7 @@ def build_module(
 ) -> Path:
     """Compile a translated source to a shared library.
 
-    Parameters
-    ----------
-    front_end : FrontEnd
-        The language.
-    translated : str
-        What `translate` made.
-    source : str
-        What it was made from, for messages.
-    flags : sequence of str
-        The standard of C++ and options of the language.
-    cache : bool
-        Whether a module that was compiled before may be used.
+    `source` is what was translated, for messages; the flags are the standard of C++ and the language's.
 
     Raises
     ------

@@ -67,19 +67,9 @@ def _item_bytes(dtype: str) -> int:
 def bind(signature: KernelSignature, values: Sequence[Any]) -> list[HostMemory]:
     """Find the memory of each buffer of a kernel.
 
-    Parameters
-    ----------
-    signature : KernelSignature
-        The kernel.
-    values : sequence
-        In the order of the buffers' indices: numpy arrays and torch tensors (contiguous, on the
-        CPU), numbers for `constant T&`, bytes or numpy records for structs. Where the last buffer
-        is TVM's struct of scalars, its fields stand one by one at the end, or its bytes do.
-
-    Returns
-    -------
-    list of HostMemory
-        One a buffer.
+    The values come in the order of the buffers' indices: numpy arrays and torch tensors (contiguous, on
+    the CPU), numbers for `constant T&`, bytes or numpy records for structs. Where the last buffer is
+    TVM's struct of scalars, its fields stand one by one at the end, or its bytes do.
 
     Raises
     ------

@@ -99,13 +99,7 @@ class KernelSignature:
 
 
 def find_kernels(tokens: Sequence[Token]) -> list[KernelSignature]:
-    """Find every kernel function of a source.
-
-    Returns
-    -------
-    list of KernelSignature
-        In the order of the source.
-    """
+    """Find every kernel function of a source, in its order."""
     code = [token for token in tokens if token.kind != "space"]
     structs = _find_structs(code)
     kernels = []

@@ -23,10 +23,7 @@ SOURCE_NAME = "kernel.metal"
 def translate(tokens: Sequence[Token], kernels: Sequence[KernelSignature]) -> str:
     """Make the C++ translation unit of a Metal source: the source, and an entry for each kernel.
 
-    Returns
-    -------
-    str
-        C++17, to be compiled with the emulator's headers on the include path.
+    It is C++17, and compiled with the emulator's headers on the include path.
 
     Raises
     ------
