@@ -94,14 +94,7 @@ class Child:
     def run(self, function: Callable[..., Any], *args: Any, timeout: float) -> Outcome:
         """Call a function there; the child is gone where it has not returned in time.
 
-        Parameters
-        ----------
-        function : callable
-            A module of this package has it.
-        *args : Any
-            What can be pickled.
-        timeout : float
-            Seconds.
+        The function is one of a module of this package; the arguments can be pickled.
         """
         assert self._process.stdin is not None
         task = pickle.dumps((function, args), protocol=pickle.HIGHEST_PROTOCOL)  # it may raise

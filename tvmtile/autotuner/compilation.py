@@ -78,14 +78,7 @@ class Compiled:
 def compile_in_child(request: Request, options: PassOptions, timeout: float) -> Outcome:
     """Compile a program in a child of this process: what an executor is given.
 
-    Parameters
-    ----------
-    request : Request
-        The program.
-    options : PassOptions
-        Those of the process that asks.
-    timeout : float
-        Seconds that it may take.
+    The options are those of the process that asks.
     """
     return in_child(_compile, request, options, timeout=timeout)
 

@@ -27,15 +27,8 @@ def expanded(
 ) -> list[Configuration]:
     """A list of configurations, each checked against the kernel's parameters.
 
-    Parameters
-    ----------
-    configs : iterable of mapping, mapping of iterables, or callable
-        A mapping stands for all combinations of its values. A callable is called with the arguments of
-        the kernel, of those by name with what it takes, and returns one of the others.
-    parameters : iterable of str
-        The names of the kernel's parameters.
-    args, kwargs
-        What the kernel is called with.
+    A mapping stands for all combinations of its values. A callable is called with the arguments of the
+    kernel, of those by name with what it takes, and returns one of the others.
 
     Raises
     ------

@@ -36,18 +36,7 @@ def key_of_tuning(
 ) -> str | None:
     """The name of a tuning; None where there is something in it that has no name.
 
-    Parameters
-    ----------
-    first : Request
-        The program of the first configuration.
-    configs : sequence of dict
-        The configurations.
-    inputs : list, optional
-        What they are measured with, where the caller gave it.
-    profile : ProfileArgs
-        How they are checked.
-    calls
-        How often they are called, and what ends that early.
+    `first` is the program of the first configuration.
     """
     key = first.key()
     if current_store() is None or key is None:

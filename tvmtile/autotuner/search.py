@@ -83,14 +83,8 @@ class Search:
     def run(self, executor: Executor | None, workers: int | None, overlap: bool) -> None:
         """Give each trial its time or what went wrong.
 
-        Parameters
-        ----------
-        executor : Executor, optional
-            Where programs are compiled.
-        workers : int, optional
-            How many processes compile where there is none; one a processor where absent.
-        overlap : bool
-            Measure what is compiled while the rest is being compiled.
+        `workers` processes compile where there is no executor, by default one a processor. With
+        `overlap` what is compiled is measured while the rest is being compiled.
         """
         for trial in self.trials:
             self.traced(trial)

@@ -34,13 +34,6 @@ def ready(args: Sequence[Any], params: Sequence[ir.Var]) -> tuple[Any, ...] | No
     Only what TVM certainly refuses is converted, so that a call with it as it is ran nothing: an array
     of numpy without dimensions, or its bool, given for a number; and a tensor without elements whose
     strides are not those that TVM computes for it.
-
-    Parameters
-    ----------
-    args : sequence
-        One for each parameter.
-    params : sequence of Var
-        The parameters.
     """
     converted = tuple(map(_ready, args, params))
     if all(new is old for new, old in zip(converted, args, strict=True)):
@@ -83,13 +76,6 @@ def with_addresses(function: Callable[..., Any], params: Sequence[ir.Var]) -> Ca
     """`function`, with the address of a tensor in place of one that is given for a pointer.
 
     TVM would pass the address of the tensor's description instead.
-
-    Parameters
-    ----------
-    function : callable
-        A compiled kernel.
-    params : sequence of Var
-        Its parameters.
     """
     pointers = [i for i, param in enumerate(params) if is_pointer(param)]
     if not pointers:
@@ -125,15 +111,7 @@ def _address(value: Any) -> Any:
 def with_integers_in_range(
     function: Callable[..., Any], params: Sequence[ir.Var]
 ) -> Callable[..., Any]:
-    """`function`, with its integers checked, of which TVM would keep the low bits only.
-
-    Parameters
-    ----------
-    function : callable
-        A compiled kernel.
-    params : sequence of Var
-        Its parameters.
-    """
+    """`function`, with its integers checked, of which TVM would keep the low bits only."""
     limits = {
         index: _limits(str(param.ty.dtype))
         for index, param in enumerate(params)
@@ -187,18 +165,8 @@ def explain(
 ) -> ArgumentError | None:
     """Say which argument does not fit its parameter, or None if all do.
 
-    Parameters
-    ----------
-    kernel : str
-        The kernel's name.
-    params : sequence of Var
-        Its parameters.
-    results : sequence of int
-        Which of them are results, which a call need not give.
-    args : sequence
-        What it was called with.
-    device : str
-        Where its tensors must be.
+    `results` are the numbers of parameters that a call need not give; `device` is where its tensors
+    must be.
     """
     inputs = [param for index, param in enumerate(params) if index not in results]
     if len(args) not in (len(params), len(inputs)):

@@ -47,11 +47,8 @@ def adapter_for(artifact: Artifact, backend: str, params: Sequence[ir.Var]) -> A
 def backend_for(name: str, target: Target) -> str:
     """The backend that runs a program.
 
-    Returns
-    -------
-    str
-        "tvm_ffi" or one of `METAL_BACKENDS`, "emulator" for CUDA programs too. TileLang's "cython" and
-        "nvrtc" are "tvm_ffi": CUDA programs are compiled by NVRTC in any case.
+    It is "tvm_ffi" or one of `METAL_BACKENDS`, "emulator" for CUDA programs too. TileLang's "cython"
+    and "nvrtc" are "tvm_ffi": CUDA programs are compiled by NVRTC in any case.
 
     Raises
     ------

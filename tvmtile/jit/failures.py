@@ -91,12 +91,7 @@ def _location(func: tirx.PrimFunc) -> SourceLocation | None:
 def launch_failure(func: tirx.PrimFunc, error: Exception) -> Exception:
     """Say what to do about a launch that CUDA refuses because its blocks would wait for each other.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The program.
-    error : Exception
-        What its call raised; another one is returned as it is.
+    Another error is returned as it is.
     """
     if "COOPERATIVE_LAUNCH_TOO_LARGE" not in str(error):
         return error

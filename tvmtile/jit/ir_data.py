@@ -34,16 +34,8 @@ _BY_NAME: dict[str, Callable[[str], Any]] = {"ir.Op": ir.Op.get, "tirx.Axis": Ax
 def to_data(root: Any) -> list[Node]:
     """Take an object of TVM's apart.
 
-    Parameters
-    ----------
-    root : Object
-        A program, or any part of one.
-
-    Returns
-    -------
-    list
-        A node for each object, its parts before it, the root last. A reference to a part is its index;
-        other values are in a tuple.
+    There is a node for each object, its parts before it, the root last. A reference to a part is its
+    index; other values are in a tuple.
 
     Raises
     ------

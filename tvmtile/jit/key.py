@@ -75,16 +75,7 @@ def key_of(
 ) -> Key | None:
     """The key of a compilation in the pass context in force, or None where it can't have one.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The tile program.
-    target : Target
-        What it is compiled for, its host included.
-    backend : str
-        Who runs it.
-    options : mapping
-        Options of passes, by name, beside those of the pass context.
+    The target includes its host; the options are of passes, beside those of the pass context.
     """
     if target.kind.name == "metal" and backend == "tvm_ffi":
         return None  # of its module only TVM on a Mac knows the bytes

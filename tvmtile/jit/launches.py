@@ -166,15 +166,8 @@ class Recording:
 def record_launches(host: ir.IRModule) -> ir.IRModule:
     """Replace each launch in a host function, and each scratch tensor, by a call that records it.
 
-    Parameters
-    ----------
-    host : IRModule
-        Host functions, after MakePackedAPI and before LowerTVMBuiltin.
-
-    Returns
-    -------
-    IRModule
-        Functions that launch nothing and need no GPU's runtime.
+    The host functions, after MakePackedAPI and before LowerTVMBuiltin, become such as launch nothing
+    and need no GPU's runtime.
     """
 
     def recorded(call: ir.Call) -> ir.Expr:
@@ -206,19 +199,7 @@ def record(
 ) -> Recording:
     """Call a host function and learn what it asks for.
 
-    Parameters
-    ----------
-    host : callable
-        Compiled after `record_launches`.
-    args : sequence
-        Placeholders, addresses and numbers.
-    kernels : mapping of str to KernelInterface
-        The program's kernels.
-
-    Returns
-    -------
-    Recording
-        What it launches.
+    It was compiled after `record_launches`; the arguments are placeholders, addresses and numbers.
     """
     recorded: list[tuple[str, tuple[Any, ...]]] = []
     workspaces: dict[int, tuple[str, int]] = {}

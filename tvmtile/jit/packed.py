@@ -18,12 +18,7 @@ _OF_TORCH = "torch.float4_e2m1fn_x2"
 def as_bytes(args: Sequence[Any], params: Sequence[ir.Var]) -> tuple[Any, ...]:
     """The arguments, with the bytes of those that hold pairs of elements.
 
-    Parameters
-    ----------
-    args : sequence
-        One for each parameter. Pairs are torch's `float4_e2m1fn_x2`, or its int8, as TileLang's.
-    params : sequence of Var
-        The parameters.
+    Pairs are torch's `float4_e2m1fn_x2`, or its int8, as TileLang's.
     """
     return tuple(
         _bytes(arg) if has_float4(param) else arg for arg, param in zip(args, params, strict=True)

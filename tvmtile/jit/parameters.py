@@ -34,13 +34,7 @@ class KernelParam:
 
     @classmethod
     def of(cls, param: ir.Var) -> KernelParam:
-        """Describe a parameter of a program.
-
-        Parameters
-        ----------
-        param : Var
-            A buffer, a scalar or a pointer.
-        """
+        """Describe a parameter of a program: a buffer, a scalar or a pointer."""
         if is_buffer_var(param):
             extents = [constant(extent) for extent in param.ty.shape]
             shape = [

@@ -92,21 +92,7 @@ def placeholder(
 ) -> Any:
     """Describe an argument of a GPU program to its host function.
 
-    Parameters
-    ----------
-    index : int
-        The argument's position.
-    shape, strides : tuple of int
-        Of the argument, in elements.
-    dtype : str
-        Of its elements.
-    kind : {"metal", "cuda"}
-        The kind of GPU that the program is for.
-
-    Returns
-    -------
-    tvm_ffi.Tensor
-        On that device, at `address_of(index)`; its elements must not be accessed.
+    It lies on the GPU, at `address_of(index)`; its elements must not be accessed.
     """
     element = tvm_ffi.dtype(dtype)
     tensor = _Tensor(

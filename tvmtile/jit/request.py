@@ -112,12 +112,7 @@ def _again(
 def result_positions(func: tirx.PrimFunc, out_idx: Any) -> tuple[int, ...]:
     """Which parameters of a program are results.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The program, which may declare them.
-    out_idx : int, sequence of int or None
-        What was asked for; negative ones count from the end.
+    The program may declare them; negative ones of `out_idx` count from the end.
 
     Raises
     ------

@@ -72,12 +72,7 @@ class Results:
     def added_to(self, args: Sequence[Any], device: str) -> tuple[Any, ...]:
         """The arguments with results in their places, like the first tensor among them.
 
-        Parameters
-        ----------
-        args : sequence
-            One for each parameter that is no result.
-        device : str
-            Where results are where no argument is a tensor.
+        They are on `device` where no argument is a tensor.
         """
         if self._results is None:
             self._results = self._planned()

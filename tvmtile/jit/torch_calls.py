@@ -43,16 +43,8 @@ def as_torch_operator(
 ) -> Callable[..., None]:
     """`launch`, doing to torch's tensors what torch expects of an operator.
 
-    Parameters
-    ----------
-    launch : callable
-        Runs the program on all of its parameters.
-    name : str
-        The program's name.
-    tensors, written : sequence of int
-        The parameters that are tensors or pointers, and those of them that the program may write.
-    signed : collection of int
-        Those that can have the negative bit, as parts of complex numbers do.
+    Parameters are given by number: those that are tensors or pointers, those of them that the program
+    may write, and those that can have the negative bit, as parts of complex numbers do.
     """
     operators = Operators(launch, name, written)
     outputs_of = _items([index for index in tensors if index in written])

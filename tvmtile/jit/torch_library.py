@@ -55,18 +55,8 @@ def registered(
 ) -> Any:
     """An operator of torch that calls a kernel.
 
-    Parameters
-    ----------
-    name : str
-        With a namespace.
-    schema : str
-        Its parameters and results, in torch's language.
-    kernel : callable
-        Returns a tensor, a list of tensors or None.
-    fake : callable
-        Returns the like of it for tensors without memory.
-    backward : callable, optional
-        As of `Kernel.as_torch_op`.
+    The name has a namespace; the schema is in torch's language; `fake` returns the like of what the
+    kernel returns, for tensors without memory; `backward` is as of `Kernel.as_torch_op`.
     """
     # Bound here, since a call should do little else.
     is_grad_enabled, set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled

@@ -42,12 +42,7 @@ def lowering_steps(
 def module_before(name: str, steps: Sequence[tuple[str, ir.IRModule]]) -> ir.IRModule:
     """The module that a pass was given.
 
-    Parameters
-    ----------
-    name : str
-        The pass.
-    steps : sequence of (str, IRModule)
-        Each pass that was run, with the module after it.
+    `steps` are passes that were run, each with the module after it.
     """
     position = [step for step, _ in steps].index(name)
     return steps[position - 1][1]

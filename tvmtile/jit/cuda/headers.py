@@ -83,11 +83,8 @@ _LIBRARY = re.compile(
 def headers_in_memory(source: str) -> dict[str, str]:
     """Headers that stand in for CUDA's own of the same names, while a source is compiled.
 
-    Parameters
-    ----------
-    source : str
-        CUDA C++. If it includes more of CUDA's C++ library than TVM's kernels do, it gets all of that
-        library's own headers.
+    If the source, CUDA C++, includes more of CUDA's C++ library than TVM's kernels do, it gets all of
+    that library's own headers.
     """
     included = set(_LIBRARY.findall(source))
     return _LIGHT if included <= _LIGHT.keys() else {}
@@ -118,10 +115,7 @@ def _is_of_cuda(name: str) -> bool:
 def include_directories() -> tuple[Path, ...]:
     """The directories with CUDA's headers: those of the extra `cuda`, or of a toolkit.
 
-    Returns
-    -------
-    tuple of Path
-        What `cuda_fp16.h` and `nv/target` are found in; they may come from different wheels.
+    `cuda_fp16.h` and `nv/target` are found in them; they may come from different wheels.
 
     Raises
     ------

@@ -24,23 +24,9 @@ def build_program(
 ) -> tuple[Any, dict[str, KernelInterface], dict[str, str]]:
     """Lower a module and generate its code, without needing a GPU's runtime.
 
-    Parameters
-    ----------
-    mod : IRModule
-        Tile programs, or functions with threads bound.
-    target : Target
-        With a host.
-    source_of : callable
-        The text of a kernel, of its name, its function after TVM's last pass, and the target.
-
-    Returns
-    -------
-    module : tvm.runtime.Module
-        The host's part, which records launches.
-    kernels : dict of str to KernelInterface
-        What each kernel is launched with, in the order of the program.
-    sources : dict of str to str
-        The source of each kernel; each compiles by itself.
+    The target has a host. Returned are the host's part, which records launches; what each kernel is
+    launched with, in the order of the program; and their sources, each of which compiles by itself:
+    `source_of` makes it of the kernel's name, its function after TVM's last pass, and the target.
     """
     lower, finalize_host, finalize_device = tvm_pipeline()
     host, devices = split_host_device_mods(lower(tirx.transform.BindTarget(target)(mod)))
