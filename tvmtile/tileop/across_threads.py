@@ -63,20 +63,10 @@ def combine_over_block(
 ) -> tirx.Stmt:
     """Combine the values of all threads of the block, in every thread.
 
-    Parameters
-    ----------
-    totals : Var
-        An array that every thread has for itself, of any rank.
-    combiner : Combiner
-        How values are put together.
-    thread : Expr
-        The number of a thread in its block.
-    threads : int
-        Threads of the block. Of a block with a partial warp fewer lanes are put together by shuffles:
-        as many as divide the threads.
-    results : Var, optional
-        Another such array for what comes out, `totals` itself where absent. What it holds is read from
-        shared memory: passes see that it is the same in all threads.
+    `totals` is an array of any rank that every thread has for itself; `results`, `totals` itself where
+    absent, is another one for what comes out: it is read from shared memory, so that passes see that it
+    is the same in all threads. Of a block with a partial warp fewer lanes are put together by shuffles:
+    as many as divide the threads.
     """
     target = totals if results is None else results
     extents = list(totals.ty.shape)
@@ -144,12 +134,8 @@ class Prefix:
     def exclusive(self, total: ir.Var, before: ir.Var, everything: ir.Var | None) -> tirx.Stmt:
         """Set `before` to what the threads before this one have in `total`.
 
-        Parameters
-        ----------
-        total, before : Var
-            Arrays of one element that every thread has for itself; `total` is changed.
-        everything : Var or None
-            An array of one element that gets what all threads of the group have together.
+        All are arrays of one element that every thread has for itself. `total` is changed; `everything`
+        gets what all threads of the group have together.
         """
         own, so_far = (tirx.BufferLoad(array, [0]) for array in (total, before))
         lanes = min(self.group, WARP_SIZE)

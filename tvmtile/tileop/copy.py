@@ -179,15 +179,7 @@ class Copy(TileOp):
 
 
 def reference(src: np.ndarray, origin: Sequence[int], extents: Sequence[int]) -> np.ndarray:
-    """What `copy` reads from a tensor at `origin`: zero outside it.
-
-    Parameters
-    ----------
-    src : ndarray
-        The tensor.
-    origin, extents : sequence of int
-        The tile; it may reach over any edge.
-    """
+    """What `copy` reads from a tensor at `origin`, which may be over any edge: zero outside it."""
     result = np.zeros(tuple(extents), src.dtype)
     ranges = [
         (max(0, low), min(size, low + extent))

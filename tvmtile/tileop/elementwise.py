@@ -33,17 +33,9 @@ def over_region(
     """Loops over the axes of a region that are not of extent 1, but one around a single element.
 
     A loop says that its iteration is done by the thread that holds the element; without one, all would.
-
-    Parameters
-    ----------
-    operand : TensorRegion
-        The tile.
-    body : callable
-        Makes the innermost statement from one offset an axis, 0 along axes without a loop.
-    without : sequence of int
-        Axes that get no loop.
-    kind : ForKind
-        Parallel, as elementwise work is, or serial where the body is not elementwise.
+    `body` makes the innermost statement from one offset an axis, 0 along axes without a loop; the axes
+    of `without` get none. The loops are parallel, as elementwise work is, or serial where the body is
+    not elementwise.
     """
     extents = [r.extent for r in operand.region]
     looped = [axis for axis in _looped_axes(operand) if axis not in without]

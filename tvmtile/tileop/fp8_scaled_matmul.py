@@ -499,14 +499,7 @@ def reference(
 ) -> np.ndarray:
     """The product in float64, of decoded operands that are not transposed.
 
-    Parameters
-    ----------
-    A, B, C : ndarray
-        The operands' values, [M, K], [K, N] and [M, N].
-    A_scale, B_scale : number or ndarray
-        The values of the scales, as `fp8_scaled_matmul` takes them.
-    block_scale_layout, clear_accum
-        As of `fp8_scaled_matmul`.
+    The operands are values, [M, K], [K, N] and [M, N]; the rest is as of `fp8_scaled_matmul`.
     """
     (m, k), n = A.shape, B.shape[1]
     rows = (m, n)

@@ -273,17 +273,7 @@ class MoveRows(TileOp):
 
 
 def gather_reference(src: np.ndarray, rows: np.ndarray, col: int, columns: int) -> np.ndarray:
-    """What a gather of so many columns makes of a tile.
-
-    Parameters
-    ----------
-    src : ndarray
-        The tensor.
-    rows : ndarray
-        The indices.
-    col, columns : int
-        The first column, and how many.
-    """
+    """What a gather of so many columns makes of a tile."""
     result = np.zeros((len(rows), columns), src.dtype)
     width = max(0, min(columns, src.shape[1] - col))
     for place, row in enumerate(rows):
@@ -293,17 +283,7 @@ def gather_reference(src: np.ndarray, rows: np.ndarray, col: int, columns: int) 
 
 
 def scatter_reference(tile: np.ndarray, dst: np.ndarray, rows: np.ndarray, col: int) -> np.ndarray:
-    """What a scatter makes of a tensor.
-
-    Parameters
-    ----------
-    tile, dst : ndarray
-        What is written, and the tensor before.
-    rows : ndarray
-        The indices.
-    col : int
-        The first column.
-    """
+    """What a scatter makes of a tensor."""
     result = dst.copy()
     width = max(0, min(tile.shape[1], dst.shape[1] - col))
     for place, row in enumerate(rows):

@@ -162,15 +162,7 @@ def im2col_elements(op: Im2col, _: LoweringContext) -> tirx.Stmt:
 
 
 def reference(img: np.ndarray, kernel: int, stride: int, dilation: int, pad: int) -> np.ndarray:
-    """The whole matrix, [N * OH * OW, kernel * kernel * C].
-
-    Parameters
-    ----------
-    img : ndarray
-        [N, H, W, C].
-    kernel, stride, dilation, pad : int
-        Of the convolution.
-    """
+    """The whole matrix, [N * OH * OW, kernel * kernel * C], of an image [N, H, W, C]."""
     padded = np.pad(img, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     reach = dilation * (kernel - 1)
     taps = [

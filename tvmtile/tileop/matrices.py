@@ -48,15 +48,7 @@ class MatrixProduct(TileOp):
 def ignore_schedule(
     operator: str, k_pack: int, wg_wait: int, mbar: Any, annotations: dict[str, Any] | None
 ) -> None:
-    """Warn of options by which TileLang's kernels schedule a product.
-
-    Parameters
-    ----------
-    operator : str
-        The operator, as the user calls it.
-    k_pack, wg_wait, mbar, annotations
-        What it was given.
-    """
+    """Warn of options by which TileLang's kernels schedule a product."""
     complete = "the product is complete when the next statement begins"
     warn_ignored(operator, complete, wg_wait=wg_wait or None, mbar=mbar)
     packed = "it is of the matrix units of AMD's GPUs"
@@ -66,13 +58,6 @@ def ignore_schedule(
 
 def _check_matrix(operator: str, name: str, operand: ir.Expr) -> None:
     """Refuse an operand that is no matrix.
-
-    Parameters
-    ----------
-    operator, name : str
-        How the operator and the operand are called.
-    operand : buffer, region or element
-        What the user wrote.
 
     Raises
     ------

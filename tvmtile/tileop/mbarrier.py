@@ -254,13 +254,6 @@ def fence_proxy_async() -> None:
 def as_mbarrier(operator: str, value: Any) -> ir.TensorLoad:
     """One mbarrier: a buffer of them stands for its first one.
 
-    Parameters
-    ----------
-    operator : str
-        Whose operand it is, for the message.
-    value : buffer or element
-        What the user gave.
-
     Raises
     ------
     InvalidOperand

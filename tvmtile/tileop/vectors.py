@@ -68,10 +68,7 @@ def widest(cpu: CpuCapability, dtype: str) -> int:
 def strips(extent: int, widest: int) -> list[tuple[int, int, int]]:
     """Cut an axis into vectors: as many of the widest as fit, then one of each power of two.
 
-    Returns
-    -------
-    list of (start, count, lanes)
-        Groups of `count` vectors of `lanes` elements that begin at `start`.
+    A group is where it begins, the count of its vectors, and their lanes.
 
     Examples
     --------

@@ -34,15 +34,7 @@ _LOWERING = "tvmtile.LowerTilePrograms"
 
 
 def violations(func: tirx.PrimFunc, passes: Sequence[str]) -> list[str]:
-    """The violated properties of a function, given the names of the passes it went through.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        Was a tile program at first.
-    passes : sequence of str
-        Names of passes, such as "tvmtile.Legalize"; those of TVM establish nothing.
-    """
+    """The violated properties of a function that went through passes, such as "tvmtile.Legalize"."""
     return _broken(func, [p for name in passes for p in contract_of(name).establishes])
 
 

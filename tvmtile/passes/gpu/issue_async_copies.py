@@ -27,24 +27,8 @@ def as_async_copies(
 ) -> tirx.Stmt | None:
     """A loop over contiguous elements as asynchronous copies.
 
-    Parameters
-    ----------
-    variable : Var
-        The loop variable, from 0.
-    extent : int
-        How many elements there are.
-    body : Stmt
-        An iteration.
-    analyzer : Analyzer
-        Knows the ranges of the variables around.
-    token : str
-        What the copies are waited for by.
-
-    Returns
-    -------
-    Stmt or None
-        None if an iteration does not just move an element, or zero where it lies outside, or if no
-        four bytes of contiguous elements are aligned on both sides.
+    None if an iteration does not just move an element, or zero where it lies outside, or if no four
+    bytes of contiguous elements are aligned on both sides.
     """
     move = _move_of(body)
     if move is None:

@@ -406,23 +406,8 @@ def contiguous_base(
 ) -> list[ir.Expr] | None:
     """The indices of the first element, if all are contiguous from an aligned address on.
 
-    Parameters
-    ----------
-    buffer : Var
-        What the elements lie in.
-    indices : list of Expr
-        Of one of them.
-    variable : Var
-        Counts them, from 0.
-    extent : int
-        How many there are.
-    analyzer : Analyzer
-        Knows the ranges of the variables around.
-
-    Returns
-    -------
-    list of Expr or None
-        Where a row does not consist of whole vectors there is one index, of the buffer as one row.
+    `indices` are those of the element that `variable`, from 0, counts. Where a row does not consist of
+    whole vectors there is one index, of the buffer as one row.
     """
     if is_private(buffer) or is_fragment(buffer):
         return None

@@ -165,17 +165,9 @@ def lifetimes_in(
     """The shared tiles of a kernel, with when each is in use.
 
     A tile that a group of threads uses is in use all the time: what the others do meanwhile is not
-    known.
-
-    Parameters
-    ----------
-    kernel : For
-        The outermost loop of a kernel.
-    capability : GpuCapability
-        What it runs on.
-    through_loops : bool
-        A tile that is used in a loop, and allocated outside of it, is in use during all of the loop. If
-        not: as if each were allocated where SinkSharedAllocations could put it at best.
+    known. With `through_loops` a tile that is used in a loop, and allocated outside of it, is in use
+    during all of the loop. If not: as if each were allocated where SinkSharedAllocations could put it
+    at best.
     """
     return _Lifetimes(kernel, capability, through_loops=through_loops).tiles
 

@@ -240,13 +240,7 @@ class Choices(tuple[Choice, ...]):
 
 
 def choices_of(func: tirx.PrimFunc) -> Choices:
-    """What implements the tile operators of a function, and why nothing better does.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        A tile program in which all is chosen.
-    """
+    """What implements the tile operators of a function, and why nothing better does."""
     collector = _Collect(target_of(func))
     collector.rewrite(func.body)
     return Choices(dict.fromkeys(collector.found))

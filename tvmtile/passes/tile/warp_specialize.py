@@ -180,13 +180,7 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def roles_of(func: tirx.PrimFunc) -> list[Choice]:
-    """Whether the pipelined loops of a function are split, and why not; nothing where no target splits.
-
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        What WarpSpecialize is given.
-    """
+    """Whether the pipelined loops of a function are split, and why not; nothing where none ever is."""
     target = target_of(func)
     capability = gpu(target)
     if capability is None or not capability.has_bulk_copies:

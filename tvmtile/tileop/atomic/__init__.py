@@ -404,14 +404,7 @@ class AtomicTile(TileOp):
 def reference(dst: np.ndarray, index: np.ndarray, value: np.ndarray, kind: str) -> np.ndarray:
     """What updates of `dst[index[n]]` by `value[n]`, in any order, leave, in the dtype of `dst`.
 
-    Parameters
-    ----------
-    dst : ndarray
-        [X].
-    index, value : ndarray
-        [N].
-    kind : {"add", "max", "min", "or"}
-        The update.
+    `dst` is [X], the others are [N].
     """
     functions = {"add": np.add, "max": np.maximum, "min": np.minimum, "or": np.bitwise_or}
     result = dst.copy()

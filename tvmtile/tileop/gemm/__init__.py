@@ -226,15 +226,7 @@ def reference(
     transpose_B: bool = False,
     clear_accum: bool = False,
 ) -> np.ndarray:
-    """The product in float64 (or int64), not rounded.
-
-    Parameters
-    ----------
-    A, B, C : ndarray
-        The operands, as `gemm` takes them.
-    transpose_A, transpose_B, clear_accum : bool
-        As of `gemm`.
-    """
+    """The product in float64 (or int64), not rounded."""
     integers = all(np.issubdtype(matrix.dtype, np.integer) for matrix in (A, B, C))
     wide = np.int64 if integers else np.float64
     left, right = A.astype(wide), B.astype(wide)

@@ -97,12 +97,7 @@ class Operand:
     def loads(self, origin: Callable[[int], tuple[Any, Any]], lane: ir.Expr) -> Iterator[tirx.Stmt]:
         """The statements that load all of them.
 
-        Parameters
-        ----------
-        origin : callable
-            Row and column of the first element of an instruction, by its number.
-        lane : Expr
-            The thread's number in its warp.
+        `origin` gives row and column of the first element of an instruction, by its number.
         """
         if not self._comes_by_matrices():
             for number in range(self._count):
@@ -246,14 +241,7 @@ def _as_words(buffer: ir.Var, per_word: int) -> ir.Var:
 def in_runs(axes: tuple[Axis, Axis], k_axis: int, packed: int) -> tuple[Axis, Axis]:
     """Where a lane has the elements of `packed` instructions, if its own along K are neighbours.
 
-    Parameters
-    ----------
-    axes : tuple of Axis
-        Where those of one instruction lie.
-    k_axis : int
-        Which of rows (0) and columns (1) is K.
-    packed : int
-        How many instructions.
+    The axes say where the elements of one instruction lie; K is along rows (0) or columns (1).
     """
     if packed == 1:
         return axes

@@ -77,18 +77,9 @@ def layout_of_matrices(
 ) -> FragmentLayout:
     """The layout of a fragment that consists of an instruction's matrices.
 
-    Parameters
-    ----------
-    numbers : tuple of Axis
-        The number of a matrix along rows and along columns.
-    matrix : tuple of Axis
-        Row and column of an element in its matrix.
-    threads : int
-        Threads of the block.
-    transposed : bool
-        The fragment's axes are columns and rows.
-    rank : int
-        Axes of the fragment; those before the last two have extent 1.
+    `numbers` are those of a matrix along rows and along columns, `matrix` the row and column of an
+    element in it. Of the fragment's axes, columns and rows where it is `transposed`, those before the
+    last two have extent 1.
 
     Notes
     -----
@@ -121,24 +112,11 @@ def partition(
 ) -> Partition:
     """Share an accumulator of [m, n] out over groups of threads.
 
-    Parameters
-    ----------
-    m, n : int
-        Extents of the accumulator.
-    groups : int
-        How many groups of threads a block has.
-    policy : GemmWarpPolicy
-        FullRow puts as many groups as can be along M, FullCol along N; Square makes the share of a
-        group as square as can be.
-    matrix : tuple of int
-        Rows and columns of the accumulator of one instruction.
-    noun : str
-        What a group is called in messages: "simdgroups", "warps".
-    repeats : bool
-        Where the groups are too many to share the matrices evenly, the first of them do, as many as
-        can, and the others repeat what these do.
-    unit : int
-        Threads of a group.
+    A group, which messages call by the `noun`, has `unit` threads. Of a GemmWarpPolicy FullRow puts as
+    many groups as can be along M, FullCol along N; Square makes the share of a group as square as can
+    be. `matrix` is the accumulator of one instruction. With `repeats`, where the groups are too many to
+    share the matrices evenly, the first of them do, as many as can, and the others repeat what these
+    do.
 
     Raises
     ------

@@ -148,18 +148,8 @@ def _panel(operand: ir.TensorRegion, family: Family, step: int, *, follows_k: bo
     """Bytes of the widest panel in which instructions find an operand.
 
     Where rows run along M or N, every instruction begins with a panel; there are such instructions for
-    16 bits only.
-
-    Parameters
-    ----------
-    operand : TensorRegion
-        In shared memory.
-    family : Family
-        The instructions.
-    step : int
-        Elements of a row from one instruction to the next that begins with a panel.
-    follows_k : bool
-        Rows run along K.
+    16 bits only. `step` is how many elements of a row lie from one instruction to the next that begins
+    with a panel; with `follows_k` rows run along K.
     """
     if not follows_k and not family.transposes:
         raise Decline(

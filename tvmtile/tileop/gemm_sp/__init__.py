@@ -212,15 +212,7 @@ def gemm_sp_elements(op: GemmSp, _: LoweringContext) -> tirx.Stmt:
 def reference(
     A: np.ndarray, E: np.ndarray, B: np.ndarray, C: np.ndarray, clear_accum: bool = False
 ) -> np.ndarray:
-    """The product in float64, of operands that are not transposed.
-
-    Parameters
-    ----------
-    A, E, B, C : ndarray
-        The operands, as `gemm_sp` takes them.
-    clear_accum : bool
-        As of `gemm_sp`.
-    """
+    """The product in float64, of operands that are not transposed."""
     rows, stored = A.shape
     bits = 4 if A.dtype == np.float32 else 2
     unsigned = np.ascontiguousarray(E).view(np.uint8).reshape(rows, -1)

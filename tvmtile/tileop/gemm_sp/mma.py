@@ -68,18 +68,7 @@ class _SparseProduct(WarpProduct):
 def metadata(op: GemmSp, atom: Atom, lane: Any, row: Any, k: Any) -> Any:
     """The word of a lane that says where the stored elements of an instruction belong.
 
-    Parameters
-    ----------
-    op : GemmSp
-        The operator.
-    atom : Atom
-        Its instruction.
-    lane : Expr
-        The thread's number in its warp.
-    row : Expr
-        The first row of the instruction.
-    k : Expr
-        The number of the instruction along K.
+    `row` is the first row of the instruction, `k` its number along K.
     """
     words = []
     for piece in metadata_of(atom, lane):

@@ -307,16 +307,7 @@ _REFERENCES: dict[str, Callable[..., np.ndarray]] = {
 def reference(src: np.ndarray, kind: str, dim: int, out: np.ndarray | None = None) -> np.ndarray:
     """What `reduce` computes, in float64 or int64, not rounded.
 
-    Parameters
-    ----------
-    src : ndarray
-        The tile.
-    kind : str
-        The `reduce_type`.
-    dim : int
-        The axis.
-    out : ndarray, optional
-        What the result is combined with, where `clear` is false; [X, Y].
+    `out`, [X, Y], is what the result is combined with, where `clear` is false.
     """
     is_float = not (np.issubdtype(src.dtype, np.integer) or src.dtype == np.bool_)
     wide = np.float64 if is_float else np.int64

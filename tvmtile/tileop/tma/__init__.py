@@ -218,16 +218,7 @@ def load(
 ) -> list[tirx.Stmt]:
     """What the thread that begins a load does: more bytes are expected, and the copies begin.
 
-    Parameters
-    ----------
-    op : TileOp
-        The copy.
-    barrier : TensorLoad
-        The mbarrier that counts the bytes.
-    context : LoweringContext
-        Where it stands.
-    arrives : bool
-        The thread arrives there too.
+    `barrier` counts the bytes; with `arrives` the thread arrives there too.
     """
     return [
         _expected(op, barrier, context, arrives=arrives),
@@ -246,14 +237,8 @@ def load_for_blocks(
 ) -> list[tirx.Stmt]:
     """The same where the first block of a mask loads for all of them, and the others for themselves.
 
-    Parameters
-    ----------
-    op, barrier, context, arrives
-        As of `load`. All blocks of the mask use the same mbarrier.
-    mask : int
-        Bit `i` is set for block `i` of the cluster.
-    before : pair of Stmt, optional
-        What each block of the mask does first, and what the one that loads does before it.
+    All blocks of the mask, bit `i` for block `i` of the cluster, use the same mbarrier. `before` is
+    what each of them does first, and what the one that loads does before it.
     """
     rank = BlockRank().to_call()
     first = (mask & -mask).bit_length() - 1
@@ -295,14 +280,8 @@ def _loads(op: Any, barrier: Any, context: LoweringContext, blocks: int = 0) -> 
 def store(op: Any, context: LoweringContext, combining: str = "") -> list[tirx.Stmt]:
     """What the thread that begins a store does: the copies begin, and their group is ended.
 
-    Parameters
-    ----------
-    op : TileOp
-        A copy from a shared tile to a tensor.
-    context : LoweringContext
-        Where it stands.
-    combining : str
-        How elements are combined with those of the tensor, such as "add"; by default they replace them.
+    `combining` is how elements are combined with those of the tensor, such as "add"; by default they
+    replace them.
     """
     tile, tensor = _sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
@@ -334,14 +313,7 @@ def barrier_of_group(context: LoweringContext) -> tirx.Stmt:
 def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: int = 0) -> tirx.Stmt:
     """Statements of one thread of the group that does the operator.
 
-    Parameters
-    ----------
-    statements : list of Stmt
-        What it does.
-    context : LoweringContext
-        Has the thread's number in the group.
-    leaders : int
-        One thread of so many does them, the first; with 0 the first of all.
+    One thread of `leaders` does them, the first; with 0 the first of all.
     """
     index = context.thread_index
     is_leader = (tirx.floormod(index, leaders) if leaders else index) == 0
@@ -351,10 +323,7 @@ def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: in
 def fence(tile: ir.Var, context: LoweringContext) -> list[tirx.Stmt]:
     """What orders writes of threads to a shared tile before asynchronous copies from it.
 
-    Returns
-    -------
-    list of Stmt
-        A fence, which each thread does; nothing where only asynchronous copies write the tile.
+    It is a fence that each thread does; nothing where only asynchronous copies write the tile.
     """
     is_written = _is_written_by_threads(tile, context)
     return [tirx.Evaluate(ProxyFence().to_call())] if is_written else []

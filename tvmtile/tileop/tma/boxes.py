@@ -119,16 +119,7 @@ def check_columns(
 ) -> None:
     """Raise `Decline` where a box may begin between multiples of 16 bytes: an illegal instruction.
 
-    Parameters
-    ----------
-    boxes : Boxes
-        Of a region of the tensor.
-    tensor : TensorRegion
-        In global memory.
-    names : dict of Var to Expr
-        What the kernel binds names to.
-    analyzer : Analyzer
-        Knows the ranges of variables.
+    `names` has what the kernel binds names to.
     """
     item = int(DataType(dtype_of(tensor)).bits) // 8
     for box in boxes.boxes:
@@ -144,12 +135,7 @@ def check_columns(
 def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer) -> Boxes:
     """The boxes that a region of a shared tile consists of.
 
-    Parameters
-    ----------
-    tile, tensor : TensorRegion
-        In shared and in global memory, of the same extents but for those of 1.
-    analyzer : Analyzer
-        Knows the ranges of variables.
+    Both have the same extents but for those of 1.
 
     Raises
     ------

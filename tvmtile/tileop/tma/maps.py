@@ -20,12 +20,7 @@ _NO_INTERLEAVE, _ZEROS = 0, 0
 def map_of(tensor: ir.Var, boxes: Boxes) -> ir.Expr:
     """The address of the map that describes a tensor to copies, as an expression of the kernel.
 
-    Parameters
-    ----------
-    tensor : Var
-        In global memory. Floats of 8 bits and bool are copied as integers of their width.
-    boxes : Boxes
-        The extents of a box, and how it lies in the tile.
+    Floats of 8 bits and bool are copied as integers of their width.
     """
     dtype, bits = str(tensor.ty.dtype), bits_of(tensor)
     steps = [stride * (bits // 8) for stride in strides_of(tensor)[:-1]]

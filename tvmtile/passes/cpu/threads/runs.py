@@ -25,16 +25,7 @@ def emit_runs(
 ) -> tirx.Stmt:
     """Turn a cut body into statements, with a loop over the threads of each run.
 
-    Parameters
-    ----------
-    plan : Plan
-        The body.
-    launch : Launch
-        Its threads, or what is taken for them.
-    scope : str
-        Where values are kept from one run to another.
-    kind : ForKind
-        Of the outermost of the loops.
+    Values are kept in `scope` from one run to another; `kind` is that of the outermost of the loops.
     """
     return _Emitter(plan, launch, scope, kind).emit(plan.items)
 

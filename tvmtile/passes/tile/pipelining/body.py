@@ -143,15 +143,8 @@ class Body:
 def body_of(loop: tirx.For, tiles: KernelTiles, *, split: bool = False) -> Body:
     """Take the body of a loop apart.
 
-    Parameters
-    ----------
-    loop : For
-        A loop of a kernel.
-    tiles : KernelTiles
-        Of the kernel.
-    split : bool
-        Make several units of a branch that holds several statements, if its condition can be computed
-        again for each.
+    With `split` a branch that holds several statements becomes several units, if its condition can be
+    computed again for each.
 
     Raises
     ------

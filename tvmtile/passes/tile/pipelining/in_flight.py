@@ -24,15 +24,6 @@ def with_work_in_flight(plan: Plan, units: Sequence[Unit], kind: str) -> Plan:
     touches the registers that they work on, and what they read in shared memory is written by the first
     stage only, or not in the loop. They hold the buffer copies that they read for one more iteration,
     so the first stage runs less far ahead; where it would not at all, they are waited for at once.
-
-    Parameters
-    ----------
-    plan : Plan
-        Of two stages.
-    units : sequence of Unit
-        Of the loop.
-    kind : str
-        Of the target.
     """
     ahead = {number for number, stage in enumerate(plan.stage) if stage == 0}
     in_flight = frozenset(

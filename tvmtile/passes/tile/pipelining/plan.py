@@ -112,17 +112,6 @@ def buffer_copies_of(
 ) -> dict[ir.Var, BufferCopies]:
     """Check a plan, and say which tiles need several buffer copies.
 
-    Parameters
-    ----------
-    loop : For
-        The loop.
-    body : Body
-        Of the loop.
-    plan : Plan
-        An entry a unit.
-    tiles : KernelTiles
-        Of the kernel.
-
     Raises
     ------
     Obstacle

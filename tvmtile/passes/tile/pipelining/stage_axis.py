@@ -38,14 +38,7 @@ def with_stage_axes(
 ) -> tirx.For:
     """Give tiles a leading axis of buffer copies; what stands outside of the loops works on copy 0.
 
-    Parameters
-    ----------
-    kernel : For
-        The kernel.
-    tiles : KernelTiles
-        Of the kernel.
-    axes : mapping of Var to mapping of Var to StageAxis
-        By the variable of a loop, then by tile.
+    The axes are given by the variable of a loop, then by tile.
     """
     return _Expander(tiles, axes).rewrite(kernel)
 
