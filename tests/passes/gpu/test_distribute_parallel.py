@@ -212,6 +212,55 @@ def test_small_tiles_are_changed_in_place(rows, columns, threads, dtype):
     assert torch.equal(A, expected)
 
 
+@pytest.mark.parametrize("target", ["metal", {"kind": "cuda", "arch": "sm_80"}], ids=str)
+@pytest.mark.parametrize("order", ["stored, then read", "read, then stored", "under a condition"])
+@pytest.mark.parametrize(("rows", "columns", "threads"), [(8, 7, 128), (4, 4, 64), (40, 3, 256)])
+def test_threads_that_repeat_an_iteration_see_what_one_of_them_stores(
+    rows, columns, threads, order, target
+):
+    """A fragment has copies in several threads, the tile beside it has one."""
+    shape = (rows, columns)
+
+    @T.prim_func
+    def main(A: T.Tensor(shape, "float32"), B: T.Tensor(shape, "float32"), keep: T.int32):
+        with T.Kernel(1, threads=threads):
+            s = T.alloc_shared(shape, "float32")
+            f = T.alloc_fragment(shape, "float32")
+            T.copy(A, s)
+            T.copy(B, f)
+            for _ in T.serial(3):
+                for i, j in T.Parallel(*shape):
+                    if order == "stored, then read":
+                        s[i, j] = s[i, j] * 2
+                        f[i, j] = f[i, j] + s[i, j]
+                    elif order == "read, then stored":
+                        f[i, j] = f[i, j] + s[i, j]
+                        s[i, j] = s[i, j] * 2
+                    elif i < keep:
+                        s[i, j] = s[i, j] * 2
+                        f[i, j] = f[i, j] + s[i, j]
+                        s[i, j] = f[i, j]
+            T.copy(f, B)
+            T.copy(s, A)
+
+    kernel = tvmtile.compile(main, target=target, execution_backend="emulator")
+    A, B = (torch.randint(-4, 5, shape).float() for _ in range(2))
+    s, f = A.clone(), B.clone()
+    for _ in range(3):
+        if order == "read, then stored":
+            f += s
+            s *= 2
+        else:
+            some = slice(None, 3 if order == "under a condition" else None)
+            s[some] *= 2
+            f[some] += s[some]
+            if order == "under a condition":
+                s[some] = f[some]
+    kernel(A, B, 3)
+    assert torch.equal(A, s)
+    assert torch.equal(B, f)
+
+
 def test_neighbours_that_are_computed_are_loaded_and_stored_at_once():
     @T.prim_func
     def main(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import Any
 
 from tvm import ir, tirx
@@ -14,7 +15,14 @@ from tvmtile.analysis.comers import Comers, Condition
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
 from tvmtile.ir.asynchronous import token_of_region
-from tvmtile.ir.kernels import Launch, is_kernel, is_parallel, with_body, written_out
+from tvmtile.ir.kernels import (
+    Launch,
+    flattened,
+    is_kernel,
+    is_parallel,
+    with_body,
+    written_out,
+)
 from tvmtile.ir.operands import bits_of, constant, origin_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -24,8 +32,11 @@ from tvmtile.ir.rewriting import (
     for_loop,
     has_effect,
     mentions,
+    reads_no_memory,
     replace_loop,
+    seq,
     substitute,
+    with_fresh_variables,
 )
 from tvmtile.ir.scopes import is_fragment, is_private
 from tvmtile.ir.threads import GroupRewriter
@@ -259,13 +270,16 @@ class _Iterations:
             conditions += self._guards(loop, axis, values[variable])
         body = substitute(self._nest.body, values)
         repeated = layout.replicas
-        if repeated:
-            owner = tirx.all(*(self._thread_digit(digit) == 0 for digit in repeated))
-            if _is_for_others(body):
-                conditions.append(owner)
-            else:
-                body = _done_by(owner, body)
-        return self._looped(loops, conditions, body)
+        if not repeated:
+            return self._looped(loops, conditions, body)
+        owner = tirx.all(*(self._thread_digit(digit) == 0 for digit in repeated))
+        steps = [
+            self._looped(loops, [*conditions, owner], step)
+            if _is_for_others(step)
+            else self._looped(loops, conditions, _done_by(owner, step))
+            for step in _steps(body)
+        ]
+        return seq([steps[0], *map(with_fresh_variables, steps[1:])])
 
     def _thread_digit(self, digit: Digit) -> ir.Expr:
         return digit.value_in(self._thread, self._threads)
@@ -377,6 +391,29 @@ def _is_for_others(stmt: tirx.Stmt) -> bool:
         return (is_private(buffer) or is_fragment(buffer)) and buffer not in own
 
     return not contains(stmt, tirx.BufferStore, is_kept)
+
+
+def _steps(body: tirx.Stmt) -> list[tirx.Stmt]:
+    """What the threads that repeat an iteration do one after the other, with a barrier between.
+
+    One of them stores what others would see. Where all of them read it in the same iteration, all
+    iterations do one step before the next.
+    """
+    if isinstance(body, tirx.IfThenElse) and body.else_case is None:
+        steps = _steps(body.then_case)
+        if len(steps) > 1 and reads_no_memory(body.condition):
+            return [tirx.IfThenElse(body.condition, step, None, body.span) for step in steps]
+        return [body]
+    statements = list(flattened(body))
+    if any(isinstance(s, tirx.Bind | tirx.AllocBuffer | tirx.DeclBuffer) for s in statements):
+        return [body]
+    written: set[ir.Var] = set()
+    for each in filter(_is_for_others, statements):
+        walk(each, (tirx.BufferStore, lambda store: written.add(store.buffer)))
+    kept = [each for each in statements if not _is_for_others(each)]
+    if not any(mentions(each, buffer) for each in kept for buffer in written):
+        return [body]
+    return [seq(list(some)) for _, some in groupby(statements, _is_for_others)]
 
 
 def _done_by(owner: Any, body: tirx.Stmt) -> tirx.Stmt:
