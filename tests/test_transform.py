@@ -40,8 +40,8 @@ def test_options_that_ask_for_what_is_not_done_say_so():
         with T.Kernel(1) as _:
             A[0] = 1
 
-    with pytest.warns(TileWarning, match="tl.enable_fast_math has no effect: T.__exp"):
-        tvmtile.compile(main, pass_configs={PassConfigKey.TL_ENABLE_FAST_MATH: True})
+    with pytest.warns(TileWarning, match="tl.pass_profile has no effect: kernel.lowering holds"):
+        tvmtile.compile(main, pass_configs={PassConfigKey.TL_PASS_PROFILE: True})
     with pytest.warns(TileWarning, match="tl.device_compile_flags has no effect"):
         tvmtile.compile(main, compile_flags=["-O3"])
-    tvmtile.compile(main, pass_configs={PassConfigKey.TL_ENABLE_FAST_MATH: False})
+    tvmtile.compile(main, pass_configs={PassConfigKey.TL_PASS_PROFILE: False})

@@ -144,6 +144,7 @@ _GPU: tuple[Any, ...] = (
     P.KeepNames,  # named divisions are computed once, where they are named
     _Only("cuda", P.CallImportedFunctions),  # imported functions come with their source
     P.LowerElementOp,  # operators on single elements become instructions, and functions of the target's
+    _Only("cuda", P.ApproximateFunctionsOnCuda),  # functions are fast ones on request
     _Only("cuda", P.LowerIntegerCastsOnCuda),  # small integers become 16-bit floats by their bits
     # Floats of 8 bits become integers that hold their bits.
     _Only("cuda", P.LowerNarrowFloatsOnCuda),

@@ -11,6 +11,7 @@ from tvmtile.errors import InvalidValue, warn
 
 __all__ = [
     "EFFECTS",
+    "FAST_MATH",
     "NO_TENSOR_MAPS",
     "ONE_ROLE",
     "PassConfigKey",
@@ -24,11 +25,13 @@ class PassConfigKey(str, Enum):
 
     Those of `tirx.*` are TVM's and go to TVM's passes. `tl.disable_warp_specialized` and
     `tl.disable_tma_lower` leave kernels without warps of their own for copies, and with the second
-    `T.copy` loads and stores no tile by a tensor map. The others of `tl.*` steer TileLang's own passes
-    and change nothing here: most switch off a pass, or a check of one, that there is not; where one
-    asks for more a warning says so. None of them changes what a program
-    computes, fast mathematics aside, which is not used: the functions of `T.__exp` and its siblings
-    are.
+    `T.copy` loads and stores no tile by a tensor map. With `tl.enable_fast_math` the functions that
+    CUDA has approximations of (`T.exp`, `T.exp10`, `T.log`, `T.log2`, `T.log10`, `T.sin`, `T.cos`,
+    `T.tan`, `T.tanh`) are these, in float32 and below, as they are with `--use_fast_math`; they stay
+    exact on other targets, and so does `T.pow`, whose approximation has no value for a base below
+    zero. The others of `tl.*` steer TileLang's own passes and change nothing here: most switch off a
+    pass, or a check of one, that there is not; where one asks for more a warning says so. None of them
+    changes what a program computes, fast mathematics aside.
     """
 
     TL_SIMPLIFY = "tl.Simplify"
@@ -95,7 +98,6 @@ class PassConfigKey(str, Enum):
 _LOWERING = "kernel.lowering holds the program after each pass"
 _SOURCE = "kernel.get_kernel_source() is the generated code"
 _WITHOUT_EFFECT = {
-    "tl.enable_fast_math": "T.__exp and its siblings are fast functions",
     "tl.ptxas_register_usage_level": "T.annotate_min_blocks_per_sm limits registers",
     "tl.device_compile_flags": "the flags of NVRTC are fixed",
     "tl.emit_line_directives": "errors name the lines of the kernel",
@@ -162,7 +164,10 @@ ONE_ROLE = "tvmtile.one_role"
 """An option, and an attribute of a function: no warps copy tiles for others."""
 NO_TENSOR_MAPS = "tvmtile.no_tensor_maps"
 """The same: copies between tensors and tiles go by threads."""
+FAST_MATH = "tvmtile.fast_math"
+"""The same: functions of floats are approximations, where the target has them."""
 EFFECTS = {
+    FAST_MATH: ("tl.enable_fast_math",),
     ONE_ROLE: ("tl.disable_warp_specialized", "tl.disable_tma_lower"),
     NO_TENSOR_MAPS: ("tl.disable_tma_lower",),
 }

@@ -47,7 +47,10 @@ EXACT = {
 FAST = {
     "cos": (T.__dict__["__cos"], torch.cos),
     "exp": (T.__dict__["__exp"], torch.exp),
+    "exp10": (T.__dict__["__exp10"], lambda x: 10**x),
     "log": (T.__dict__["__log"], torch.log),
+    "log10": (T.__dict__["__log10"], torch.log10),
+    "log2": (T.__dict__["__log2"], torch.log2),
     "sin": (T.__dict__["__sin"], torch.sin),
 }
 

@@ -9,7 +9,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import InvalidOperand, TileWarning
+from tvmtile.errors import InvalidOperand, InvalidValue, TileWarning
 
 
 def test_hints_for_cuda_change_no_result():
@@ -123,6 +123,31 @@ def test_what_has_no_effect_says_so():
     options = {tvmtile.PassConfigKey.TL_CONFIG_INDEX_BITWIDTH: 32}
     with pytest.warns(TileWarning, match="tl.config_index_bitwidth has no effect"):
         annotated(lambda A: T.annotate_pass_configs(options))
+
+
+def test_options_of_one_kernel_act_on_it():
+    fast = {tvmtile.PassConfigKey.TL_ENABLE_FAST_MATH: True}
+    exact = {tvmtile.PassConfigKey.TL_ENABLE_FAST_MATH: False}
+    assert annotated(lambda A: T.annotate_pass_configs(fast)).attrs["tvmtile.fast_math"]
+    assert "tvmtile.fast_math" not in annotated(lambda A: T.annotate_pass_configs(exact)).attrs
+    with pytest.raises(InvalidValue, match="did you mean 'tl.enable_fast_math'"):
+        annotated(lambda A: T.annotate_pass_configs({"tl.enable_fastmath": True}))
+    with pytest.warns(TileWarning, match=r"tirx\.disable_vectorize has no effect: .*pass_configs="):
+        annotated(lambda A: T.annotate_pass_configs({"tirx.disable_vectorize": True}))
+
+
+def test_a_kernel_that_asks_for_no_tensor_maps_has_none():
+    @T.prim_func
+    def main(A: T.Tensor((512, 64), "float16"), C: T.Tensor((512, 64), "float16")):
+        with T.Kernel(4, threads=128) as bx:
+            T.annotate_pass_configs({tvmtile.PassConfigKey.TL_DISABLE_TMA_LOWER: True})
+            tile = T.alloc_shared((128, 64), "float16")
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[k * 128, 0], tile)
+                T.copy(tile, C[k * 128, 0])
+
+    source = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"}).get_kernel_source()
+    assert "cp.async.bulk.tensor" not in source
 
 
 def on_tiles(use):

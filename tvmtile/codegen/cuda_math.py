@@ -6,37 +6,43 @@ once. Where a kernel asks for a fast function, CUDA's approximation takes the pl
 
 from __future__ import annotations
 
-from tvm import ir
-from tvm.tirx.script import builder as T
+from tvm import DataType, ir, tirx
 
 from tvmtile.codegen.cuda import FAST_TANH, value
 from tvmtile.codegen.float_functions import NAMES, OTHER_NAMES, Rule, calling, scaling
 from tvmtile.ir.annotations import FAST
 
-__all__ = ["RULES"]
+__all__ = ["APPROXIMATIONS", "RULES"]
 
 _OWN_NAMES = ("erf", "hypot", "log1p", "rsqrt", "tanh")
-_APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "pow", "sin", "tan", "tanh")
+APPROXIMATIONS = ("cos", "exp", "exp10", "log", "log10", "log2", "sin", "tan", "tanh")
+"""The functions of which CUDA has fast ones, by the name of TVM's intrinsic."""
 
 
 def _or_fast(name: str, exact: Rule) -> Rule:
-    """The approximation of a function where a call of float32 asks for it."""
+    """The approximation of a function where a call of float32, or of less, asks for it."""
+    fast = _fast_tanh if name == "tanh" else calling({"float32": f"__{name}f"})
 
     def lowered(call: ir.Call) -> ir.Expr:
         is_fast = call.attrs is not None and FAST in call.attrs.keys()  # noqa: SIM118
-        if not is_fast or str(call.ty.dtype) != "float32":
-            return exact(call)
-        if name == "tanh":
-            return value("float32", FAST_TANH, *call.args)
-        return T.call_pure_extern("float32", f"__{name}f", *call.args)
+        dtype = DataType(str(call.ty.dtype))
+        has_fast = dtype.bits <= 32 and (name != "tanh" or dtype.lanes == 1)
+        return fast(call) if is_fast and has_fast else exact(call)
 
     return lowered
+
+
+def _fast_tanh(call: ir.Call) -> ir.Expr:
+    (operand,), result = call.args, str(call.ty.dtype)
+    if result == "float32":
+        return value(result, FAST_TANH, operand)
+    return tirx.Cast(result, value("float32", FAST_TANH, tirx.Cast("float32", operand)))
 
 
 def _rules() -> dict[str, Rule]:
     names = {name: name for name in (*NAMES, *_OWN_NAMES)} | OTHER_NAMES
     rules = {name: calling({"float32": f"{own}f", "float64": own}) for name, own in names.items()}
-    rules |= {name: _or_fast(name, rules[name]) for name in _APPROXIMATIONS}
+    rules |= {name: _or_fast(name, rules[name]) for name in APPROXIMATIONS}
     rules["ldexp"] = scaling({"float32": "ldexpf", "float64": "ldexp"})
     return rules
 

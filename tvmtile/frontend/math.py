@@ -465,7 +465,7 @@ def _fast(function: Any) -> Any:
 
 __cos = _fast(tirx.cos)
 __exp = _fast(tirx.exp)
-__exp10 = _fast(exp10)
+__exp10 = _fast(tirx.exp10)
 __log = _fast(tirx.log)
 __log2 = _fast(tirx.log2)
 __log10 = _fast(tirx.log10)

@@ -18,7 +18,7 @@ from tvmtile.tileop.hints import (
     use_swizzle,
 )
 from tvmtile.tileop.import_source import import_source
-from tvmtile.transform import PassConfigKey, warn_without_effect
+from tvmtile.transform import EFFECTS, PassConfigKey, warn_without_effect, with_effect
 
 __all__ = [
     "annotate_compile_flags",
@@ -57,8 +57,29 @@ def annotate_l2_hit_ratio(l2_hit_ratio_map: dict[Any, float]) -> None:
 
 
 def annotate_pass_configs(configs: Mapping[Any, Any]) -> None:
-    """Options of TileLang's own passes, for this kernel; see `tvmtile.PassConfigKey`."""
+    """Options of TileLang's own passes, for this kernel; see `tvmtile.PassConfigKey`.
+
+    Parameters
+    ----------
+    configs : mapping
+        Options by key. One of TVM's passes is a whole compilation's, and has no effect here: a warning
+        says so.
+
+    Raises
+    ------
+    InvalidValue
+        For a key of `tl.*` that there is not.
+    """
     warn_without_effect(configs)
+    tracer = current_tracer()
+    for name in with_effect(configs):
+        if name not in EFFECTS:
+            warn(
+                f"T.annotate_pass_configs: {name} has no effect: it is for the whole compilation, "
+                "pass_configs= of tvmtile.compile"
+            )
+        elif tracer is not None:
+            tracer.attributes[name] = True
 
 
 def annotate_producer_reg_dealloc(reg_count: int = 24) -> None:

@@ -44,6 +44,7 @@ from tvmtile.passes.memory.plan_shared_memory import PlanSharedMemory
 from tvmtile.passes.memory.sink_shared_allocations import SinkSharedAllocations
 from tvmtile.passes.memory.swizzle_shared import SwizzleShared
 from tvmtile.passes.memory.widen_indices import WidenIndices
+from tvmtile.passes.target.approximate_functions import ApproximateFunctionsOnCuda
 from tvmtile.passes.target.call_imported_functions import CallImportedFunctions
 from tvmtile.passes.target.inline_single_trip_loops import InlineSingleTripLoops
 from tvmtile.passes.target.lower_assertions import LocateAssertionsOnCpu, LowerAssertionsOnCuda
@@ -87,6 +88,7 @@ from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 
 __all__ = [
+    "ApproximateFunctionsOnCuda",
     "BindExtents",
     "CallImportedFunctions",
     "CheckAccumulators",
