@@ -63,14 +63,20 @@ class Aliases:
         """The buffers whose memory has another name: the views, and what they are views of."""
         return {*self.views, *self._sources.values()}
 
-    def is_shifted(self, buffer: ir.Var) -> bool:
-        """Tell whether the first element of a view may be another one than that of its root."""
+    def start(self, buffer: ir.Var) -> ir.Var | None:
+        """The buffer whose first element is that of a view: the root, or a view that begins inside it.
+
+        None where the place at which a view begins may vary, between threads or iterations.
+        """
+        start = None
         while buffer in self._sources:
-            source = self._sources[buffer]
-            if not _is_start_of(self.views[buffer].data, source):
-                return True
+            source, data = self._sources[buffer], self.views[buffer].data
+            if not _is_start_of(data, source):
+                if not _is_fixed(data):
+                    return None
+                start = buffer if start is None else start
             buffer = source
-        return False
+        return buffer if start is None else start
 
 
 def _source_of(data: ir.Expr) -> ir.Var | None:
@@ -85,3 +91,10 @@ def _is_start_of(data: Any, buffer: ir.Var) -> bool:
     if op_name(data) == "tirx.buffer_data":
         data = data.args[0]
     return bool(data.same_as(buffer))
+
+
+def _is_fixed(data: ir.Expr) -> bool:
+    """Tell whether a pointer into a buffer is the same one everywhere: it names the buffer only."""
+    names: list[ir.Var] = []
+    walk(data, (ir.Var, names.append))
+    return len(names) == 1

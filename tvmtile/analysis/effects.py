@@ -72,6 +72,9 @@ class Access(Use):
     ----------
     root : Var
         The buffer that was allocated, the same object in all its accesses.
+    start : Var or None
+        The buffer whose first element the indices count from: the root, or a view that begins inside
+        it. None without indices.
     loops : tuple of Loop
         The loops around it, outermost first.
     location : SourceLocation or None
@@ -83,10 +86,17 @@ class Access(Use):
     """
 
     root: ir.Var
+    start: ir.Var | None
     loops: tuple[Loop, ...]
     location: SourceLocation | None
     groups: tuple[Group, ...] = ()
     hands_over: bool = False
+
+    def is_comparable(self, other: Access) -> bool:
+        """Tell whether the elements of both are known by indices that count from one place."""
+        if self.start is None or self.indices is None or other.indices is None:
+            return False
+        return bool(self.start.same_as(other.start))
 
     @cached_property
     def is_of_device(self) -> bool:
@@ -221,7 +231,8 @@ class Effects:
         location: SourceLocation | None,
         region: dict[str, Any],
     ) -> Access:
-        indices = None if self._aliases.is_shifted(use.buffer) else use.indices
+        start = self._aliases.start(use.buffer)
+        indices = None if start is None else use.indices
         access = Access(
             buffer=use.buffer,
             indices=None if indices is None else tuple(map(self.resolved, indices)),
@@ -235,6 +246,7 @@ class Effects:
             is_opaque=use.is_opaque,
             conditions=tuple(map(self.resolved, (*conditions, *use.conditions))),
             root=self.root(use.buffer),
+            start=start,
             loops=loops,
             location=location,
             **region,

@@ -344,6 +344,44 @@ def test_views_that_start_elsewhere_may_be_any_part_of_the_memory():
     assert len(barriers_in(with_pass(main))) == 1
 
 
+@pytest.mark.parametrize(("place", "barriers"), [(lambda tx: tx, 0), (lambda tx: 63 - tx, 1)])
+def test_accesses_of_one_view_that_starts_elsewhere_are_compared_by_their_indices(place, barriers):
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((128,), "float32", scope="shared")
+                V = T.decl_buffer((64,), "float32", data=T.address_of(S[64]), scope="shared")
+                words = T.decl_buffer((64,), "uint32", data=V.data, scope="shared")
+                if A[tx] < T.float32(0):
+                    V[tx] = A[tx]
+                else:
+                    words[tx] = T.uint32(0)
+                C[tx] = V[place(tx)]
+
+    assert len(barriers_in(with_pass(main))) == barriers
+
+
+@pytest.mark.parametrize("where", ["thread", "iteration", "element"])
+def test_a_view_whose_start_varies_may_be_any_part_of_the_memory(where):
+    @T.prim_func
+    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(64, "threadIdx.x"):
+                S = T.alloc_buffer((256,), "float32", scope="shared")
+                first = T.alloc_buffer((2,), "int32", scope="shared")
+                first[tx % 2] = 1 - tx % 2
+                for k in range(4):
+                    start = {"thread": 63 - tx * 2, "iteration": 64 - k, "element": first[0]}[where]
+                    V = T.decl_buffer(
+                        (64,), "float32", data=T.address_of(S[64 + start]), scope="shared"
+                    )
+                    V[tx] = A[tx]
+                    C[tx] = V[tx]
+
+    assert any(of_loop for of_loop in barriers_in(with_pass(main)))
+
+
 def test_versions_of_a_tile_through_a_flat_view_of_words():
     @T.prim_func
     def main(A: T.Buffer((70, 64), "float16"), C: T.Buffer((64,), "float16")):

@@ -127,7 +127,7 @@ class Footprints:
         """
         if not copy.root.same_as(later.root):
             return Collision.NEVER
-        if copy.indices is None or later.indices is None:
+        if not copy.is_comparable(later):
             return Collision.POSSIBLE
         around = {*copy.loops, *later.loops}
         known = frozenset(
@@ -167,7 +167,7 @@ class Footprints:
     ) -> ConflictScope:
         if not earlier.root.same_as(later.root):
             return ConflictScope.NONE
-        if earlier.indices is None or later.indices is None:
+        if not earlier.is_comparable(later):
             return self._domain.worst
         iterations = Iterations(earlier, later, distances, self._domain)
         if iterations.have_many_cases and self._are_apart(earlier, later):
