@@ -45,16 +45,12 @@ def key_of_tuning(
         parts = [
             identity(list(configs)),
             identity(inputs),
-            identity(list(_fields(profile))),
+            identity([getattr(profile, name) for name in profile.__dataclass_fields__]),
             identity(calls),
         ]
     except Unknown:
         return None
     return digest(key.code, json.dumps(parts), _device(first))
-
-
-def _fields(profile: ProfileArgs) -> tuple[Any, ...]:
-    return tuple(getattr(profile, name) for name in profile.__dataclass_fields__)
 
 
 def _device(request: Request) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.ir.calls import op_name, takes_address
+from tvmtile.ir.operands import as_int32
 
 __all__ = [
     "BULK_STORE",
@@ -233,8 +234,7 @@ def wait(token: str, behind: int) -> tirx.Stmt:
 
 
 def _statement(name: str, token: str, *args: ir.Expr | int) -> tirx.Stmt:
-    operands = [tirx.const(arg, "int32") if isinstance(arg, int) else arg for arg in args]
-    call = ir.Call(f"tvmtile.{name}", [ir.StringImm(token), *operands], ret_ty="void")
+    call = ir.Call(f"tvmtile.{name}", [ir.StringImm(token), *map(as_int32, args)], ret_ty="void")
     return tirx.Evaluate(call)
 
 

@@ -14,6 +14,7 @@ from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
 
 __all__ = [
     "SAME_EXTENTS",
+    "as_int32",
     "as_region",
     "bits_of",
     "buffer_of",
@@ -80,13 +81,14 @@ def origin_of(operand: Any) -> list[Any]:
 def region(buffer: ir.Var, origin: Sequence[Any], extents: Sequence[Any]) -> ir.TensorRegion:
     """The region of `buffer` that starts at `origin`."""
     ranges = [
-        ir.Range.from_min_extent(_expr(low), _expr(extent))
+        ir.Range.from_min_extent(as_int32(low), as_int32(extent))
         for low, extent in zip(origin, extents, strict=True)
     ]
     return tirx.BufferRegion(buffer, ranges)
 
 
-def _expr(value: Any) -> Any:
+def as_int32(value: ir.Expr | int) -> ir.Expr:
+    """A number of Python's as an int32; an expression as it is."""
     return tirx.const(value, "int32") if isinstance(value, int) else value
 
 
@@ -135,7 +137,7 @@ def is_whole(operand: ir.TensorRegion) -> bool:
 
 def same_extents(a: ir.Expr | int, b: ir.Expr | int) -> bool:
     """Tell whether two extents are equal, as far as can be known."""
-    return constant(_expr(a) - _expr(b)) == 0
+    return constant(as_int32(a) - as_int32(b)) == 0
 
 
 def without_units(extents: Sequence[ir.Expr | int]) -> list[ir.Expr | int]:

@@ -13,6 +13,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.ir.calls import op_name
+from tvmtile.ir.operands import as_int32
 
 __all__ = ["ENCODER", "TensorMap", "tensor_map", "tensor_map_of"]
 
@@ -62,7 +63,7 @@ def tensor_map(made_of: TensorMap) -> ir.Call:
         *made_of.steps,
         *made_of.options,
     ]
-    args = [ir.StringImm(made_of.dtype), made_of.data, *map(_expr, numbers)]
+    args = [ir.StringImm(made_of.dtype), made_of.data, *map(as_int32, numbers)]
     return ir.Call(_NAME, args, ret_ty=tirx.Var("map", "handle").ty)
 
 
@@ -77,7 +78,3 @@ def tensor_map_of(call: ir.Call) -> TensorMap | None:
     return TensorMap(
         data, str(dtype.value), extents, strides[: rank - 1], box, steps, numbers[4 * rank - 1 :]
     )
-
-
-def _expr(value: Any) -> ir.Expr:
-    return tirx.const(value, "int32") if isinstance(value, int) else value

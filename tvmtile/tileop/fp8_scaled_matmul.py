@@ -332,7 +332,7 @@ class Fp8ScaledMatmul(MatrixProduct):
         return seq(begin), step, seq([*loads, scaled])
 
     def _sums(self) -> ir.Var:
-        return tirx.decl_buffer(_shape(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
+        return tirx.decl_buffer(oriented(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
 
     def _product(
         self, sums: ir.Var, first: Any, depth: Any, conversions: _Conversions, *, clear: bool
@@ -437,10 +437,6 @@ def _is_tile(scale: ir.Expr) -> bool:
 
 def _evaluated(op: Any) -> tirx.Stmt:
     return tirx.Evaluate(op.to_call())
-
-
-def _shape(operand: ir.Expr) -> tuple[Any, Any]:
-    return oriented(operand)
 
 
 def _moving(operand: Any) -> list[Any]:

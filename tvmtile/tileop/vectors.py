@@ -16,7 +16,7 @@ from typing import Any
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile.ir.operands import buffer_of, constant, dtype_of
+from tvmtile.ir.operands import as_int32, buffer_of, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.target import CpuCapability
 
@@ -88,11 +88,7 @@ def strips(extent: int, widest: int) -> list[tuple[int, int, int]]:
 
 def ramp(base: Any, lanes: int) -> Any:
     """The indices of `lanes` neighbours."""
-    return tirx.Ramp(_index(base), tirx.const(1, "int32"), lanes) if lanes > 1 else base
-
-
-def _index(base: ir.Expr | int) -> ir.Expr:
-    return tirx.const(base, "int32") if isinstance(base, int) else base
+    return tirx.Ramp(as_int32(base), tirx.const(1, "int32"), lanes) if lanes > 1 else base
 
 
 def lane_of(load: ir.TensorLoad, lane: int) -> ir.TensorLoad:

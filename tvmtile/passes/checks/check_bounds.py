@@ -80,7 +80,7 @@ class _Bounds:
             self._first[loop.loop_var] = tirx.const(low, dtype)
             self._last[loop.loop_var] = tirx.const(low + extent - 1, dtype)
         runs = loop.thread_binding is not None or (extent is not None and extent > 0)
-        if runs and not contains(loop.body, ir.Call, _leaves_loop):
+        if runs and not contains(loop.body, ir.Call, lambda call: op_name(call) in _EXITS):
             return mutator.default_mutate(loop)
         return self._uncertain(loop, mutator)
 
@@ -140,7 +140,3 @@ def _ends(index: ir.Expr) -> tuple[ir.Expr, ...]:
 def _narrows(cast: tirx.Cast) -> bool:
     source, target = (DataType(str(each.ty.dtype)) for each in (cast.value, cast))
     return int(target.bits) < int(source.bits)
-
-
-def _leaves_loop(call: ir.Call) -> bool:
-    return op_name(call) in _EXITS

@@ -121,7 +121,9 @@ class Verifier:
         self._is_lowering |= info.name == _LOWERING
         if not _is_checked(info.name):
             return
-        self._programs |= _programs_of(mod)
+        self._programs |= {
+            gv.name_hint for gv, func in mod.functions.items() if is_tile_program(func)
+        }
         if not self._is_lowering:
             self._check_requirements(mod, info.name)
 
@@ -162,7 +164,3 @@ class Verifier:
 
 def _is_checked(name: str) -> bool:
     return name.startswith("tvmtile.") and name != _LOWERING
-
-
-def _programs_of(mod: ir.IRModule) -> set[str]:
-    return {gv.name_hint for gv, func in mod.functions.items() if is_tile_program(func)}

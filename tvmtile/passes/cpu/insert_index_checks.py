@@ -236,13 +236,9 @@ class _Accesses:
         self, buffer: ir.Var, low: Iterable[ir.Expr], high: list[ir.Expr], node: ir.Expr
     ) -> None:
         if buffer.ty.storage_scope != "global":
-            first = [_first(index) for index in low]
+            first = [index.base if isinstance(index, tirx.Ramp) else index for index in low]
             location = location_of(node) or self._location
             self.found.append(_Access(buffer, first, high, self._guards, location))
-
-
-def _first(index: ir.Expr) -> ir.Expr:
-    return index.base if isinstance(index, tirx.Ramp) else index
 
 
 def _last(index: ir.Expr) -> ir.Expr:

@@ -85,7 +85,9 @@ class _Lower(ScopedRewriter):
             kind = tirx.ForKind.UNROLLED if is_known else tirx.ForKind.SERIAL
             return replace_loop(result, kind=kind, annotations={})
         # What asked for a pipeline has done its work: ordinary TIR has no notes of ours.
-        notes = {key: note for key, note in result.annotations.items() if not _is_ours(key)}
+        notes = {
+            key: note for key, note in result.annotations.items() if not key.startswith("tvmtile.")
+        }
         if len(notes) == len(result.annotations):
             return result
         return replace_loop(result, annotations=notes)
@@ -104,7 +106,3 @@ def _iterations(stmt: tirx.Stmt) -> float:
         return 1
     extent = constant(stmt.extent)
     return math.inf if extent is None else extent * _iterations(stmt.body)
-
-
-def _is_ours(annotation: str) -> bool:
-    return annotation.startswith("tvmtile.")

@@ -344,7 +344,7 @@ class _Iterations:
 
 def _most_unrolled(body: tirx.Stmt) -> int:
     """How many iterations of a loop over memory alone are written out one by one."""
-    if contains(body, tirx.For, _is_serial):
+    if contains(body, tirx.For, lambda loop: bool(loop.kind == tirx.ForKind.SERIAL)):
         return _MOST_WITH_LOOPS
     return min(_MOST_UNROLLED, _MOST_STATEMENTS // written_out(body))
 
@@ -355,10 +355,6 @@ def _mentioned(conditions: list[ir.Expr], variable: ir.Var) -> bool:
 
 def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:
     analyzer.bind(variable, ir.Range(0, extent), allow_override=True)
-
-
-def _is_serial(loop: tirx.For) -> bool:
-    return bool(loop.kind == tirx.ForKind.SERIAL)
 
 
 def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt:

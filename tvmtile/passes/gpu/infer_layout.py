@@ -86,7 +86,7 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _with_layouts(loop: tirx.For, context: LoweringContext, *, stages: bool) -> tirx.For:
     while True:
-        fragments = _fragments_of(loop)
+        fragments = [each.buffer for each in allocations_in(loop) if is_fragment(each.buffer)]
         inference = Inference(loop, context, fragments)
         conflicts = [Conflict(viewed, None) for viewed in _viewed(loop)] or inference.run()
         if not conflicts:
@@ -157,10 +157,6 @@ class _ChooseAgain(TileOperators):
         if fitting is op:
             return node
         return tirx.Evaluate(fitting.to_call(node.value.span), node.span)
-
-
-def _fragments_of(loop: tirx.For) -> list[ir.Var]:
-    return [each.buffer for each in allocations_in(loop) if is_fragment(each.buffer)]
 
 
 def _viewed(loop: tirx.For) -> list[ir.Var]:

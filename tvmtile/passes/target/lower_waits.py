@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
@@ -11,6 +9,7 @@ from tvmtile._tvm import mapped
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
 from tvmtile.ir.kernels import is_barrier, is_cluster_barrier, with_kernels
+from tvmtile.ir.operands import as_int32
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
 
@@ -87,8 +86,4 @@ def _lowered(node: tirx.Evaluate) -> tirx.Stmt:
     if ARRIVE_COUNT in attrs:
         operands.append(attrs[ARRIVE_COUNT])
     name = "bar.arrive" if ARRIVES_ONLY in attrs else "bar.sync"
-    return tirx.Evaluate(ptx(name)(*(tirx.Cast("uint32", _expr(o)) for o in operands)))
-
-
-def _expr(value: Any) -> ir.Expr:
-    return tirx.const(value, "int32") if isinstance(value, int) else value
+    return tirx.Evaluate(ptx(name)(*(tirx.Cast("uint32", as_int32(o)) for o in operands)))

@@ -58,7 +58,7 @@ def BindExtents(func: tirx.PrimFunc) -> tirx.PrimFunc:
         shape = solver.shape_of(param) if is_buffer_var(param) else None
         params.append(param if shape is None else _with_shape(param, shape))
         if shape is not None:
-            views.append(_view(param, params[-1]))
+            views.append(tirx.DeclBuffer(param, data=params[-1].data))
     body = seq([*solver.statements, *views, func.body])
     return tirx.PrimFunc(params, body, func.ret_type, func.attrs, func.span)
 
@@ -143,7 +143,3 @@ def _with_shape(buffer: ir.Var, shape: Sequence[Any]) -> ir.Var:
         data_alignment=ty.data_alignment,
         span=buffer.span,
     )
-
-
-def _view(buffer: ir.Var, param: ir.Var) -> tirx.Stmt:
-    return tirx.DeclBuffer(buffer, data=param.data)

@@ -157,7 +157,7 @@ class _Planner:
             return _without_plan(loop)
         return (
             _without_plan(loop)
-            if plan.distance == 0 and _keeps_order(plan)
+            if plan.distance == 0 and list(plan.order) == sorted(plan.order)
             else _annotated(loop, body, plan)
         )
 
@@ -261,10 +261,6 @@ def _check_entries(
             help="the order says which statement of an iteration is the first, the second, ...",
             location=first_location(loop),
         )
-
-
-def _keeps_order(plan: Plan) -> bool:
-    return list(plan.order) == sorted(plan.order)
 
 
 def _annotated(loop: tirx.For, body: Body, plan: Plan) -> tirx.For:

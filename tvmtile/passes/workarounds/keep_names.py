@@ -69,10 +69,10 @@ class _Keep(ScopedRewriter):
         return tirx.Let(let.var, kept, body, let.span)
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
-        if _holds_names(bind.value) and reads_no_memory(bind.value):
+        if contains(bind.value, tirx.Let) and reads_no_memory(bind.value):
             return tirx.Bind(bind.var, once(bind.value), bind.span)
         if not (is_integer(bind.value) and _is_costly(bind.value) and reads_no_memory(bind.value)):
-            return _with_hidden_factors(self.descend_bind(bind))
+            return mapped(self.descend_bind(bind), ((tirx.Mul, tirx.Div), _with_hidden_factor))
         self.note_value(bind)
         value = once(self._without_signs(bind.value))
         if self.analyzer.can_prove(bind.var >= 0):
@@ -88,20 +88,12 @@ class _Keep(ScopedRewriter):
         return rounded_to_zero(value) if is_above_zero else value
 
 
-def _holds_names(value: ir.Expr) -> bool:
-    return contains(value, tirx.Let)
-
-
 def _is_costly(value: ir.Expr) -> bool:
     return is_division(value) or contains(value, (tirx.Select, ir.Call), _is_choice)
 
 
 def _is_choice(node: ir.Expr) -> bool:
     return isinstance(node, tirx.Select) or is_if_then_else(node)
-
-
-def _with_hidden_factors(bind: tirx.Bind) -> tirx.Bind:
-    return mapped(bind, ((tirx.Mul, tirx.Div), _with_hidden_factor))
 
 
 def _with_hidden_factor(product: Any) -> Any:

@@ -98,14 +98,6 @@ class _Parts:
     high: int
 
 
-def _of_sum(a: _Parts, b: _Parts) -> tuple[int, int]:
-    return a.low + b.low, a.high + b.high
-
-
-def _of_difference(a: _Parts, b: _Parts) -> tuple[int, int]:
-    return a.low - b.high, a.high - b.low
-
-
 def _of_product(a: _Parts, b: _Parts) -> tuple[int, int]:
     corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     return min(corners), max(corners)
@@ -123,8 +115,8 @@ def _of_shifted(a: _Parts, b: _Parts) -> tuple[int, int]:
 
 
 _BOUNDS: dict[type, Callable[[_Parts, _Parts], tuple[int, int]]] = {
-    tirx.Add: _of_sum,
-    tirx.Sub: _of_difference,
+    tirx.Add: lambda a, b: (a.low + b.low, a.high + b.high),
+    tirx.Sub: lambda a, b: (a.low - b.high, a.high - b.low),
     tirx.Mul: _of_product,
     ir.prim.BitwiseAnd: _of_common_bits,
     ir.prim.RShift: _of_shifted,

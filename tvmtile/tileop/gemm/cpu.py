@@ -71,12 +71,10 @@ def gemm_microkernel(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 def tile_of(op: Gemm) -> GemmTile:
     """What the micro-kernel computes."""
     m, n, k = (constant(extent) or 0 for extent in (op.m, op.n, op.k))
-    a, b, c = (_matrix(operand) for operand in (op.A, op.B, op.C))
+    a, b, c = (
+        Matrix(operand.source, [r.min for r in operand.region]) for operand in (op.A, op.B, op.C)
+    )
     return GemmTile(a, b, c, m, n, k, op.transpose_A, op.transpose_B, op.clear_accum)
-
-
-def _matrix(operand: ir.TensorRegion) -> Matrix:
-    return Matrix(operand.source, [r.min for r in operand.region])
 
 
 def _inside(operand: ir.TensorRegion, context: LoweringContext) -> bool:

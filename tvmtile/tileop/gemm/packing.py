@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tvm import ir, tirx
 
 from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.tileop.vectors import ramp
 
 __all__ = [
     "Matrix",
@@ -70,7 +71,7 @@ class Matrix:
 
     def _at(self, row: ir.Expr | int, column: ir.Expr | int, lanes: int) -> list[ir.Expr | int]:
         *outer, first_row, first_column = self.origin
-        return [*outer, first_row + row, _ramp(first_column + column, lanes)]
+        return [*outer, first_row + row, ramp(first_column + column, lanes)]
 
 
 def cast_copy(dst: Matrix, src: Source, shape: tuple[int, int]) -> tirx.Stmt:
@@ -169,10 +170,6 @@ def array(shape: tuple[int, int], dtype: str, name: str) -> Matrix:
 def vector_dtype(dtype: str, lanes: int) -> str:
     """The dtype of so many elements."""
     return dtype if lanes == 1 else f"{dtype}x{lanes}"
-
-
-def _ramp(base: ir.Expr | int, lanes: int) -> ir.Expr | int:
-    return base if lanes == 1 else tirx.Ramp(base, 1, lanes)
 
 
 def broadcast(value: ir.Expr, lanes: int) -> ir.Expr:

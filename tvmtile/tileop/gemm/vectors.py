@@ -62,10 +62,6 @@ def _layouts(op: Gemm, context: LoweringContext) -> dict[ir.Var, FragmentLayout]
     return {buffer_of(op.C): compact_registers(FragmentLayout(context.threads, (*units, *kept)))}
 
 
-def _direct(_op: Gemm, _context: LoweringContext) -> dict[str, int]:
-    return {"B": 1}
-
-
 @lowering(
     Gemm,
     target="metal",
@@ -74,7 +70,7 @@ def _direct(_op: Gemm, _context: LoweringContext) -> dict[str, int]:
     fits=_fits,
     unit=WARP_SIZE,
     fragments=_layouts,
-    direct=_direct,
+    direct=lambda _op, _context: {"B": 1},
 )
 def gemm_vectors(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     """Each simdgroup takes the columns that it holds, one after the other."""
