@@ -23,10 +23,7 @@ def allocations_in(stmt: tirx.Stmt) -> list[tirx.AllocBuffer]:
 class Aliases:
     """The views of a statement: buffers declared on the memory of others.
 
-    Parameters
-    ----------
-    stmt : Stmt, optional
-        Where views are declared; without it, `add` is told of each before it is used.
+    They are declared in the statement; without one, `add` is told of each before it is used.
 
     Attributes
     ----------

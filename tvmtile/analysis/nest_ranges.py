@@ -14,13 +14,7 @@ __all__ = ["NestRanges"]
 
 
 class NestRanges(ScopedRewriter):
-    """Visits a nest and knows, at each place, the ranges of its loops and the values of its names.
-
-    Parameters
-    ----------
-    outer : Analyzer
-        Knows what holds before the nest.
-    """
+    """Visits a nest and knows, at each place, the ranges of its loops and the values of its names."""
 
     def __init__(self, outer: Analyzer) -> None:
         super().__init__(outer)

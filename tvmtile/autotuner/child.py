@@ -57,11 +57,6 @@ class Outcome:
 class Child:
     """An interpreter that waits for tasks; it has imported tvmtile.
 
-    Parameters
-    ----------
-    has_torch : bool
-        Whether tasks there can use torch.
-
     Attributes
     ----------
     environment : dict of str to str

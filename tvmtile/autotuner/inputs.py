@@ -24,15 +24,7 @@ def copied(value: Any) -> Any:
 
 
 class Inputs:
-    """Inputs of a kernel.
-
-    Parameters
-    ----------
-    values : list
-        The arguments that are no results.
-    profile : ProfileArgs
-        How results are checked.
-    """
+    """Inputs of a kernel."""
 
     def __init__(self, values: list[Any], profile: ProfileArgs) -> None:
         self.values = values
@@ -76,15 +68,7 @@ class Inputs:
 
 
 class InputsOf:
-    """Finds the inputs of a program; programs with the same parameters get the same ones.
-
-    Parameters
-    ----------
-    profile : ProfileArgs
-        Where they come from.
-    values : list, optional
-        The inputs, where the caller has them.
-    """
+    """Finds the inputs of a program; programs with the same parameters get the same ones."""
 
     def __init__(self, profile: ProfileArgs, values: list[Any] | None) -> None:
         self._profile = profile

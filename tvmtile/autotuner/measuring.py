@@ -51,13 +51,7 @@ class Measurement:
 
 
 class Measurer:
-    """Measures compiled programs in a process that has the inputs.
-
-    Parameters
-    ----------
-    timeout : float
-        Seconds that one may take.
-    """
+    """Measures compiled programs in a process that has the inputs."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout

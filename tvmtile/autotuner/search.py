@@ -50,16 +50,7 @@ class Limits:
 class Search:
     """Finds out about each configuration.
 
-    Parameters
-    ----------
-    configs : sequence of dict
-        The configurations.
-    trace : callable
-        Makes the program of a configuration.
-    inputs_of : InputsOf
-        What programs are measured with.
-    limits : Limits
-        What a configuration may take.
+    `trace` makes the program of a configuration.
     """
 
     def __init__(

@@ -101,14 +101,7 @@ def _dtype_of(operand: Any) -> str:
 class _Registers:
     """The elements of a fragment that a thread holds, from one on.
 
-    Parameters
-    ----------
-    first : TensorLoad
-        That one.
-    name : str
-        Of what the instructions call them.
-    as_words : bool
-        They are bits to the instructions.
+    With `as_words` they are bits to the instructions.
     """
 
     def __init__(self, first: ir.TensorLoad, name: str, *, as_words: bool) -> None:
@@ -137,16 +130,7 @@ class _Registers:
 class _Tile:
     """A matrix in shared memory.
 
-    Parameters
-    ----------
-    address : Call
-        Of its first element.
-    name : str
-        Of what the instructions call it.
-    analyzer : Analyzer
-        Knows the ranges of variables.
-    along_k : bool
-        Its rows run along K; else along M or N.
+    Its rows run along K, or along M or N. The address is that of the first element.
     """
 
     def __init__(self, address: ir.Call, name: str, analyzer: Analyzer, *, along_k: bool) -> None:

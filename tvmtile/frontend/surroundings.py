@@ -22,11 +22,6 @@ class Surroundings:
     """Numbers, strings and tuples of them: globals, names around the function, attributes of `self`.
 
     Those of the macros and functions that it calls by name are among them.
-
-    Parameters
-    ----------
-    func : callable
-        A function, or a method of an object.
     """
 
     def __init__(self, func: Callable[..., Any]) -> None:

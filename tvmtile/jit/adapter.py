@@ -60,13 +60,7 @@ class Adapter(ABC):
 class TvmAdapter(Adapter):
     """TVM's calling convention: compiled code takes the tensors.
 
-    Parameters
-    ----------
-    artifact : Artifact
-        What was compiled. A program for another machine can be looked at and exported; calling it is an
-        error.
-    params : sequence of Var
-        Its parameters.
+    A program for another machine can be looked at and exported; calling it is an error.
     """
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:

@@ -62,15 +62,6 @@ class FollowingKernel(Kernel):
 
     Its attributes are those of the build that was called last, before any call of the best one that
     this machine has.
-
-    Parameters
-    ----------
-    prim_func : tvm.tirx.PrimFunc
-        The tile program.
-    out_idx : tuple of int
-        Which parameters are results.
-    compile_for : callable
-        Compiles the program for a target.
     """
 
     def __init__(

@@ -48,16 +48,8 @@ class PassView:
 class LoweringView:
     """The passes that a program went through.
 
-    In a notebook it shows itself; printed, it is text without colours.
-
-    Parameters
-    ----------
-    program : tvm.tirx.PrimFunc
-        What went into the first one.
-    steps : sequence of (str, IRModule)
-        Each pass, with the module after it.
-    name : str, optional
-        Only passes whose name has this in it.
+    In a notebook it shows itself; printed, it is text without colours. In a notebook it shows itself;
+    printed, it is text without colours. With a `name` it has only passes whose name has this in it.
     """
 
     def __init__(

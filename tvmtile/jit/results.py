@@ -54,15 +54,7 @@ class _Result:
 
 
 class Results:
-    """What the calls of a kernel allocate.
-
-    Parameters
-    ----------
-    params : sequence of Var
-        The program's parameters.
-    out_idx : sequence of int
-        Which of them are results.
-    """
+    """What the calls of a kernel allocate."""
 
     def __init__(self, params: Sequence[ir.Var], out_idx: Sequence[int]) -> None:
         self._params = list(params)

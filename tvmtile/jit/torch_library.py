@@ -108,14 +108,7 @@ def checked_name(name: str) -> str:
 class Program:
     """What torch asks of a program.
 
-    Parameters
-    ----------
-    func : tvm.tirx.PrimFunc
-        The tile program.
-    results, written : sequence of int
-        The parameters that are results, and those that it may write.
-    device : str
-        Where results are where no argument is a tensor.
+    Results are on `device` where no argument is a tensor.
 
     Attributes
     ----------

@@ -36,17 +36,7 @@ def is_wrapper(tensor: Any) -> bool:
 
 
 class Operators:
-    """The operators of a kernel: one for each way to give its arguments.
-
-    Parameters
-    ----------
-    launch : callable
-        Runs the program on all of its parameters.
-    name : str
-        The program's name.
-    written : collection of int
-        The parameters that it writes.
-    """
+    """The operators of a kernel: one for each way to give its arguments."""
 
     def __init__(self, launch: Callable[..., Any], name: str, written: Collection[int]) -> None:
         self._launch = launch

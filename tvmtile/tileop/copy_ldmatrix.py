@@ -104,14 +104,7 @@ class _Choice:
 class Matrices:
     """The matrices of a fragment that a warp holds, and their places in shared memory.
 
-    Parameters
-    ----------
-    fragment, shared : TensorRegion
-        The whole fragment, and where its elements lie in shared memory.
-    layout : FragmentLayout
-        Of the fragment, which consists of matrices.
-    thread : Expr
-        The number of a thread.
+    The fragment is a whole one.
     """
 
     def __init__(

@@ -26,15 +26,6 @@ class Comparison:
 
     They are compared axis by axis where they use the same view of it, else by their places in memory,
     in units of the largest size that both elements are multiples of.
-
-    Parameters
-    ----------
-    earlier, later : Access
-        With indices.
-    iterations : Iterations
-        Of the loops around them.
-    domain : Domain
-        The threads and variables of the kernel.
     """
 
     def __init__(

@@ -31,12 +31,7 @@ Result = TypeVar("Result")
 class Domain:
     """Says which values variables have, and simplifies what is made of them.
 
-    Parameters
-    ----------
-    launch : Launch
-        The loops over blocks and threads of a kernel.
-    uniform : set of Var
-        Names that have one value for all threads, as long as a block runs.
+    `uniform` are names that have one value for all threads, as long as a block runs.
 
     Attributes
     ----------

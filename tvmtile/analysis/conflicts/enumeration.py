@@ -21,20 +21,8 @@ __all__ = ["Enumeration"]
 class Enumeration:
     """The elements of an access, each by a coordinate an axis, or by its place in memory.
 
-    Parameters
-    ----------
-    access : Access
-        With indices.
-    values : dict of Var to Expr
-        The values of the variables of the loops around it.
-    free : list of Free
-        The iterations to enumerate.
-    parts : int
-        Into how many units an element is cut, where places are counted in these.
-    domain : Domain
-        The threads and variables of the kernel.
-    by_axis : bool
-        Coordinates are indices along the axes.
+    The loops around have values and `free` iterations, which are enumerated. Where places are counted,
+    an element is cut into `parts` units; with `by_axis` coordinates are indices along the axes.
 
     Attributes
     ----------

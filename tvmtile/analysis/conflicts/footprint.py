@@ -36,15 +36,7 @@ __all__ = ["Footprints"]
 
 
 class Footprints:
-    """Compares accesses of a kernel.
-
-    Parameters
-    ----------
-    launch : Launch
-        The loops over blocks and threads.
-    uniform : set of Var
-        Names that have one value for all threads, as long as a block runs.
-    """
+    """Compares accesses of a kernel; `uniform` names have one value for all threads of a block."""
 
     def __init__(self, launch: Launch, uniform: set[ir.Var]) -> None:
         self._domain = Domain(launch, uniform)

@@ -32,16 +32,8 @@ Case = tuple[Any, Any]
 class Iterations:
     """The loops around two accesses.
 
-    Parameters
-    ----------
-    earlier, later : Access
-        The accesses.
-    distances : mapping of Loop to Distance
-        Their distance along loops; any, for loops that are not in it.
-    domain : Domain
-        Gives symbols for iterations.
-    by_one_thread : bool
-        One thread does both: it goes through divergent loops in their order too.
+    `distances` are those of the accesses along loops; any, for loops that are not in it. With
+    `by_one_thread` one does both: it goes through divergent loops in their order too.
     """
 
     def __init__(

@@ -150,12 +150,7 @@ def _phases(grid: _Grid, kind: tirx.ForKind) -> tirx.Stmt:
 class _Phases:
     """Cuts a block's body at its barriers for the grid.
 
-    Parameters
-    ----------
-    variance : ThreadVariance
-        Which values diverge between blocks, memory apart.
-    own : set of Var
-        The memory of a block.
+    `own` is the memory of a block; the variance is between blocks, memory apart.
     """
 
     def __init__(self, variance: ThreadVariance, own: set[ir.Var]) -> None:

@@ -95,17 +95,7 @@ class _Step:
 
 
 class Inference:
-    """Finds the layouts of a kernel's fragments.
-
-    Parameters
-    ----------
-    body : Stmt
-        What a block does.
-    context : LoweringContext
-        Target, threads.
-    fragments : list of Var
-        The fragments in the order in which they are allocated.
-    """
+    """Finds the layouts of a kernel's fragments, which come in the order of their allocation."""
 
     def __init__(
         self,

@@ -89,13 +89,7 @@ def _written_tensors(body: tirx.Stmt) -> set[ir.Var]:
 
 
 class _Once(ScopedRewriter):
-    """Finds what a block does once.
-
-    Parameters
-    ----------
-    written : set of Var
-        The tensors that the kernel writes.
-    """
+    """Finds what a block does once; `written` are the tensors that the kernel writes."""
 
     def __init__(self, written: set[ir.Var]) -> None:
         super().__init__()

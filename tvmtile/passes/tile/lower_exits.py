@@ -104,14 +104,7 @@ def _without_loop_exits(body: tirx.Stmt) -> tirx.Stmt:
 class _Structure:
     """Structures the exits of one kind.
 
-    Parameters
-    ----------
-    is_exit : callable
-        Tells whether a statement is such an exit.
-    may_exit : callable
-        Tells whether one stands in a statement.
-    name : str
-        Of the variable that notes an exit.
+    The name is that of the variable that notes an exit.
     """
 
     def __init__(

@@ -176,17 +176,7 @@ def gemm_mma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 
 
 class WarpProduct:
-    """The code of one product, for one warp.
-
-    Parameters
-    ----------
-    op : MatrixProduct
-        The operator.
-    atom : Atom
-        Its instruction.
-    context : LoweringContext
-        The block that does it.
-    """
+    """The code of one product, for one warp."""
 
     def __init__(self, op: MatrixProduct, atom: Atom, context: LoweringContext) -> None:
         share = _share(op, atom, context)

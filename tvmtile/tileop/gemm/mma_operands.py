@@ -34,20 +34,9 @@ _ROW_BITS = 128
 class Operand:
     """The registers of A or B that one step along K needs.
 
-    Parameters
-    ----------
-    operand : TensorRegion
-        In shared memory or a fragment.
-    axes : tuple of Axis
-        Where the elements of one instruction lie: the digits of rows and of columns.
-    count : int
-        Instructions that a warp does side by side along M (of A) or N (of B).
-    name : str
-        Of the registers.
-    transposed : bool
-        The operand is stored as columns of rows.
-    k_axis : int
-        Which of rows (0) and columns (1) is K.
+    It is in shared memory or a fragment. The axes say where the elements of one instruction lie: the
+    digits of rows and of columns; a warp does `count` instructions side by side along M (of A) or N (of
+    B). K is along rows (0) or columns (1), and a transposed operand is stored as columns of rows.
     """
 
     def __init__(
@@ -159,15 +148,7 @@ class Operand:
 
 
 class Runs(Operand):
-    """The registers that several steps along K need: a lane's elements are neighbours along K.
-
-    Parameters
-    ----------
-    operand, axes, count, name, transposed, k_axis
-        As of `Operand`.
-    packed : int
-        How many steps.
-    """
+    """The registers that several steps along K need: a lane's elements are neighbours along K."""
 
     def __init__(
         self,

@@ -14,13 +14,7 @@ __all__ = ["Accesses"]
 
 
 class Accesses:
-    """How a piece of code uses the tiles that threads share.
-
-    Parameters
-    ----------
-    variance : ThreadVariance
-        Knows which buffers are views of the same tile.
-    """
+    """How a piece of code uses the tiles that threads share."""
 
     def __init__(self, variance: ThreadVariance) -> None:
         self._variance = variance

@@ -38,14 +38,7 @@ Guards: TypeAlias = tuple[tuple[ir.Var, bool], ...]
 class Statements:
     """Answers for the statements of a kernel.
 
-    Parameters
-    ----------
-    launch : Launch
-        The kernel.
-    variance : ThreadVariance
-        Which values diverge between its threads.
-    exchanged : set of Var
-        The buffers through which threads exchange values of registers.
+    `exchanged` are the buffers through which threads exchange values of registers.
     """
 
     def __init__(

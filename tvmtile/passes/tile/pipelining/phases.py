@@ -19,12 +19,7 @@ __all__ = ["Phases"]
 class Phases:
     """The mbarriers of a stage's copies.
 
-    Parameters
-    ----------
-    count : int
-        How many iterations may be under way at once.
-    is_repeated : bool
-        The loop may be run several times.
+    So many iterations may be under way at once; `is_repeated`: the loop may be run several times.
 
     Attributes
     ----------

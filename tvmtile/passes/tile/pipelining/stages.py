@@ -56,22 +56,9 @@ class _Group:
 class Stages:
     """A pipelined loop that is written out: the stages that run ahead, the loop, and the rest.
 
-    Parameters
-    ----------
-    loop : For
-        The planned loop.
-    plan : Plan
-        Its stages, and the order of its units.
-    body : Body
-        Its units.
-    are_async, on_mbarriers : sequence of bool
-        Of each unit: whether it copies asynchronously, and whether it completes on an mbarrier.
-    in_flight : mapping of int to str
-        The tokens of units whose work goes on until the next iteration has issued its own.
-    new_token : callable
-        Makes a token.
-    new_phases : callable
-        Makes the phases of the mbarriers of some buffer copies.
+    Some units copy asynchronously, some complete on an mbarrier. `in_flight` has the tokens of units
+    whose work goes on until the next iteration has issued its own; `new_phases` makes the phases of the
+    mbarriers of so many buffer copies.
     """
 
     def __init__(
