@@ -323,10 +323,9 @@ def nest(
     extents: Sequence[Any],
     body: Callable[[list[ir.Var]], tirx.Stmt],
     kind: tirx.ForKind = tirx.ForKind.PARALLEL,
-    names: str = "ijklmnpq",
 ) -> tirx.Stmt:
     """Nested loops over `extents`, whose body is made from their variables."""
-    variables = [tirx.Var(names[axis % len(names)], "int32") for axis in range(len(extents))]
+    variables = [tirx.Var("ijklmnpq"[axis % 8], "int32") for axis in range(len(extents))]
     statement = body(variables)
     for var, extent in reversed(list(zip(variables, extents, strict=True))):
         statement = for_loop(var, extent, statement, kind)

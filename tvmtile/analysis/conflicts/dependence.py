@@ -37,14 +37,12 @@ class Distance:
     is_exact: bool = True
 
     SAME: ClassVar[Distance]
-    NEXT: ClassVar[Distance]
     LATER: ClassVar[Distance]
     FIRST: ClassVar[Distance]
     LAST: ClassVar[Distance]
 
 
 Distance.SAME = Distance(Side.BOTH, 0)
-Distance.NEXT = Distance(Side.BOTH, 1)
 Distance.LATER = Distance(Side.BOTH, 1, is_exact=False)
 Distance.FIRST = Distance(Side.LATER, 0)
 Distance.LAST = Distance(Side.EARLIER, 0)

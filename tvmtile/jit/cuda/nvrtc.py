@@ -162,6 +162,6 @@ def _text(nvrtc: Any, program: Any) -> str:
     return log.rstrip(b"\0").decode(errors="replace")
 
 
-def _first_errors(log: str, limit: int = 12) -> str:
+def _first_errors(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip()]
-    return "\n".join(lines[:limit])
+    return "\n".join(lines[:12])

@@ -16,7 +16,7 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.rewriting import seq
 from tvmtile.target import cpu
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.cpu import check_vectors, tile_of
+from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, tile_of
 from tvmtile.tileop.gemm.dots import Choice, DotProducts
 from tvmtile.tileop.gemm.microkernel import GemmTile
 from tvmtile.tileop.gemm.packing import Matrix, loop
@@ -39,12 +39,7 @@ def _fits(op: Gemm, context: LoweringContext) -> None:
     _instruction(tile, context)
     if "linux" not in str(context.target.attrs.get("mtriple", "linux")):
         raise Decline("only of Linux it is known how a process gets tile registers")
-    step = STEP_BYTES // _bytes(tile.a)
-    for name, extent, multiple in (("M", tile.m, BLOCK), ("N", tile.n, BLOCK), ("K", tile.k, step)):
-        if extent % multiple:
-            raise Decline(f"{name} = {extent} is not a multiple of {multiple}")
-    if tile.transpose_a:
-        raise Decline("the rows of A do not lie along K")
+    check_blocks(tile, BLOCK, BLOCK, STEP_BYTES // _bytes(tile.a))
     for operand in (op.A, op.C):
         shape = operand.source.ty.shape
         if operand.source.ty.strides or constant(shape[-1]) is None:

@@ -16,6 +16,7 @@ from tvmtile.tileop.gemm.packing import Matrix
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
 __all__ = [
+    "check_blocks",
     "check_vectors",
     "gemm_dots",
     "gemm_loops",
@@ -39,6 +40,15 @@ def check_vectors(op: Gemm, context: LoweringContext) -> None:
             raise Decline(f"has no vectors of {dtype_of(operand)}")
         if not _inside(operand, context):
             raise Decline(f"{describe(operand)} may reach outside its tensor")
+
+
+def check_blocks(tile: GemmTile, m: int, n: int, k: int) -> None:
+    """Decline a product that does not consist of blocks, or in which rows of A do not lie along K."""
+    for name, extent, multiple in (("M", tile.m, m), ("N", tile.n, n), ("K", tile.k, k)):
+        if extent % multiple:
+            raise Decline(f"{name} = {extent} is not a multiple of {multiple}")
+    if tile.transpose_a:
+        raise Decline("the rows of A do not lie along K")
 
 
 def _has_dots(op: Gemm, context: LoweringContext) -> None:

@@ -18,7 +18,7 @@ from tvmtile.codegen.llvm_dots import MATRIX_PRODUCTS, DotProduct, dot_function
 from tvmtile.ir.rewriting import seq
 from tvmtile.target import cpu
 from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.gemm.cpu import check_vectors, reads_in_place, tile_of
+from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, reads_in_place, tile_of
 from tvmtile.tileop.gemm.dots import Columns, Words, held_dtypes
 from tvmtile.tileop.gemm.microkernel import GemmTile, Products, emit_gemm
 from tvmtile.tileop.gemm.packing import Matrix, Source, array, loop
@@ -39,12 +39,7 @@ def _instruction(tile: GemmTile, context: LoweringContext) -> DotProduct:
 def _fits(op: Gemm, context: LoweringContext) -> None:
     check_vectors(op, context)
     tile = tile_of(op)
-    step = 2 * _instruction(tile, context).depth
-    for name, extent, multiple in (("M", tile.m, 2), ("N", tile.n, 2), ("K", tile.k, step)):
-        if extent % multiple:
-            raise Decline(f"{name} = {extent} is not a multiple of {multiple}")
-    if tile.transpose_a:
-        raise Decline("the rows of A do not lie along K")
+    check_blocks(tile, 2, 2, 2 * _instruction(tile, context).depth)
 
 
 @lowering(Gemm, target="llvm", variant="mmla", priority=25, fits=_fits, direct=reads_in_place)
