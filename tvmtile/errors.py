@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from tvm import ir
 from tvm_ffi import register_error
 
 __all__ = [
@@ -474,7 +475,7 @@ def hide_internal_frames(function: _Function) -> _Function:
     `TVM_BACKTRACE=1` is set in the environment.
     """
 
-    def entry(*args: Any, **kwargs: Any) -> Any:
+    def entry(*args: Any, **kwargs: Any) -> ir.Expr | None:
         __tracebackhide__ = True  # pytest and IPython leave out this frame as well
         try:
             return function(*args, **kwargs)

@@ -94,7 +94,7 @@ def _accesses_of(stmt: tirx.Stmt) -> tuple[Access, ...]:
     return tuple(_Accesses().of(stmt))
 
 
-def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, Any]) -> list[Access]:
+def elements_in(stmt: tirx.Stmt, names: dict[ir.Var, ir.Expr]) -> list[Access]:
     """The uses of single elements in a statement, in program order, with names replaced by values."""
 
     def known(expressions: tuple[ir.Expr, ...]) -> tuple[ir.Expr, ...]:

@@ -58,7 +58,7 @@ class ThreadVariance:
         """Tell whether an expression may have another value in another thread."""
         return self.depends(expression) or self.acts(expression)
 
-    def acts(self, expression: Any) -> bool:
+    def acts(self, expression: ir.Expr) -> bool:
         """Tell whether threads may get different values of an expression of uniform operands."""
         return has_effect(expression)
 

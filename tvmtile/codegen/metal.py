@@ -7,7 +7,6 @@ the kernel calls and hands the source on.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -160,7 +159,7 @@ def matmul2d(
     return tirx.Evaluate(T.call_extern("void", name, c, a, b0, b1))
 
 
-def _split(matrices: ir.Var, register: ir.Expr) -> tuple[Any, Any]:
+def _split(matrices: ir.Var, register: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     from tvm.sym import Analyzer
 
     simplify = Analyzer().simplify

@@ -84,7 +84,7 @@ NARROW_FLOATS = {
 """The dtypes by name. float8_e8m0fnu has neither sign nor zero: its code e is 2^(e - 127)."""
 
 
-def decode(dtype: str, code: Any) -> Any:
+def decode(dtype: str, code: Any) -> ir.Expr:
     """The float32 value of a code, a scalar or a vector of the dtype's `storage`."""
     kind = NARROW_FLOATS[dtype]
     u32 = _Lanes(code)

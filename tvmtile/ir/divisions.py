@@ -30,7 +30,7 @@ def is_integer(value: ir.Expr) -> bool:
     return ir.is_prim_expr(value) and str(value.ty.dtype).startswith("int")
 
 
-def rounded_to_zero(division: Any) -> Any:
+def rounded_to_zero(division: Any) -> ir.Expr:
     """A division that rounds down as one that rounds to zero, which processors have.
 
     Of numbers that are not negative it is the same.
@@ -49,7 +49,7 @@ def named_divisions(values: list[ir.Expr], name: str) -> tuple[list[tirx.Bind], 
     analyzer = Analyzer()
     named: list[tirx.Bind] = []
 
-    def replace(node: Any) -> ir.Expr:
+    def replace(node: ir.Expr) -> ir.Expr:
         simple = analyzer.simplify(node)
         if not is_division(simple):
             return simple

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+from tvm import ir
+
 __all__ = ["once_per_node"]
 
 Result = TypeVar("Result")
@@ -22,7 +24,7 @@ def once_per_node(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
     known: dict[int, tuple[Any, Result]] = {}
 
     @wraps(function)
-    def look(node: Any) -> Result:
+    def look(node: ir.Node) -> Result:
         found = known.get(hash(node))
         if found is None:
             if len(known) >= _MOST_KEPT:

@@ -69,7 +69,7 @@ def extents_of(operand: ir.Expr) -> list[ir.Expr] | None:
     return None
 
 
-def origin_of(operand: Any) -> list[Any]:
+def origin_of(operand: Any) -> list[ir.Expr]:
     """The indices of an operand's first element."""
     if is_buffer_var(operand):
         return [tirx.const(0, extent.ty.dtype) for extent in operand.ty.shape]
@@ -180,7 +180,7 @@ SAME_EXTENTS = "give both sides the same extents (axes of extent 1 don't count)"
 
 
 def matched_regions(
-    operator: str, src: Any, dst: Any, help: str = SAME_EXTENTS
+    operator: str, src: ir.Expr, dst: ir.Expr, help: str = SAME_EXTENTS
 ) -> tuple[ir.TensorRegion, ir.TensorRegion]:
     """Both sides of a copy; one that is named by its first element has the extents of the other.
 

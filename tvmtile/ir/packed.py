@@ -28,7 +28,7 @@ def has_float4(buffer: ir.Expr) -> bool:
     return is_buffer_var(buffer) and str(buffer.ty.dtype) == FLOAT4
 
 
-def is_packed(buffer: Any) -> bool:
+def is_packed(buffer: ir.Var) -> bool:
     """Tell whether the elements of a buffer share bytes."""
     return has_float4(buffer) and (is_shared(buffer) or buffer.ty.storage_scope == "global")
 

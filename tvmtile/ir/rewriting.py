@@ -98,7 +98,7 @@ class ScopedRewriter:
     def mutate(self, child: ir.Expr) -> ir.Expr: ...
     @overload
     def mutate(self, child: Any) -> Any: ...
-    def mutate(self, child: Any) -> Any:
+    def mutate(self, child: ir.Node) -> ir.Node:
         """Rewrite a child of the node being visited."""
         return self._mutator.mutate(child)
 
@@ -217,7 +217,7 @@ def _may_change(node: Any) -> bool:
 
 
 @once_per_node
-def has_effect(node: Any) -> bool:
+def has_effect(node: ir.Node) -> bool:
     """Tell whether a node has a side effect besides stores, as an atomic does."""
     return contains(node, ir.Call, lambda call: effect_of(call) == OPAQUE)
 
@@ -245,7 +245,7 @@ def variables_of(node: Any) -> list[ir.Var]:
     return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
 
 
-def defined_in(node: Any) -> set[ir.Var]:
+def defined_in(node: ir.Node) -> set[ir.Var]:
     """The variables that a statement or an expression defines: loops', names, and buffers."""
     found: set[ir.Var] = set()
     walk(

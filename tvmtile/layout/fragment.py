@@ -129,7 +129,7 @@ class FragmentLayout:
         """The first of the threads that hold an element."""
         return self._number(THREAD, indices)
 
-    def _number(self, axis: str, indices: Sequence[Any]) -> Any:
+    def _number(self, axis: str, indices: Sequence[ir.Expr | int]) -> Any:
         number: Any = tirx.const(0, "int32")
         for index, digits, size in zip(indices, self.axes, self.shape, strict=True):
             for weight, digit in with_weights(digits):

@@ -69,7 +69,7 @@ class IndexMap:
         result = cls(tuple(parts), total.base if base is None else base)
         return result if result._is(index, ranges) else None
 
-    def _is(self, index: ir.Expr, ranges: dict[ir.Var, Any]) -> bool:
+    def _is(self, index: ir.Expr, ranges: dict[ir.Var, ir.Range]) -> bool:
         value = self.base
         for p in self.parts:
             value = value + p.variable // p.lower % p.extent * p.scale

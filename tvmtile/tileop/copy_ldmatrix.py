@@ -152,7 +152,7 @@ class Matrices:
         for values in itertools.product(*(range(choice.extent) for choice in self._others)):
             yield _at(self._others, values)
 
-    def _in_group(self, number: Any) -> list[Any]:
+    def _in_group(self, number: ir.Expr | int) -> list[ir.Expr | int]:
         """Row and column of a matrix in its group."""
         values = []
         for choice in self._group:
@@ -160,7 +160,7 @@ class Matrices:
             number = tirx.floordiv(number, choice.extent)
         return _at(self._group, values)
 
-    def _of_warp(self, axis: int) -> Any:
+    def _of_warp(self, axis: int) -> ir.Expr | int:
         """Where the warp's matrices begin."""
         place: Any = 0
         for weight, digit in with_weights(self._layout.axes[-2:][axis]):
@@ -215,10 +215,10 @@ class Matrices:
             ]
         return seq(statements)
 
-    def _loads(self, words: ir.Var) -> list[Any]:
+    def _loads(self, words: ir.Var) -> list[ir.TensorLoad]:
         return [tirx.BufferLoad(words, [number]) for number in range(self._per_instruction)]
 
-    def _address(self, origin: list[Any]) -> Any:
+    def _address(self, origin: list[Any]) -> ir.Call:
         """What the lane gives the instruction: the address of a row of a matrix."""
         matrix = tirx.floormod(tirx.floordiv(self._lane, MATRIX_ROWS), self._per_instruction)
         row, column = self._place(origin, self._in_group(matrix))
@@ -239,7 +239,7 @@ class Matrices:
                 along = (pair + element, single) if self._trans else (single, pair + element)
                 yield indices_of(self._fragment, row + along[0], column + along[1])
 
-    def _place(self, origin: Sequence[Any], within: Sequence[Any]) -> list[Any]:
+    def _place(self, origin: Sequence[Any], within: Sequence[ir.Expr | int]) -> list[ir.Expr]:
         return [self._of_warp(axis) + origin[axis] + within[axis] for axis in range(2)]
 
 
@@ -254,7 +254,7 @@ def consists_of_matrices(layout: FragmentLayout) -> bool:
     return False
 
 
-def _at(choices: Sequence[_Choice], values: Sequence[Any]) -> list[Any]:
+def _at(choices: Sequence[_Choice], values: Sequence[ir.Expr | int]) -> list[ir.Expr | int]:
     place: list[Any] = [0, 0]
     for choice, value in zip(choices, values, strict=True):
         place[choice.axis] = place[choice.axis] + value * choice.weight

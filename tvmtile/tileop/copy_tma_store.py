@@ -222,7 +222,7 @@ class _Piece(Matrices):
             if all(inside):
                 yield origin
 
-    def indices_of(self, row: Any, column: Any) -> list[ir.Expr]:
+    def indices_of(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         place = (tirx.floormod(n, size) for n, size in zip((row, column), self._size, strict=True))
         return [tirx.const(self._slot, "int32"), self._group_index, *place]
 

@@ -49,7 +49,7 @@ def over_region(
     return nest([extents[axis] for axis in looped], inside, kind)
 
 
-def element(operand: ir.TensorRegion, offsets: Sequence[Any]) -> list[ir.Expr]:
+def element(operand: ir.TensorRegion, offsets: Sequence[ir.Expr | int]) -> list[ir.Expr]:
     """The indices of the element at `offsets` from a region's origin."""
     return [
         r.min if isinstance(offset, int) and offset == 0 else r.min + offset

@@ -77,7 +77,7 @@ def _check_matrix(operator: str, name: str, operand: ir.Expr) -> None:
         )
 
 
-def oriented(operand: ir.Expr, transposed: bool = False) -> tuple[Any, Any]:
+def oriented(operand: ir.Expr, transposed: bool = False) -> tuple[ir.Expr, ir.Expr]:
     """The rows and columns of a matrix, or of its transpose."""
     rows, columns = (extents_of(operand) or [])[-2:]
     return (columns, rows) if transposed else (rows, columns)

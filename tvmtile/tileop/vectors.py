@@ -86,7 +86,7 @@ def strips(extent: int, widest: int) -> list[tuple[int, int, int]]:
     return groups
 
 
-def ramp(base: Any, lanes: int) -> Any:
+def ramp(base: ir.Expr | int, lanes: int) -> Any:
     """The indices of `lanes` neighbours."""
     return tirx.Ramp(as_int32(base), tirx.const(1, "int32"), lanes) if lanes > 1 else base
 

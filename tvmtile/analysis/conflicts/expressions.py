@@ -15,7 +15,7 @@ from tvmtile.ir.rewriting import mentions
 __all__ = ["bits", "conjuncts", "lanes", "period", "repetition", "strides"]
 
 
-def conjuncts(condition: Any) -> list[Any]:
+def conjuncts(condition: ir.Expr) -> list[Any]:
     """The conditions that hold where one holds."""
     if type(condition) is tirx.And:
         return [*conjuncts(condition.a), *conjuncts(condition.b)]
@@ -27,7 +27,7 @@ def lanes(index: Any) -> int:
     return int(index.lanes) if type(index) in (tirx.Ramp, tirx.Broadcast) else 1
 
 
-def period(expressions: Iterable[Any], var: ir.Var) -> int:
+def period(expressions: Iterable[ir.Expr], var: ir.Var) -> int:
     """How much a variable grows until the remainders that expressions take of it repeat."""
     divisors: list[int] = []
 
@@ -48,7 +48,7 @@ def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
     """
     divisors: list[int] = []
 
-    def without_remainder(node: Any) -> Any:
+    def without_remainder(node: Any) -> ir.Expr:
         divisor = literal(node.b)
         if not divisor or not mentions(node.a, var) or not _is_polynomial(node.a):
             return node

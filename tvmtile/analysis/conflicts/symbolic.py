@@ -77,7 +77,10 @@ _TRANSPARENT = ("tirx.likely",)
 
 
 def evaluate(
-    expression: Any, points: Mapping[ir.Var, Any], is_uniform: Callable[[ir.Var], bool], lanes: Any
+    expression: ir.Expr,
+    points: Mapping[ir.Var, Any],
+    is_uniform: Callable[[ir.Var], bool],
+    lanes: Any,
 ) -> Value:
     """Evaluate an expression at many points.
 

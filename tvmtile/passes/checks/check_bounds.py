@@ -84,7 +84,7 @@ class _Bounds:
             return mutator.default_mutate(loop)
         return self._uncertain(loop, mutator)
 
-    def _uncertain(self, node: Any, mutator: Mutator) -> Any:
+    def _uncertain(self, node: ir.Call | tirx.Stmt, mutator: Mutator) -> Any:
         """Visit what may not be reached."""
         outer, self._is_certain = self._is_certain, False
         mutator.default_mutate(node)

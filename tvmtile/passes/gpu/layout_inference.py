@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -140,7 +139,7 @@ class Inference:
             self._add(_Step(op, nests, location, regions.group, demanded))
             return node
 
-        def by_itself(node: Any, mutator: Mutator) -> Any:
+        def by_itself(node: ir.TensorLoad, mutator: Mutator) -> ir.TensorLoad:
             buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
             if buffer in self._fragments:
                 self._whole.add(buffer)

@@ -92,7 +92,7 @@ def _indexes_registers(loop: tirx.For) -> bool:
         if depends(node.value):
             depending.add(node.var)
 
-    def access(buffer: Any, indices: Any) -> None:
+    def access(buffer: ir.Var, indices: Any) -> None:
         nonlocal found
         found = found or (_is_in_registers(buffer) and any(map(depends, indices)))
 

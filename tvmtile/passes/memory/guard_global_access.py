@@ -241,7 +241,7 @@ class _Guard(ScopedRewriter):
         place = tirx.BufferLoad(element.source, indices)
         return ir.Call(node.op, [place], attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
-    def _places_inside(self, op: TileOp) -> Any:
+    def _places_inside(self, op: TileOp) -> ir.Expr | None:
         """What must hold for all elements that an operator names to lie inside their tensors."""
         conditions = [
             condition
@@ -305,7 +305,7 @@ def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
     return bindings, [once(index) for index in indices]
 
 
-def _bounds(low: ir.Expr, high: ir.Expr, extent: ir.Expr) -> tuple[Any, Any]:
+def _bounds(low: ir.Expr, high: ir.Expr, extent: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     if isinstance(low, tirx.Ramp):
         high = low.base + (low.lanes - 1) * low.stride
         low = low.base

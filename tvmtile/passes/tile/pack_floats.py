@@ -226,10 +226,10 @@ class _Pack(ScopedRewriter):
             return None
         return tirx.BufferLoad(self._variable(low.source), self._place(low.indices))
 
-    def _is_even(self, value: Any) -> bool:
+    def _is_even(self, value: ir.Expr) -> bool:
         return self.analyzer.can_prove_equal(tirx.floormod(value, 2), 0)
 
-    def _place(self, indices: Any) -> list[Any]:
+    def _place(self, indices: Any) -> list[ir.Expr]:
         """Where the byte of an element lies."""
         *outer, last = indices
         return [*outer, self.analyzer.simplify(tirx.floordiv(last, 2))]
@@ -353,7 +353,7 @@ def _code(value: Any) -> Any:
     return tirx.reinterpret(_BYTE, value)
 
 
-def _byte(value: int) -> Any:
+def _byte(value: int) -> ir.Expr:
     return tirx.const(value, _BYTE)
 
 
@@ -362,7 +362,7 @@ def _shift(indices: Any) -> Any:
     return tirx.Cast(_BYTE, tirx.floormod(indices[-1], 2) * 4)
 
 
-def _stores_half(statement: Any) -> bool:
+def _stores_half(statement: tirx.Stmt) -> bool:
     return isinstance(statement, tirx.BufferStore) and is_packed(statement.buffer)
 
 

@@ -154,7 +154,7 @@ class _NestConditions(NestRanges):
                 self.decided.append(part)
                 self.outside.append(outside)
 
-    def _decided_by(self, comparison: Any) -> Any:
+    def _decided_by(self, comparison: Any) -> ir.Expr:
         """What holds before the nest only if a comparison holds in all iterations; else false."""
         values = self.range_of(comparison.a - comparison.b)
         is_less = isinstance(comparison, tirx.LT | tirx.LE)

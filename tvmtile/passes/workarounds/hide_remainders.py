@@ -70,11 +70,11 @@ class _Hider:
     def load(self, node: ir.TensorLoad) -> Any:
         return tirx.BufferLoad(node.source, self._indices(node.indices), node.span)
 
-    def store(self, node: tirx.BufferStore) -> Any:
+    def store(self, node: tirx.BufferStore) -> tirx.Stmt:
         indices = self._indices(node.indices)
         return tirx.BufferStore(node.buffer, node.value, indices, span=node.span)
 
-    def _indices(self, indices: Sequence[ir.Expr]) -> list[Any]:
+    def _indices(self, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
         visits = ((tirx.FloorMod, self._remainder), (ir.Call, self._masked))
         return [mapped(index, *visits) for index in indices]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
@@ -56,7 +56,7 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (_TYPES, _kept)))
 
 
-def _kept(comparison: Any) -> Any:
+def _kept(comparison: Any) -> ir.Expr:
     if "float" not in str(comparison.a.ty.dtype):
         return comparison
     if isinstance(comparison, tirx.EQ | tirx.NE) and tvm_ffi.structural_equal(
@@ -80,7 +80,7 @@ def ShowComparisons(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (tests, _shown)))
 
 
-def _shown(test: Any) -> Any:
+def _shown(test: Any) -> ir.Expr:
     """The comparison whose conversion to an integer is tested; TVM makes `0 < x` of `x != 0`."""
     zero, converted = (test.a, test.b) if isinstance(test, tirx.LT) else (test.b, test.a)
     if not isinstance(converted, tirx.Cast) or constant(zero) != 0:

@@ -80,7 +80,7 @@ class _Keep(ScopedRewriter):
             value = tirx.max(value, tirx.const(0, bind.value.ty.dtype))
         return tirx.Bind(bind.var, value, bind.span)
 
-    def _without_signs(self, value: Any) -> Any:
+    def _without_signs(self, value: Any) -> ir.Expr:
         """A division of numbers that are not negative as one that rounds to zero."""
         if not is_division(value):
             return value
@@ -96,7 +96,7 @@ def _is_choice(node: ir.Expr) -> bool:
     return isinstance(node, tirx.Select) or is_if_then_else(node)
 
 
-def _with_hidden_factor(product: Any) -> Any:
+def _with_hidden_factor(product: Any) -> ir.Expr:
     """A product of floats in which a name that stands beside a range is hidden."""
     a, b = product.a, product.b
     if "float" not in str(product.ty.dtype):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import mapped
 from tvmtile.codegen.cuda import value
@@ -32,7 +32,7 @@ def KeepNegations(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (tirx.Sub, _negation), (tirx.Mul, _opposite)))
 
 
-def _is_affected(node: Any) -> bool:
+def _is_affected(node: ir.Expr) -> bool:
     return str(node.ty.dtype) in _AFFECTED
 
 
@@ -40,7 +40,7 @@ def _negation(node: tirx.Sub) -> Any:
     return _hidden(node.b) if _is_affected(node) and constant(node.a) == 0 else node
 
 
-def _opposite(node: tirx.Mul) -> Any:
+def _opposite(node: tirx.Mul) -> ir.Expr:
     return _hidden(node.a) if _is_affected(node) and constant(node.b) == -1 else node
 
 

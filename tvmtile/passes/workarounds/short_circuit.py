@@ -42,7 +42,7 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     ```
     """
 
-    def visit(node: Any, mutator: Mutator) -> Any:
+    def visit(node: Any, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
         if int(result.ty.dtype.lanes) > 1 or not contains(result.b, ir.TensorLoad):
             return result

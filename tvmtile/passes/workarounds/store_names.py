@@ -170,7 +170,7 @@ def _cost(statement: tirx.Stmt) -> int:
     return _sum_of(costs, statement)
 
 
-def _sum_of(costs: Mapping[ir.Var, int], node: Any) -> int:
+def _sum_of(costs: Mapping[ir.Var, int], node: ir.Node) -> int:
     """What the names in a node cost."""
     found: list[int] = []
     walk(node, (ir.Var, lambda var: found.append(costs.get(var, 0))))

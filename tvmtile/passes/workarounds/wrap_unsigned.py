@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated
 from tvmtile.codegen.llvm_integers import WRAPPING, wrapping_function
@@ -51,7 +51,7 @@ def WrapUnsignedOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     texts: list[str] = []
 
-    def wrapped(node: Any, mutator: Mutator) -> Any:
+    def wrapped(node: Any, mutator: Mutator) -> ir.Expr:
         result = mutator.default_mutate(node)
         dtype = str(result.ty.dtype)
         if dtype not in WRAPPING:

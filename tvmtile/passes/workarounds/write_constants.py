@@ -59,7 +59,7 @@ def _bits(value: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
-def _extreme(node: Any) -> Any:
+def _extreme(node: Any) -> ir.Expr:
     if str(node.ty.dtype) != "bfloat16":
         return node
     return tirx.Cast("bfloat16", type(node)(_wide(node.a), _wide(node.b)))
@@ -132,7 +132,7 @@ def _cast(number: tirx.FloatImm) -> ir.Expr:
 _EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}
 
 
-def _number(node: Any) -> Any:
+def _number(node: Any) -> ir.Expr:
     dtype = str(node.ty.dtype)
     if dtype not in ("float16", "bfloat16"):
         return node

@@ -231,7 +231,7 @@ class WarpProduct:
 
     def _operand(
         self,
-        region: Any,
+        region: ir.TensorRegion,
         axes: tuple[Axis, Axis],
         count: int,
         name: str,

@@ -100,7 +100,7 @@ class Operand:
             number += count
 
     def _by_elements(
-        self, number: int, first: tuple[Any, Any], lane: ir.Expr
+        self, number: int, first: tuple[ir.Expr, ir.Expr], lane: ir.Expr
     ) -> Iterator[tirx.Stmt]:
         for element in range(self._size):
             row, column = place_of(self._axes, lane, element)
@@ -115,7 +115,7 @@ class Operand:
         return (self._bits == 16 or self._follows_k) and has_matrix_rows(self._operand)
 
     def _by_matrices(
-        self, number: int, count: int, first: tuple[Any, Any], lane: ir.Expr
+        self, number: int, count: int, first: tuple[ir.Expr, ir.Expr], lane: ir.Expr
     ) -> tirx.Stmt:
         """One `ldmatrix`: the lanes of each group of eight give the addresses of a matrix's rows.
 

@@ -177,7 +177,7 @@ def broadcast(value: ir.Expr, lanes: int) -> ir.Expr:
     return value if lanes == 1 else tirx.Broadcast(value, lanes)
 
 
-def _cast(value: Any, dtype: str, lanes: int) -> ir.Expr:
+def _cast(value: ir.Expr, dtype: str, lanes: int) -> ir.Expr:
     wanted = vector_dtype(dtype, lanes)
     return value if str(value.ty.dtype) == wanted else tirx.Cast(wanted, value)
 

@@ -157,7 +157,7 @@ class Matrices:
             T.metal.simdgroup_store(source.data, number, address, stride, MATRIX, MATRIX, False)
         )
 
-    def _address(self, row: ir.Expr, column: ir.Expr) -> tuple[Any, Any]:
+    def _address(self, row: ir.Expr, column: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
         """The element at (row, column), and the stride between rows."""
         *outer, first, second = self.operand.region
         offsets = [row, column]

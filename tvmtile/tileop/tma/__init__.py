@@ -214,7 +214,7 @@ def _sides(op: TmaCopy) -> tuple[ir.TensorRegion, ir.TensorRegion]:
 
 
 def load(
-    op: Any, barrier: Any, context: LoweringContext, *, arrives: bool = False
+    op: TileOp, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool = False
 ) -> list[tirx.Stmt]:
     """What the thread that begins a load does: more bytes are expected, and the copies begin.
 
@@ -251,13 +251,17 @@ def load_for_blocks(
     return [expected, tirx.IfThenElse(is_one, of_mask, alone)]
 
 
-def _expected(op: Any, barrier: Any, context: LoweringContext, *, arrives: bool) -> tirx.Stmt:
+def _expected(
+    op: Any, barrier: ir.TensorLoad, context: LoweringContext, *, arrives: bool
+) -> tirx.Stmt:
     boxes = boxes_of(*_sides(op), context.analyzer)
     action = "arrive_expect_tx" if arrives else "expect_tx"
     return tirx.Evaluate(Mbarrier(barrier, tirx.const(boxes.bytes, "int32"), action).to_call())
 
 
-def _loads(op: Any, barrier: Any, context: LoweringContext, blocks: int = 0) -> list[tirx.Stmt]:
+def _loads(
+    op: Any, barrier: ir.TensorLoad, context: LoweringContext, blocks: int = 0
+) -> list[tirx.Stmt]:
     tile, tensor = _sides(op)
     boxes = boxes_of(tile, tensor, context.analyzer)
     context.align(tile.source, boxes.alignment)

@@ -203,7 +203,7 @@ def _(op: BulkStore, _: LoweringContext) -> tirx.Stmt:
     return _hinted(name, op.eviction, op.tensor_map, *places, T.address_of(op.tile))
 
 
-def _hinted(name: str, eviction: str | None, *operands: Any) -> tirx.Stmt:
+def _hinted(name: str, eviction: str | None, *operands: ir.Expr) -> tirx.Stmt:
     """A copy, with how long the L2 cache keeps what it moves."""
     if eviction is None:
         return tirx.Evaluate(ptx(name)(*operands))

@@ -101,7 +101,7 @@ class Unit:
         return f"the statement{where}"
 
 
-def has_effects(node: Any) -> bool:
+def has_effects(node: ir.Node) -> bool:
     """Tell whether a statement does more than to compute and to write buffers, or a value does."""
     return contains(node, ir.Call, _has_effect)
 

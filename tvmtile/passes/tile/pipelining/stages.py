@@ -199,7 +199,7 @@ class Stages:
             at < _folded(self._first + self._count), self._group(group, at), None
         )
 
-    def _group(self, group: _Group, iteration: Any) -> tirx.Stmt:
+    def _group(self, group: _Group, iteration: ir.Expr) -> tirx.Stmt:
         """What a stage does for an iteration, with the names that it needs."""
         bindings = self._body.bindings_for([unit.stmt for unit in group.units])
         statements = [
@@ -245,7 +245,7 @@ def _begins(conditions: Sequence[Any], condition: Any) -> bool:
     return bool(conditions) and structural_equal(conditions[0], condition)
 
 
-def _folded(node: Any) -> Any:
+def _folded(node: ir.Node) -> Any:
     """Compute what is constant, as of `0 * 32` where the iteration is known."""
     return mapped(
         node,
