@@ -6,13 +6,14 @@ so it is worth a name. Divisions by constants are shifts and multiplications.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped
+from tvmtile.ir.types import Binary
 
 __all__ = ["is_division", "is_integer", "named_divisions", "rounded_to_zero"]
 
@@ -20,7 +21,7 @@ _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _TO_ZERO = {tirx.FloorDiv: tirx.Div, tirx.FloorMod: tirx.Mod}
 
 
-def is_division(value: ir.Expr) -> bool:
+def is_division(value: ir.Expr) -> TypeGuard[Binary]:
     """Tell whether a value is a division, or its remainder, whose divisor is no constant."""
     return isinstance(value, _DIVISIONS) and not isinstance(value.b, tirx.IntImm | tirx.FloatImm)
 
@@ -30,7 +31,7 @@ def is_integer(value: ir.Expr) -> bool:
     return ir.is_prim_expr(value) and str(value.ty.dtype).startswith("int")
 
 
-def rounded_to_zero(division: Any) -> ir.Expr:
+def rounded_to_zero(division: Binary) -> ir.Expr:
     """A division that rounds down as one that rounds to zero, which processors have.
 
     Of numbers that are not negative it is the same.

@@ -11,6 +11,7 @@ from tvm import DataType, ir, tirx
 from tvmtile._tvm import mapped, walk
 from tvmtile.ir.operands import literal
 from tvmtile.ir.rewriting import mentions
+from tvmtile.ir.types import Binary
 
 __all__ = ["bits", "conjuncts", "lanes", "period", "repetition", "strides"]
 
@@ -31,7 +32,7 @@ def period(expressions: Iterable[ir.Expr], var: ir.Var) -> int:
     """How much a variable grows until the remainders that expressions take of it repeat."""
     divisors: list[int] = []
 
-    def note(node: Any) -> None:
+    def note(node: Binary) -> None:
         divisor = literal(node.b)
         if divisor and mentions(node.a, var):
             divisors.append(divisor)
@@ -48,7 +49,7 @@ def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
     """
     divisors: list[int] = []
 
-    def without_remainder(node: Any) -> ir.Expr:
+    def without_remainder(node: Binary) -> ir.Expr:
         divisor = literal(node.b)
         if not divisor or not mentions(node.a, var) or not _is_polynomial(node.a):
             return node

@@ -19,6 +19,7 @@ from tvm import DataType, DataTypeCode, ir, tirx
 
 from tvmtile.ir.calls import is_if_then_else, op_name
 from tvmtile.ir.rewriting import contains
+from tvmtile.ir.types import Binary
 
 __all__ = ["NotSeparable", "Value", "evaluate", "may_wrap"]
 
@@ -154,7 +155,7 @@ def _product(node: tirx.Mul, a: Value, b: Value) -> Value:
     return Value(other.numbers * factor.numbers, other.term * int(factor.numbers))
 
 
-def _operation(node: Any, a: Value, b: Value) -> Value:
+def _operation(node: Binary, a: Value, b: Value) -> Value:
     if isinstance(node, _DIVISIONS) and b.term is None and not np.all(b.numbers):
         raise NotSeparable  # some divisor is 0
     if isinstance(node, _SHIFTS):

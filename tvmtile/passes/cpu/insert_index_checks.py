@@ -17,6 +17,7 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, has_effect, replace_loop, seq, substitute
 from tvmtile.ir.spans import location_of
+from tvmtile.ir.types import Binary
 
 __all__ = ["CHECK_INDICES", "InsertIndexChecks"]
 
@@ -185,7 +186,7 @@ class _Accesses:
         mutator.mutate(node)
         self._guards = outer
 
-    def _short_circuit(self, node: Any, mutator: Mutator) -> Any:
+    def _short_circuit(self, node: Binary, mutator: Mutator) -> Any:
         mutator.mutate(node.a)
         condition = node.a if isinstance(node, tirx.And) else tirx.Not(node.a)
         self._under(condition, node.b, mutator)

@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import mapped
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.types import Binary
 
 __all__ = ["LowerExtremaOnCpu"]
 
@@ -48,7 +49,7 @@ def LowerExtremaOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (tuple(_INTRINSICS), _lower)))
 
 
-def _lower(node: Any) -> Any:
+def _lower(node: Binary) -> Any:
     dtype = str(node.ty.dtype)
     if "float" not in dtype or _is_number(node.b):
         return node

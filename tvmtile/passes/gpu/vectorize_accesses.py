@@ -33,6 +33,7 @@ from tvmtile.ir.rewriting import (
 )
 from tvmtile.ir.scopes import is_fragment, is_private, is_shared
 from tvmtile.ir.spans import span_within
+from tvmtile.ir.types import Binary
 from tvmtile.layout.shared import contiguous_run, has_plain_rows
 
 __all__ = ["LARGEST", "bytes_of", "contiguous_base", "vectorized", "without_invariant"]
@@ -127,7 +128,7 @@ def _without_lane(value: ir.Expr, variable: ir.Var, extent: int, analyzer: Analy
     if not mentions(value, variable):
         return value
 
-    def first_lane(node: Any) -> ir.Expr | None:
+    def first_lane(node: Binary) -> ir.Expr | None:
         divisor = constant(node.b) or 0
         if not mentions(node, variable) or divisor <= 0 or divisor % extent:
             return None

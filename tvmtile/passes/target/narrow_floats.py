@@ -19,6 +19,7 @@ from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains, for_loop, retyped, seq
 from tvmtile.ir.scopes import is_private
+from tvmtile.ir.types import Binary
 
 __all__ = ["lowered"]
 
@@ -302,14 +303,14 @@ class _Lowering:
             target, value if str(value.ty.dtype) == wide else tirx.Cast(wide, value)
         )
 
-    def _arithmetic(self, node: Any, mutator: Mutator) -> ir.Expr:
+    def _arithmetic(self, node: Binary, mutator: Mutator) -> ir.Expr:
         narrow = self._narrow_type(node)
         if narrow is None:
             return mutator.default_mutate(node)
         a, b = self._value(node.a, mutator), self._value(node.b, mutator)
         return self._target.encode(narrow, type(node)(a, b, node.span))
 
-    def _comparison(self, node: Any, mutator: Mutator) -> ir.Expr:
+    def _comparison(self, node: Binary, mutator: Mutator) -> ir.Expr:
         if self._narrow_type(node.a) is None:
             return mutator.default_mutate(node)
         return type(node)(self._value(node.a, mutator), self._value(node.b, mutator), node.span)
@@ -331,7 +332,7 @@ class _Lowering:
         with self._storing(None):
             return tirx.Let(self._defined(node.var), value, mutator.mutate(node.body), node.span)
 
-    def _logical(self, node: Any, mutator: Mutator) -> ir.Expr:
+    def _logical(self, node: Binary, mutator: Mutator) -> ir.Expr:
         a = mutator.mutate(node.a)
         with self._storing(None):
             return type(node)(a, mutator.mutate(node.b), node.span)

@@ -19,6 +19,7 @@ from tvmtile.ir.rewriting import (
     seq,
     with_fresh_variables,
 )
+from tvmtile.ir.types import Binary
 
 __all__ = ["UnswitchConditions"]
 
@@ -154,7 +155,7 @@ class _NestConditions(NestRanges):
                 self.decided.append(part)
                 self.outside.append(outside)
 
-    def _decided_by(self, comparison: Any) -> ir.Expr:
+    def _decided_by(self, comparison: Binary) -> ir.Expr:
         """What holds before the nest only if a comparison holds in all iterations; else false."""
         values = self.range_of(comparison.a - comparison.b)
         is_less = isinstance(comparison, tirx.LT | tirx.LE)
@@ -169,7 +170,7 @@ class _NestConditions(NestRanges):
         return self.is_finite(bound) and reads_no_memory(bound) and is_outer
 
 
-def _compares_integers(condition: Any) -> bool:
+def _compares_integers(condition: Binary) -> bool:
     is_order = isinstance(condition, tirx.LT | tirx.LE | tirx.GT | tirx.GE)
     return is_order and str(condition.a.ty.dtype).startswith("int") and reads_no_memory(condition)
 

@@ -12,6 +12,7 @@ from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
+from tvmtile.ir.types import Binary
 
 __all__ = ["KeepComparisons", "ShowComparisons"]
 
@@ -56,7 +57,7 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (_TYPES, _kept)))
 
 
-def _kept(comparison: Any) -> ir.Expr:
+def _kept(comparison: Binary) -> ir.Expr:
     if "float" not in str(comparison.a.ty.dtype):
         return comparison
     if isinstance(comparison, tirx.EQ | tirx.NE) and tvm_ffi.structural_equal(
@@ -80,7 +81,7 @@ def ShowComparisons(func: tirx.PrimFunc, kind: str) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (tests, _shown)))
 
 
-def _shown(test: Any) -> ir.Expr:
+def _shown(test: Binary) -> ir.Expr:
     """The comparison whose conversion to an integer is tested; TVM makes `0 < x` of `x != 0`."""
     zero, converted = (test.a, test.b) if isinstance(test, tirx.LT) else (test.b, test.a)
     if not isinstance(converted, tirx.Cast) or constant(zero) != 0:

@@ -14,6 +14,7 @@ from tvmtile.ir.extents import take_for_extents
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, reads_no_memory
+from tvmtile.ir.types import Binary
 
 __all__ = ["KeepNames"]
 
@@ -96,15 +97,15 @@ def _is_choice(node: ir.Expr) -> bool:
     return isinstance(node, tirx.Select) or is_if_then_else(node)
 
 
-def _with_hidden_factor(product: Any) -> ir.Expr:
+def _with_hidden_factor(product: Binary) -> ir.Expr:
     """A product of floats in which a name that stands beside a range is hidden."""
-    a, b = product.a, product.b
     if "float" not in str(product.ty.dtype):
         return product
-    hidden = (
-        once(x) if isinstance(x, ir.Var) and _has_range(y) else x for x, y in ((a, b), (b, a))
+    a, b = (
+        once(x) if isinstance(x, ir.Var) and _has_range(y) else x
+        for x, y in ((product.a, product.b), (product.b, product.a))
     )
-    return type(product)(*hidden, product.span)
+    return type(product)(a, b, product.span)
 
 
 def _has_range(value: Any) -> bool:

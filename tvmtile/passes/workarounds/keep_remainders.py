@@ -12,6 +12,7 @@ from tvmtile._tvm import walk
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, variables_of
+from tvmtile.ir.types import Binary
 
 __all__ = ["KeepRemainders"]
 
@@ -88,7 +89,7 @@ class _Keeper(ScopedRewriter):
             for b in divisions
         )
 
-    def _has_offset(self, division: Any) -> bool:
+    def _has_offset(self, division: Binary) -> bool:
         """Tell whether the dividend is a sum, and a term that no loop changes leaves a remainder."""
         terms = [t for t in _terms(division.a) if self._loops.isdisjoint(variables_of(t))]
         return any(

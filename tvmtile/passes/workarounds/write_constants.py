@@ -27,6 +27,7 @@ from tvm import DataType, ir, tirx
 from tvmtile._tvm import mapped
 from tvmtile.codegen.device import device_pass
 from tvmtile.ir.kernels import with_body
+from tvmtile.ir.types import Binary
 
 __all__ = ["WriteConstants"]
 
@@ -59,7 +60,7 @@ def _bits(value: float) -> int:
     return int(struct.unpack("<I", struct.pack("<f", value))[0])
 
 
-def _extreme(node: Any) -> ir.Expr:
+def _extreme(node: Binary) -> ir.Expr:
     if str(node.ty.dtype) != "bfloat16":
         return node
     return tirx.Cast("bfloat16", type(node)(_wide(node.a), _wide(node.b)))
@@ -132,7 +133,7 @@ def _cast(number: tirx.FloatImm) -> ir.Expr:
 _EXTREMES = {tirx.Max: "__hmax", tirx.Min: "__hmin"}
 
 
-def _number(node: Any) -> ir.Expr:
+def _number(node: Binary) -> ir.Expr:
     dtype = str(node.ty.dtype)
     if dtype not in ("float16", "bfloat16"):
         return node

@@ -1,0 +1,16 @@
+"""Kinds of TVM's nodes that annotations name."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from tvm import tirx
+
+__all__ = ["Binary"]
+
+Binary: TypeAlias = (
+    tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod
+    | tirx.Min | tirx.Max | tirx.EQ | tirx.NE | tirx.LT | tirx.LE | tirx.GT | tirx.GE
+    | tirx.And | tirx.Or
+)  # fmt: skip
+"""An operation of two operands, `a` and `b`."""
