@@ -91,9 +91,9 @@ class RemoteArrival(ValueOp):
     is_atomic = True
     by_thread = True
 
-    barrier: Any
-    rank: Any
-    after: tuple[Any, ...] = ()
+    barrier: ir.TensorLoad
+    rank: ir.Expr
+    after: tuple[ir.Expr, ...] = ()
     bytes: int = 0
     box: Any = ()
 
@@ -108,9 +108,9 @@ class RemoteStore(ValueOp):
     name = "remote_store"
     outputs = ("target",)
 
-    target: Any
-    value: Any
-    rank: Any
+    target: ir.TensorLoad
+    value: ir.Expr
+    rank: ir.Expr
 
 
 @tile_operator
@@ -122,10 +122,10 @@ class RemoteCopy(ValueOp):
     outputs = ("target",)
     by_thread = True
 
-    target: Any
-    source: Any
-    barrier: Any
-    rank: Any
+    target: ir.TensorLoad
+    source: ir.TensorLoad
+    barrier: ir.TensorLoad
+    rank: ir.Expr
     bytes: int = 0
     box: Any = ()
 

@@ -153,8 +153,8 @@ class CopyToBlock(_CopyInCluster):
     name = "copy_to_block"
     rest = "barrier"
 
-    rank: Any
-    barrier: tuple[Any, ...] = ()
+    rank: ir.Expr
+    barrier: tuple[ir.TensorLoad, ...] = ()
 
 
 @tile_operator

@@ -159,9 +159,9 @@ class CpAsync(ValueOp):
     rest = "predicate"
     by_thread = True
 
-    target: Any
-    source: Any
-    predicate: tuple[Any, ...] = ()
+    target: ir.TensorLoad
+    source: ir.TensorLoad
+    predicate: tuple[ir.Expr, ...] = ()
     count: int = 1
 
     def expanded(self, target: Target | None) -> tirx.Stmt:

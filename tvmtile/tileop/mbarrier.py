@@ -280,7 +280,7 @@ class InitMbarriers(ValueOp):
     role = "mbarriers"
     once = True
 
-    barriers: Any
+    barriers: ir.Expr
     counts: Any = ()
 
 
@@ -298,8 +298,8 @@ class Mbarrier(ValueOp):
     is_atomic = True
     by_thread = True
 
-    barrier: Any
-    value: Any
+    barrier: ir.TensorLoad
+    value: ir.Expr
     action: str = "arrive"
     of_cluster: bool = False
 
@@ -328,7 +328,7 @@ class EndPhase(ValueOp):
     role = "end of phase"
     once = True
 
-    barrier: Any
+    barrier: ir.TensorLoad
 
     def completes_on(self) -> ir.TensorLoad | None:
         return self.barrier
@@ -343,8 +343,8 @@ class AwaitPhase(ValueOp):
     role = "wait for phase"
     by_thread = True
 
-    barrier: Any
-    parity: Any
+    barrier: ir.TensorLoad
+    parity: ir.Expr
 
     def acquires(self) -> ir.TensorLoad | None:
         return self.barrier

@@ -77,10 +77,10 @@ class Print(ValueOp):
     name = "print"
     once = True
 
-    value: Any
-    block_x: Any
-    block_y: Any
-    block_z: Any
+    value: ir.Expr
+    block_x: ir.Expr
+    block_y: ir.Expr
+    block_z: ir.Expr
     msg: str = ""
     label: str = ""
 
@@ -93,9 +93,9 @@ class PrintTile(TileOp):
     inputs = ("src",)
 
     src: Any
-    block_x: Any
-    block_y: Any
-    block_z: Any
+    block_x: ir.Expr
+    block_y: ir.Expr
+    block_z: ir.Expr
     msg: str = ""
 
     def check(self) -> None:

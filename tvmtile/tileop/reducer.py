@@ -226,7 +226,7 @@ class ReducerInit(TileOp):
     role = "begin"
 
     dst: Any
-    value: Any
+    value: ir.Expr
     kind: str = ""
 
 
@@ -241,8 +241,8 @@ class ReducerUpdate(TileOp):
     is_tile = False
     once = True
 
-    dst: Any
-    value: Any
+    dst: ir.TensorLoad
+    value: ir.Expr
     kind: str = ""
 
 

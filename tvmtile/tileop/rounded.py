@@ -45,7 +45,7 @@ class Rounded(_Pure):
     name = "rounded"
     role = "arithmetic"
 
-    operands: tuple[Any, ...]
+    operands: tuple[ir.Expr, ...]
     operation: str = "add"
     rounding: str = "rn"
 
@@ -73,7 +73,7 @@ class RoundedCast(_Pure):
     name = "rounded_cast"
     role = "cast"
 
-    operands: tuple[Any, ...]
+    operands: tuple[ir.Expr, ...]
     dtype: str = "float16"
     rounding: str = "rn"
     saturate: bool = True

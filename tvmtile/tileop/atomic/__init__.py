@@ -327,8 +327,8 @@ class Atomic(TileOp):
     is_tile = False
     is_atomic = True
 
-    dst: Any
-    value: Any
+    dst: ir.TensorLoad
+    value: ir.Expr
     kind: str = "add"
     order: str = "relaxed"
     aligned: bool = False
@@ -358,7 +358,7 @@ class AtomicLoad(TileOp):
     is_tile = False
     is_atomic = True
 
-    src: Any
+    src: ir.TensorLoad
     order: str = "seq_cst"
 
     def result_dtype(self) -> str:

@@ -44,10 +44,10 @@ class BulkLoad(_BulkCopy):
     name = "bulk_load"
     outputs = ("tile",)
 
-    tensor_map: Any
-    tile: Any
-    barrier: Any
-    coordinates: tuple[Any, ...]
+    tensor_map: ir.Expr
+    tile: ir.TensorLoad
+    barrier: ir.TensorLoad
+    coordinates: tuple[ir.Expr, ...]
     box: Any = ()
     gathers: bool = False
     """The coordinates are a column and four rows."""
@@ -67,9 +67,9 @@ class BulkStore(_BulkCopy):
     name = "bulk_store"
     inputs = ("tile",)
 
-    tensor_map: Any
-    tile: Any
-    coordinates: tuple[Any, ...]
+    tensor_map: ir.Expr
+    tile: ir.TensorLoad
+    coordinates: tuple[ir.Expr, ...]
     box: Any = ()
     scatters: bool = False
     """The coordinates are a column and four rows."""
