@@ -64,10 +64,10 @@ class Access:
     reads: bool
     writes: bool
     operator: TileOp | None
-    indices: tuple[Any, ...]
+    indices: tuple[ir.Expr, ...]
     value: Any
     loops: tuple[tirx.For, ...]
-    conditions: tuple[Any, ...]
+    conditions: tuple[ir.Expr, ...]
     is_certain: bool
     location: SourceLocation | None
 
@@ -234,7 +234,7 @@ def written_parameters(func: tirx.PrimFunc) -> tuple[int, ...]:
 
 def values_of_names(stmt: tirx.Stmt) -> dict[ir.Var, ir.Expr]:
     """What `T.let` and assignments bind names to, in a statement."""
-    values: dict[ir.Var, Any] = {}
+    values: dict[ir.Var, ir.Expr] = {}
     walk(stmt, (tirx.Bind, lambda bind: values.__setitem__(bind.var, bind.value)), order="pre")
     return values
 

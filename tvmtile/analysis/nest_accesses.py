@@ -61,9 +61,9 @@ class Elements:
 
     access: Access
     iterations: Any
-    places: Any
-    terms: tuple[Any, ...]
-    values: dict[ir.Var, Any]
+    places: np.ndarray
+    terms: tuple[ir.Expr | None, ...]
+    values: dict[ir.Var, np.ndarray]
 
 
 def elements_of(

@@ -50,8 +50,8 @@ class Use:
     """
 
     buffer: ir.Var
-    indices: tuple[Any, ...] | None
-    block: tuple[tuple[int, Any], ...]
+    indices: tuple[ir.Expr, ...] | None
+    block: tuple[tuple[int, ir.Expr], ...]
     writes: bool
     is_atomic: bool
     is_collective: bool
@@ -59,7 +59,7 @@ class Use:
     token: str | None
     completes_on: Any
     is_opaque: bool
-    conditions: tuple[Any, ...]
+    conditions: tuple[ir.Expr, ...]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def tanh_float32(x: ir.Expr) -> ir.Expr:
     magnitude = tirx.abs(argument)
     small = argument * (_f(1.0) + square * _polynomial(_Q, square))
     signed = tirx.Select(argument < _f(0.0), _f(0.0) - large, large)
-    body: Any = tirx.Select(magnitude < _f(_SMALL), small, signed)
+    body: ir.Expr = tirx.Select(magnitude < _f(_SMALL), small, signed)
     body = tirx.Let(square, argument * argument, body)
     power = exp_float32(magnitude * _f(2.0))
     body = tirx.Let(large, _f(1.0) - _f(2.0) / (power + _f(1.0)), body)

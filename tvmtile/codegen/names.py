@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_var, is_buffer_var, mapped
@@ -66,7 +64,7 @@ def without_keywords(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The function is of the host or of the GPU, after these were split: nobody calls their parameters by
     name any more.
     """
-    renamed: dict[ir.Var, Any] = {}
+    renamed: dict[ir.Var, ir.Var] = {}
 
     def rename(var: ir.Var) -> ir.Expr:
         if var.name not in _NAMES:

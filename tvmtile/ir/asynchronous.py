@@ -181,7 +181,7 @@ class Product:
     """
 
     token: str
-    sums: Any
+    sums: ir.TensorLoad
     a: Any
     b: Any
     m: int
@@ -248,7 +248,7 @@ class Issue:
     """What a call issues: a token, and the operands of `issue`, where it is a copy."""
 
     token: str
-    operands: tuple[Any, ...]
+    operands: tuple[ir.Expr, ...]
 
     @property
     def fills(self) -> bool:

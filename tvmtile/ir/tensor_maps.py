@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, tirx
 
@@ -45,13 +44,13 @@ class TensorMap:
         `cuTensorMapEncodeTiled` numbers them.
     """
 
-    data: Any
+    data: ir.Expr
     dtype: str
-    extents: Sequence[Any]
-    strides: Sequence[Any]
-    box: Sequence[Any]
-    steps: Sequence[Any]
-    options: Sequence[Any]
+    extents: Sequence[ir.Expr | int]
+    strides: Sequence[ir.Expr | int]
+    box: Sequence[ir.Expr | int]
+    steps: Sequence[ir.Expr | int]
+    options: Sequence[ir.Expr | int]
 
 
 def tensor_map(made_of: TensorMap) -> ir.Call:

@@ -70,7 +70,7 @@ def strides(buffer: ir.Var) -> list[ir.Expr]:
     """How far apart in memory neighbours along each axis are, in elements."""
     if len(buffer.ty.strides):
         return list(buffer.ty.strides)
-    found: list[Any] = [tirx.const(1, "int32")]
+    found: list[ir.Expr] = [tirx.const(1, "int32")]
     for extent in reversed(list(buffer.ty.shape)[1:]):
         found.insert(0, found[0] * extent)
     return found

@@ -211,7 +211,7 @@ class Iterations:
         low, step = literal(loop.low), literal(loop.step)
         if loop.var is None or low is None or step is None or literal(loop.extent) is None:
             return numbers
-        relevant = list(access.indices or ())
+        relevant: list[ir.Expr | None] = list(access.indices or ())
         relevant += [bound for other in access.loops for bound in (other.low, other.extent)]
         for condition in itertools.chain.from_iterable(map(conjuncts, access.conditions)):
             others = [var for var in variables_of(condition) if not var.same_as(loop.var)]

@@ -40,7 +40,7 @@ class Free:
 
     var: ir.Var
     numbers: Any
-    inside: Any
+    inside: ir.Expr
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Points:
         The threads that may touch the element: one, or those of a simdgroup.
     """
 
-    values: dict[ir.Var, Any]
+    values: dict[ir.Var, np.ndarray]
     lanes: Any
     parts: Any
     offsets: list[Any]
@@ -113,7 +113,7 @@ def points_of(access: Access, free: list[Free], parts: int, domain: Domain) -> P
 class Owners:
     """The first and the last thread that touch each element."""
 
-    keys: Any
+    keys: np.ndarray
     first: Any
     last: Any
 

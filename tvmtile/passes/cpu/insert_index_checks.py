@@ -150,8 +150,8 @@ class _Access:
 
     buffer: ir.Var
     low: list[Any]
-    high: list[Any]
-    guards: tuple[Any, ...]
+    high: list[ir.Expr]
+    guards: tuple[ir.Expr, ...]
     location: SourceLocation | None
 
 

@@ -156,7 +156,7 @@ def _copies_in(
 
 def _indices_of(copy: ir.Call) -> list[ir.TensorLoad]:
     """What a copy loads from shared memory to know from where it copies."""
-    addressed: list[Any] = []
+    addressed: list[ir.Expr] = []
     walk(
         copy,
         (ir.Call, lambda c: addressed.append(c.args[0]) if op_name(c) == _ADDRESS else None),
@@ -178,7 +178,7 @@ def _registers_for(
     shape = [each.extent for each in around] or [tirx.const(1, "int32")]
     name, dtype = f"{load.source.name}_held", str(load.source.ty.dtype)
     registers = tirx.decl_buffer(shape, dtype, name=name, scope="local")
-    place: list[Any] = [each.loop_var - each.min for each in around] or [tirx.const(0, "int32")]
+    place: list[ir.Expr] = [each.loop_var - each.min for each in around] or [tirx.const(0, "int32")]
     body: tirx.Stmt = tirx.BufferStore(registers, load, place)
     for each in reversed(around):
         body = replace_loop(each, body=body)

@@ -48,7 +48,7 @@ class _Move:
 
     store: tirx.BufferStore
     load: ir.TensorLoad
-    conditions: tuple[Any, ...] = ()
+    conditions: tuple[ir.Expr, ...] = ()
 
     def substituted(self, values: dict[ir.Var, Any]) -> _Move:
         conditions = tuple(substitute(condition, values) for condition in self.conditions)
@@ -114,7 +114,7 @@ def _copy(move: _Move, size: int, read: ir.Expr, analyzer: Analyzer, token: str)
 
 def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> Any:
     """How many bytes of a piece lie inside the tensor: its first ones; None where that is not known."""
-    inside: list[Any] = []
+    inside: list[ir.Expr] = []
     count: Any = tirx.const(lanes, "int32")
     for condition in move.conditions:
         if not mentions(condition, lane):
@@ -149,7 +149,7 @@ class _Bound:
 
     condition: Any
     is_of_all: bool
-    left: Any = None
+    left: ir.Expr | None = None
 
 
 def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bound | None:

@@ -168,7 +168,7 @@ def _choice(body: tirx.Stmt) -> tirx.IfThenElse | None:
 
 def _with_places_inlined(body: tirx.Stmt) -> tirx.Stmt:
     """An iteration with the names of computed integers and conditions inlined."""
-    values: dict[ir.Var, Any] = {}
+    values: dict[ir.Var, ir.Expr] = {}
     rest: list[tirx.Stmt] = []
     for stmt in flattened(body):
         written = substitute(stmt, values)
@@ -258,7 +258,7 @@ class _Loaded:
 
     load: ir.TensorLoad
     array: ir.Var
-    first: list[Any]
+    first: list[ir.Expr]
     repeats: int
 
 

@@ -73,7 +73,7 @@ _NOTHING = tirx.Evaluate(tirx.const(0, "int32"))
 
 def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
     """The values of reads outside of tensors, as `T.annotate_safe_value` gives them."""
-    values: dict[ir.Var, Any] = {}
+    values: dict[ir.Var, ir.Expr] = {}
 
     def note(call: ir.Call) -> None:
         op = operator_of(call)
@@ -294,7 +294,7 @@ def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
 
     A guarded access has its indices twice, in the condition and in itself.
     """
-    bindings: list[tuple[ir.Var, Any]] = []
+    bindings: list[tuple[ir.Var, ir.Expr]] = []
 
     def once(index: ir.Expr) -> ir.Expr:
         if not has_effect(index):

@@ -204,7 +204,7 @@ def _reading(op: TileOp, field: str, source: ir.TensorRegion) -> TileOp:
     operand = getattr(op, field)
     outer = len(source.region) - len(operand.region)
     origin = [r.min for r in source.region[:outer]]
-    extents: list[Any] = [1] * outer
+    extents: list[ir.Expr | int] = [1] * outer
     for s, o in zip(source.region[outer:], operand.region, strict=True):
         origin.append(s.min + o.min)
         extents.append(o.extent)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, walk
@@ -174,7 +172,7 @@ def _buffer_copies_in(loop: tirx.For, plan: Plan, tiles: KernelTiles) -> dict[ir
 
 def _stage_index(loop: tirx.For, copies: BufferCopies) -> ir.Expr:
     """The buffer copy that an iteration works on."""
-    number: Any = loop.loop_var
+    number: ir.Expr = loop.loop_var
     if copies.is_read_after:
         last = constant(loop.min + loop.extent - 1)
         shift = None if last is None else -last % copies.count

@@ -115,7 +115,7 @@ class _Accumulation:
     """
 
     store: tirx.BufferStore
-    term: Any
+    term: ir.Expr
     combiner: Combiner
     axes: tuple[int, ...]
 

@@ -226,7 +226,7 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 
     def first_held(
         operand: ir.TensorRegion, matrix: Any, column: ir.Expr | int, transposed: bool
-    ) -> ir.Expr:
+    ) -> ir.TensorLoad:
         """The first element of a fragment that the thread holds."""
         place = (first_row + _first(matrix[0], thread), column + _first(matrix[1], thread))
         indices = indices_of(operand, *(reversed(place) if transposed else place))

@@ -59,7 +59,7 @@ class Unit:
     """
 
     stmt: tirx.Stmt
-    conditions: list[Any]
+    conditions: list[ir.Expr]
     inner: tirx.Stmt
     accesses: list[Access]
     reads: dict[ir.Var, None]

@@ -30,7 +30,7 @@ class StageAxis:
     """
 
     count: int
-    index: Any
+    index: ir.Expr
 
 
 def with_stage_axes(
