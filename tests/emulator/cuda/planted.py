@@ -176,6 +176,10 @@ class Subject:
         What the kernel writes.
     expected : Tensor
         What that should be, in float64.
+    added : bool
+        The kernel adds to the result, which begins with zeros.
+    precision : str
+        The narrowest dtype that the result went through; its own where empty.
     """
 
     source: str
@@ -185,17 +189,21 @@ class Subject:
     launch: dict[str, Any]
     result: torch.Tensor
     expected: torch.Tensor
+    added: bool = False
+    precision: str = ""
 
     def run(self, kernel: Any, *mistake: int, **options: Any) -> Any:
         """Run the kernel, or one of the same parameters, and compare; what it did."""
-        self.result.view(torch.uint8).fill_(0xFF)  # NaN
+        self.result.view(torch.uint8).fill_(0 if self.added else 0xFF)  # which is NaN
         did = kernel(*self.arguments, *mistake, **self.launch, **options)
-        assert_close(self.result, self.expected)
+        assert_close(self.result, self.expected, self.precision)
         return did
 
 
-def subject(program: Any, tensors: tuple[torch.Tensor, ...], expected: torch.Tensor) -> Subject:
-    """The only kernel of a tile program, as tvmtile launches it on Hopper."""
+def subject(
+    program: Any, tensors: tuple[torch.Tensor, ...], expected: torch.Tensor, **options: Any
+) -> Subject:
+    """The only kernel of a tile program, as tvmtile launches it on Hopper; more as of `Subject`."""
     target = {"kind": "cuda", "arch": "sm_90a"}
     kernel = tvmtile.compile(program, target=target, execution_backend="emulator")
     ((name, source),) = kernel.adapter.sources.items()
@@ -206,7 +214,7 @@ def subject(program: Any, tensors: tuple[torch.Tensor, ...], expected: torch.Ten
     how = {"grid": launch.grid, "block": launch.threads, "cluster": launch.cluster}
     how["shared_bytes"] = launch.shared_bytes
     arguments = (*arrays, *launch.scalars)
-    return Subject(source, name, "sm_90a", arguments, how, tensors[-1], expected)
+    return Subject(source, name, "sm_90a", arguments, how, tensors[-1], expected, **options)
 
 
 def survivors(subject: Subject, seeds: int = 3, every: int = 1) -> Iterator[tuple[Mistake, str]]:

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 import tvmtile.language as T
+from benchmarks.gpu_programs import PROGRAMS
 from tests.emulator.cuda.planted import Subject, subject, survivors
 from tests.metal.programs import flash_attention, gemm, operands, random
+from tests.passes.tile.specialization.test_skew import products
 from tests.passes.tile.test_persistent_blocks import matmul
 from tvmtile import target as targets
 from tvmtile.emulator.cuda import compile_cuda
@@ -52,7 +54,83 @@ def attention() -> Subject:
     return subject(program, (q, k, v, torch.empty_like(q)), expected)
 
 
-PROGRAMS = {f.__name__: f for f in (three_stages, persistent, attention)}
+def skewed_attention() -> Subject:
+    """The second product goes on under the next iteration's first one."""
+    q, keys, values = (random(rows, 64, dtype="float16") / 4 for rows in (64, 384, 384))
+    steps = torch.zeros(6, dtype=torch.int32)
+    total = torch.zeros(64, 64, dtype=torch.float64)
+    for k, v in zip(keys.double().split(64), values.double().split(64), strict=True):
+        total = total / 2 + torch.exp2((q.double() @ k.T).clamp_max(0)) @ v
+    tensors = (q, keys, values, steps, torch.empty(64, 64))
+    return subject(products(384), tensors, total, precision="float16")
+
+
+def gathered_rows() -> Subject:
+    """A warpgroup copies rows by cp.async, beside tiles that come by tensor maps."""
+    a, b = random(100, 352, dtype="bfloat16"), random(2, 128, 352, dtype="bfloat16")
+    tokens = torch.randint(-1, 100, (128,), dtype=torch.int32)
+    expert_of = torch.tensor([1, 0], dtype=torch.int32)
+    program = PROGRAMS["moe_gemm"](100, 128, 352, 2, 2, block_M=64, num_stages=2)
+    rows = torch.where((tokens >= 0)[:, None], a.double()[tokens.clamp_min(0).long()], 0)
+    expected = torch.matmul(rows.view(2, 64, 352), b.double()[expert_of.long()].mT).view(128, 128)
+    return subject(program, (a, b, tokens, expert_of, torch.empty(128, 128).bfloat16()), expected)
+
+
+def block_scaled_fp8() -> Subject:
+    """Products of 128 of K, whose sums are scaled and added by the threads."""
+    a, b = (random(rows, 640).to(torch.float8_e4m3fn) for rows in (128, 128))
+    a_scale, b_scale = torch.rand(5, 128) + 0.5, torch.rand(1, 5) + 0.5
+    program = PROGRAMS["fp8_gemm_blocks"](128, 128, 640, stages=2, parts=1)
+    steps = zip(
+        a.double().split(128, 1), b.double().split(128, 1), a_scale, b_scale[0], strict=True
+    )
+    expected = sum(x @ y.T * s.double()[:, None] * t.double() for x, y, s, t in steps)
+    tensors = (a, a_scale, b, b_scale, torch.empty(128, 128).bfloat16())
+    return subject(program, tensors, expected)
+
+
+def added_gradients() -> Subject:
+    """As attention's backward pass: what a block contributes to all rows is added by bulk copies."""
+    N, steps = 64, 6
+
+    @T.prim_func
+    def program(
+        K: T.Tensor((N, N), "float16"),
+        Q: T.Tensor((steps * N, N), "float16"),
+        D: T.Tensor((steps * N, N), "float16"),
+        sums: T.Tensor((steps * N, N), "float32"),
+    ):
+        with T.Kernel(2, threads=128):
+            k, q = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            d, weights = T.alloc_shared((N, N), "float16"), T.alloc_shared((N, N), "float16")
+            scores = T.alloc_fragment((N, N), "float32")
+            other = T.alloc_fragment((N, N), "float32")
+            own = T.alloc_fragment((N, N), "float32")
+            T.copy(K, k)
+            for step in T.Pipelined(steps, num_stages=2):
+                T.copy(Q[step * N, 0], q)
+                T.copy(D[step * N, 0], d)
+                T.gemm(k, q, scores, transpose_B=True, clear_accum=True)
+                T.gemm(k, d, other, transpose_B=True, clear_accum=True)
+                for i, j in T.Parallel(N, N):
+                    scores[i, j] = T.max(scores[i, j], 0) * other[i, j]
+                T.copy(scores, weights)
+                T.gemm(weights, k, own, transpose_A=True, clear_accum=True)
+                T.atomic_add(sums[step * N, 0], own)
+
+    k, q, d = (random(rows, N, dtype="float16") / 4 for rows in (N, steps * N, steps * N))
+    products = [(k.double() @ x.double().T) for x in (q, d)]
+    expected = 2 * (products[0].clamp_min(0) * products[1]).half().double().T @ k.double()
+    return subject(
+        program, (k, q, d, torch.empty(steps * N, N)), expected, added=True, precision="float16"
+    )
+
+
+PROGRAMS_WITH_ROLES = (
+    *(three_stages, persistent, attention, skewed_attention),
+    *(gathered_rows, block_scaled_fp8, added_gradients),
+)
+SUBJECTS = {f.__name__: f for f in PROGRAMS_WITH_ROLES}
 MEET = "the lanes have met at the wait for a product in front of it"
 TWICE = "a wait for all that copies do stands behind one for what they read"
 ONCE = "the tile has not been written before: there is no loop around it"
@@ -94,10 +172,10 @@ def let_through(of: Subject, every: int = 1) -> Counter[tuple[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_every_step_is_missed(name):
     expected = {mistake: count for mistake, (count, _) in LET_THROUGH[name].items()}
-    assert let_through(PROGRAMS[name]()) == expected
+    assert let_through(SUBJECTS[name]()) == expected
 
 
 def test_some_steps_are_missed():
@@ -105,9 +183,9 @@ def test_some_steps_are_missed():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", SUBJECTS)
 def test_whenever_work_is_done_the_result_is_right(name):
-    of = PROGRAMS[name]()
+    of = SUBJECTS[name]()
     kernel = compile_cuda(of.source, arch=of.arch).kernel(of.name)
     for seed in range(SEEDS):
         of.run(kernel, seed=seed)

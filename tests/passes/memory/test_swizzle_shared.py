@@ -76,6 +76,28 @@ def test_operands_and_what_accumulators_pass_through_are_swizzled():
     assert has_plain_rows(found["row"])
 
 
+@pytest.mark.parametrize(("rows", "plain"), [(1, True), (2, False)])
+def test_a_tile_is_swizzled_where_several_rows_of_it_move_at_once(rows, plain):
+    """The elements of one lie in different banks; so buffer copies of a tile of one axis are plain."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64, 64), "float16"), C: T.Tensor((64, 64), "float32")):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            moved = T.alloc_shared((4, 64), "float32")
+            acc = T.alloc_fragment((64, 64), "float32")
+            own = T.alloc_fragment((rows, 64), "float32")
+            T.copy(A, a)
+            T.gemm(a, a, acc, clear_accum=True)
+            T.copy(C[0:4, 0:64], moved)
+            T.copy(moved[2 : 2 + rows, :], own)
+            for i, j in T.Parallel(64, 64):
+                acc[i, j] += own[i % rows, j]
+            T.copy(acc, C)
+
+    assert has_plain_rows(tiles(main)["moved"]) == plain
+
+
 @pytest.mark.parametrize(
     ("dtype", "accum"), [("int8", "int32"), ("uint8", "int32"), ("float8_e5m2", "float32")]
 )

@@ -34,7 +34,7 @@ class SharedTiles:
     all : list of Var
         In the order of the program.
     moved : set of Var
-        Those that operators move to or from fragments.
+        Those that operators move to or from fragments, several rows at once.
     wanted_where_moved : SharedTile or None
         How an implementation wants these to lie.
     viewed : set of Var
@@ -113,13 +113,20 @@ class SharedTiles:
             self._readers.append((chosen, op, context))
         if chosen is not None and chosen.moved is not None:
             self.wanted_where_moved = chosen.moved
-        buffers = [buffer_of(operand) for operand in (*op.reads(), *op.writes())]
-        if op.is_tile and any(is_fragment(buffer) for buffer in buffers):
-            self.moved.update(buffer for buffer in buffers if is_shared(buffer))
+        operands = [*op.reads(), *op.writes()]
+        if op.is_tile and any(is_fragment(buffer_of(operand)) for operand in operands):
+            several = [operand for operand in operands if not _is_part_of_a_row(operand)]
+            self.moved.update(filter(is_shared, map(buffer_of, several)))
 
 
 def _is_load(node: Any) -> bool:
     return isinstance(node, ir.TensorLoad)
+
+
+def _is_part_of_a_row(operand: Any) -> bool:
+    """Tell whether a region has elements of one row only, which lie in different banks anyhow."""
+    *outer, _ = operand.region
+    return all(constant(axis.extent) == 1 for axis in outer)
 
 
 def _has_whole_rows(tile: ir.Var) -> bool:

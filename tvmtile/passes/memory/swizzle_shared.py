@@ -19,7 +19,7 @@ from tvmtile.ir.rewriting import retyped, substitute
 from tvmtile.layout.shared import SWIZZLES, layout_of_places, period_of, swizzled
 from tvmtile.passes.memory.shared_tiles import SharedTiles
 
-__all__ = ["SwizzleShared"]
+__all__ = ["SwizzleShared", "layout_of_map"]
 
 
 @prim_func_pass(
@@ -130,11 +130,24 @@ def _user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> 
         return found
     if isinstance(layout, Layout):
         return layout
-    return _of_map(tile, layout)
+    return layout_of_map(tile, layout)
 
 
-def _of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
-    """The layout of an index map, whose results are the indices of a row-major array."""
+def layout_of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
+    """The layout of an index map, whose results are the indices of a row-major array.
+
+    Parameters
+    ----------
+    tile : Var
+        A shared tile.
+    layout : IndexMap
+        Of its indices.
+
+    Raises
+    ------
+    InvalidOperand
+        If it can't be represented, or gives two elements one place.
+    """
     indices = np.indices(_shape(tile), np.int64).reshape(len(tile.ty.shape), -1)
     points = dict(zip(layout.initial_indices, indices, strict=True))
     try:

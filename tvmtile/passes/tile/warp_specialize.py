@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
+from tvm.tirx.layout import ComposeLayout, Layout
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
@@ -19,11 +21,12 @@ from tvmtile.ir.kernels import Launch, outermost_loops_in, target_of, with_kerne
 from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, replace_loop, retyped, seq
-from tvmtile.ir.scopes import is_mbarrier
+from tvmtile.ir.rewriting import contains, replace_loop, retyped, seq, substitute
+from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
+from tvmtile.passes.memory.swizzle_shared import layout_of_map
 from tvmtile.passes.tile.pipelining import (
     BlockMemory,
     KernelTiles,
@@ -311,6 +314,12 @@ class _Specializer:
         self._tiles = KernelTiles(kernel)
         self._memory = BlockMemory(kernel, capability)
         self._outermost = outermost_loops_in(self._launch.body)
+        self._fixed = {
+            tile: op
+            for op in operators_in(kernel)
+            for tile in op.fixed_layouts()
+            if is_shared(tile)
+        }
         if not is_wanted and not self._multiplies_asynchronously():
             raise Unsuitable("no product is asynchronous work of warpgroups")
         self._candidates = candidates_in(kernel, self._tiles, self._context.kind, self._why_not)
@@ -324,7 +333,7 @@ class _Specializer:
             return f"{op.name} can't go on by itself"
         call = begun.normalized().to_call()
         for written in begun.writes():
-            for tile in _layouts_of(buffer_of(written), stages):
+            for tile in _layouts_of(buffer_of(written), stages, self._fixed):
                 placed = operator_of(_into(tile, call, buffer_of(written)))
                 assert placed is not None, "it was one"
                 try:
@@ -333,7 +342,8 @@ class _Specializer:
                     reasons = declined_before(placed, self._context)
                     copies = next(at for at in placed.writes() if buffer_of(at).same_as(tile))
                     said = "; ".join(reason for _, reason in reasons)
-                    return said.replace(describe(copies), describe(written))
+                    said = said.replace(describe(copies), describe(written))
+                    return said.replace(describe(tile), describe(buffer_of(written)))
         return None
 
     def _multiplies_asynchronously(self) -> bool:
@@ -538,18 +548,39 @@ _PERSISTS = True
 _ANY_MBARRIER = Mbarriers.named("any", 1)
 
 
-def _layouts_of(tile: ir.Var, stages: int) -> Iterator[ir.Var]:
+def _layouts_of(tile: ir.Var, stages: int, fixed: Mapping[ir.Var, TileOp]) -> Iterator[ir.Var]:
     """A tile, with its buffer copies, in each of the layouts that SwizzleShared may give it."""
     copies = [stages] if stages > 1 else []
-    yield retyped(tile, shape=[*copies, *tile.ty.shape]) if copies else tile
+    staged = retyped(tile, shape=[*copies, *tile.ty.shape]) if copies else tile
+    layout = _fixed_layout(tile, staged, fixed[tile]) if tile in fixed else None
+    if isinstance(layout, tirx.IndexMap):
+        layout = layout_of_map(staged, layout)
+    if isinstance(layout, Layout):
+        yield _laid_out(staged, layout)
+        return
+    yield staged
     extents = [constant(extent) for extent in tile.ty.shape]
     shape = [extent for extent in extents if extent is not None]
-    dtype = str(tile.ty.dtype)
     for width in SWIZZLES.values() if len(shape) == len(extents) > 1 else ():
-        layout = swizzled([*copies, *shape], dtype, width)
-        if layout is not None:
-            alignment = period_of(layout, dtype)
-            yield retyped(tile, shape=[*copies, *shape], layout=layout, data_alignment=alignment)
+        found = swizzled([*copies, *shape], str(tile.ty.dtype), width)
+        if found is not None:
+            yield _laid_out(staged, found)
+
+
+def _fixed_layout(tile: ir.Var, staged: ir.Var, op: TileOp) -> Any:
+    """The layout that a kernel fixes for a tile, for all of its buffer copies."""
+    fixing = operator_of(substitute(op.to_call(), {tile: staged}))
+    assert fixing is not None, "it was one"
+    if not staged.same_as(tile):
+        fixing = fixing.with_buffer_copies([staged])
+    return fixing.fixed_layouts()[staged]
+
+
+def _laid_out(tile: ir.Var, layout: Layout) -> ir.Var:
+    """A tile that begins where its swizzle does."""
+    swizzles = isinstance(layout, ComposeLayout)
+    period = period_of(layout, str(tile.ty.dtype)) if swizzles else int(tile.ty.data_alignment)
+    return retyped(tile, layout=layout, data_alignment=period)
 
 
 def _into(tile: ir.Var, call: ir.Call, former: ir.Var) -> ir.Call:

@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
+from tvmtile.analysis.accesses import values_of_names
 from tvmtile.ir.annotations import STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.rewriting import substitute
 from tvmtile.ir.scopes import is_shared
 from tvmtile.layout.shared import bytes_of
 from tvmtile.passes.tile.pipelining import (
@@ -201,7 +203,7 @@ def _candidate(
         if not copies_of_unit:
             by_threads.add(number)
         for op in copies_of_unit:
-            reason = why_not(op, stages)
+            reason = why_not(_by_values(op, unit.stmt), stages)
             if reason is not None:
                 raise Unsuitable(reason)
     longer = with_work_in_flight(Producers(body.units, tiles).plan(2), body.units, kind)
@@ -224,6 +226,18 @@ def _check_tile(tile: ir.Var, found: Candidate, body: Body, tiles: KernelTiles) 
     for number, unit in enumerate(body.units):
         if number not in found.producers and tile in unit.writes:
             raise Unsuitable(f"{unit.describe()} writes {tile.name} too")
+
+
+def _by_values(op: TileOp, stmt: tirx.Stmt) -> TileOp:
+    """A copy without the names that its unit binds for itself, which the kernel doesn't know."""
+    values: dict[ir.Var, ir.Expr] = {}
+    for name, value in values_of_names(stmt).items():
+        values[name] = substitute(value, values)
+    if not values:
+        return op
+    found = operator_of(substitute(op.to_call(), values))
+    assert found is not None, "it was one"
+    return found
 
 
 def operators_in(stmt: tirx.Stmt) -> list[TileOp]:
