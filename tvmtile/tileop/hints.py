@@ -236,7 +236,9 @@ class DependentLaunch(ValueOp):
 def pdl_sync() -> None:
     """Wait until the launch before is done, where an NVIDIA GPU from Hopper on overlaps launches.
 
-    Elsewhere launches follow each other, and there is nothing to wait for.
+    A kernel that waits is launched while the one before it in its stream ends: what stands in front of
+    this, in every block, touches nothing that the other one reads or writes. Elsewhere launches follow
+    each other, and there is nothing to wait for.
     """
     emit(DependentLaunch("wait"))
 
@@ -244,8 +246,8 @@ def pdl_sync() -> None:
 def pdl_trigger() -> None:
     """Let the next launch begin, where an NVIDIA GPU from Hopper on overlaps launches.
 
-    TVM's runtime asks for no overlap when it launches a kernel; a runtime that does, such as one that
-    loads `kernel.cubin`, gets it.
+    It does if it has `T.pdl_sync`, once all blocks of this one have come here or ended; without this,
+    once they have ended.
     """
     emit(DependentLaunch("launch_dependents"))
 

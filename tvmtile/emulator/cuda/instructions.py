@@ -363,6 +363,10 @@ def _of_warpgroups() -> list[Instruction]:
         _hopper("wgmma.commit_group.sync.aligned", "wgmma_commit({line})", 0),
         _hopper("wgmma.wait_group.sync.aligned", "wgmma_wait({line}, {0})", 1),
         *(
+            _hopper(f"griddepcontrol.{n}", "launch_order()", 0)
+            for n in ("wait", "launch_dependents")
+        ),
+        *(
             _hopper(
                 f"setmaxnreg.{way}.sync.aligned.u32", f"set_registers({{line}}, {{0}}, {more})", 1
             )

@@ -18,10 +18,10 @@ from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 
 __all__ = ["SetKernelAttributes"]
 
-_BARRIER = "tirx.cuda.grid_sync"
 _LAUNCH = "tirx.kernel_launch_params"
 _COOPERATIVE = "tirx.use_cooperative_launch"
-"""A launch parameter without a value, which TVM's runtime knows; its lowering does not write it."""
+_OVERLAPPED = "tirx.use_programtic_dependent_launch"
+"""Launch parameters without a value, which TVM's runtime knows; its lowering does not write them."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmtile.SetKernelAttributes")
@@ -29,8 +29,11 @@ def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     """Write down what TVM's SplitHostDevice does not, in the functions that it has made.
 
     A kernel with a barrier for the grid gets a launch for which CUDA makes sure that all blocks run at
-    once, or fails. The parameters that have values keep their order, in which these follow the
-    arguments. Kernels of a function whose tensors may share memory lose the promise that they do not.
+    once, or fails. One that waits for the launch before it (`T.pdl_sync`) may begin while that ends; it
+    loses the promise that nobody else writes what it reads, with which NVIDIA's compiler would read
+    through a cache that does not see those writes. The parameters that have values keep their order, in
+    which these follow the arguments. Kernels of a function whose tensors may share memory lose the
+    promise that they do not.
     A thread of a CUDA kernel may have the registers that loads in flight need, of which NVIDIA's
     compiler would save some for more blocks at once, where these would gain nothing.
     """
@@ -43,10 +46,11 @@ def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     }
     for name, func in mod.functions.items():
         kernel = func
-        if name.name_hint in aliasing:
+        launched = [] if _LAUNCH not in (func.attrs or {}) else _launched(func)
+        if name.name_hint in aliasing or _OVERLAPPED in launched:
             kernel = kernel.without_attr("tirx.noalias")
-        if _LAUNCH in (func.attrs or {}) and contains(func.body, ir.Call, _is_barrier):
-            kernel = kernel.with_attr(_LAUNCH, [_COOPERATIVE, *func.attrs[_LAUNCH]])
+        if launched:
+            kernel = kernel.with_attr(_LAUNCH, [*launched, *func.attrs[_LAUNCH]])
         if _may_have_all_registers(func):
             kernel = kernel.with_attr(LAUNCH_BOUNDS_BLOCKS, 1)
         if kernel is not func:
@@ -96,5 +100,18 @@ def _kernels_called(host: tirx.PrimFunc) -> list[str]:
     return names
 
 
+def _launched(kernel: tirx.PrimFunc) -> list[str]:
+    """The launch parameters that a kernel's instructions need."""
+    needed = {
+        _COOPERATIVE: contains(kernel.body, ir.Call, _is_barrier),
+        _OVERLAPPED: contains(kernel.body, ir.Call, _is_wait_for_launch),
+    }
+    return [tag for tag, is_needed in needed.items() if is_needed]
+
+
 def _is_barrier(call: ir.Call) -> bool:
-    return op_name(call) == _BARRIER
+    return op_name(call) == "tirx.cuda.grid_sync"
+
+
+def _is_wait_for_launch(call: ir.Call) -> bool:
+    return op_name(call) == "tirx.ptx.griddepcontrol" and str(call.args[0].value) == "wait"

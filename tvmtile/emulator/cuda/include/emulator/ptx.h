@@ -59,6 +59,9 @@ void wgmma_fence();
 void wgmma_commit(int line);
 void wgmma_wait(int line, unsigned groups);
 
+// Of launches that may overlap: here, they follow each other.
+inline void launch_order() {}
+
 // A thread of a warp has so many registers from here on: more, for which it may have to wait, or less.
 void set_registers(int line, unsigned count, bool more);
 
