@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from tvmtile import ops
 from tvmtile.errors import ArgumentError, InvalidValue
-from tvmtile.ops import torch_attention, torch_matmul, torch_rows
+from tvmtile.ops import configurations, torch_attention, torch_matmul, torch_rows
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
@@ -80,6 +80,22 @@ def test_matmul_gives_another_dtype_than_its_operands():
     torch.testing.assert_close(result, a.float() @ b.float(), rtol=1e-5, atol=1e-4)
 
 
+def test_matmul_whose_configuration_splits_k(monkeypatch):
+    blocks = configurations.MATMUL[0].values | {"block_M": 8, "block_N": 16, "block_K": 16}
+    row = configurations.Row("llvm", {**blocks, "splits": 3, "swapped": 1}, "nothing measured")
+    monkeypatch.setattr(configurations, "MATMUL", (row,))
+    torch_matmul._kernel.cache_clear()
+    a, w, bias = random(3, 5, 40), random(24, 40), random(24)
+    try:
+        assert_same(
+            lambda a, w, bias: ops.matmul(a, w.T, bias, activation="relu"),
+            lambda a, w, bias: F.linear(a, w, bias).relu(),
+            a, w, bias,
+        )  # fmt: skip
+    finally:
+        torch_matmul._kernel.cache_clear()
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_attention_with_shared_heads_and_its_gradients(swapped, causal):
@@ -138,6 +154,20 @@ def test_they_are_operators_that_torch_traces():
         ).softmax(-1),
         q, random(8),
     )  # fmt: skip
+
+
+def test_gradients_of_attention_where_the_program_has_no_blocks(monkeypatch):
+    monkeypatch.setattr(configurations, "ATTENTION_BACKWARD", ())
+    torch_attention._backward_blocks.cache_clear()
+    q, k, v = random(1, 4, 9, 8), random(1, 2, 11, 8), random(1, 2, 11, 8)
+    try:
+        assert_same(
+            lambda *x: ops.attention(*x, causal=True),
+            lambda *x: F.scaled_dot_product_attention(*x, is_causal=True, enable_gqa=True),
+            q, k, v,
+        )  # fmt: skip
+    finally:
+        torch_attention._backward_blocks.cache_clear()
 
 
 @pytest.mark.slow

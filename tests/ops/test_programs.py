@@ -1,5 +1,7 @@
 """The tile programs of `tvmtile.ops`: against float64, and what they are lowered to."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -73,6 +75,54 @@ def test_matmul_of_batches_with_a_transposed_and_another_dtype_of_the_result():
     assert_near(result, a.double().mT @ b.double())
 
 
+@pytest.mark.parametrize("swapped", [0, 1])
+@pytest.mark.parametrize(
+    ("transpose_B", "bias", "activation"), [(True, True, "gelu"), (False, False, None)]
+)
+def test_matmul_with_k_in_parts_is_the_same_in_every_run(swapped, transpose_B, bias, activation):
+    program = programs.matmul(
+        T.dynamic("M"), 72, 100, "float16",
+        target="llvm", transpose_B=transpose_B, bias=bias, activation=activation,
+        configuration={"splits": 3, "swapped": swapped, "block_M": 16, "block_N": 32, "block_K": 16},
+    )  # fmt: skip
+    kernel = tvmtile.compile(program, target="llvm")
+    b, added = random(100, 72, dtype="float16"), [random(72, dtype="float16")] if bias else []
+    for rows in (1, 37):
+        a = random(rows, 100, dtype="float16")
+        results = [torch.empty(rows, 72).half() for _ in range(5)]
+        for result in results:
+            partial = torch.full((3, rows, 72), torch.nan)
+            kernel(a, b.T.contiguous() if transpose_B else b, *added, result, partial)
+        expected = a.double() @ b.double() + (added[0].double() if bias else 0)
+        assert_near(results[0], ACTIVATIONS[activation](expected))
+        assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_matmul_of_batches_with_more_parts_than_k_has_blocks():
+    program = programs.matmul(
+        20, 30, 40, "float64", target="llvm", batch=2, transpose_A=True,
+        configuration={"splits": 4, "block_M": 16, "block_N": 16, "block_K": 16},
+    )  # fmt: skip
+    a, b = torch.randn(2, 40, 20).double(), torch.randn(2, 40, 30).double()
+    result, partial = (
+        torch.empty(2, 20, 30).double(),
+        torch.full((4, 2, 20, 30), torch.nan).double(),
+    )
+    tvmtile.compile(program, target="llvm")(a, b, result, partial)
+    torch.testing.assert_close(result, a.mT @ b)
+
+
+@pytest.mark.parametrize("swapped", [0, 1])
+def test_a_block_of_swapped_operands_computes_the_transposed_tile(swapped):
+    program = programs.matmul(
+        33, 72, 100, "float32", target="llvm", transpose_B=True, bias=True, activation="relu",
+        configuration={"swapped": swapped, "block_M": 16, "block_N": 32, "block_K": 16},
+    )  # fmt: skip
+    a, b, bias = random(33, 100), random(72, 100), random(72)
+    expected = F.relu(F.linear(a.double(), b.double(), bias.double()))
+    assert_near(compiled(program)(a, b, bias), expected)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("layout", ["bhld", "blhd"])
 def test_attention_for_every_length_with_shared_heads(layout, causal):
@@ -91,6 +141,59 @@ def test_attention_for_every_length_with_shared_heads(layout, causal):
         given = [x.transpose(1, 2).contiguous() if swapped else x for x in (q, k, v)]
         result = kernel(*given)
         assert_near(result.transpose(1, 2) if swapped else result, expected)
+
+
+def gradients(q, k, v, gradient, causal):
+    """Of attention, in float64, those of k and v for each head of q; with the result and its sums."""
+    group = q.shape[1] // k.shape[1]
+    leaves = [q, *(x.repeat_interleave(group, dim=1) for x in (k, v))]
+    leaves = [x.double().requires_grad_() for x in leaves]
+    scores = leaves[0] @ leaves[1].mT / math.sqrt(q.shape[-1])
+    if causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:]).bool().tril(), -torch.inf)
+    output = scores.softmax(-1) @ leaves[2]
+    found = torch.autograd.grad(output, leaves, gradient.double())
+    lse = scores.logsumexp(-1) * math.log2(math.e)
+    return output.detach(), lse.detach(), found
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "target", ["llvm", pytest.param({"kind": "cuda", "arch": "sm_90a"}, marks=pytest.mark.slow)]
+)
+def test_gradients_of_attention_of_every_length(target, causal):
+    blocks = {"block_M": 64, "block_N": 32, "stages": 2, "threads": 128}
+    sizes = T.dynamic("batch"), 4, T.dynamic("queries"), 32, "float16"
+    options = {"target": target, "keys": T.dynamic("keys"), "kv_heads": 2, "causal": causal}
+    forward, backward = (
+        tvmtile.compile(
+            make(*sizes, **options, value_dim=16, configuration=blocks, **more),
+            target=target,
+            execution_backend="auto" if target == "llvm" else "emulator",
+        )
+        for make, more in ((programs.attention, {"lse": True}), (programs.attention_backward, {}))
+    )
+    for length, seen in ((50, 75), (100, 33)) if target == "llvm" else ((50, 75),):
+        q, k, v = (
+            random(1, heads, size, dim, dtype="float16")
+            for heads, size, dim in ((4, length, 32), (2, seen, 32), (2, seen, 16))
+        )
+        gradient = random(1, 4, length, 16, dtype="float16")
+        output, lse, expected = gradients(q, k, v, gradient, causal)
+        result, sums = torch.empty(1, 4, length, 16).half(), torch.empty(1, 4, length)
+        forward(q, k, v, result, sums)
+        assert_near(result, output)
+        torch.testing.assert_close(sums.double(), lse, rtol=1e-3, atol=1e-3)
+        found = torch.empty_like(q), torch.empty(1, 4, seen, 32), torch.empty(1, 4, seen, 16)
+        scratch = torch.full_like(sums, torch.nan), torch.full((1, 4, length, 32), torch.nan)
+        backward(q, k, v, result, gradient, sums, *scratch, *found)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_near(ours.half(), theirs)
+
+
+def test_gradients_of_attention_where_no_blocks_are_known():
+    with pytest.raises(InvalidValue, match="nothing is known of float16 with 64 elements a head"):
+        programs.attention_backward(1, 4, 16, 64, "float16", target="metal")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -156,6 +259,16 @@ def test_programs_on_the_emulators(target):
     a, b, bias = random(70, 40, dtype="float16"), random(72, 40, dtype="float16"), random(72).half()
     expected = F.silu(F.linear(a.double(), b.double(), bias.double()))
     assert_near(compiled(matmul, target)(a, b, bias), expected)
+    split = programs.matmul(
+        T.dynamic("M"), 72, 200, "float16", target=target, transpose_B=True,
+        configuration={
+            "block_M": 32, "block_N": 64, "block_K": 32, "stages": 2, "splits": 3, "swapped": 1
+        },
+    )  # fmt: skip
+    a, b = random(20, 200, dtype="float16"), random(72, 200, dtype="float16")
+    result, partial = torch.empty(20, 72).half(), torch.full((3, 20, 72), torch.nan)
+    tvmtile.compile(split, target=target, execution_backend="emulator")(a, b, result, partial)
+    assert_near(result, a.double() @ b.double().T)
     attention = programs.attention(
         1, 2, T.dynamic("L"), 32, "float16", target=target, kv_heads=1, causal=True, layout="blhd"
     )

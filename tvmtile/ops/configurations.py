@@ -17,14 +17,16 @@ from tvmtile import carver
 from tvmtile.carver.roller import Hint
 from tvmtile.carver.template import BaseTemplate
 from tvmtile.errors import InvalidValue
-from tvmtile.target import TargetLike, compute_capability, resolve
+from tvmtile.target import TargetLike, compute_capability, gpu, resolve
 
 __all__ = [
     "ANY",
     "ATTENTION",
+    "ATTENTION_BACKWARD",
     "MATMUL",
     "ROWS",
     "Row",
+    "attention_backward_configuration",
     "attention_configuration",
     "matmul_configuration",
     "rows_configuration",
@@ -71,7 +73,14 @@ class Row:
 
 
 def _matmul(
-    block_M: int, block_N: int, block_K: int, stages: int = 1, threads: int = 128, panel: int = 0
+    block_M: int,
+    block_N: int,
+    block_K: int,
+    stages: int = 1,
+    threads: int = 128,
+    panel: int = 0,
+    splits: int = 1,
+    swapped: int = 0,
 ) -> dict[str, int]:
     return {
         "block_M": block_M,
@@ -80,6 +89,8 @@ def _matmul(
         "stages": stages,
         "threads": threads,
         "panel": panel,
+        "splits": splits,
+        "swapped": swapped,
     }
 
 
@@ -91,25 +102,96 @@ _CPU_ATTENTION = (
 )
 _METAL = "nothing measured: what 32 KiB of shared memory hold"
 
+_LONG = 2048
+"""From which K on splitting was measured to gain."""
+_SHORTEST_PART = 512
+
+
+def _few_rows(
+    values: Mapping[str, int],
+    measured: str,
+    at_most: Mapping[str, int],
+    at_least: Mapping[str, int] | None = None,
+) -> Row:
+    source = "H200, 2026-11-23, benchmarks/h200/ops.md"
+    return Row("sm_90", values, f"{source}: {measured}", (16,), at_least or {}, at_most)
+
+
 MATMUL = (
     Row("llvm", _matmul(1, 256, 256), _CPU, at_most={"M": 2}),
     Row("llvm", _matmul(4, 256, 256), _CPU, at_most={"M": 8}),
     Row("llvm", _matmul(16, 256, 256), _CPU, at_most={"M": 32}),
     Row("llvm", _matmul(64, 128, 256), _CPU, at_most={"M": 128}),
     Row("llvm", _matmul(256, 256, 256), _CPU),
-    Row(
-        "sm_90",
-        _matmul(16, 64, 256, 3),
-        f"{_H200_OPS}: 16 x 8192 x 8192 43.4 us, cuBLAS 43.2",
-        bits=(16,),
+    _few_rows(
+        _matmul(16, 64, 256, 5, splits=8, swapped=1),
+        "16 x 1024 x 4096 10.0 us, cuBLAS 9.2; 16 x 2048 x 8192 15.6, 15.0",
+        at_least={"K": _LONG},
+        at_most={"M": 16, "N": 2048},
+    ),
+    _few_rows(
+        _matmul(16, 64, 256, 5, swapped=1),
+        "16 x 4096 x 4096 13.5 us, cuBLAS 14.7; 16 x 4096 x 14336 32.6, 32.3; "
+        "16 x 8192 x 8192 35.9, 35.7",
+        at_most={"M": 16, "N": 8192},
+    ),
+    _few_rows(
+        _matmul(16, 128, 128, 5, 256, swapped=1),
+        "16 x 14336 x 4096 31.3 us, cuBLAS 32.5",
         at_most={"M": 16},
     ),
-    Row(
-        "sm_90",
-        _matmul(64, 64, 128, 4),
-        f"{_H200_OPS}: 64 x 8192 x 8192 44.4 us, cuBLAS 45.9",
-        bits=(16,),
+    _few_rows(
+        _matmul(32, 64, 256, 4, splits=8, swapped=1),
+        "32 x 1024 x 4096 10.6 us, cuBLAS 9.4",
+        at_least={"K": _LONG},
+        at_most={"M": 32, "N": 2048},
+    ),
+    _few_rows(
+        _matmul(32, 64, 256, 4, swapped=1),
+        "32 x 4096 x 4096 14.2 us, cuBLAS 14.7; 32 x 4096 x 14336 33.2, 32.8",
+        at_most={"M": 32},
+    ),
+    _few_rows(
+        _matmul(64, 64, 128, 6, splits=8, swapped=1),
+        "64 x 1024 x 4096 10.8 us, cuBLAS 9.7",
+        at_least={"K": _LONG},
+        at_most={"M": 64, "N": 2048},
+    ),
+    _few_rows(
+        _matmul(64, 128, 128, 4, splits=4),
+        "64 x 4096 x 4096 16.5 us, cuBLAS 14.3; 64 x 4096 x 14336 35.0, 35.8",
+        at_least={"K": _LONG},
+        at_most={"M": 64, "N": 4096},
+    ),
+    _few_rows(
+        _matmul(64, 64, 128, 6),
+        "64 x 4096 x 4096 16.5 us, cuBLAS 14.3",
+        at_most={"M": 64, "N": 4096},
+    ),
+    _few_rows(
+        _matmul(64, 128, 128, 4),
+        "64 x 8192 x 8192 37.9 us, cuBLAS 38.4; 64 x 14336 x 4096 31.9, 34.7",
         at_most={"M": 64},
+    ),
+    _few_rows(
+        _matmul(128, 64, 128, 4, splits=8, swapped=1),
+        "128 x 1024 x 4096 11.6 us, cuBLAS 10.0; 128 x 4096 x 4096 17.2, 15.6; "
+        "128 x 4096 x 14336 38.5, 36.8",
+        at_least={"K": _LONG},
+        at_most={"M": 128, "N": 4096},
+    ),
+    _few_rows(
+        _matmul(128, 64, 128, 4, swapped=1),
+        "128 x 4096 x 4096 18.0 us, cuBLAS 15.6",
+        at_most={"M": 128, "N": 4096},
+    ),
+    _few_rows(
+        _matmul(128, 128, 64, 6, 256, 8, splits=8),
+        "200 x 1024 x 4096 13.9 us, cuBLAS 12.0; 200 x 4096 x 4096 21.8, 20.2; "
+        "256 x 4096 x 14336 48.8, 47.4; 256 x 2048 x 8192 22.4, 24.7; 512 x 1024 x 4096 16.9, 12.8; "
+        "512 x 4096 x 4096, not split, 26.8, 26.3",
+        at_least={"K": _LONG},
+        at_most={"elements": 100 * 128 * 256},
     ),
     Row(
         "sm_90",
@@ -142,7 +224,11 @@ MATMUL = (
     Row("metal", _matmul(64, 64, 16, 2), _METAL, bits=(32,), at_least={"M": 33}),
     Row("metal", _matmul(64, 64, 32, 2), _METAL, bits=(16,), at_least={"M": 33}),
 )
-"""Of `matmul`. The extents are M, N, K, and the elements of the result."""
+"""Of `matmul`. The extents are M, N, K, and the elements of the result.
+
+`splits` is into how many parts K is split at most: into a power of two, such that all blocks run
+at once.
+"""
 
 
 def _attention(block_M: int, block_N: int, stages: int = 1, threads: int = 128) -> dict[str, int]:
@@ -185,21 +271,37 @@ ATTENTION = (
 """Of `attention`. The extents are queries, dim, and causal, which is 0 or 1."""
 
 
+ATTENTION_BACKWARD = (
+    Row(
+        "llvm",
+        _attention(128, 64),
+        "2 threads of a znver5, 2026-11-23, 8 heads, float32 d 64, bfloat16 d 128: best of 4",
+    ),
+    Row(
+        "sm_90",
+        _attention(128, 64, 2, 256),
+        f"{_H200}: length 4096, d 128: full 523 TFLOP/s, causal 452, cuDNN 561 and 483",
+        bits=(16,),
+        at_most={"dim": 128},
+    ),
+)
+"""Of the gradients of `attention`: `block_M` keys, `block_N` queries. The extent is dim."""
+
+
 def _rows(block_M: int, threads: int = 128, block_N: int = 0) -> dict[str, int]:
     return {"block_M": block_M, "block_N": block_N, "threads": threads}
 
 
 _H200_ROWS = "H200, 2026-11-22, bfloat16"
+_H200_ROWS_2 = "H200, 2026-11-23, benchmarks/h200/ops.md: 8192 rows, beside a copy: softmax, norms"
 _WIDE = "nothing measured: more than the registers of a block hold"
 ROWS = (
     Row("llvm", _rows(1, block_N=1 << 14), _WIDE, at_least={"N": 1 << 17}),
     Row("llvm", _rows(4), "2 threads of a znver5, 2026-11-21, benchmarks/results/cpu.md"),
     Row("sm_90", _rows(8), f"{_H200_ROWS}: softmax of 128, 1.6 of torch", at_most={"N": 256}),
-    Row("sm_90", _rows(4), f"{_H200_ROWS}: softmax of 1024, 1.7 of torch", at_most={"N": 2048}),
-    Row(
-        "sm_90", _rows(1), f"{_H200_ROWS}: norms of 4096, 1.2 and 1.5 of torch", at_most={"N": 4096}
-    ),
-    Row("sm_90", _rows(1, 256), f"{_H200}: softmax of 8192, 3.7 of torch", at_most={"N": 16384}),
+    Row("sm_90", _rows(4), f"{_H200_ROWS}: softmax of 1024, 1.7 of torch", at_most={"N": 1024}),
+    Row("sm_90", _rows(1), f"{_H200_ROWS_2} of 2048 to 8192, 0.98 to 1.02", at_most={"N": 8192}),
+    Row("sm_90", _rows(1, 256), f"{_H200_ROWS_2} of 16384, 0.95 to 0.99", at_most={"N": 16384}),
     Row(
         "sm_90",
         _rows(1, 512),
@@ -212,17 +314,30 @@ ROWS = (
 
 
 def matmul_configuration(
-    target: TargetLike, M: Any, N: Any, K: Any, dtype: str, batch: Any = None
+    target: TargetLike,
+    M: Any,
+    N: Any,
+    K: Any,
+    dtype: str,
+    batch: Any = None,
+    *,
+    may_split: bool = False,
 ) -> dict[str, int]:
-    """How a product of matrices is cut; an extent that is no number is taken for a large one."""
+    """How a product of matrices is cut; an extent that is no number is taken for a large one.
+
+    K is split where `may_split` says that there will be memory for the partial sums.
+    """
     m, n, k = map(_size, (M, N, K))
     elements = m * n * _size(1 if batch is None else batch)
-    row = _first(MATMUL, target, dtype, {"M": m, "N": n, "K": k, "elements": elements})
+    rows = [row for row in MATMUL if may_split or row.values["splits"] == 1]
+    row = _first(rows, target, dtype, {"M": m, "N": n, "K": k, "elements": elements})
     if row is not None and row.device == "llvm":  # no larger than the problem
         widths = {"block_N": min(row.values["block_N"], _rounded(n))}
         return {**row.values, **widths, "block_K": min(row.values["block_K"], _rounded(k))}
     if row is not None:
-        return dict(row.values)
+        c = dict(row.values)
+        tiles = -(-m // c["block_M"]) * -(-n // c["block_N"]) * (elements // (m * n))
+        return {**c, "splits": _splits(c["splits"], tiles, k, target)}
     accum_dtype = "float64" if dtype == "float64" else "float32"
     template = carver.MatmulTemplate(
         M=m, N=n, K=k, in_dtype=dtype, out_dtype=dtype, accum_dtype=accum_dtype
@@ -253,6 +368,14 @@ def attention_configuration(
     return _attention(block_M, block_N, hint.pipeline_stage, hint.threads)
 
 
+def attention_backward_configuration(
+    target: TargetLike, dim: int, dtype: str
+) -> dict[str, int] | None:
+    """How the gradients of attention are cut; None where nothing was tried."""
+    row = _first(ATTENTION_BACKWARD, target, dtype, {"dim": dim})
+    return None if row is None else dict(row.values)
+
+
 def rows_configuration(target: TargetLike, M: Any, N: int, dtype: str) -> dict[str, int]:
     """How an operator on whole rows is cut; an extent that is no number is taken for a large one."""
     extents = {"M": _size(M), "N": N}
@@ -263,6 +386,16 @@ def rows_configuration(target: TargetLike, M: Any, N: int, dtype: str) -> dict[s
     hint = _proposal(template, target)
     (block_M,) = hint.block
     return _rows(block_M, hint.threads)
+
+
+def _splits(most: int, tiles: int, K: int, target: TargetLike) -> int:
+    """Into how many parts K is split, as a power of two."""
+    if most == 1:
+        return 1
+    capability = gpu(resolve(target))
+    room = capability.multiprocessors // tiles if capability else most
+    fits = max(1, min(most, room, K // _SHORTEST_PART))
+    return 1 << (fits.bit_length() - 1)
 
 
 def _rounded(extent: int) -> int:

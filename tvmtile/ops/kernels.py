@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from tvmtile.jit import Kernel
@@ -10,9 +11,10 @@ from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
 from tvmtile.target import TargetLike
 
-__all__ = ["compiled", "is_plain", "size_class", "target_for"]
+__all__ = ["Plans", "compiled", "how_it_lies", "is_plain", "size_class", "target_for"]
 
 _LARGEST = 1 << 14
+_MOST_PLANS = 4096
 _kernels: dict[Any, Kernel] = {}
 
 
@@ -50,13 +52,41 @@ def compiled(key: Any, program: Callable[[], Any], target: TargetLike) -> Kernel
 
 def is_plain(*tensors: Any) -> bool:
     """Tell whether torch has nothing to record or to trace of these tensors, None aside."""
-    import torch
-
+    torch = sys.modules["torch"]  # they are its tensors, or an error that a check names
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
+    if torch._C._functorch.maybe_current_level() is not None:
+        return False
+    records, plain = torch.is_grad_enabled(), (torch.Tensor, torch.nn.Parameter, type(None))
+    for tensor in tensors:
+        if type(tensor) not in plain and _is_wrapper(tensor):
+            return False
+        if records and tensor is not None and getattr(tensor, "requires_grad", False):
+            return False
+    return True
+
+
+def _is_wrapper(tensor: Any) -> bool:
     from tvmtile.jit.torch_operators import is_wrapper
 
-    records = torch.is_grad_enabled()
-    return not any(
-        is_wrapper(t) or (records and getattr(t, "requires_grad", False)) for t in tensors
-    )
+    return is_wrapper(tensor)
+
+
+def how_it_lies(tensor: Any) -> Hashable:
+    """All that decides what kernel reads a tensor, and how; what is no dense tensor is an error.
+
+    Raises
+    ------
+    AttributeError, RuntimeError
+        For what has no strides.
+    """
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+class Plans(dict[Hashable, Any]):
+    """What was decided for arguments that lie in a way, forgotten where there are too many."""
+
+    def __setitem__(self, key: Hashable, plan: Any) -> None:
+        if len(self) >= _MOST_PLANS:
+            self.clear()
+        super().__setitem__(key, plan)

@@ -15,7 +15,10 @@ from tvmtile.errors import ArgumentError, hide_internal_frames
 from tvmtile.jit import Kernel
 from tvmtile.ops import programs
 from tvmtile.ops.checks import check_attention, check_same_kind, check_tensor, described
-from tvmtile.ops.configurations import attention_configuration
+from tvmtile.ops.configurations import (
+    attention_backward_configuration,
+    attention_configuration,
+)
 from tvmtile.ops.kernels import compiled, is_plain, size_class, target_for
 from tvmtile.ops.torch_matmul import matmul_operator
 from tvmtile.ops.torch_rows import softmax_operator
@@ -33,7 +36,9 @@ def attention(
     """`softmax(q @ k.mT * scale) @ v` of each head, without ever storing the scores.
 
     The tensors may lie as (batch, length, heads, dim) with the axes 1 and 2 swapped; the result lies as
-    `q` does. Other strides are copied first. The gradient is computed by products and softmaxes of
+    `q` does. Other strides are copied first. Its gradient comes without the scores too where
+    `configurations.ATTENTION_BACKWARD` has a row for the device and the dtype; on a GPU the last bits
+    of that of `q` then differ from run to run. Elsewhere it is computed by products and softmaxes of
     whole matrices of scores, which takes memory for these.
 
     Parameters
@@ -59,8 +64,9 @@ def attention(
         check_tensor("attention", "q", q, 4)
         scale = 1 / math.sqrt(q.shape[-1])
     if is_plain(q, k, v):
-        return _attention(q, k, v, causal, scale)
-    return _operator(q, k, v, causal, scale)
+        return _attention(q, k, v, causal, scale, None)
+    result: Tensor = _operator(q, k, v, causal, scale)[0]
+    return result
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, scale: float) -> None:
@@ -76,25 +82,31 @@ def _check(q: Tensor, k: Tensor, v: Tensor, scale: float) -> None:
     check_attention(q.shape[1], k.shape[1], scale, "bhld")
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, lse: Tensor | None
+) -> Tensor:
+    """The result; `lse`, if there is one, is written."""
     _check(q, k, v, scale)
     batch, heads, queries, dim = q.shape
     kv_heads, keys, value_dim = k.shape[1], k.shape[2], v.shape[3]
     if not causal and heads > kv_heads and queries < _FOLDED and q.is_contiguous():
         # The queries of the heads that share keys are as many queries of one head.
         folded = q.view(batch, kv_heads, heads // kv_heads * queries, dim)
-        return _attention(folded, k, v, False, scale).view(batch, heads, queries, value_dim)
+        sums = None if lse is None else lse.view(batch, kv_heads, -1)
+        return _attention(folded, k, v, False, scale, sums).view(batch, heads, queries, value_dim)
     out = _result(q, v)
     if not out.numel() or not keys:
         return out.zero_()
     swapped = not q.is_contiguous() and q.transpose(1, 2).is_contiguous()
     kernel = _kernel(
         heads, _queries(queries, q.device.type), dim, q.dtype, size_class(keys), kv_heads, value_dim,
-        causal, scale, "blhd" if swapped else "bhld", q.device.type,
+        causal, scale, "blhd" if swapped else "bhld", lse is not None, q.device.type,
     )  # fmt: skip
     if swapped:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    kernel(q.contiguous(), k.contiguous(), v.contiguous(), out.transpose(1, 2) if swapped else out)
+    written = out.transpose(1, 2) if swapped else out
+    sums = () if lse is None else (lse,)
+    kernel(q.contiguous(), k.contiguous(), v.contiguous(), written, *sums)
     return out
 
 
@@ -128,6 +140,7 @@ def _kernel(
     causal: bool,
     scale: float,
     layout: str,
+    lse: bool,
     device: str,
 ) -> Kernel:
     target, name = target_for(device), str(dtype).removeprefix("torch.")
@@ -136,7 +149,7 @@ def _kernel(
     )
     options: dict[str, Any] = {
         "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
-        "layout": layout,
+        "layout": layout, "lse": lse,
     }  # fmt: skip
     rows, is_own = queries
 
@@ -157,46 +170,146 @@ def _kernel(
 @torch.library.custom_op(
     "tvmtile::attention",
     mutates_args=(),
-    schema="(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> Tensor",
+    schema="(Tensor q, Tensor k, Tensor v, bool causal, float scale) -> (Tensor, Tensor)",
 )
-def _operator(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
-    return _attention(q, k, v, causal, scale)
+def _operator(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """The result, and of each query the logarithm to base 2 of the sum of its weights."""
+    lse = _lse(q)
+    return _attention(q, k, v, causal, scale, lse), lse
 
 
 @_operator.register_fake
-def _fake(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> Tensor:
+def _fake(q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     del causal
     _check(q, k, v, scale)
-    return _result(q, v)
+    return _result(q, v), _lse(q)
 
 
-def _keep(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-    del output
+def _lse(q: Tensor) -> Tensor:
+    return q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+def _keep(ctx: Any, inputs: Sequence[Any], output: tuple[Tensor, Tensor]) -> None:
     *tensors, ctx.causal, ctx.scale = inputs
-    ctx.save_for_backward(*tensors)
+    ctx.save_for_backward(*tensors, *output)
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    q, k, v = ctx.saved_tensors
+def _gradients(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    q, k, v, out, lse = ctx.saved_tensors
+    of_all = _backward_operator(q, k, v, out, gradient, lse, ctx.causal, ctx.scale)
+    return (*of_all, None, None)
+
+
+_operator.register_autograd(_gradients, setup_context=_keep)
+
+
+# Backward --------------------------------------------------------------------------------------------
+
+
+@torch.library.custom_op(
+    "tvmtile::attention_backward",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, Tensor out, Tensor gradient, Tensor lse, bool causal, "
+    "float scale) -> (Tensor, Tensor, Tensor)",
+)
+def _backward_operator(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    gradient: Tensor,
+    lse: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v."""
+    (batch, heads, queries, dim), (kv_heads, keys) = q.shape, k.shape[1:3]
+    if not out.numel() or not keys:
+        of_q, of_k, of_v = (x.new_zeros(x.shape) for x in (q, k, v))
+        return of_q, of_k, of_v
+    if _backward_blocks(max(dim, v.shape[3]), q.dtype, q.device.type) is None:
+        return _by_products(q, k, v, gradient, causal, scale)
+    of_q = torch.empty_like(q, memory_format=torch.contiguous_format)
+    shared = {"dtype": torch.float32} if heads > kv_heads else {}
+    of_k, of_v = (x.new_empty((batch, heads, *x.shape[2:]), **shared) for x in (k, v))
+    kernel = _backward_kernel(
+        heads, _queries(queries, q.device.type), dim, q.dtype, _queries(keys, q.device.type),
+        kv_heads, v.shape[3], causal, scale, q.device.type,
+    )  # fmt: skip
+    read = (x.contiguous() for x in (q, k, v, out, gradient, lse))
+    sums = lse.new_empty(q.shape)
+    kernel(*read, torch.empty_like(lse), sums, of_q, of_k, of_v)
+    if heads > kv_heads:
+        of_k, of_v = (x.unflatten(1, (kv_heads, -1)).sum(2).to(q.dtype) for x in (of_k, of_v))
+    return of_q, of_k, of_v
+
+
+def _by_products(
+    q: Tensor, k: Tensor, v: Tensor, gradient: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients by whole matrices of scores."""
     group = q.shape[1] // k.shape[1]
     shared = [x.repeat_interleave(group, dim=1) if group > 1 else x for x in (k, v)]
-    scores = _product(q * ctx.scale, shared[0].mT)
-    if ctx.causal:
+    scores = _product(q * scale, shared[0].mT)
+    if causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
         scores = scores.masked_fill(~seen, -math.inf)
     weights = softmax_operator(scores)
     of_weights = _product(gradient, shared[1].mT)
     mean = (weights * of_weights).sum(-1, keepdim=True)
-    of_scores = weights * (of_weights - mean) * ctx.scale
-    of_q = _product(of_scores, shared[0])
+    of_scores = weights * (of_weights - mean) * scale
+    of_q = _product(of_scores, shared[0]).contiguous()
     of_k, of_v = _product(of_scores.mT, q), _product(weights.mT, gradient)
     if group > 1:
         of_k, of_v = (x.unflatten(1, (-1, group)).sum(2) for x in (of_k, of_v))
-    return of_q, of_k, of_v, None, None
+    return of_q, of_k, of_v
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     return matmul_operator(a, b, None, None, None)
 
 
-_operator.register_autograd(_gradients, setup_context=_keep)
+@_backward_operator.register_fake
+def _backward_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    of_q, of_k, of_v = (x.new_empty(x.shape) for x in (q, k, v))
+    return of_q, of_k, of_v
+
+
+@lru_cache(maxsize=256)
+def _backward_blocks(dim: int, dtype: torch.dtype, device: str) -> dict[str, int] | None:
+    name = str(dtype).removeprefix("torch.")
+    return attention_backward_configuration(target_for(device), dim, name)
+
+
+@lru_cache(maxsize=4096)
+def _backward_kernel(
+    heads: int,
+    queries: tuple[int, bool],
+    dim: int,
+    dtype: torch.dtype,
+    keys: tuple[int, bool],
+    kv_heads: int,
+    value_dim: int,
+    causal: bool,
+    scale: float,
+    device: str,
+) -> Kernel:
+    target, name = target_for(device), str(dtype).removeprefix("torch.")
+    configuration = _backward_blocks(max(dim, value_dim), dtype, device)
+    options: dict[str, Any] = {
+        "kv_heads": kv_heads, "value_dim": value_dim, "causal": causal, "scale": scale,
+    }  # fmt: skip
+    extents = [extent if is_own else None for extent, is_own in (queries, keys)]
+
+    def program() -> Any:
+        rows, columns = (
+            T.dynamic(name) if extent is None else extent
+            for name, extent in zip(("queries", "keys"), extents, strict=True)
+        )
+        return programs.attention_backward(
+            T.dynamic("batch"), heads, rows, dim, name, target=target, keys=columns,
+            configuration=configuration, **options,
+        )  # fmt: skip
+
+    key = ("attention_backward", heads, *extents, dim, name, *options.values())
+    return compiled(key, program, target)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from tvmtile.jit import Kernel
 from tvmtile.ops import programs
 from tvmtile.ops.checks import check_same_kind, check_tensor, described
 from tvmtile.ops.configurations import matmul_configuration
-from tvmtile.ops.kernels import compiled, is_plain, size_class, target_for
+from tvmtile.ops.kernels import Plans, compiled, how_it_lies, is_plain, size_class, target_for
 
 __all__ = ["apply_activation", "matmul", "matmul_operator"]
 
@@ -40,7 +40,11 @@ def matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> Tensor:
-    """`activation(a @ b + bias)`, by one kernel, on the device of the tensors.
+    """`activation(a @ b + bias)`, on the device of the tensors.
+
+    It is one kernel; two where the result has too few elements to keep a GPU busy, the second of which
+    adds, in order, what the first has summed over parts of K. A call gives the same bits as the one
+    before it.
 
     Sums are of float32 (of float64 for float64) and are rounded once, behind the epilogue. A matrix
     whose columns are contiguous, as `weight.T`, is read as it lies; one with other strides is copied
@@ -73,14 +77,9 @@ def matmul(
     --------
     >>> y = tvmtile.ops.matmul(x, weight.T, bias, activation="gelu")
     """
-    if transpose_a:
-        check_tensor("matmul", "a", a, 2)
-        a = a.mT
-    if transpose_b:
-        check_tensor("matmul", "b", b, 2)
-        b = b.mT
     if is_plain(a, b, bias):
-        return _product(a, b, bias, activation, out_dtype)
+        return _product(a, b, bias, activation, out_dtype, transpose_a, transpose_b)
+    a, b = _transposed(a, b, transpose_a, transpose_b)
     if activation in _FROM_RESULT:
         return matmul_operator(a, b, bias, activation, out_dtype)
     return apply_activation(activation, matmul_operator(a, b, bias, None, out_dtype))
@@ -112,37 +111,153 @@ def _check(a: Tensor, b: Tensor, bias: Tensor | None) -> None:
         )
 
 
+def _transposed(
+    a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool
+) -> tuple[Tensor, Tensor]:
+    if transpose_a:
+        check_tensor("matmul", "a", a, 2)
+        a = a.mT
+    if transpose_b:
+        check_tensor("matmul", "b", b, 2)
+        b = b.mT
+    return a, b
+
+
+class _Plan(NamedTuple):
+    """How a product of tensors that lie in a way is computed.
+
+    Attributes
+    ----------
+    kernel : Kernel, optional
+        None where the result has no elements.
+    splits : int
+        Into how many parts it splits K.
+    shape, view : tuple of int
+        Of the result as the kernel writes it, and as it is given.
+    of_a, of_b : callable
+        What the kernel takes of an operand.
+    """
+
+    kernel: Kernel | None
+    splits: int
+    shape: tuple[int, ...]
+    view: tuple[int, ...]
+    of_a: Callable[[Tensor], Tensor]
+    of_b: Callable[[Tensor], Tensor]
+
+
+_plans = Plans()
+
+
 def _product(
     a: Tensor,
     b: Tensor,
     bias: Tensor | None,
     activation: str | None,
     out_dtype: torch.dtype | None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
 ) -> Tensor:
+    try:
+        added = None if bias is None else how_it_lies(bias)
+        operands = how_it_lies(a), how_it_lies(b), added
+    except (AttributeError, RuntimeError):  # no dense tensors, which the checks say
+        _check(*_transposed(a, b, transpose_a, transpose_b), bias)
+        raise
+    key = (*operands, activation, out_dtype, transpose_a, transpose_b)
+    plan: _Plan | None = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = _plan(a, b, bias, activation, out_dtype, transpose_a, transpose_b)
+    out = a.new_empty(plan.shape, dtype=out_dtype)
+    if plan.kernel is not None:
+        columns = () if bias is None else (bias.contiguous(),)
+        partial = () if plan.splits == 1 else (_partial_sums(out, plan.splits, a.dtype),)
+        plan.kernel(plan.of_a(a), plan.of_b(b), *columns, out, *partial)
+    return out if plan.view == plan.shape else out.view(plan.view)
+
+
+def _plan(
+    given_a: Tensor,
+    given_b: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    out_dtype: torch.dtype | None,
+    transpose_a: bool,
+    transpose_b: bool,
+) -> _Plan:
+    a, b = _transposed(given_a, given_b, transpose_a, transpose_b)
     _check(a, b, bias)
-    shape = (*a.shape[:-1], b.shape[-1])
-    if b.dim() == 2:
-        a = a if a.dim() == 2 else a.reshape(-1, a.shape[-1])
-    elif b.dim() > 3:
-        a, b = a.flatten(0, -3), b.flatten(0, -3)
-    if a.shape[-1] == 0:  # the sum of nothing, as that of a zero
-        a, b = a.new_zeros(*a.shape[:-1], 1), b.new_zeros(*b.shape[:-2], 1, b.shape[-1])
-    (a, transposed_a), (b, transposed_b) = _as_it_lies(a), _as_it_lies(b)
+    view, is_shared = (*a.shape[:-1], b.shape[-1]), b.dim() == 2
+    of_a, transposed_a = _operand(given_a, -1, transpose_a, is_shared)
+    of_b, transposed_b = _operand(given_b, -2, transpose_b, is_shared)
+    a, b = of_a(given_a), of_b(given_b)
     batch = a.shape[:-2]
     K, M = a.shape[-2:] if transposed_a else (a.shape[-1], a.shape[-2])
     N = b.shape[-2 if transposed_b else -1]
-    out_dtype = out_dtype or a.dtype
-    out = a.new_empty((*batch, M, N), dtype=out_dtype)
-    if out.numel():
-        # What varies between calls, since no row in memory is as long.
-        m = M if transposed_a else size_class(M)
-        k = size_class(K) if transposed_a and not transposed_b else K
-        kernel = _kernel(
-            a.dtype, out_dtype, transposed_a, transposed_b, size_class(batch[0]) if batch else 0,
-            m, N, k, bias is not None, activation, a.device.type,
-        )  # fmt: skip
-        kernel(a, b, *(() if bias is None else (bias.contiguous(),)), out)
-    return out.view(shape)
+    shape = (*batch, M, N)
+    if 0 in shape:
+        return _Plan(None, 1, shape, view, of_a, of_b)
+    # What varies between calls, since no row in memory is as long.
+    m = M if transposed_a else size_class(M)
+    k = size_class(K) if transposed_a and not transposed_b else K
+    kernel, splits = _kernel(
+        a.dtype, out_dtype or a.dtype, transposed_a, transposed_b,
+        size_class(batch[0]) if batch else 0, m, N, k, bias is not None, activation, a.device.type,
+    )  # fmt: skip
+    return _Plan(kernel, splits, shape, view, of_a, of_b)
+
+
+def _operand(
+    x: Tensor, summed: int, is_swapped: bool, is_shared: bool
+) -> tuple[Callable[[Tensor], Tensor], bool]:
+    """What a kernel takes of an operand, and whether that is the transposed one.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        As it is given.
+    summed : int
+        The axis along which products are summed, once it is swapped.
+    is_swapped : bool
+        Whether its last two axes are to be swapped.
+    is_shared : bool
+        Whether the operands' leading axes are further rows of `a`.
+    """
+
+    def as_matrices(x: Tensor) -> Tensor:
+        x = x.mT if is_swapped else x
+        if is_shared:
+            x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        elif x.dim() > 3:
+            x = x.flatten(0, -3)
+        if x.shape[summed] == 0:  # the sum of nothing, as that of a zero
+            shape = list(x.shape)
+            shape[summed] = 1
+            x = x.new_zeros(shape)
+        return x
+
+    def without_gaps(x: Tensor) -> Tensor:
+        return _as_it_lies(as_matrices(x))[0]
+
+    lies, is_transposed = _as_it_lies(as_matrices(x))
+    for way in (_same, _swapped) if x.dim() > 1 else ():
+        if way(x).shape == lies.shape and way(x).is_contiguous():
+            return way, is_transposed
+    return without_gaps, is_transposed
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _swapped(x: Tensor) -> Tensor:
+    return x.mT
+
+
+def _partial_sums(out: Tensor, splits: int, dtype: torch.dtype) -> Tensor:
+    """What a kernel writes that splits K: torch's memory, since kernels of several streams may run."""
+    sums = torch.float64 if dtype == torch.float64 else torch.float32
+    return out.new_empty((splits, *out.shape), dtype=sums)
 
 
 def _as_it_lies(x: Tensor) -> tuple[Tensor, bool]:
@@ -166,13 +281,15 @@ def _kernel(
     bias: bool,
     activation: str | None,
     device: str,
-) -> Kernel:
+) -> tuple[Kernel, int]:
     """The kernel for operands of a kind, and for all numbers of rows and matrices of a size class.
+
+    With it comes the number of parts into which it splits K.
 
     The length of rows in memory is constant, since that is what vectors and TMA are made for.
     """
     target, name = target_for(device), str(dtype).removeprefix("torch.")
-    configuration = matmul_configuration(target, M, N, K, name, batch or None)
+    configuration = matmul_configuration(target, M, N, K, name, batch or None, may_split=True)
     options: dict[str, Any] = {
         "transpose_A": transpose_A, "transpose_B": transpose_B, "bias": bias,
         "activation": activation, "out_dtype": str(out_dtype).removeprefix("torch."),
@@ -188,7 +305,7 @@ def _kernel(
 
     extents = (batch > 0, m if isinstance(m, int) else None, N, k if isinstance(k, int) else None)
     key = ("matmul", name, extents, tuple(options.values()), tuple(configuration.values()))
-    return compiled(key, program, target)
+    return compiled(key, program, target), configuration["splits"]
 
 
 # As an operator of torch's ---------------------------------------------------------------------------

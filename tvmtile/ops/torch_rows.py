@@ -1,5 +1,7 @@
 """`tvmtile.ops.softmax`, `rms_norm` and `layer_norm`, operators of torch's with gradients.
 
+Gradients are torch's own kernels where it has them for a device, and formulas elsewhere.
+
 Imported only where they are used.
 """
 
@@ -18,7 +20,7 @@ from tvmtile.jit import Kernel
 from tvmtile.ops import programs
 from tvmtile.ops.checks import check_same_kind, check_tensor, described
 from tvmtile.ops.configurations import rows_configuration
-from tvmtile.ops.kernels import compiled, is_plain, size_class, target_for
+from tvmtile.ops.kernels import Plans, compiled, how_it_lies, is_plain, size_class, target_for
 
 __all__ = ["layer_norm", "rms_norm", "softmax", "softmax_operator"]
 
@@ -122,15 +124,31 @@ def _check(name: str, named: Sequence[tuple[str, Tensor]]) -> None:
             )
 
 
+_plans = Plans()
+
+
 def _run(name: str, named: Sequence[tuple[str, Tensor]], epsilon: float) -> Tensor:
-    _check(name, named)
     x, *columns = (tensor for _, tensor in named)
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if x.numel():
+    try:
+        key = (name, epsilon, *[how_it_lies(tensor) for _, tensor in named])
+    except (AttributeError, RuntimeError):  # no dense tensors, which the checks say
+        _check(name, named)
+        raise
+    kernel: Kernel | None = _plans.get(key)
+    if kernel is None:
+        _check(name, named)
         width = x.shape[-1]
-        rows = x.reshape(-1, width).contiguous()
-        kernel = _kernel(name, size_class(rows.shape[0]), width, x.dtype, epsilon, x.device.type)
-        kernel(rows, *(column.contiguous() for column in columns), out.view(-1, width))
+        if not x.numel():
+            return torch.empty_like(x, memory_format=torch.contiguous_format)
+        rows = size_class(x.numel() // width)
+        kernel = _plans[key] = _kernel(name, rows, width, x.dtype, epsilon, x.device.type)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    columns = [column.contiguous() for column in columns]
+    if x.dim() == 2:
+        kernel(x.contiguous(), *columns, out)
+    else:
+        width = x.shape[-1]
+        kernel(x.reshape(-1, width).contiguous(), *columns, out.view(-1, width))
     return out
 
 
@@ -194,11 +212,18 @@ def _keep_output(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
 
 def _of_softmax(ctx: Any, gradient: Tensor) -> Tensor:
     (y,) = ctx.saved_tensors
-    return y * (gradient - (gradient * y).sum(-1, keepdim=True))
+    of_x: Tensor = torch._softmax_backward_data(gradient.to(y.dtype), y, -1, y.dtype)
+    return of_x
 
 
 def _of_rms_norm(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = (tensor.float() for tensor in ctx.saved_tensors)
+    x, weight = ctx.saved_tensors
+    if x.is_cuda and hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
+        operators, shape = torch.ops.aten, [x.shape[-1]]
+        _, factor = operators._fused_rms_norm(x, shape, weight, ctx.epsilon)
+        given = gradient.contiguous(), x, shape, factor, weight, [True, True]
+        return (*operators._fused_rms_norm_backward(*given), None)
+    x, weight = x.float(), weight.float()
     factor = torch.rsqrt(x.square().mean(-1, keepdim=True) + ctx.epsilon)
     unit = x * factor
     inner = gradient * weight
@@ -207,7 +232,13 @@ def _of_rms_norm(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _of_layer_norm(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, _ = (tensor.float() for tensor in ctx.saved_tensors)
+    x, weight, bias = ctx.saved_tensors
+    if x.is_cuda:
+        operators, shape = torch.ops.aten, [x.shape[-1]]
+        _, mean, factor = operators.native_layer_norm(x, shape, weight, bias, ctx.epsilon)
+        given = gradient.contiguous(), x, shape, mean, factor, weight, bias, [True, True, True]
+        return (*operators.native_layer_norm_backward(*given), None)
+    x, weight = x.float(), weight.float()
     variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
     factor = torch.rsqrt(variance + ctx.epsilon)
     unit, inner = (x - mean) * factor, gradient * weight

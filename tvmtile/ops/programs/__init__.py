@@ -6,8 +6,16 @@ says; `tvmtile.compile` makes a kernel of it, and a module of TVM may hold it. T
 transposed and batched operands, epilogues, shared heads and extents that only a call knows.
 """
 
-from tvmtile.ops.programs.flash import attention
+from tvmtile.ops.programs.flash import attention, attention_backward
 from tvmtile.ops.programs.gemm import ACTIVATIONS, matmul
 from tvmtile.ops.programs.rows import layer_norm, rms_norm, softmax
 
-__all__ = ["ACTIVATIONS", "attention", "layer_norm", "matmul", "rms_norm", "softmax"]
+__all__ = [
+    "ACTIVATIONS",
+    "attention",
+    "attention_backward",
+    "layer_norm",
+    "matmul",
+    "rms_norm",
+    "softmax",
+]

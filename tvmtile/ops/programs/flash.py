@@ -1,7 +1,8 @@
-"""Attention without ever storing the scores, forward."""
+"""Attention without ever storing the scores, forward and backward."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 from tvm import tirx
 
 import tvmtile.language as T
+from tvmtile.errors import InvalidValue
 from tvmtile.frontend.dtypes import DTypeLike, Extent, as_dtype
 from tvmtile.ops.checks import check_attention
-from tvmtile.ops.configurations import attention_configuration
+from tvmtile.ops.configurations import (
+    attention_backward_configuration,
+    attention_configuration,
+)
 from tvmtile.target import TargetLike
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_backward"]
+
+_LOG2E = math.log2(math.e)  # exp2(_LOG2E * x) is exp(x)
 
 
 def attention(
@@ -31,6 +38,7 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     layout: str = "bhld",
+    lse: bool = False,
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of `softmax(Q @ K.T * scale) @ V`; its parameters are Q, K, V and the result.
@@ -59,6 +67,9 @@ def attention(
         Positive; 1 / sqrt(dim) where absent.
     layout : str
         Order of the axes: "bhld" (batch, heads, length, dim) or "blhd".
+    lse : bool
+        There is one more result, as `attention_backward` takes it: of each query the logarithm to
+        base 2 of the sum of its weights, of shape (batch, heads, queries) and float32.
     configuration : mapping, optional
         Values for `block_M`, `block_N`, `stages` and `threads`, in place of the table's.
 
@@ -77,25 +88,15 @@ def attention(
         **(configuration or {}),
     }
     block_M, block_N = c["block_M"], c["block_N"]
-    log2_scale = scale * math.log2(math.e)  # exp2(log2_scale * x) is exp(scale * x)
+    log2_scale = scale * _LOG2E
     rows = T.GemmWarpPolicy.FullRow  # a warp has whole rows, so it finds their maximum itself
     masked = _masked_tiles(block_M, block_N, keys, causal)
     group = heads // kv_heads
 
-    def shape(heads: int, length: Any, dim: int) -> tuple[Any, ...]:
-        return (batch, heads, length, dim) if layout == "bhld" else (batch, length, heads, dim)
+    tile = functools.partial(_tile, layout)
 
-    def tile(tensor: Any, b: Any, head: Any, start: Any, count: int) -> Any:
-        span = slice(start, start + count)
-        return tensor[b, head, span, :] if layout == "bhld" else tensor[b, span, head, :]
-
-    @T.prim_func
-    def attention(
-        Q: T.Tensor(shape(heads, queries, dim), dtype),
-        K: T.Tensor(shape(kv_heads, keys, dim), dtype),
-        V: T.Tensor(shape(kv_heads, keys, value_dim), dtype),
-        Output: T.Tensor(shape(heads, queries, value_dim), dtype),
-    ):
+    @T.macro
+    def compute(Q, K, V, Output, sums):
         blocks = T.ceildiv(queries, block_M)
         with T.Kernel(blocks, heads, batch, threads=c["threads"]) as (started, by, bz):
             # Those that visit most keys begin first, so that no block is left over at the end.
@@ -146,8 +147,198 @@ def attention(
             for i, j in T.Parallel(block_M, value_dim):
                 output[i, j] /= row_sum[i]
             T.copy(output, tile(Output, bz, by, bx * block_M, block_M))
+            if lse:
+                _logarithms(row_sum, row_max, log2_scale, block_M)
+                T.copy(row_sum, sums[bz, by, bx * block_M])
+
+    Q_tensor, K_tensor, V_tensor, Output_tensor = (
+        T.Tensor((batch, h, length, d) if layout == "bhld" else (batch, length, h, d), dtype)
+        for h, length, d in (
+            (heads, queries, dim),
+            (kv_heads, keys, dim),
+            (kv_heads, keys, value_dim),
+            (heads, queries, value_dim),
+        )
+    )
+
+    if lse:
+
+        @T.prim_func
+        def attention_lse(
+            Q: Q_tensor,
+            K: K_tensor,
+            V: V_tensor,
+            Output: Output_tensor,
+            lse: T.Tensor((batch, heads, queries), "float32"),
+        ):
+            compute(Q, K, V, Output, lse)
+
+        return attention_lse
+
+    @T.prim_func
+    def attention(Q: Q_tensor, K: K_tensor, V: V_tensor, Output: Output_tensor):
+        compute(Q, K, V, Output, None)
 
     return attention
+
+
+def _tile(layout: str, tensor: Any, b: Any, head: Any, start: Any, count: int) -> Any:
+    span = slice(start, start + count)
+    return tensor[b, head, span, :] if layout == "bhld" else tensor[b, span, head, :]
+
+
+@T.macro
+def _logarithms(row_sum, row_max, log2_scale, rows):
+    """To base 2, of the sums of weights that are relative to a maximum."""
+    for i in T.Parallel(rows):
+        row_sum[i] = row_max[i] * log2_scale + T.log2(row_sum[i])
+
+
+_PREPARED = 32
+"""Rows of a block of the kernels before and after the one with the products."""
+
+
+def attention_backward(
+    batch: Extent,
+    heads: int,
+    queries: Extent,
+    dim: int,
+    dtype: DTypeLike,
+    *,
+    target: TargetLike,
+    keys: Extent | None = None,
+    kv_heads: int | None = None,
+    value_dim: int | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    configuration: Mapping[str, int] | None = None,
+) -> tirx.PrimFunc:
+    """The tile program of the gradients of `attention`, in the layout "bhld".
+
+    Its parameters are Q, K, V, the result of the forward pass, its gradient, the `lse` of the forward
+    pass; scratch tensors of float32, (batch, heads, queries) and of the shape of Q; and the
+    gradients of Q, K and V. Where heads of Q share one of K and V, each has a gradient of its own, in
+    float32.
+
+    A block owns a tile of keys and walks over tiles of queries. It computes their weights again, and
+    from the gradient of the result that of the scores. What it contributes to the gradients of the
+    queries it adds to memory, in an order that no two runs have in common: their last bits differ.
+
+    Parameters
+    ----------
+    batch, heads, queries, dim, dtype, target, keys, kv_heads, value_dim, causal, scale
+        As of `attention`.
+    configuration : mapping, optional
+        Values for `block_M` (keys), `block_N` (queries), `stages` and `threads`, in place of the
+        table's.
+
+    Raises
+    ------
+    InvalidValue
+        As `attention`; or if the table has no configuration, and none is given.
+    """
+    keys = queries if keys is None else keys
+    kv_heads, value_dim = kv_heads or heads, value_dim or dim
+    scale = 1 / math.sqrt(dim) if scale is None else scale
+    check_attention(heads, kv_heads, scale, "bhld")
+    dtype = as_dtype(dtype)
+    c = attention_backward_configuration(target, max(dim, value_dim), str(dtype))
+    c = {**(c or {}), **(configuration or {})}
+    if not c:
+        raise InvalidValue(
+            f"attention_backward: nothing is known of {dtype} with {max(dim, value_dim)} elements a "
+            "head on this target",
+            help="make the program with configuration={...}",
+        )
+    block_M, block_N = c["block_M"], c["block_N"]
+    group, rows = heads // kv_heads, T.GemmWarpPolicy.FullRow
+    of_shared = dtype if group == 1 else "float32"
+    is_ragged = not (isinstance(keys, int) and keys % block_M == 0)
+
+    @T.prim_func
+    def attention_backward(
+        Q: T.Tensor((batch, heads, queries, dim), dtype),
+        K: T.Tensor((batch, kv_heads, keys, dim), dtype),
+        V: T.Tensor((batch, kv_heads, keys, value_dim), dtype),
+        Output: T.Tensor((batch, heads, queries, value_dim), dtype),
+        dOutput: T.Tensor((batch, heads, queries, value_dim), dtype),
+        lse: T.Tensor((batch, heads, queries), "float32"),
+        delta: T.Tensor((batch, heads, queries), "float32"),
+        sums: T.Tensor((batch, heads, queries, dim), "float32"),
+        dQ: T.Tensor((batch, heads, queries, dim), dtype),
+        dK: T.Tensor((batch, heads, keys, dim), of_shared),
+        dV: T.Tensor((batch, heads, keys, value_dim), of_shared),
+    ):
+        blocks = T.ceildiv(queries, _PREPARED)
+        with T.Kernel(blocks, heads, batch, threads=128) as (bx, by, bz):
+            products = T.alloc_fragment((_PREPARED, value_dim), "float32")
+            gradient = T.alloc_fragment((_PREPARED, value_dim), "float32")
+            total = T.alloc_fragment((_PREPARED,), "float32")
+            T.copy(Output[bz, by, bx * _PREPARED, 0], products)
+            T.copy(dOutput[bz, by, bx * _PREPARED, 0], gradient)
+            for i, j in T.Parallel(_PREPARED, value_dim):
+                products[i, j] *= gradient[i, j]
+            T.reduce_sum(products, total, dim=1)
+            T.copy(total, delta[bz, by, bx * _PREPARED])
+            for i, j in T.Parallel(_PREPARED, dim):
+                sums[bz, by, bx * _PREPARED + i, j] = 0
+
+        tiles = T.ceildiv(keys, block_M)
+        with T.Kernel(tiles, heads, batch, threads=c["threads"]) as (bx, by, bz):
+            k = T.alloc_shared((block_M, dim), dtype)
+            v = T.alloc_shared((block_M, value_dim), dtype)
+            q = T.alloc_shared((block_N, dim), dtype)
+            do = T.alloc_shared((block_N, value_dim), dtype)
+            of_query = T.alloc_shared((block_N,), "float32")
+            delta_of_query = T.alloc_shared((block_N,), "float32")
+            d_scores_shared = T.alloc_shared((block_M, block_N), dtype)
+            scores = T.alloc_fragment((block_M, block_N), "float32")
+            d_scores = T.alloc_fragment((block_M, block_N), "float32")
+            weights = T.alloc_fragment((block_M, block_N), dtype)
+            rounded = T.alloc_fragment((block_M, block_N), dtype)
+            dk = T.alloc_fragment((block_M, dim), "float32")
+            dv = T.alloc_fragment((block_M, value_dim), "float32")
+            dq = T.alloc_fragment((block_N, dim), "float32")
+            T.copy(K[bz, by // group, bx * block_M, 0], k)
+            T.copy(V[bz, by // group, bx * block_M, 0], v)
+            T.clear(dk)
+            T.clear(dv)
+            first = bx * block_M // block_N if causal else 0
+            steps = T.max(T.ceildiv(queries, block_N) - first, 0)
+            for step in T.Pipelined(steps, num_stages=c["stages"]):
+                at = (first + step) * block_N
+                T.copy(Q[bz, by, at, 0], q)
+                T.copy(lse[bz, by, at], of_query)
+                T.copy(dOutput[bz, by, at, 0], do)
+                T.copy(delta[bz, by, at], delta_of_query)
+                # Keys by queries, so that both products with them have the weights in registers.
+                T.gemm(k, q, scores, transpose_B=True, policy=rows, clear_accum=True)
+                T.gemm(v, do, d_scores, transpose_B=True, policy=rows, clear_accum=True)
+                for i, j in T.Parallel(block_M, block_N):
+                    scores[i, j] = T.exp2(scores[i, j] * (scale * _LOG2E) - of_query[j])
+                if causal or is_ragged:
+                    for i, j in T.Parallel(block_M, block_N):
+                        last = T.min(at + j, keys - 1) if causal else keys - 1
+                        scores[i, j] = T.if_then_else(bx * block_M + i <= last, scores[i, j], 0)
+                T.copy(scores, weights)
+                for i, j in T.Parallel(block_M, block_N):
+                    d_scores[i, j] = scores[i, j] * (d_scores[i, j] - delta_of_query[j])
+                T.copy(d_scores, rounded)
+                T.gemm(weights, do, dv, policy=rows)
+                T.copy(rounded, d_scores_shared)
+                T.gemm(d_scores_shared, k, dq, transpose_A=True, clear_accum=True)
+                T.gemm(rounded, q, dk, policy=rows)
+                T.atomic_add(sums[bz, by, at, 0], dq)
+            for i, j in T.Parallel(block_M, dim):
+                dk[i, j] *= scale
+            T.copy(dk, dK[bz, by, bx * block_M, 0])
+            T.copy(dv, dV[bz, by, bx * block_M, 0])
+
+        with T.Kernel(blocks, heads, batch, threads=128) as (bx, by, bz):
+            for i, j in T.Parallel(_PREPARED, dim):
+                dQ[bz, by, bx * _PREPARED + i, j] = sums[bz, by, bx * _PREPARED + i, j] * scale
+
+    return attention_backward
 
 
 def _masked_tiles(block_M: int, block_N: int, keys: Extent, causal: bool) -> int:

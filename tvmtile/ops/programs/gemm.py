@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -51,7 +54,10 @@ def matmul(
 ) -> tirx.PrimFunc:
     """The tile program of `activation(A @ B + bias)`.
 
-    Its parameters are A, B, the bias if there is one, and the result.
+    Its parameters are A, B, the bias if there is one, the result, and where the configuration splits K
+    the partial sums, a scratch tensor of shape (splits, M, N), or (splits, batch, M, N). Blocks for
+    each part of K write theirs, and a second kernel adds them in order, so that a result is the same
+    in every run.
 
     Parameters
     ----------
@@ -73,8 +79,9 @@ def matmul(
     out_dtype : dtype, optional
         Of the result; `dtype` where absent.
     configuration : mapping, optional
-        Values for `block_M`, `block_N`, `block_K`, `stages`, `threads`, `panel`,
-        in place of the table's.
+        Values for `block_M`, `block_N`, `block_K`, `stages`, `threads`, `panel`, `splits` and
+        `swapped`, in place of the table's. A block whose operands are swapped computes the transposed
+        tile, with as many rows as C has columns: matrix instructions have at least 64 rows.
 
     Raises
     ------
@@ -87,70 +94,173 @@ def matmul(
             f"matmul: activation={activation!r} is not known", help=f"the activations are {known}"
         )
     dtype = as_dtype(dtype)
-    out_dtype = as_dtype(out_dtype or dtype)
     c = {
         **matmul_configuration(target, M, N, K, str(dtype), batch),
         **(configuration or {}),
     }
-    block_M, block_N, block_K = c["block_M"], c["block_N"], c["block_K"]
-    act = ACTIVATIONS[activation]
-    accum_dtype = _ACCUMULATORS.get(str(dtype), "float32")
-    lead = () if batch is None else (batch,)
-    shape_A = (*lead, K, M) if transpose_A else (*lead, M, K)
-    shape_B = (*lead, N, K) if transpose_B else (*lead, K, N)
-    tile_A = (block_K, block_M) if transpose_A else (block_M, block_K)
-    tile_B = (block_N, block_K) if transpose_B else (block_K, block_N)
-    grid = (T.ceildiv(N, block_N), T.ceildiv(M, block_M), *(lead or (1,)))
+    problem = _Problem(
+        M, N, K, dtype, _ACCUMULATORS.get(str(dtype), "float32"), batch,
+        (transpose_A, transpose_B), bias, activation, c,
+    )  # fmt: skip
+    multiply, add = _multiply(problem), _add(problem)
+    lead = problem.lead
+    A_tensor = T.Tensor((*lead, K, M) if transpose_A else (*lead, M, K), dtype)
+    B_tensor = T.Tensor((*lead, N, K) if transpose_B else (*lead, K, N), dtype)
+    bias_tensor = T.Tensor((N,), dtype)
+    C_tensor = T.Tensor((*lead, M, N), as_dtype(out_dtype or dtype))
+    partial_tensor = T.Tensor((c["splits"], *lead, M, N), problem.accum_dtype)
 
-    def at(b: Any, row: Any, column: Any, transposed: bool = False) -> tuple[Any, ...]:
-        place = (column, row) if transposed else (row, column)
-        return (b, *place) if lead else place
+    if c["splits"] > 1 and bias:
 
-    @T.macro
-    def compute(A, B, added, C):
-        with T.Kernel(*grid, threads=c["threads"]) as (bx, by, bz):
-            A_shared = T.alloc_shared(tile_A, dtype)
-            B_shared = T.alloc_shared(tile_B, dtype)
-            C_local = T.alloc_fragment((block_M, block_N), accum_dtype)
-            if c["panel"]:
-                T.use_swizzle(c["panel"])
-            T.clear(C_local)
-            for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=c["stages"]):
-                T.copy(A[at(bz, by * block_M, k * block_K, transpose_A)], A_shared)
-                T.copy(B[at(bz, k * block_K, bx * block_N, transpose_B)], B_shared)
-                T.gemm(A_shared, B_shared, C_local, transpose_A, transpose_B)
-            if bias:
-                bias_local = T.alloc_fragment((block_N,), accum_dtype)
-                T.copy(added[bx * block_N], bias_local)
-                for i, j in T.Parallel(block_M, block_N):
-                    C_local[i, j] = act(C_local[i, j] + bias_local[j])
-            elif activation:
-                for i, j in T.Parallel(block_M, block_N):
-                    C_local[i, j] = act(C_local[i, j])
-            T.copy(C_local, C[at(bz, by * block_M, bx * block_N)])
+        @T.prim_func
+        def matmul_split_bias(
+            A: A_tensor, B: B_tensor, bias: bias_tensor, C: C_tensor, partial: partial_tensor
+        ):
+            multiply(A, B, None, partial)
+            add(partial, bias, C)
+
+        return matmul_split_bias
+
+    if c["splits"] > 1:
+
+        @T.prim_func
+        def matmul_split(A: A_tensor, B: B_tensor, C: C_tensor, partial: partial_tensor):
+            multiply(A, B, None, partial)
+            add(partial, None, C)
+
+        return matmul_split
 
     if bias:
 
         @T.prim_func
-        def matmul_bias(
-            A: T.Tensor(shape_A, dtype),
-            B: T.Tensor(shape_B, dtype),
-            bias: T.Tensor((N,), dtype),
-            C: T.Tensor((*lead, M, N), out_dtype),
-        ):
-            compute(A, B, bias, C)
+        def matmul_bias(A: A_tensor, B: B_tensor, bias: bias_tensor, C: C_tensor):
+            multiply(A, B, bias, C)
 
         return matmul_bias
 
     @T.prim_func
-    def matmul(
-        A: T.Tensor(shape_A, dtype),
-        B: T.Tensor(shape_B, dtype),
-        C: T.Tensor((*lead, M, N), out_dtype),
-    ):
-        compute(A, B, None, C)
+    def matmul(A: A_tensor, B: B_tensor, C: C_tensor):
+        multiply(A, B, None, C)
 
     return matmul
 
 
+@dataclass(frozen=True)
+class _Problem:
+    """What is multiplied, and how: the parameters of `matmul`, with the configuration."""
+
+    M: Extent
+    N: Extent
+    K: Extent
+    dtype: DTypeLike
+    accum_dtype: str
+    batch: Extent | None
+    transposed: tuple[bool, bool]
+    bias: bool
+    activation: str | None
+    c: Mapping[str, int]
+
+    @property
+    def lead(self) -> tuple[Extent, ...]:
+        """The extents in front of a matrix's."""
+        return () if self.batch is None else (self.batch,)
+
+    def at(self, b: Any, row: Any, column: Any, transposed: bool = False) -> tuple[Any, ...]:
+        """Where an element lies in a tensor."""
+        place = (column, row) if transposed else (row, column)
+        return (b, *place) if self.lead else place
+
+    def part(self, k: Any, place: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Where a sum lies among those of all parts of K, if there are several."""
+        return (k, *place) if self.c["splits"] > 1 else place
+
+    def total(self, partial: Any, place: tuple[Any, ...]) -> Any:
+        """The sum of an element's parts."""
+        parts = (partial[self.part(k, place)] for k in range(self.c["splits"]))
+        return functools.reduce(operator.add, parts)
+
+
+def _multiply(p: _Problem) -> Any:
+    """The kernel of the products of one part of K, or of all of it with the epilogue."""
+    block_M, block_N, block_K = (p.c[name] for name in ("block_M", "block_N", "block_K"))
+    splits, swapped = p.c["splits"], bool(p.c["swapped"])
+    transpose_A, transpose_B = p.transposed
+    tile_A = (block_K, block_M) if transpose_A else (block_M, block_K)
+    tile_B = (block_N, block_K) if transpose_B else (block_K, block_N)
+    tile_C = (block_N, block_M) if swapped else (block_M, block_N)
+    matrices = 1 if p.batch is None else p.batch
+    grid = (T.ceildiv(p.N, block_N), T.ceildiv(p.M, block_M), matrices * splits)
+    steps = T.ceildiv(T.ceildiv(p.K, block_K), splits)  # of the loop along K, in each block
+    epilogue = _epilogue(p, tile_C, swapped)
+
+    @T.macro
+    def multiply(A, B, added, C):
+        with T.Kernel(*grid, threads=p.c["threads"]) as (bx, by, bz):
+            matrix, part = (bz // splits, bz % splits) if splits > 1 else (bz, 0)
+            A_shared = T.alloc_shared(tile_A, p.dtype)
+            B_shared = T.alloc_shared(tile_B, p.dtype)
+            C_local = T.alloc_fragment(tile_C, p.accum_dtype)
+            if p.c["panel"]:
+                T.use_swizzle(p.c["panel"])
+            T.clear(C_local)
+            for step in T.Pipelined(steps, num_stages=p.c["stages"]):
+                k = (part * steps + step) * block_K
+                T.copy(A[p.at(matrix, by * block_M, k, transpose_A)], A_shared)
+                T.copy(B[p.at(matrix, k, bx * block_N, transpose_B)], B_shared)
+                if swapped:
+                    T.gemm(B_shared, A_shared, C_local, not transpose_B, not transpose_A)
+                else:
+                    T.gemm(A_shared, B_shared, C_local, transpose_A, transpose_B)
+            row, column = by * block_M, bx * block_N
+            if splits == 1:
+                epilogue(C_local, added, column)
+            if swapped:
+                for i, j in T.Parallel(block_N, block_M):
+                    C[p.part(part, p.at(matrix, row + j, column + i))] = C_local[i, j]
+            else:
+                T.copy(C_local, C[p.part(part, p.at(matrix, row, column))])
+
+    return multiply
+
+
+def _add(p: _Problem) -> Any:
+    """The kernel of the sum of the parts, in order, and the epilogue."""
+    rows, columns = _ADDED
+    matrices = 1 if p.batch is None else p.batch
+    grid = (T.ceildiv(p.N, columns), T.ceildiv(p.M, rows), matrices)
+    epilogue = _epilogue(p, _ADDED)
+
+    @T.macro
+    def add(partial, added, C):
+        with T.Kernel(*grid, threads=128) as (bx, by, bz):
+            C_local = T.alloc_fragment(_ADDED, p.accum_dtype)
+            T.pdl_sync()
+            for i, j in T.Parallel(*_ADDED):
+                C_local[i, j] = p.total(partial, p.at(bz, by * rows + i, bx * columns + j))
+            epilogue(C_local, added, bx * columns)
+            T.copy(C_local, C[p.at(bz, by * rows, bx * columns)])
+
+    return add
+
+
+def _epilogue(p: _Problem, shape: tuple[int, int], swapped: bool = False) -> Any:
+    """What is done to a tile of sums of this shape, that of the transposed product if `swapped`."""
+    act = ACTIVATIONS[p.activation]
+
+    @T.macro
+    def epilogue(C_local, added, column):
+        if p.bias:
+            bias_local = T.alloc_fragment((shape[0 if swapped else 1],), p.accum_dtype)
+            T.copy(added[column], bias_local)
+            for i, j in T.Parallel(*shape):
+                C_local[i, j] = act(C_local[i, j] + bias_local[i if swapped else j])
+        elif p.activation:
+            for i, j in T.Parallel(*shape):
+                C_local[i, j] = act(C_local[i, j])
+
+    return epilogue
+
+
+_ADDED = (4, 256)
+"""Elements of the result, of which a block adds the partial sums."""
 _ACCUMULATORS = {"float64": "float64", "int8": "int32", "uint8": "int32"}
