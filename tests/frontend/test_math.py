@@ -237,6 +237,52 @@ FUNCTIONS = {
 }
 
 
+OF_SMALL_ARGUMENTS = {
+    "erf": (T.erf, torch.erf),
+    "log1p": (T.log1p, torch.log1p),
+    "sin": (T.sin, torch.sin),
+    "sinh": (T.sinh, torch.sinh),
+    "tan": (T.tan, torch.tan),
+    "tanh": (T.tanh, torch.tanh),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
+@pytest.mark.parametrize("name", OF_SMALL_ARGUMENTS)
+def test_nothing_is_lost_of_small_arguments(name, target, backend, dtype):
+    """Where the function is a difference of what is nearly 1, all digits could be."""
+    function, reference = OF_SMALL_ARGUMENTS[name]
+
+    @T.prim_func
+    def kernel(A: T.Tensor((128,), dtype), C: T.Tensor((128,), dtype)):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(128):
+                C[i] = function(A[i])
+
+    a = torch.logspace(-4, 0, 64)
+    a = torch.cat([a, -a[:-1], torch.zeros(1)]).to(getattr(torch, dtype))
+    c = torch.empty_like(a)
+    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    rounding = {"float32": 1e-6, "float16": 1e-3, "bfloat16": 8e-3}[dtype]
+    torch.testing.assert_close(c.double(), reference(a.double()), rtol=rounding, atol=0)
+
+
+@pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
+def test_tanh_of_large_arguments_and_of_what_is_no_number(target, backend):
+    @T.prim_func
+    def kernel(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(8):
+                C[i] = T.tanh(A[i])
+
+    infinity = float("inf")
+    a = torch.tensor([9.0, 50.0, 1e30, infinity, -infinity, -100.0, float("nan"), 0.0])
+    c = torch.empty(8)
+    tvmtile.compile(kernel, target=target, execution_backend=backend)(a, c)
+    torch.testing.assert_close(c, a.tanh(), equal_nan=True)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(("target", "backend"), SOME_TARGETS)
 def test_functions_in_vectors(dtype, target, backend):

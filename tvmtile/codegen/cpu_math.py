@@ -32,7 +32,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-__all__ = ["exp2_float32", "exp_float32", "tanh_float32"]
+__all__ = ["SMALL_TANH", "TANH", "exp2_float32", "exp_float32", "tanh_float32"]
 
 _P = (
     0.4999999403953552,
@@ -41,14 +41,16 @@ _P = (
     0.00836874544620514,
     0.0013814539415761828,
 )
-_Q = (
+TANH = (
     -0.3333328068256378,
     0.13331441581249237,
     -0.05373971536755562,
     0.02063908614218235,
     -0.005704986397176981,
 )
-_SMALL = 0.625
+"""The coefficients of Q, its constant first."""
+SMALL_TANH = 0.625
+"""Below it Q is used."""
 _LN2 = 0.6931471805599453
 _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723212e-6
@@ -86,9 +88,9 @@ def tanh_float32(x: ir.Expr) -> ir.Expr:
     """The hyperbolic tangent of a float32 expression."""
     argument, square, large = (tirx.Var(name, "float32") for name in ("a", "s", "l"))
     magnitude = tirx.abs(argument)
-    small = argument * (_f(1.0) + square * _polynomial(_Q, square))
+    small = argument * (_f(1.0) + square * _polynomial(TANH, square))
     signed = tirx.Select(argument < _f(0.0), _f(0.0) - large, large)
-    body: ir.Expr = tirx.Select(magnitude < _f(_SMALL), small, signed)
+    body: ir.Expr = tirx.Select(magnitude < _f(SMALL_TANH), small, signed)
     body = tirx.Let(square, argument * argument, body)
     power = exp_float32(magnitude * _f(2.0))
     body = tirx.Let(large, _f(1.0) - _f(2.0) / (power + _f(1.0)), body)

@@ -5,6 +5,9 @@ Metal's functions take float and half. A bfloat16 is computed with in float32, a
 
 from __future__ import annotations
 
+from functools import reduce
+
+from tvmtile.codegen.cpu_math import SMALL_TANH, TANH
 from tvmtile.codegen.float_functions import (
     NAMES,
     OTHER_NAMES,
@@ -16,6 +19,13 @@ from tvmtile.codegen.float_functions import (
 )
 
 __all__ = ["FUNCTIONS", "RULES"]
+
+
+def _polynomial(x: str, coefficients: tuple[float, ...]) -> str:
+    """The text of a polynomial's value, from its coefficients, the constant first."""
+    *rest, last = (f"{coefficient}f" for coefficient in coefficients)
+    return reduce(lambda value, coefficient: f"({coefficient} + {x} * {value})", rest[::-1], last)
+
 
 FUNCTIONS = {
     # No difference from 1 is taken, which a compiler that reorders sums would make nothing of.
@@ -33,6 +43,15 @@ inline float tvmtile_hypot(float x, float y) {
   return large * sqrt(1.0f + (small / large) * (small / large));
 }
 """,
+    # As on a CPU. It needs no infinity, which a compiler may take for impossible.
+    "tvmtile_tanh": f"""\
+inline float tvmtile_tanh(float x) {{
+  float size = fabs(x), square = x * x;
+  float small = x * (1.0f + square * {_polynomial("square", TANH)});
+  float large = 1.0f - 2.0f / (exp(2.0f * (size > 10.0f ? 10.0f : size)) + 1.0f);
+  return size < {SMALL_TANH}f ? small : x < 0.0f ? -large : large;
+}}
+""",
     # By its bits: a compiler that takes numbers for finite would know the answer.
     "tvmtile_isnan": """\
 inline bool tvmtile_isnan(float x) {
@@ -42,15 +61,14 @@ inline bool tvmtile_isnan(float x) {
 }
 """MSL functions by name."""
 
-_IN_FLOAT32 = {"log1p": "tvmtile_log1p", "hypot": "tvmtile_hypot", "isnan": "tvmtile_isnan"}
+_IN_FLOAT32 = {name: f"tvmtile_{name}" for name in ("log1p", "hypot", "isnan", "tanh")}
 
 
 def _rules() -> dict[str, Rule]:
     names = {name: name for name in NAMES} | OTHER_NAMES
     rules = {name: calling({"float32": own, "float16": own}) for name, own in names.items()}
     rules |= {name: calling({"float32": function}) for name, function in _IN_FLOAT32.items()}
-    for name in ("erf", "tanh"):
-        rules[name] = widened(operator(name).get_attr("metal.FLowerIntrinsic"))
+    rules["erf"] = widened(operator("erf").get_attr("metal.FLowerIntrinsic"))
     rules["ldexp"] = scaling({"float32": "ldexp", "float16": "ldexp"})
     return rules
 
