@@ -79,3 +79,37 @@ def test_one_of_the_simdgroups_that_hold_a_matrix_stores_it(threads):
     kernel(a, b, c, d)
     assert torch.equal(d, a)
     torch.testing.assert_close(c, a.float() @ b.float())
+
+
+@pytest.mark.parametrize("columns", [8, 24, 32])
+def test_matrices_that_several_simdgroups_hold_are_staged_without_a_race(columns):
+    """All threads go through the stores, which one simdgroup does: a barrier can follow each."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 16), "float16"),
+        B: T.Tensor((16, columns), "float16"),
+        C: T.Tensor((64, columns), "float32"),
+        D: T.Tensor((columns, 16), "float16"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 16), "float16")
+            b = T.alloc_fragment((16, columns), "float16")
+            c = T.alloc_fragment((64, columns), "float32")
+            staged = T.alloc_shared((16, columns), "float16")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, c, clear_accum=True)
+            T.copy(b, staged)
+            for i, j in T.Parallel(columns, 16):
+                D[i, j] = staged[j, i]
+            T.copy(c, C)
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    source = kernel.get_kernel_source()
+    assert source.count("barrier(") == 1
+    a, b = torch.randn(64, 16).half(), torch.randn(16, columns).half()
+    c, d = torch.empty(64, columns), torch.empty(columns, 16).half()
+    kernel(a, b, c, d)
+    assert torch.equal(d, b.T)
+    torch.testing.assert_close(c, a.float() @ b.float(), rtol=1e-4, atol=1e-4)

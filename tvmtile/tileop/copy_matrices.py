@@ -58,12 +58,12 @@ def copy_matrices(op: Copy, context: LoweringContext) -> tirx.Stmt:
     assert layout is not None
     loops, indices = _places(layout, context)
     store = Matrices(op.dst).store_at(op.src.source, *indices)
-    for variable, extent in reversed(loops):
-        store = for_loop(variable, extent, store, tirx.ForKind.UNROLLED)
     first_lane = _first_lane(context)
     first = [d.value_in(first_lane, layout.threads) == 0 for d in layout.replicas]
-    if first:
+    if first:  # inside of the loops, which all threads go through together
         store = tirx.IfThenElse(tirx.all(*first), store, None)
+    for variable, extent in reversed(loops):
+        store = for_loop(variable, extent, store, tirx.ForKind.UNROLLED)
     inside = unproven_bounds([op.dst], context)
     return tirx.IfThenElse(tirx.all(*inside), store, op.as_loops()) if inside else store
 
