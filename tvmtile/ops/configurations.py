@@ -105,6 +105,7 @@ _METAL = "nothing measured: what 32 KiB of shared memory hold"
 _LONG = 2048
 """From which K on splitting was measured to gain."""
 _SHORTEST_PART = 512
+_H200_BLOCKS = "H200, 2026-11-23, benchmarks/h200/ops.md, what chose the blocks"
 
 
 def _few_rows(
@@ -113,8 +114,8 @@ def _few_rows(
     at_most: Mapping[str, int],
     at_least: Mapping[str, int] | None = None,
 ) -> Row:
-    source = "H200, 2026-11-23, benchmarks/h200/ops.md"
-    return Row("sm_90", values, f"{source}: {measured}", (16,), at_least or {}, at_most)
+    chosen = f"{_H200_BLOCKS}: {measured}"
+    return Row("sm_90", values, chosen, (16,), at_least or {}, at_most)
 
 
 MATMUL = (
