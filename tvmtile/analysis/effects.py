@@ -145,7 +145,7 @@ class Effects:
         self._aliases = Aliases(body)
         self._objects: dict[ir.Var, ir.Var] = {}
         self._bound: Counter[ir.Var] = Counter()
-        self._values: dict[ir.Var, Any] = {}
+        self._values: dict[ir.Var, ir.Expr] = {}
         self._alike: dict[Any, Access] = {}
         walk(body, (tirx.Bind, self._note_value), order="pre")
         self._uses: dict[int, tuple[Any, list[Use]]] = {}

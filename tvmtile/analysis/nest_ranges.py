@@ -18,8 +18,8 @@ class NestRanges(ScopedRewriter):
 
     def __init__(self, outer: Analyzer) -> None:
         super().__init__(outer)
-        self._ranges: dict[ir.Var, Any] = {}
-        self._values: dict[ir.Var, Any] = {}
+        self._ranges: dict[ir.Var, IntervalSet] = {}
+        self._values: dict[ir.Var, ir.Expr] = {}
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         last = self.analyzer.simplify(loop.min + loop.extent - 1)

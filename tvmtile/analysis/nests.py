@@ -52,7 +52,7 @@ class Nest:
 
         Names that it binds are replaced by their values.
         """
-        names: dict[ir.Var, Any] = {}
+        names: dict[ir.Var, ir.Expr] = {}
         for name, value in values_of_names(self.body).items():
             names[name] = substitute(value, names)
         found: dict[Any, Access] = {}

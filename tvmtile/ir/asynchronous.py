@@ -21,6 +21,7 @@ from tvm import ir, tirx
 
 from tvmtile.ir.calls import op_name, takes_address
 from tvmtile.ir.operands import as_int32
+from tvmtile.ir.types import Index
 
 __all__ = [
     "BULK_STORE",
@@ -233,7 +234,7 @@ def wait(token: str, behind: int) -> tirx.Stmt:
     return _statement(_WAIT, token, behind)
 
 
-def _statement(name: str, token: str, *args: ir.Expr | int) -> tirx.Stmt:
+def _statement(name: str, token: str, *args: Index) -> tirx.Stmt:
     call = ir.Call(f"tvmtile.{name}", [ir.StringImm(token), *map(as_int32, args)], ret_ty="void")
     return tirx.Evaluate(call)
 

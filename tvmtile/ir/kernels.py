@@ -163,7 +163,7 @@ class Launch:
             threads = threads // extent
         return indices
 
-    def all_threads(self) -> Iterator[dict[ir.Var, Any]]:
+    def all_threads(self) -> Iterator[dict[ir.Var, ir.Expr]]:
         """The indices of every thread of a block."""
         ranges = [range(_count(loop)) for loop in self.threads]
         for indices in itertools.product(*ranges):

@@ -11,6 +11,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
+from tvmtile.ir.types import Index
 
 __all__ = [
     "SAME_EXTENTS",
@@ -87,7 +88,7 @@ def region(buffer: ir.Var, origin: Sequence[Any], extents: Sequence[Any]) -> ir.
     return tirx.BufferRegion(buffer, ranges)
 
 
-def as_int32(value: ir.Expr | int) -> ir.Expr:
+def as_int32(value: Index) -> ir.Expr:
     """A number of Python's as an int32; an expression as it is."""
     return tirx.const(value, "int32") if isinstance(value, int) else value
 
@@ -110,7 +111,7 @@ def literal(value: ir.Expr) -> int | None:
     return int(value.value) if type(value) is tirx.IntImm else None
 
 
-def constant(value: ir.Expr | int) -> int | None:
+def constant(value: Index) -> int | None:
     """The value of a constant extent or index, None for anything else."""
     if isinstance(value, int | tirx.IntImm):
         return int(value)
@@ -135,12 +136,12 @@ def is_whole(operand: ir.TensorRegion) -> bool:
     return None not in extents and extents == [constant(e) for e in operand.source.ty.shape]
 
 
-def same_extents(a: ir.Expr | int, b: ir.Expr | int) -> bool:
+def same_extents(a: Index, b: Index) -> bool:
     """Tell whether two extents are equal, as far as can be known."""
     return constant(as_int32(a) - as_int32(b)) == 0
 
 
-def without_units(extents: Sequence[ir.Expr | int]) -> list[ir.Expr | int]:
+def without_units(extents: Sequence[Index]) -> list[Index]:
     """The extents that are not 1."""
     return [extent for extent in extents if constant(extent) != 1]
 

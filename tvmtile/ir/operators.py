@@ -142,7 +142,7 @@ class TileOp:
         """The buffers whose layout the operator gives, with what the user wrote."""
         return {}
 
-    def values_outside(self) -> dict[ir.Var, Any]:
+    def values_outside(self) -> dict[ir.Var, ir.Expr]:
         """Tensors, with what reads outside of them give; zero where no operator says so."""
         return {}
 

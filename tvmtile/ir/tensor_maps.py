@@ -13,6 +13,7 @@ from tvm import ir, tirx
 
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import as_int32
+from tvmtile.ir.types import Index
 
 __all__ = ["ENCODER", "TensorMap", "tensor_map", "tensor_map_of"]
 
@@ -46,11 +47,11 @@ class TensorMap:
 
     data: ir.Expr
     dtype: str
-    extents: Sequence[ir.Expr | int]
-    strides: Sequence[ir.Expr | int]
-    box: Sequence[ir.Expr | int]
-    steps: Sequence[ir.Expr | int]
-    options: Sequence[ir.Expr | int]
+    extents: Sequence[Index]
+    strides: Sequence[Index]
+    box: Sequence[Index]
+    steps: Sequence[Index]
+    options: Sequence[Index]
 
 
 def tensor_map(made_of: TensorMap) -> ir.Call:

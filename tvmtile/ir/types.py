@@ -1,12 +1,12 @@
-"""Kinds of TVM's nodes that annotations name."""
+"""What annotations call kinds of TVM's nodes."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from tvm import tirx
+from tvm import ir, tirx
 
-__all__ = ["Binary"]
+__all__ = ["Binary", "Index"]
 
 Binary: TypeAlias = (
     tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod
@@ -14,3 +14,6 @@ Binary: TypeAlias = (
     | tirx.And | tirx.Or
 )  # fmt: skip
 """An operation of two operands, `a` and `b`."""
+
+Index: TypeAlias = ir.Expr | int
+"""An index or an extent."""

@@ -25,6 +25,7 @@ from tvm import ir, tirx
 from tvm.tirx.layout import Iter, TileLayout
 
 from tvmtile.ir.nodes import once_per_node
+from tvmtile.ir.types import Index
 from tvmtile.layout import Fragment
 
 __all__ = [
@@ -121,15 +122,15 @@ class FragmentLayout:
         """The digits of the thread's number that no index has: an element is replicated over them."""
         return gaps(self.threads, self.digits)
 
-    def register_of(self, indices: Sequence[ir.Expr | int]) -> ir.Expr:
+    def register_of(self, indices: Sequence[Index]) -> ir.Expr:
         """The register of an element, in the threads that hold it."""
         return self._number(REGISTER, indices)
 
-    def thread_of(self, indices: Sequence[ir.Expr | int]) -> ir.Expr:
+    def thread_of(self, indices: Sequence[Index]) -> ir.Expr:
         """The first of the threads that hold an element."""
         return self._number(THREAD, indices)
 
-    def _number(self, axis: str, indices: Sequence[ir.Expr | int]) -> Any:
+    def _number(self, axis: str, indices: Sequence[Index]) -> Any:
         number: Any = tirx.const(0, "int32")
         for index, digits, size in zip(indices, self.axes, self.shape, strict=True):
             for weight, digit in with_weights(digits):
@@ -158,7 +159,7 @@ class FragmentLayout:
         return f"[{', '.join(axes)}] over {self.threads} threads"
 
 
-def _digit_value(index: ir.Expr | int, lower: int, digit: Digit, size: int) -> ir.Expr | int:
+def _digit_value(index: Index, lower: int, digit: Digit, size: int) -> Index:
     value = tirx.floordiv(index, lower) if lower > 1 else index
     if lower * digit.extent >= size:
         return value  # the most significant digit: nothing to cut off

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer, normalize_to_iter_sum
@@ -16,6 +15,7 @@ from tvm.sym import Analyzer, normalize_to_iter_sum
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import mentions
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, Digit, common_refinement
 
 __all__ = ["IndexMap", "Part", "cut"]
@@ -37,7 +37,7 @@ class IndexMap:
     """An index as a sum of digits of loop variables, the most significant first, and a base."""
 
     parts: tuple[Part, ...]
-    base: Any
+    base: Index
 
     @classmethod
     def of(cls, index: ir.Expr, nest: Nest) -> IndexMap | None:

@@ -18,6 +18,7 @@ from tvm.sym import Analyzer
 from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.nests import Nest
 from tvmtile.ir.rewriting import mentions
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import (
     REGISTER,
     THREAD,
@@ -41,7 +42,7 @@ class LoopAxis:
     """
 
     digits: tuple[Digit, ...]
-    base: Any = 0
+    base: Index = 0
 
     @property
     def size(self) -> int:
@@ -218,7 +219,7 @@ def _fits(held: Digit, run: Digit, writes: bool) -> bool:
     return not (writes and run.is_thread)
 
 
-def _aligned(base: Any, index_map: IndexMap, part: Part) -> bool:
+def _aligned(base: Index, index_map: IndexMap, part: Part) -> bool:
     """Tell whether an index counts as its loop does, where the loop does not count from its start."""
     if isinstance(base, int) and base == 0:
         # A constant beside the variable would carry into the digits of the variable.

@@ -15,6 +15,7 @@ from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
+from tvmtile.ir.types import Index
 
 __all__ = ["Prefix", "butterfly", "combine_over_block", "per_thread", "shuffled"]
 
@@ -45,7 +46,7 @@ def butterfly(
     return seq(steps)
 
 
-def per_thread(extents: Sequence[Any], body: Callable[[list[ir.Var]], tirx.Stmt]) -> tirx.Stmt:
+def per_thread(extents: Sequence[Index], body: Callable[[list[ir.Var]], tirx.Stmt]) -> tirx.Stmt:
     """Loops that every thread runs in full: unrolled where they are short."""
     count = 1
     for extent in extents:
@@ -57,7 +58,7 @@ def per_thread(extents: Sequence[Any], body: Callable[[list[ir.Var]], tirx.Stmt]
 def combine_over_block(
     totals: ir.Var,
     combiner: Combiner,
-    thread: Any,
+    thread: Index,
     threads: int,
     results: ir.Var | None = None,
 ) -> tirx.Stmt:
@@ -127,7 +128,7 @@ class Prefix:
 
     combiner: Combiner
     dtype: str
-    thread: Any
+    thread: Index
     threads: int
     group: int
 

@@ -16,6 +16,7 @@ from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_shared
+from tvmtile.ir.types import Index
 from tvmtile.layout.shared import has_plain_rows
 from tvmtile.tileop.cluster import (
     RemoteArrival,
@@ -113,7 +114,7 @@ def copy_cluster(
     emit(CopyToBlock(src, dst, tirx.Cast("int32", as_expr(dst_block)), barrier))
 
 
-def _of_cluster(barrier: Any) -> ir.TensorLoad:
+def _of_cluster(barrier: ir.Expr) -> ir.TensorLoad:
     mbarrier = as_mbarrier("copy_cluster", barrier)
     if not is_cluster_mbarrier(mbarrier.source):
         raise InvalidOperand(
@@ -185,7 +186,7 @@ def _(op: CopyToBlock, context: LoweringContext) -> tirx.Stmt:
     """Each thread stores elements; when all have, one arrives at the mbarrier."""
     join_blocks(context)
 
-    def stored(offsets: list[Any]) -> tirx.Stmt:
+    def stored(offsets: list[Index]) -> tirx.Stmt:
         source = element(op.src, matching_offsets(op.dst, op.src, offsets))
         value = converted(tirx.BufferLoad(op.src.source, source), dtype_of(op.dst))
         target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))

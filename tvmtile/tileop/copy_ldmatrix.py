@@ -23,6 +23,7 @@ from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
@@ -112,7 +113,7 @@ class Matrices:
         fragment: ir.TensorRegion,
         shared: ir.TensorRegion,
         layout: FragmentLayout,
-        thread: Any,
+        thread: Index,
     ) -> None:
         self._fragment = fragment
         self._shared = shared
@@ -152,7 +153,7 @@ class Matrices:
         for values in itertools.product(*(range(choice.extent) for choice in self._others)):
             yield _at(self._others, values)
 
-    def _in_group(self, number: ir.Expr | int) -> list[ir.Expr | int]:
+    def _in_group(self, number: Index) -> list[Index]:
         """Row and column of a matrix in its group."""
         values = []
         for choice in self._group:
@@ -160,9 +161,9 @@ class Matrices:
             number = tirx.floordiv(number, choice.extent)
         return _at(self._group, values)
 
-    def _of_warp(self, axis: int) -> ir.Expr | int:
+    def _of_warp(self, axis: int) -> Index:
         """Where the warp's matrices begin."""
-        place: Any = 0
+        place: Index = 0
         for weight, digit in with_weights(self._layout.axes[-2:][axis]):
             if digit.is_thread and digit.stride >= WARP_SIZE:
                 place = place + digit.value_in(self._warp, self._layout.threads) * weight
@@ -175,7 +176,7 @@ class Matrices:
         instruction = f"stmatrix.sync.aligned.m8n8.x{self._per_instruction}{self._suffix}"
         dtype = dtype_of(self._shared)
 
-        def move(words: ir.Var, elements: ir.Var, origin: list[Any]) -> Iterator[tirx.Stmt]:
+        def move(words: ir.Var, elements: ir.Var, origin: list[Index]) -> Iterator[tirx.Stmt]:
             for number, indices in enumerate(self._elements(origin)):
                 value = converted(tirx.BufferLoad(self._fragment.source, indices), dtype)
                 yield tirx.BufferStore(elements, value, [number])
@@ -188,7 +189,7 @@ class Matrices:
         instruction = f"ldmatrix.sync.aligned.m8n8.x{self._per_instruction}{self._suffix}"
         dtype = dtype_of(self._fragment)
 
-        def move(words: ir.Var, elements: ir.Var, origin: list[Any]) -> Iterator[tirx.Stmt]:
+        def move(words: ir.Var, elements: ir.Var, origin: list[Index]) -> Iterator[tirx.Stmt]:
             yield tirx.Evaluate(ptx(instruction)(*self._loads(words), self._address(origin)))
             for number, indices in enumerate(self._elements(origin)):
                 value = converted(tirx.BufferLoad(elements, [number]), dtype)
@@ -218,7 +219,7 @@ class Matrices:
     def _loads(self, words: ir.Var) -> list[ir.TensorLoad]:
         return [tirx.BufferLoad(words, [number]) for number in range(self._per_instruction)]
 
-    def _address(self, origin: list[Any]) -> ir.Call:
+    def _address(self, origin: list[Index]) -> ir.Call:
         """What the lane gives the instruction: the address of a row of a matrix."""
         matrix = tirx.floormod(tirx.floordiv(self._lane, MATRIX_ROWS), self._per_instruction)
         row, column = self._place(origin, self._in_group(matrix))
@@ -230,7 +231,7 @@ class Matrices:
         """Where an element of the fragment lies in shared memory."""
         return indices_of(self._shared, row, column)
 
-    def _elements(self, origin: list[Any]) -> Iterator[list[Any]]:
+    def _elements(self, origin: list[Index]) -> Iterator[list[Any]]:
         """The indices of the elements that the lane holds, in the order of the registers."""
         pair, single = tirx.floormod(self._lane, 4) * 2, tirx.floordiv(self._lane, 4)
         for number in range(self._per_instruction):
@@ -239,7 +240,7 @@ class Matrices:
                 along = (pair + element, single) if self._trans else (single, pair + element)
                 yield indices_of(self._fragment, row + along[0], column + along[1])
 
-    def _place(self, origin: Sequence[Any], within: Sequence[ir.Expr | int]) -> list[ir.Expr]:
+    def _place(self, origin: Sequence[Any], within: Sequence[Index]) -> list[ir.Expr]:
         return [self._of_warp(axis) + origin[axis] + within[axis] for axis in range(2)]
 
 
@@ -254,7 +255,7 @@ def consists_of_matrices(layout: FragmentLayout) -> bool:
     return False
 
 
-def _at(choices: Sequence[_Choice], values: Sequence[ir.Expr | int]) -> list[ir.Expr | int]:
+def _at(choices: Sequence[_Choice], values: Sequence[Index]) -> list[Index]:
     place: list[Any] = [0, 0]
     for choice, value in zip(choices, values, strict=True):
         place[choice.axis] = place[choice.axis] + value * choice.weight

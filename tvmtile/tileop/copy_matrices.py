@@ -10,6 +10,7 @@ from tvmtile.ir.operands import constant, describe, dtype_of, is_whole
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import FragmentLayout, layout_of, with_weights
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm.simdgroup import COLUMN, ROW, Matrices, unproven_bounds
@@ -75,9 +76,9 @@ def _places(
     first_lane = _first_lane(context)
     loops: list[tuple[ir.Var, int]] = []
     number: Any = 0
-    places: list[Any] = []
+    places: list[Index] = []
     for digits in layout.axes[-2:]:
-        place: Any = 0
+        place: Index = 0
         for weight, digit in with_weights(digits):
             if digit.is_thread:
                 value = (

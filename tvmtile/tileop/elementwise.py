@@ -9,6 +9,7 @@ from tvm import DataType, ir, tirx
 
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import nest
+from tvmtile.ir.types import Index
 
 __all__ = ["converted", "element", "matching_offsets", "moved", "moving_axes", "over_region"]
 
@@ -25,7 +26,7 @@ def _looped_axes(operand: ir.TensorRegion) -> list[int]:
 
 def over_region(
     operand: ir.TensorRegion,
-    body: Callable[[list[Any]], tirx.Stmt],
+    body: Callable[[list[Index]], tirx.Stmt],
     *,
     without: Sequence[int] = (),
     kind: tirx.ForKind = tirx.ForKind.PARALLEL,
@@ -41,7 +42,7 @@ def over_region(
     looped = [axis for axis in _looped_axes(operand) if axis not in without]
 
     def inside(variables: list[ir.Var]) -> tirx.Stmt:
-        offsets: list[Any] = [0] * len(extents)
+        offsets: list[Index] = [0] * len(extents)
         for axis, var in zip(looped, variables, strict=True):
             offsets[axis] = var
         return body(offsets)
@@ -49,7 +50,7 @@ def over_region(
     return nest([extents[axis] for axis in looped], inside, kind)
 
 
-def element(operand: ir.TensorRegion, offsets: Sequence[ir.Expr | int]) -> list[ir.Expr]:
+def element(operand: ir.TensorRegion, offsets: Sequence[Index]) -> list[ir.Expr]:
     """The indices of the element at `offsets` from a region's origin."""
     return [
         r.min if isinstance(offset, int) and offset == 0 else r.min + offset
@@ -60,10 +61,10 @@ def element(operand: ir.TensorRegion, offsets: Sequence[ir.Expr | int]) -> list[
 def matching_offsets(
     source: ir.TensorRegion,
     target: ir.TensorRegion,
-    offsets: Sequence[ir.Expr | int],
+    offsets: Sequence[Index],
     *,
     without: Sequence[int] = (),
-) -> list[ir.Expr | int]:
+) -> list[Index]:
     """Offsets in `target` of the element at `offsets` in `source`, units on either side skipped.
 
     The axes `without` of the source have no counterpart in the target.

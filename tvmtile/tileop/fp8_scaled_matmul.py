@@ -38,6 +38,7 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
+from tvmtile.ir.types import Index
 from tvmtile.target import gpu
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
@@ -405,7 +406,7 @@ class Fp8ScaledMatmul(MatrixProduct):
         place = [] if self.layout is None else [block]
         by_row = self._by_row(name)
 
-        def load(row: Any) -> Any:
+        def load(row: Index) -> Any:
             return self._decoded(_at(scale, [row // rows, *place] if by_row else place))
 
         if place and not by_row:
@@ -461,7 +462,7 @@ def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> ir.Expr:
         raise ShapeMismatch(f"fp8_scaled_matmul: {describe(scale)} has {len(axes)} axes")
     if len(place) == 1 and len(axes) > 1:
         moving = [axis for axis, r in enumerate(axes) if constant(r.extent) != 1]
-        offsets: list[Any] = [0] * len(axes)
+        offsets: list[Index] = [0] * len(axes)
         offsets[moving[0] if moving else -1] = place[0]
     else:
         offsets = [0] * (len(axes) - len(place)) + place

@@ -121,7 +121,7 @@ def scatter_rows(src: Any, dst: Any, rows: Any, col: Any = 0) -> None:
     _emit("scatter_rows", dst, src, col, [_index_tile("scatter_rows", rows)], scatter=True)
 
 
-def _four(name: str, rows: Sequence[Any]) -> list[Any]:
+def _four(name: str, rows: Sequence[Any]) -> list[ir.Expr]:
     if not isinstance(rows, list | tuple) or len(rows) != 4:
         raise ShapeMismatch(
             f"{name}: rows is {describe(rows)}",

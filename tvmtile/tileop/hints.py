@@ -68,7 +68,9 @@ class UseSwizzle(ValueOp):
             x, y = self._in_panels(number, width, height)
         return [x, y, *rest]
 
-    def _in_panels(self, number: ir.Expr, width: ir.Expr, height: ir.Expr) -> tuple[Any, Any]:
+    def _in_panels(
+        self, number: ir.Expr, width: ir.Expr, height: ir.Expr
+    ) -> tuple[ir.Expr, ir.Expr]:
         """Column and row of the block that starts as a number: panels of some rows each."""
         size = width * self.panel_size
         panel, offset = tirx.floordiv(number, size), tirx.floormod(number, size)

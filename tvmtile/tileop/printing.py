@@ -16,6 +16,7 @@ from tvmtile.ir.combiners import accumulator_dtype, is_integer
 from tvmtile.ir.operands import check_bounds, constant, describe, dtype_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import nest, seq
+from tvmtile.ir.types import Index
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
@@ -176,7 +177,12 @@ class _Log:
     end: str = ""
 
     def line(
-        self, msg: str, block: Sequence[Any], label: str, indices: Sequence[Any], value: Any
+        self,
+        msg: str,
+        block: Sequence[Any],
+        label: str,
+        indices: Sequence[Index],
+        value: Any,
     ) -> tirx.Stmt:
         """Write a line: the block's index, the message, and the value if there is one."""
         axes = [axis for axis in block if constant(axis) != -1]

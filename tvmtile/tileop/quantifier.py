@@ -15,6 +15,7 @@ from tvmtile.ir.combiners import COMBINERS
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.tileop.across_threads import combine_over_block
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
@@ -99,7 +100,7 @@ def quantifier_elements(op: Quantifier, _: LoweringContext) -> tirx.Stmt:
     total = Total("int32", 1)
     dtype = dtype_of(op.src)
 
-    def look(offsets: list[Any]) -> tirx.Stmt:
+    def look(offsets: list[Index]) -> tirx.Stmt:
         load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
         # LLVM has no comparison of two booleans that TVM would ask it for.
         truth = load if dtype == "bool" else load != tirx.const(0, dtype)
@@ -123,7 +124,7 @@ def quantifier_threads(op: Quantifier, context: LoweringContext) -> tirx.Stmt:
     total = tirx.BufferLoad(found, [0])
     dtype = dtype_of(op.src)
 
-    def look(offsets: list[Any]) -> tirx.Stmt:
+    def look(offsets: list[Index]) -> tirx.Stmt:
         load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
         truth = load if dtype == "bool" else load != tirx.const(0, dtype)
         return tirx.BufferStore(found, combiner.combine(tirx.Cast("int32", truth), total), [0])

@@ -54,7 +54,7 @@ class SafeValue(TileOp):
         if isinstance(self.value, bool | int | float):
             object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.tensor)))
 
-    def values_outside(self) -> dict[ir.Var, Any]:
+    def values_outside(self) -> dict[ir.Var, ir.Expr]:
         return {self.tensor: self.value}
 
     def check(self) -> None:

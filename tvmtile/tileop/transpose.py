@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -94,7 +94,7 @@ class Transpose(TileOp):
         return over_region(self.dst, body)
 
 
-def _matrices(operand: Any) -> list[Any]:
+def _matrices(operand: Any) -> list[ir.Expr]:
     """The extents of an operand, without leading ones."""
     extents = list(extents_of(operand) or [])
     if len(extents) < 2:

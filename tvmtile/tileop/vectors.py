@@ -18,6 +18,7 @@ from tvm.sym import Analyzer
 
 from tvmtile.ir.operands import as_int32, buffer_of, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.types import Index
 from tvmtile.target import CpuCapability
 
 __all__ = [
@@ -86,7 +87,7 @@ def strips(extent: int, widest: int) -> list[tuple[int, int, int]]:
     return groups
 
 
-def ramp(base: ir.Expr | int, lanes: int) -> Any:
+def ramp(base: Index, lanes: int) -> Any:
     """The indices of `lanes` neighbours."""
     return tirx.Ramp(as_int32(base), tirx.const(1, "int32"), lanes) if lanes > 1 else base
 

@@ -116,7 +116,7 @@ class Bounds(ScopedRewriter):
         return may_be and self.analyzer.can_prove(excess >= 0)
 
 
-def _ends(index: ir.Expr) -> tuple[Any, Any]:
+def _ends(index: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     if isinstance(index, tirx.Ramp):
         return index.base, index.base + (index.lanes - 1) * index.stride
     return index, index

@@ -45,8 +45,8 @@ def CheckBounds(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _Bounds:
     def __init__(self) -> None:
         self._tiles: set[ir.Var] = set()
-        self._first: dict[ir.Var, Any] = {}
-        self._last: dict[ir.Var, Any] = {}
+        self._first: dict[ir.Var, ir.Expr] = {}
+        self._last: dict[ir.Var, ir.Expr] = {}
         self._is_certain = True
         self._location: SourceLocation | None = None
 

@@ -251,8 +251,8 @@ class _Iterations:
 
     def _by_digits(self, layout: LoopLayout) -> tirx.Stmt:
         loops: list[tuple[ir.Var, Digit]] = []
-        values: dict[ir.Var, Any] = {}
-        conditions: list[Any] = []
+        values: dict[ir.Var, ir.Expr] = {}
+        conditions: list[ir.Expr] = []
         for loop in self._nest.loops:
             variable, axis = loop.loop_var, layout.axes[loop.loop_var]
             value: Any = tirx.const(0, "int32")
@@ -301,7 +301,7 @@ class _Iterations:
         return [value < loop.extent, *([value >= 0] if displaced else [])]
 
     def _looped(
-        self, loops: list[tuple[ir.Var, Digit]], conditions: list[Any], body: tirx.Stmt
+        self, loops: list[tuple[ir.Var, Digit]], conditions: list[ir.Expr], body: tirx.Stmt
     ) -> tirx.Stmt:
         lanes = loops[-1] if loops and not _mentioned(conditions, loops[-1][0]) else None
         if lanes is not None:
@@ -332,7 +332,7 @@ class _Iterations:
             total = total * loop.extent
         step = tirx.Var("step", str(self._nest.variables[0].ty.dtype))
         flat = step * self._threads + self._thread
-        values: dict[ir.Var, Any] = {}
+        values: dict[ir.Var, ir.Expr] = {}
         rest = flat
         for loop in reversed(self._nest.loops):
             is_outermost = loop is self._nest.loops[0]
@@ -357,7 +357,7 @@ def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:
     analyzer.bind(variable, ir.Range(0, extent), allow_override=True)
 
 
-def _guarded(analyzer: Any, conditions: list[Any], body: tirx.Stmt) -> tirx.Stmt:
+def _guarded(analyzer: Any, conditions: list[ir.Expr], body: tirx.Stmt) -> tirx.Stmt:
     needed = [c for c in conditions if not analyzer.can_prove(c)]
     if not needed:
         return body

@@ -50,7 +50,7 @@ class _Move:
     load: ir.TensorLoad
     conditions: tuple[ir.Expr, ...] = ()
 
-    def substituted(self, values: dict[ir.Var, Any]) -> _Move:
+    def substituted(self, values: dict[ir.Var, ir.Expr]) -> _Move:
         conditions = tuple(substitute(condition, values) for condition in self.conditions)
         return _Move(substitute(self.store, values), substitute(self.load, values), conditions)
 
@@ -147,7 +147,7 @@ class _Bound:
         there are.
     """
 
-    condition: Any
+    condition: ir.Expr
     is_of_all: bool
     left: ir.Expr | None = None
 

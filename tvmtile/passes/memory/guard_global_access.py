@@ -71,7 +71,7 @@ def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
 _NOTHING = tirx.Evaluate(tirx.const(0, "int32"))
 
 
-def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, Any]:
+def _safe_values_of(func: tirx.PrimFunc) -> dict[ir.Var, ir.Expr]:
     """The values of reads outside of tensors, as `T.annotate_safe_value` gives them."""
     values: dict[ir.Var, ir.Expr] = {}
 
@@ -97,7 +97,9 @@ def _tensors_of(func: tirx.PrimFunc) -> set[ir.Var]:
 
 
 class _Guard(ScopedRewriter):
-    def __init__(self, tensors: set[ir.Var], outside: dict[ir.Var, Any], *, on_cpu: bool) -> None:
+    def __init__(
+        self, tensors: set[ir.Var], outside: dict[ir.Var, ir.Expr], *, on_cpu: bool
+    ) -> None:
         super().__init__()
         self._on_cpu = on_cpu
         self._tensors = tensors

@@ -14,6 +14,7 @@ from tvmtile.ir.extents import linear_in
 from tvmtile.ir.operands import describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import seq, variables_of
+from tvmtile.ir.types import Index
 
 __all__ = ["BindExtents"]
 
@@ -132,7 +133,7 @@ def _bound_by_tvm(params: Sequence[ir.Var]) -> set[ir.Var]:
     return known
 
 
-def _with_shape(buffer: ir.Var, shape: Sequence[Any]) -> ir.Var:
+def _with_shape(buffer: ir.Var, shape: Sequence[Index]) -> ir.Var:
     ty = buffer.ty
     return tirx.decl_buffer(
         shape,

@@ -17,6 +17,7 @@ from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import Regions
+from tvmtile.ir.types import Index
 from tvmtile.tileop.registry import Decline, Lowering, LoweringContext, implementation_of
 
 __all__ = ["ElideSharedStaging"]
@@ -204,7 +205,7 @@ def _reading(op: TileOp, field: str, source: ir.TensorRegion) -> TileOp:
     operand = getattr(op, field)
     outer = len(source.region) - len(operand.region)
     origin = [r.min for r in source.region[:outer]]
-    extents: list[ir.Expr | int] = [1] * outer
+    extents: list[Index] = [1] * outer
     for s, o in zip(source.region[outer:], operand.region, strict=True):
         origin.append(s.min + o.min)
         extents.append(o.extent)

@@ -92,7 +92,7 @@ def PackFloats(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Pack(ScopedRewriter):
-    def __init__(self, values: dict[ir.Var, Any], splits_loads: bool) -> None:
+    def __init__(self, values: dict[ir.Var, ir.Expr], splits_loads: bool) -> None:
         super().__init__()
         self._values = values
         self._splits_loads = splits_loads

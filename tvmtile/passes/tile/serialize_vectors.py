@@ -124,7 +124,7 @@ class _Iterations:
         self._loop = loop
         self._aliased = aliased
         self._own: set[ir.Var] = set()
-        self._names: dict[ir.Var, Any] = {}
+        self._names: dict[ir.Var, ir.Expr] = {}
         self._inner: set[ir.Var] = set()
         self._stored: set[ir.Var] = set()
         self._accesses: dict[ir.Var, list[Any]] = {}

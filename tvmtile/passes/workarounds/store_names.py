@@ -101,7 +101,7 @@ class _Storer:
 
     def __init__(self) -> None:
         self._before: list[tirx.Stmt] = []
-        self._loads: dict[ir.Var, Any] = {}
+        self._loads: dict[ir.Var, ir.Expr] = {}
 
     def stored(self, statement: tirx.Stmt) -> tirx.Stmt:
         rewritten = mutated(

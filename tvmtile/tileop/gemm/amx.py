@@ -14,6 +14,7 @@ from tvmtile.codegen.llvm_dots import DotProduct
 from tvmtile.codegen.llvm_tiles import ALLOW_TILES, BLOCK, STEP_BYTES, TILE_PRODUCTS, tile_function
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.target import cpu
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, tile_of
@@ -69,7 +70,7 @@ def gemm_amx(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         packed, statements = products.packed_b(number * BLOCK, (lanes, lanes))
         assert isinstance(packed, Matrix)
 
-        def block(row: Any) -> tirx.Stmt:
+        def block(row: Index) -> tirx.Stmt:
             places = [
                 *_place(tile.c, row * BLOCK, number * BLOCK),
                 *_place(tile.a, row * BLOCK, 0),
@@ -84,7 +85,7 @@ def gemm_amx(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     return seq([allowed, loop("panel", tile.n // BLOCK, panel)])
 
 
-def _place(matrix: Matrix, row: Any, column: Any) -> list[ir.Expr]:
+def _place(matrix: Matrix, row: Index, column: Index) -> list[ir.Expr]:
     """The address of an element, and the bytes from one row to the next."""
     pitch = (constant(matrix.buffer.ty.shape[-1]) or 0) * _bytes(matrix)
     return [tirx.address_of(matrix.load(row, column)), tirx.const(pitch, "int64")]

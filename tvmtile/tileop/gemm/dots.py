@@ -21,6 +21,7 @@ from tvm import DataType, tirx
 
 from tvmtile.codegen.llvm_dots import DOT_PRODUCTS, DotProduct, dot_function, wrapping_add
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.tileop.gemm.microkernel import GemmTile, Products, column_panels
 from tvmtile.tileop.gemm.packing import (
     Matrix,
@@ -98,7 +99,7 @@ class Words:
     count: int
     flips: bool = False
 
-    def load(self, row: Any, column: Any, lanes: int = 1, dtype: str | None = None) -> Any:
+    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
         """`lanes` words."""
         del dtype
         first = column * self.depth
@@ -122,7 +123,7 @@ class Columns:
     count: int
     flips: bool = False
 
-    def load(self, row: Any, column: Any, lanes: int = 1, dtype: str | None = None) -> Any:
+    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
         """`lanes` words, of neighbouring columns."""
         del dtype
         first = row * self.depth
@@ -222,7 +223,7 @@ class DotProducts(Products):
             return copies + (store if rest else [])
         offsets = [(sum(widths[:v]), lanes) for v, lanes in enumerate(widths)]
 
-        def row(step: Any, view: Source) -> tirx.Stmt:
+        def row(step: Index, view: Source) -> tirx.Stmt:
             return seq([packed.store(step, o, view.load(step, o, n), n) for o, n in offsets])
 
         copies = [loop("s", full, lambda step: row(step, words))] if full else []
@@ -235,7 +236,7 @@ class DotProducts(Products):
             row = [loop("i", tile.m, lambda i: self._sum_row(i, factor))]
             return [tirx.AllocBuffer(sums.buffer), *row]
 
-        def add(i: Any, k: Any) -> tirx.Stmt:
+        def add(i: Any, k: Index) -> tirx.Stmt:
             value = (
                 tile.a.load(k, i, 1, "int32") if tile.transpose_a else tile.a.load(i, k, 1, "int32")
             )
@@ -254,7 +255,7 @@ class DotProducts(Products):
         words = Words(self.tile.a, self.choice.a, self.depth, self.depth)
         parts = array((1, lanes), "int32", "parts")
 
-        def add(step: Any) -> tirx.Stmt:
+        def add(step: Index) -> tirx.Stmt:
             row = words.load(i, step * lanes, lanes)
             return parts.store(0, 0, self.add(parts.load(0, 0, lanes), row, ones, lanes), lanes)
 
@@ -271,7 +272,7 @@ class DotProducts(Products):
             ]
         )
 
-    def start(self, row: Any, column: Any, lanes: int) -> Any:
+    def start(self, row: Index, column: Index, lanes: int) -> Any:
         begin = super().start(row, column, lanes)
         if not self.choice.flips:
             return begin

@@ -36,11 +36,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import DataType, ir, tirx
 
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.target import CpuCapability
 from tvmtile.tileop.gemm.packing import (
     Matrix,
@@ -158,9 +158,7 @@ class Products:
         packed = array(shape, self.dtype, "a_packed")
         return packed, [tirx.AllocBuffer(packed.buffer), cast_copy(packed, tile.a, shape)]
 
-    def packed_b(
-        self, first: ir.Expr | int, widths: tuple[int, ...]
-    ) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(self, first: Index, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
         """The panel of B from column `first` on, [steps, columns] in `dtype`, and what makes it."""
         tile = self.tile
         source = tile.b.moved(first, 0) if tile.transpose_b else tile.b.moved(0, first)
@@ -175,7 +173,7 @@ class Products:
         )
         return packed, [tirx.AllocBuffer(packed.buffer), copy]
 
-    def start(self, row: ir.Expr | int, column: ir.Expr | int, lanes: int) -> ir.Expr:
+    def start(self, row: Index, column: Index, lanes: int) -> ir.Expr:
         """What the sums of `lanes` elements of C begin with."""
         if self.tile.clear:
             return broadcast(tirx.const(0, self.tile.compute_dtype), lanes)
@@ -201,12 +199,12 @@ def emit_gemm(tile: GemmTile, cpu: CpuCapability, products: Products | None = No
 
 def _panel_emitter(
     products: Products, a: Source, widths: tuple[int, ...], column: int, cpu: CpuCapability
-) -> Callable[[Any], tirx.Stmt]:
+) -> Callable[[ir.Var], tirx.Stmt]:
     """What emits a panel, by its number among those that start at `column`: pack B, then all rows."""
     rows = register_block(cpu, len(widths), products.tile.m)
     full, rest = divmod(products.tile.m, rows)
 
-    def panel(number: ir.Expr | int) -> tirx.Stmt:
+    def panel(number: Index) -> tirx.Stmt:
         first = column + number * sum(widths)
         b, statements = products.packed_b(first, widths)
 
@@ -226,8 +224,8 @@ def _register_block(
     products: Products,
     a: Source,
     b: Source,
-    row: ir.Expr | int,
-    column: ir.Expr | int,
+    row: Index,
+    column: Index,
     rows: int,
     widths: tuple[int, ...],
 ) -> tirx.Stmt:

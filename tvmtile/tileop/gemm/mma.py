@@ -248,7 +248,7 @@ class WarpProduct:
             return []
         return [tirx.DeclBuffer(self._registers, data=self._sums.data)]
 
-    def _also(self, m: int, k: ir.Expr) -> list[Any]:
+    def _also(self, m: int, k: ir.Expr) -> list[ir.Expr]:
         """What else the instructions for a matrix of A are given."""
         del m, k
         return []

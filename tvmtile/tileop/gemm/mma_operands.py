@@ -20,6 +20,7 @@ from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.operands import bits_of, constant, dtype_of
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, Digit, with_weights
 from tvmtile.layout.shared import contiguous_run, has_plain_rows
 from tvmtile.tileop.gemm.partition import Axis, registers_of
@@ -273,9 +274,7 @@ def place_of(axes: tuple[Axis, Axis], lane: ir.Expr, element: int) -> list[ir.Ex
     return place
 
 
-def indices_of(
-    operand: ir.TensorRegion, row: ir.Expr | int, column: ir.Expr | int
-) -> list[ir.Expr]:
+def indices_of(operand: ir.TensorRegion, row: Index, column: Index) -> list[ir.Expr]:
     """The indices of an element of an operand."""
     *outer, rows, columns = operand.region
     return [*(r.min for r in outer), rows.min + row, columns.min + column]

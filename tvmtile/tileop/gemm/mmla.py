@@ -16,6 +16,7 @@ from tvm import ir, tirx
 
 from tvmtile.codegen.llvm_dots import MATRIX_PRODUCTS, DotProduct, dot_function
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.target import cpu
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.cpu import check_blocks, check_vectors, reads_in_place, tile_of
@@ -56,7 +57,7 @@ def gemm_mmla(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 class _Pairs(Matrix):
     """A matrix as pairs of rows, in which four neighbours are 2 x 2 elements."""
 
-    def load(self, row: Any, column: Any, lanes: int = 4, dtype: str | None = None) -> ir.Expr:
+    def load(self, row: Index, column: Index, lanes: int = 4, dtype: str | None = None) -> ir.Expr:
         """The elements of a pair of columns."""
         assert lanes == 4
         rows = [super(_Pairs, self).load(row * 2 + r, _half(column), 2, dtype) for r in (0, 1)]
@@ -74,7 +75,7 @@ class _Pairs(Matrix):
         )
 
 
-def _half(column: Any) -> Any:
+def _half(column: Index) -> Any:
     return tirx.floordiv(column, 2)
 
 
@@ -88,7 +89,7 @@ class _Quads:
 
     packed: Matrix
 
-    def load(self, row: Any, column: Any, lanes: int = 1, dtype: str | None = None) -> Any:
+    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
         """That of a pair of rows and a step."""
         del lanes, dtype
         return self.packed.load(row, column * 4, 4)
@@ -144,7 +145,7 @@ class MatrixProducts(Products):
 
         return packed, [tirx.AllocBuffer(packed.buffer), loop("s", self.steps, step)]
 
-    def _columns(self, step: Any, column: Any) -> ir.Expr:
+    def _columns(self, step: Index, column: Index) -> ir.Expr:
         """64 bits of K of a column of B, and of the next one."""
         b = self.tile.b
         if self.tile.transpose_b:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from tvm import ir, tirx
 
 from tvmtile.ir.rewriting import for_loop, seq
+from tvmtile.ir.types import Index
 from tvmtile.tileop.vectors import ramp
 
 __all__ = [
@@ -26,7 +27,7 @@ __all__ = [
 class Source(Protocol):
     """What elements are loaded from, by row and column."""
 
-    def load(self, row: Any, column: Any, lanes: int = 1, dtype: str | None = None) -> Any:
+    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
         """`lanes` neighbours in a row, converted to `dtype`."""
 
 
@@ -43,33 +44,29 @@ class Matrix:
     """
 
     buffer: ir.Var
-    origin: Sequence[Any]
+    origin: Sequence[Index]
 
     @property
     def dtype(self) -> str:
         """Dtype of the elements."""
         return str(self.buffer.ty.dtype)
 
-    def moved(self, rows: ir.Expr | int, columns: ir.Expr | int) -> Matrix:
+    def moved(self, rows: Index, columns: Index) -> Matrix:
         """The matrix that begins so many rows and columns further on."""
         *outer, row, column = self.origin
         return Matrix(self.buffer, [*outer, row + rows, column + columns])
 
-    def load(
-        self, row: ir.Expr | int, column: ir.Expr | int, lanes: int = 1, dtype: str | None = None
-    ) -> ir.Expr:
+    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> ir.Expr:
         """`lanes` neighbours in a row, converted to `dtype`."""
         value = tirx.BufferLoad(self.buffer, self._at(row, column, lanes))
         return _cast(value, dtype or self.dtype, lanes)
 
-    def store(
-        self, row: ir.Expr | int, column: ir.Expr | int, value: ir.Expr, lanes: int = 1
-    ) -> tirx.Stmt:
+    def store(self, row: Index, column: Index, value: ir.Expr, lanes: int = 1) -> tirx.Stmt:
         """Store `lanes` neighbours in a row, converted to the matrix's dtype."""
         indices = self._at(row, column, lanes)
         return tirx.BufferStore(self.buffer, _cast(value, self.dtype, lanes), indices)
 
-    def _at(self, row: ir.Expr | int, column: ir.Expr | int, lanes: int) -> list[ir.Expr | int]:
+    def _at(self, row: Index, column: Index, lanes: int) -> list[Index]:
         *outer, first_row, first_column = self.origin
         return [*outer, first_row + row, ramp(first_column + column, lanes)]
 
@@ -105,7 +102,7 @@ def transposing_copy(dst: Matrix, src: Source, k: int, widths: tuple[int, ...]) 
 
 def _square_emitter(
     dst: Matrix, src: Source, column: int, lanes: int
-) -> Callable[[Any], tirx.Stmt]:
+) -> Callable[[ir.Var], tirx.Stmt]:
     return lambda square: _transposed_square(dst, src, square * lanes, column, lanes)
 
 
@@ -118,9 +115,7 @@ def _remainder(
     return loop("i", rows, lambda i: loop("j", columns, lambda j: element(i, j)))
 
 
-def _transposed_square(
-    dst: Matrix, src: Source, row: ir.Expr | int, column: ir.Expr | int, size: int
-) -> tirx.Stmt:
+def _transposed_square(dst: Matrix, src: Source, row: Index, column: Index, size: int) -> tirx.Stmt:
     """`dst[row + i, column + j] = src[column + j, row + i]` for a square, a power of two wide.
 
     Eklundh's method in registers: log2(size) rounds, of which round s exchanges, between rows that

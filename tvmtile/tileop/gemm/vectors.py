@@ -123,7 +123,7 @@ def gemm_vectors(op: Gemm, context: LoweringContext) -> tirx.Stmt:
 
 
 def _over(
-    name: str, extent: int, body: Callable[[Any], tirx.Stmt], unroll: bool = True
+    name: str, extent: int, body: Callable[[ir.Var], tirx.Stmt], unroll: bool = True
 ) -> tirx.Stmt:
     kind = tirx.ForKind.UNROLLED if unroll else tirx.ForKind.SERIAL
     var = tirx.Var(name, "int32")

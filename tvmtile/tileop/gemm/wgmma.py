@@ -18,6 +18,7 @@ from tvmtile.ir.asynchronous import WGMMA, Product, multiply, signal, wait
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import is_fragment, is_shared
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, with_weights
 from tvmtile.layout.shared import SWIZZLES
 from tvmtile.tileop.gemm import Gemm
@@ -225,16 +226,14 @@ def gemm_wgmma(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     thread = tirx.floormod(context.thread_index, WARPGROUP)
 
     def first_held(
-        operand: ir.TensorRegion, matrix: Any, column: ir.Expr | int, transposed: bool
+        operand: ir.TensorRegion, matrix: Any, column: Index, transposed: bool
     ) -> ir.TensorLoad:
         """The first element of a fragment that the thread holds."""
         place = (first_row + _first(matrix[0], thread), column + _first(matrix[1], thread))
         indices = indices_of(operand, *(reversed(place) if transposed else place))
         return tirx.BufferLoad(operand.source, indices)
 
-    def address(
-        operand: ir.TensorRegion, row: ir.Expr | int, column: ir.Expr | int, transposed: bool
-    ) -> ir.Expr:
+    def address(operand: ir.TensorRegion, row: Index, column: Index, transposed: bool) -> ir.Expr:
         indices = indices_of(operand, *((column, row) if transposed else (row, column)))
         return T.address_of(tirx.BufferLoad(operand.source, indices))
 

@@ -17,6 +17,7 @@ from tvmtile.instructions.mma import SPARSE_ATOMS, Atom, metadata_of
 from tvmtile.ir.operands import buffer_of, describe, dtype_of
 from tvmtile.ir.scopes import is_fragment
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma import SWIZZLED, WarpProduct, atom_of, layouts_of
@@ -60,7 +61,7 @@ class _SparseProduct(WarpProduct):
         super().__init__(op, atom, context)
         self._sparse = op
 
-    def _also(self, m: int, k: Any) -> list[Any]:
+    def _also(self, m: int, k: Index) -> list[ir.Expr]:
         row = self._row + m * self._atom.m
         return [metadata(self._sparse, self._atom, self._lane, row, k), 0]
 

@@ -31,6 +31,7 @@ from tvmtile.ir.operands import (
     without_units,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.types import Index
 from tvmtile.tileop.elementwise import moving_axes
 
 __all__ = [
@@ -245,8 +246,8 @@ class Reduce(TileOp):
 
     def _check_shape(self) -> None:
         extents = extents_of(self.src) or []
-        rest: list[ir.Expr | int] = [*extents[: self.dim], *extents[self.dim + 1 :]]
-        kept: list[ir.Expr | int] = [*extents[: self.dim], 1, *extents[self.dim + 1 :]]
+        rest: list[Index] = [*extents[: self.dim], *extents[self.dim + 1 :]]
+        kept: list[Index] = [*extents[: self.dim], 1, *extents[self.dim + 1 :]]
         given = extents_of(self.dst)
         if given is None:
             given = []

@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.target import cpu
 from tvmtile.tileop.elementwise import (
     converted,
@@ -41,13 +42,13 @@ class _Reduction:
         self.identity = self.combiner.identity(self.dtype)
         self.extent = op.src.region[op.dim].extent
 
-    def outer(self, body: Callable[[list[Any]], tirx.Stmt], *more: int) -> tirx.Stmt:
+    def outer(self, body: Callable[[list[Index]], tirx.Stmt], *more: int) -> tirx.Stmt:
         """Loops over all axes but the reduced one and some more."""
         return over_region(
             self.op.src, body, without=(self.op.dim, *more), kind=tirx.ForKind.SERIAL
         )
 
-    def elements(self, offsets: list[Any], axis: int, first: Any, lanes: int) -> ir.Expr:
+    def elements(self, offsets: list[Index], axis: int, first: Any, lanes: int) -> ir.Expr:
         """What is combined of `lanes` neighbours along an axis."""
         indices = element(self.op.src, [*offsets[:axis], first, *offsets[axis + 1 :]])
         indices[axis] = ramp(indices[axis], lanes)
@@ -94,7 +95,7 @@ def reduce_rows(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     remainder = {lanes: start for start, _, lanes in groups[1:]}
     _, count, lanes = groups[0]
 
-    def row(offsets: list[ir.Expr | int]) -> tirx.Stmt:
+    def row(offsets: list[Index]) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
 
         def combine(s: ir.Expr) -> tirx.Stmt:
@@ -131,7 +132,7 @@ def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     extent = constant(op.src.region[axis].extent) or 1
     reduction = _Reduction(op)
 
-    def columns(offsets: list[Any], first: Any, lanes: int) -> tirx.Stmt:
+    def columns(offsets: list[Index], first: Any, lanes: int) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
 
         def combine(d: Any) -> tirx.Stmt:

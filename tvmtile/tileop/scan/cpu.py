@@ -10,6 +10,7 @@ from tvm import tirx
 from tvmtile.ir.combiners import COMBINERS, accumulator_dtype
 from tvmtile.ir.operands import constant, dtype_of
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.target import cpu
 from tvmtile.tileop.elementwise import (
     converted,
@@ -64,7 +65,7 @@ class _Scanning:
         start = total.starting_from(self.combiner.identity(self.dtype))
         return seq([start, repeat(extent, step, "d")])
 
-    def outer(self, body: Callable[[list[Any]], tirx.Stmt], *more: int) -> tirx.Stmt:
+    def outer(self, body: Callable[[list[Index]], tirx.Stmt], *more: int) -> tirx.Stmt:
         """Loops over all axes but the scanned one and some more."""
         return over_region(
             self.op.src, body, without=(self.op.dim, *more), kind=tirx.ForKind.SERIAL

@@ -19,6 +19,7 @@ from tvmtile.ir.extents import is_power_of_two
 from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment, is_shared
+from tvmtile.ir.types import Index
 from tvmtile.tileop.across_threads import Prefix
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, matching_offsets, moving_axes
@@ -171,7 +172,7 @@ class _Pieces(_Scan):
         first = tirx.floormod(self._thread, self._group) * piece
         total, before = self._array("total"), self._array("before")
 
-        def through(body: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+        def through(body: Callable[[ir.Var], tirx.Stmt]) -> tirx.Stmt:
             loop = tirx.Var("d", "int32")
             number = first + loop
             conditions = []
@@ -225,13 +226,13 @@ class _Strips(_Scan):
         op = self._op
         outer = [axis for axis in moving_axes(op.src) if axis != op.dim]
         variables = {axis: tirx.Var("r", "int32") for axis in outer}
-        offsets: list[Any] = [variables.get(axis, 0) for axis in range(len(op.src.region))]
+        offsets: list[Index] = [variables.get(axis, 0) for axis in range(len(op.src.region))]
         stmt = self._row(offsets)
         for axis in reversed(outer):
             stmt = for_loop(variables[axis], op.src.region[axis].extent, stmt)
         return stmt
 
-    def _row(self, offsets: list[Any]) -> tirx.Stmt:
+    def _row(self, offsets: list[Index]) -> tirx.Stmt:
         op, combine = self._op, self._combiner.combine
         names = ("carry", "own", "total", "before", "strip")
         carry, own, total, before, whole = arrays = [self._array(name) for name in names]

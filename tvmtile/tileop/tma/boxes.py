@@ -22,6 +22,7 @@ from tvm_ffi import structural_equal
 
 from tvmtile.ir.operands import bits_of, constant, describe, dtype_of
 from tvmtile.ir.rewriting import substitute, variables_of
+from tvmtile.ir.types import Index
 from tvmtile.layout.shared import SWIZZLES, has_plain_rows, swizzled
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.registry import Decline
@@ -234,7 +235,7 @@ def _place(tile: ir.Var, indices: Sequence[ir.Expr], panel: int | None) -> ir.Ex
     """The number of elements in front of one, as if pieces were not exchanged."""
     shape = [constant(extent) or 0 for extent in tile.ty.shape]
     *outer, last = indices
-    place: Any = tirx.const(0, "int32")
+    place: Index = tirx.const(0, "int32")
     for axis, index in enumerate(outer):
         inner = math.prod(shape[axis + 1 :])
         place = place + index * (inner if panel is None or axis < len(outer) - 1 else panel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
@@ -47,7 +47,7 @@ class Statements:
         self._launch = launch
         self._variance = variance
         self._exchanged = exchanged
-        self._bound: dict[ir.Var, Any] = {}
+        self._bound: dict[ir.Var, ir.Expr] = {}
 
     def bind(self, stmt: tirx.Bind) -> None:
         """Take in what a name stands for that guards and bounds may use."""

@@ -11,6 +11,7 @@ from typing import Any
 from tvm import ir, tirx
 
 from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.types import Index
 from tvmtile.passes.tile.pipelining.mbarriers import Mbarriers
 
 __all__ = ["Phases"]
@@ -39,19 +40,19 @@ class Phases:
                 tirx.BufferStore(self._former, zero, [0]),
             ]
 
-    def begun(self, copy: Any, iteration: Any) -> tirx.Stmt:
+    def begun(self, copy: Any, iteration: Index) -> tirx.Stmt:
         """A copy of an iteration, begun by one thread."""
         op = operator_of(copy.value)
         begun = None if op is None else op.begun_on(self._barrier(iteration))
         assert begun is not None, "only such copies complete on mbarriers"
         return tirx.Evaluate(begun.to_call(copy.value.span), copy.span)
 
-    def ended(self, iteration: Any) -> tirx.Stmt:
+    def ended(self, iteration: Index) -> tirx.Stmt:
         """Behind the copies of an iteration, if there are any: nothing else is waited for."""
         end = operator_for("end of phase")(self._barrier(iteration))
         return tirx.Evaluate(end.to_call())
 
-    def awaited(self, iteration: Any) -> tirx.Stmt:
+    def awaited(self, iteration: Index) -> tirx.Stmt:
         """Wait for the copies of an iteration."""
         parity = self._arrived.parity(self._position(iteration))
         wait = operator_for("wait for phase")(self._barrier(iteration), parity)
@@ -63,10 +64,10 @@ class Phases:
             return []
         return [tirx.BufferStore(self._former, self._position(iterations), [0])]
 
-    def _position(self, iteration: Any) -> Any:
+    def _position(self, iteration: Index) -> Any:
         if self._former is None:
             return iteration
         return tirx.BufferLoad(self._former, [0]) + tirx.Cast("uint32", iteration)
 
-    def _barrier(self, iteration: Any) -> ir.TensorLoad:
+    def _barrier(self, iteration: Index) -> ir.TensorLoad:
         return self._arrived.of(self._position(iteration))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
@@ -51,7 +50,7 @@ class _Expander:
     ) -> None:
         self._tiles = tiles
         self._axes = axes
-        self._index: dict[ir.Var, Any] = {}  # of each tile, where the rewriting is
+        self._index: dict[ir.Var, ir.Expr] = {}  # of each tile, where the rewriting is
         self._new: dict[ir.Var, ir.Var] = {}
         for tile, count in self._counts().items():
             self._new[tile] = _with_stage_axis(tile, count, tile)
