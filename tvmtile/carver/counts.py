@@ -48,12 +48,7 @@ class Counts:
 def counts_of(program: tirx.PrimFunc, extents: Mapping[ir.Var, int] | None = None) -> Counts:
     """Count what all blocks do; branches count as if they were taken.
 
-    Parameters
-    ----------
-    program : tvm.tirx.PrimFunc
-        A tile program.
-    extents : mapping of Var to int, optional
-        The values of dynamic extents.
+    `extents` are the values of dynamic ones.
 
     Raises
     ------

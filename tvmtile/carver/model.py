@@ -92,12 +92,7 @@ def blocks_per_core(work: Work, device: TileDevice) -> int:
 def resident_blocks(threads: int, registers: int, shared: int, device: TileDevice) -> int:
     """How many blocks share a core of a GPU, by what each takes.
 
-    Parameters
-    ----------
-    threads, registers, shared : int
-        Threads of a block, registers of a thread, bytes of shared memory of a block.
-    device : TileDevice
-        The GPU.
+    A block has so many threads, each of them so many registers, and bytes of shared memory.
     """
     return min(
         device.max_smem_usage // (shared + _RESERVED),

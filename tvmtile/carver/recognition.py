@@ -28,12 +28,7 @@ def template_of(program: tirx.PrimFunc) -> BaseTemplate:
     """The computation of a program.
 
     One product of matrices makes it a gemm, two attention; else a reduction makes it one, and what has
-    neither is elementwise.
-
-    Parameters
-    ----------
-    program : tvm.tirx.PrimFunc
-        The program, in any cut into blocks.
+    neither is elementwise. The program may be in any cut into blocks.
 
     Raises
     ------

@@ -27,10 +27,7 @@ _ANALYZER = Analyzer()
 class Graph:
     """What a function binds, in order.
 
-    Parameters
-    ----------
-    func : relax.Function
-        In A-normal form: the arguments of calls are names and constants.
+    The function is in A-normal form: the arguments of calls are names and constants.
     """
 
     def __init__(self, func: relax.Function) -> None:

@@ -46,14 +46,7 @@ def forward_of(module: nn.Module, activation: str | None = None) -> tuple[str, A
     """The name of the operator that does what a module does, and the forward; None if there is none.
 
     A norm that is written by hand is known by its class's name, its weight and its epsilon. That it is
-    one is for verification to say.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module.
-    activation : str, optional
-        What follows a linear layer.
+    one is for verification to say. `activation` is what follows a linear layer.
     """
     if type(module).forward is nn.Linear.forward:
         name = f"matmul + {activation}" if activation else "matmul"

@@ -65,17 +65,8 @@ class KernelResources:
 def resources_of(log: str, lowered: tirx.PrimFunc) -> tuple[KernelResources, ...]:
     """What each kernel of a program uses.
 
-    Parameters
-    ----------
-    log : str
-        What the compiler said of the kernels.
-    lowered : tvm.tirx.PrimFunc
-        The program after tvmtile's passes; a kernel's dynamic shared memory is one allocation there.
-
-    Returns
-    -------
-    tuple of KernelResources
-        In the order of the program. TVM names its kernels main_kernel, main_kernel_1, ...
+    They are in the order of the program, after tvmtile's passes, where a kernel's dynamic shared memory
+    is one allocation. TVM names its kernels main_kernel, main_kernel_1, ...
     """
     used = resources_of_log(log)
     stem = f"{lowered.attrs['global_symbol']}_kernel"
@@ -106,16 +97,8 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 def resources_of_log(log: str) -> dict[str, KernelResources]:
     """Read what `ptxas -v` says of each kernel.
 
-    Parameters
-    ----------
-    log : str
-        What NVRTC or nvcc printed. What functions that were not inlined use counts for the kernel
-        before them.
-
-    Returns
-    -------
-    dict of str to KernelResources
-        By symbol, in the order of the log, without dynamic shared memory and threads.
+    By symbol, in the order of the log of NVRTC or nvcc, without dynamic shared memory and threads. What
+    functions that were not inlined use counts for the kernel before them.
     """
     kernels: dict[str, KernelResources] = {}
     name = None
