@@ -36,6 +36,13 @@ class Bounds(ScopedRewriter):
         is_empty = self.analyzer.can_prove(loop.extent <= 0) if extent is None else extent <= 0
         return loop if is_empty else super().visit_for(loop)
 
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
+        # The range holds for what memory is read for, too.
+        if ir.is_prim_expr(bind.value) and "int" in str(bind.value.ty.dtype):
+            bounds = self.analyzer.const_int_bound(bind.value)
+            self.analyzer.update(bind.var, bounds, override=True)
+        return super().visit_bind(bind)
+
     def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
         self._visit_cases(branch.condition, branch.then_case, branch.else_case)
         return branch

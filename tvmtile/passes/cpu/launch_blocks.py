@@ -20,6 +20,7 @@ from tvmtile.ir.kernels import (
     with_kernels,
     with_statements,
 )
+from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, for_loop, reads_no_memory, seq, with_fresh_variables
 from tvmtile.ir.spans import location_of
@@ -98,6 +99,8 @@ def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.For:
     for position, axis in enumerate(launch.blocks):
         last = position == len(launch.blocks) - 1
         index: Any = rest if last else _kept(tirx.floormod(rest, axis.extent))
+        if last and position > 0:
+            index = _bounded(index, constant(axis.extent))
         bindings.append(tirx.Bind(axis.loop_var, index.astype(axis.loop_var.ty.dtype)))
         rest = _kept(tirx.floordiv(rest, axis.extent))
     return for_loop(block, total, seq([*bindings, launch.body]), kind)
@@ -117,6 +120,14 @@ def _kept(index: ir.Expr) -> ir.Expr:
     if not is_division(index):
         return index
     return tirx.max(once(rounded_to_zero(index)), tirx.const(0, index.ty.dtype))
+
+
+def _bounded(index: ir.Expr, extent: int | None) -> ir.Expr:
+    """The last axis's index, with the bound that dividing by a dynamic extent hides."""
+    if extent == 1:
+        return tirx.const(0, index.ty.dtype)
+    is_division_kept = isinstance(index, tirx.Max)
+    return tirx.min(index, extent - 1) if extent is not None and is_division_kept else index
 
 
 # Blocks that wait for each other ---------------------------------------------------------------------
