@@ -8,7 +8,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import ArgumentError, InvalidValue, SyntaxNotSupported
+from tvmtile.errors import ArgumentError, InvalidValue, NestingError, SyntaxNotSupported
 
 
 def scaled(n, factor):
@@ -103,6 +103,34 @@ def test_a_kernel_in_a_helper_is_eager():
     assert copy(a, b) is None
     assert copy.mode == "eager"
     torch.testing.assert_close(b, a)
+
+
+def test_a_function_that_describes_its_tensors_runs_once():
+    """Its kernel is in a helper, which only running it shows: what else it does is done once."""
+    calls = []
+
+    def helper(a, b):
+        copy_all(a, b)
+
+    @tvmtile.jit
+    def copy(A: T.Tensor((4, 8), "float32"), B: T.Tensor((4, 8), "float32")):
+        calls.append("copy")
+        helper(A, B)
+
+    a, b = torch.randn(4, 8), torch.zeros(4, 8)
+    copy(a, b)
+    copy(a, b)
+    assert calls == ["copy"]
+    torch.testing.assert_close(b, a)
+
+
+def test_a_kernel_in_a_helper_without_a_decorator_says_where_it_belongs():
+    def helper(a):
+        with T.Kernel(1):
+            a[0] = 1.0
+
+    with pytest.raises(NestingError, match=r"T\.Kernel stands outside of a program"):
+        helper(torch.zeros(4))
 
 
 def test_a_function_is_called_once_for_a_specialisation():

@@ -70,7 +70,7 @@ class Kernel:
     Raises
     ------
     NestingError
-        If the kernel is written inside another one.
+        If the kernel is written inside another one, or outside of a program.
     InvalidOperand
         If there are no or more than three axes, or extents that are not positive integers.
     InvalidValue
@@ -110,6 +110,11 @@ class Kernel:
             raise NestingError(
                 "T.Kernel stands inside another T.Kernel",
                 help="write the kernels one after the other in the function",
+            )
+        if not IRBuilder.is_in_scope():
+            raise NestingError(
+                "T.Kernel stands outside of a program",
+                help="write it in a function under @T.prim_func or @tvmtile.jit",
             )
         tracer = current_tracer()
         if tracer is not None:

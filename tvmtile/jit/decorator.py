@@ -25,6 +25,7 @@ from tvmtile.errors import (
 from tvmtile.frontend.entry import Macro
 from tvmtile.frontend.source import parse_definition
 from tvmtile.frontend.surroundings import Surroundings
+from tvmtile.frontend.tensor import TensorSpec
 from tvmtile.jit.compiler import compile as compile_program
 from tvmtile.jit.compiler import ignore_options, par_compile, refuse_unknown
 from tvmtile.jit.dynamo import break_graph
@@ -216,10 +217,14 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
     def _style_when_called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The kernel may be in a helper that the function calls.
 
-        What the function returned is kept for `_program`, so that it is not called again.
+        What the function returned is kept for `_program`, so that it is not called again. It is not
+        called at all where its signature describes a tensor.
         """
+        self._bind(self.signature.bind, args, kwargs)
+        if any(isinstance(each, TensorSpec) for each in self._eager.annotations.values()):
+            self._refuse_out_idx()
+            return _EAGER
         try:
-            self._bind(self.signature.bind, args, kwargs)
             self._returned = self.func(*args, **kwargs)
         except NestingError:  # a statement of a kernel, outside one
             self._refuse_out_idx()

@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
-from tvmtile.errors import InvalidOperand, UnsupportedDtype, warn_ignored
+from tvmtile._tvm import IRBuilder
+from tvmtile.errors import InvalidOperand, NestingError, UnsupportedDtype, warn_ignored
 from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents, thread_index
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
@@ -50,6 +51,28 @@ __all__ = [
     "warp_reduce_min",
     "warp_reduce_sum",
 ]
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _of_threads(function: _Function) -> _Function:
+    """A function whose work is statements: an error outside of a program, before they are made."""
+
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        _require_program(function.__name__)
+        return function(*args, **kwargs)
+
+    return cast(_Function, checked)
+
+
+def _require_program(name: str) -> None:
+    if not IRBuilder.is_in_scope():
+        raise NestingError(
+            f"T.{name} stands outside T.Kernel",
+            help="move it into the body of `with T.Kernel(...) as ...:`",
+        )
 
 
 # Places ------------------------------------------------------------------------------------------
@@ -102,6 +125,7 @@ def shuffle_elect(thread_extent: int) -> Any:
     return (tirx.floormod(index, thread_extent) if thread_extent else index) == 0
 
 
+@_of_threads
 def sync_warp(mask: Any = None) -> None:
     """Wait until all threads of the warp have come here.
 
@@ -206,26 +230,31 @@ def _located(call: ir.Call) -> ir.Call:
 # Reductions over a warp --------------------------------------------------------------------------
 
 
+@_of_threads
 def warp_reduce_sum(value: Any) -> Any:
     """The sum of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, lambda a, b: a + b)
 
 
+@_of_threads
 def warp_reduce_max(value: Any) -> Any:
     """The largest of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.max)
 
 
+@_of_threads
 def warp_reduce_min(value: Any) -> Any:
     """The smallest of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.min)
 
 
+@_of_threads
 def warp_reduce_bitand(value: Any) -> Any:
     """The bitwise and of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.bitwise_and)
 
 
+@_of_threads
 def warp_reduce_bitor(value: Any) -> Any:
     """The bitwise or of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.bitwise_or)
@@ -244,6 +273,7 @@ def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> Any:
 # Votes -------------------------------------------------------------------------------------------
 
 
+@_of_threads
 def ballot_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
     """The lanes of the warp whose predicate holds, as the bits of a `uint64`.
 
@@ -261,22 +291,26 @@ def ballot_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
     return tirx.Cast("uint64", tirx.bitwise_and(bits, _lanes(mask)))
 
 
+@_of_threads
 def ballot(predicate: Any) -> Any:
     """The lanes of the warp whose predicate holds, as the bits of a `uint64`."""
     return ballot_sync(predicate)
 
 
+@_of_threads
 def any_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
     """1 if the predicate holds in some lane of `mask`, else 0, in all threads of the warp."""
     return tirx.Cast("int32", ballot_sync(predicate, mask) != tirx.const(0, "uint64"))
 
 
+@_of_threads
 def all_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
     """1 if the predicate holds in every lane of `mask`, else 0, in all threads of the warp."""
     wanted = tirx.Cast("uint64", _lanes(mask))
     return tirx.Cast("int32", ballot_sync(predicate, mask) == wanted)
 
 
+@_of_threads
 def activemask() -> Any:
     """The lanes that the warp has threads for, as the bits of a `uint64`.
 
@@ -288,6 +322,7 @@ def activemask() -> Any:
     return tirx.Cast("uint64", tirx.shift_right(tirx.const(ALL_LANES, "uint32"), absent))
 
 
+@_of_threads
 def match_any_sync(value: Any, mask: Any = ALL_LANES) -> Any:
     """The lanes of `mask` whose value has the same bits as that of the thread, as a `uint32`.
 
@@ -311,6 +346,7 @@ def match_any_sync(value: Any, mask: Any = ALL_LANES) -> Any:
     return T.Bind(tirx.bitwise_and(found, present))
 
 
+@_of_threads
 def match_all_sync(value: Any, mask: Any = ALL_LANES) -> Any:
     """`mask` if all its lanes have the same bits, else 0, as a `uint32`; see `match_any_sync`."""
     present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), _lanes(mask))
@@ -348,6 +384,7 @@ def __ffs(value: Any) -> Any:
     return tirx.Cast("int32", tirx.Select(bits == zero, zero, place))
 
 
+@_of_threads
 def __fns(mask: Any, base: Any, offset: Any) -> Any:
     """The place of a bit of a `uint32` that is set, counted from another place; 0xFFFFFFFF without one.
 
@@ -406,6 +443,7 @@ def syncthreads_or(predicate: Any) -> Any:
 
 def _counted(name: str, predicate: Any) -> Any:
     one = tirx.Cast("int32", _predicate(name, predicate))
+    _require_program(name)
     count = T.alloc_buffer((1,), "int32", scope="local")
     reducer = T.comm_reducer(lambda a, b: a + b, [tirx.const(0, "int32")])
     with T.attr(reducer, "reduce_scope", tirx.reinterpret("handle", tirx.const(0, "uint64"))):
