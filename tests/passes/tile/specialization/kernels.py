@@ -224,6 +224,32 @@ def dynamic_trips_and_starts() -> Run:
 
 
 @kernel
+def products_in_flight_over_dynamic_trips() -> Run:
+    """The sums of a loop without iterations meet those of the others behind the wait for these."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((2 * N, 5 * N), "float16"),
+        B: T.Tensor((5 * N, 2 * N), "float16"),
+        counts: T.Tensor((4,), "int32"),
+        C: T.Tensor((4, 2 * N, 2 * N), "float32"),
+    ):
+        with T.Kernel(4, threads=128) as bx:
+            a, b = T.alloc_shared((2 * N, N), "float16"), T.alloc_shared((N, 2 * N), "float16")
+            c = T.alloc_fragment((2 * N, 2 * N), "float32")
+            T.clear(c)
+            for k in T.Pipelined(counts[bx], num_stages=3):
+                T.copy(A[0, k * N], a)
+                T.copy(B[k * N, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[bx, 0, 0])
+
+    a, b, counts = numbers(2 * N, 5 * N), numbers(5 * N, 2 * N), (5, 0, 1, -1)
+    expected = [_product(a[:, : N * max(n, 0)], b[: N * max(n, 0)]) for n in counts]
+    return Run(program, (a, b, torch.tensor(counts).int()), torch.stack(expected))
+
+
+@kernel
 def persistent_and_serial_loops_around_it() -> Run:
     """Three iterations of two stages: a phase goes on from one tile to the next."""
 

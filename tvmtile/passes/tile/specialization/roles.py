@@ -153,13 +153,22 @@ def _consuming(
     }
     statements = _iteration(loop, split, body, tokens, thread)
     used = body.bindings_for(statements)
-    return [
-        *body.declarations,
-        rolled(loop, [*used, *statements]),
-        *(wait(tokens[number], 0) for number in split.candidate.in_flight),
-        *_released_last(split, loop, thread),
-        *split.counted(loop),
-    ]
+    whole: list[tirx.Stmt] = [rolled(loop, [*used, *statements])]
+    if split.candidate.in_flight:
+        whole += [wait(tokens[number], 0) for number in split.candidate.in_flight]
+        whole = _if_any(loop, [*whole, *_released_last(split, loop, thread)])
+    return [*body.declarations, *whole, *split.counted(loop)]
+
+
+def _if_any(loop: tirx.For, statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
+    """What is done if a loop has an iteration.
+
+    If sums in flight met those of a loop without iterations in front of the wait for them, ptxas would
+    have each product wait for the one before (C7515).
+    """
+    if (constant(loop.extent) or 0) > 0:
+        return statements
+    return [tirx.IfThenElse(loop.extent > 0, seq(statements), None)]
 
 
 def _going_on(candidate: Candidate, kind: str) -> list[int]:
@@ -226,16 +235,13 @@ def _released(ring: Ring, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
 
 
 def _released_last(split: Split, loop: tirx.For, thread: ir.Expr) -> list[tirx.Stmt]:
-    """Behind the loop: the copies of the last iteration, if there was one."""
+    """Behind the loop: the copies of the last iteration."""
     last = loop.min + loop.extent - one_of(loop)
-    happens = None if (constant(loop.extent) or 0) > 0 else loop.extent > 0
     return [
         statement
         for ring in split.rings
         if ring.in_flight
-        for statement in ring.release(
-            thread, substitute(ring.iteration, {split.variable: last}), happens
-        )
+        for statement in ring.release(thread, substitute(ring.iteration, {split.variable: last}))
     ]
 
 
