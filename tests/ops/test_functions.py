@@ -71,6 +71,8 @@ def test_matmul_of_batches_however_they_lie():
 def test_matmul_of_nothing():
     assert torch.equal(ops.matmul(torch.ones(3, 0), torch.ones(0, 4)), torch.zeros(3, 4))
     assert ops.matmul(torch.ones(0, 3), torch.ones(3, 4)).shape == (0, 4)
+    assert torch.equal(ops.matmul(torch.ones(2, 3, 0), torch.ones(0, 4)), torch.zeros(2, 3, 4))
+    assert ops.matmul(torch.ones(2, 0, 0), torch.ones(0, 4)).shape == (2, 0, 4)
 
 
 def test_matmul_gives_another_dtype_than_its_operands():
@@ -84,6 +86,8 @@ def test_matmul_whose_configuration_splits_k(monkeypatch):
     blocks = configurations.MATMUL[0].values | {"block_M": 8, "block_N": 16, "block_K": 16}
     row = configurations.Row("llvm", {**blocks, "splits": 3, "swapped": 1}, "nothing measured")
     monkeypatch.setattr(configurations, "MATMUL", (row,))
+    monkeypatch.setattr(configurations, "_SHORTEST_PART", 8)
+    monkeypatch.setattr(torch_matmul, "_plans", {})
     torch_matmul._kernel.cache_clear()
     a, w, bias = random(3, 5, 40), random(24, 40), random(24)
     try:
@@ -94,6 +98,7 @@ def test_matmul_whose_configuration_splits_k(monkeypatch):
         )  # fmt: skip
     finally:
         torch_matmul._kernel.cache_clear()
+    assert 2 in {plan.splits for plan in torch_matmul._plans.values()}
 
 
 @pytest.mark.parametrize("causal", [False, True])

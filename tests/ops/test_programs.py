@@ -10,6 +10,7 @@ import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue
 from tvmtile.ops import programs
+from tvmtile.ops.configurations import matmul_configuration
 
 H200 = {"kind": "cuda", "arch": "sm_90a"}
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
@@ -96,6 +97,24 @@ def test_matmul_with_k_in_parts_is_the_same_in_every_run(swapped, transpose_B, b
         expected = a.double() @ b.double() + (added[0].double() if bias else 0)
         assert_near(results[0], ACTIVATIONS[activation](expected))
         assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "splits"),
+    [
+        ((256, 2048, 8192), None, 4),  # 32 tiles of 128 x 128 for 132 multiprocessors
+        ((256, 2048, 8192), 2, 2),
+        ((256, 4096, 4096), None, 2),
+        ((512, 4096, 4096), None, 1),
+        ((16, 1024, 4096), None, 8),
+        ((16, 1024, 2048), None, 4),  # parts of 512 at least
+        ((256, 2048, 1024), None, 1),
+    ],
+)
+def test_k_is_split_where_all_blocks_run_at_once(shape, batch, splits):
+    chosen = matmul_configuration(H200, *shape, "bfloat16", batch, may_split=True)
+    assert chosen["splits"] == splits
+    assert matmul_configuration(H200, *shape, "bfloat16", batch)["splits"] == 1
 
 
 def test_matmul_of_batches_with_more_parts_than_k_has_blocks():

@@ -329,15 +329,16 @@ def matmul_configuration(
     K is split where `may_split` says that there will be memory for the partial sums.
     """
     m, n, k = map(_size, (M, N, K))
-    elements = m * n * _size(1 if batch is None else batch)
+    matrices = _size(1 if batch is None else batch)
+    elements = m * n * matrices
     rows = [row for row in MATMUL if may_split or row.values["splits"] == 1]
     row = _first(rows, target, dtype, {"M": m, "N": n, "K": k, "elements": elements})
-    if row is not None and row.device == "llvm":  # no larger than the problem
-        widths = {"block_N": min(row.values["block_N"], _rounded(n))}
-        return {**row.values, **widths, "block_K": min(row.values["block_K"], _rounded(k))}
     if row is not None:
         c = dict(row.values)
-        tiles = -(-m // c["block_M"]) * -(-n // c["block_N"]) * (elements // (m * n))
+        if row.device == "llvm":  # no larger than the problem
+            c["block_N"] = min(c["block_N"], _rounded(n))
+            c["block_K"] = min(c["block_K"], _rounded(k))
+        tiles = -(-m // c["block_M"]) * -(-n // c["block_N"]) * matrices
         return {**c, "splits": _splits(c["splits"], tiles, k, target)}
     accum_dtype = "float64" if dtype == "float64" else "float32"
     template = carver.MatmulTemplate(

@@ -227,7 +227,7 @@ def _operand(
     def as_matrices(x: Tensor) -> Tensor:
         x = x.mT if is_swapped else x
         if is_shared:
-            x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+            x = x.flatten(0, -2) if x.dim() > 1 else x[None]
         elif x.dim() > 3:
             x = x.flatten(0, -3)
         if x.shape[summed] == 0:  # the sum of nothing, as that of a zero
