@@ -1,6 +1,7 @@
 """How kernels are launched: what `SetKernelAttributes` writes into the functions that TVM has made."""
 
 import pytest
+import torch
 
 import tvmtile
 import tvmtile.language as T
@@ -41,6 +42,24 @@ def test_a_kernel_that_waits_for_the_one_before_it_may_begin_while_that_ends():
     assert after == [OVERLAPPED, *AXES]
     assert "griddepcontrol" in source
     assert "__restrict__" not in source  # what the kernel before it writes is not constant
+
+
+def test_such_a_kernel_runs_in_the_emulator():
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32"), B: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            for i in T.Parallel(64):
+                A[i] = i
+            T.pdl_trigger()
+        with T.Kernel(1, threads=64):
+            T.pdl_sync()
+            for i in T.Parallel(64):
+                B[i] = A[63 - i]
+
+    a, b = torch.empty(64), torch.empty(64)
+    target = {"kind": "cuda", "arch": "sm_90a"}
+    tvmtile.compile(main, target=target, execution_backend="emulator")(a, b)
+    assert torch.equal(b, torch.arange(64.0).flip(0))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -16,11 +16,12 @@ from tvmtile.ir.rewriting import contains
 from tvmtile.target import gpu
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 
-__all__ = ["SetKernelAttributes"]
+__all__ = ["TAGS_WITHOUT_VALUE", "SetKernelAttributes"]
 
 _LAUNCH = "tirx.kernel_launch_params"
 _COOPERATIVE = "tirx.use_cooperative_launch"
 _OVERLAPPED = "tirx.use_programtic_dependent_launch"
+TAGS_WITHOUT_VALUE = (_COOPERATIVE, _OVERLAPPED)
 """Launch parameters without a value, which TVM's runtime knows; its lowering does not write them."""
 
 
