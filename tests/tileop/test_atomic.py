@@ -319,6 +319,32 @@ def test_vectors_of_two_and_four():
     assert torch.equal(p[:, 0:2], before[:, 0:2])
 
 
+def test_vectors_that_a_ramp_names():
+    @T.prim_func
+    def main(
+        A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32"), P: T.Tensor((2,), "float32")
+    ):
+        with T.Kernel(1, threads=1):
+            P[0:2] = T.atomic_addx2(C[T.Ramp(1, 1, 2)], A[T.Ramp(4, 1, 2)], return_prev=True)
+
+    a, c, p = torch.randn(8), torch.randn(8), torch.zeros(2)
+    before = c.clone()
+    tvmtile.compile(main)(a, c, p)
+    assert torch.equal(c[1:3], before[1:3] + a[4:6])
+    assert torch.equal(c[3:], before[3:])
+    assert torch.equal(p, before[1:3])
+
+
+@pytest.mark.parametrize(("stride", "lanes"), [(2, 2), (1, 4)])
+def test_a_ramp_names_as_many_neighbours_as_are_updated(stride, lanes):
+    with pytest.raises(InvalidOperand, match=r"atomic_addx2: `C.*` is not 2 neighbouring elements"):
+
+        @T.prim_func
+        def main(A: T.Tensor((8,), "float32"), C: T.Tensor((8,), "float32")):
+            with T.Kernel(1, threads=1):
+                T.atomic_addx2(C[T.Ramp(0, stride, lanes)], A[0])
+
+
 def test_alignment_that_is_known_is_not_looked_for():
     @T.prim_func
     def main(A: T.Tensor((64, 64), "float32"), C: T.Tensor((64, 64), "float32")):

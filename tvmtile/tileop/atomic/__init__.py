@@ -220,11 +220,11 @@ def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
     from tvmtile.frontend.math import as_expr
 
     name = f"atomic_addx{lanes}"
-    target = _neighbours(check_operand(name, "dst", dst), lanes)
+    target = _neighbours(name, check_operand(name, "dst", dst), lanes)
     is_tile = is_buffer_var(value) or isinstance(value, ir.TensorRegion)
     new = value if is_tile else as_expr(value)
     if is_tile or (isinstance(new, ir.TensorLoad) and lanes_of(new) == 1):
-        new = _neighbours(new, lanes)
+        new = _neighbours(name, new, lanes)
     if lanes_of(new) != lanes:
         raise InvalidOperand(
             f"{name}: the value has {lanes_of(new)} lanes",
@@ -233,8 +233,15 @@ def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
     return _element_update(Atomic(target, cast_like(new, target), "add"), return_prev)
 
 
-def _neighbours(operand: Any, lanes: int) -> ir.TensorLoad:
+def _neighbours(name: str, operand: Any, lanes: int) -> ir.TensorLoad:
     *outer, last = origin_of(operand)
+    if isinstance(last, tirx.Ramp):
+        if lanes_of(last) != lanes or constant(last.stride) != 1:
+            raise InvalidOperand(
+                f"{name}: `{operand}` is not {lanes} neighbouring elements",
+                help=f"give the first of them, or T.Ramp(first, 1, {lanes}) as the last index",
+            )
+        last = last.base
     return tirx.BufferLoad(buffer_of(operand), [*outer, ramp(last, lanes)])
 
 
