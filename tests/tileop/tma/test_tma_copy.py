@@ -98,6 +98,16 @@ def test_swizzles_are_those_of_the_tile(name, columns, copies):
     assert kernel.adapter.statistics.bulk_copies == 4 * copies
 
 
+def test_rows_longer_than_a_box_lie_in_panels():
+    a = torch.randn(100, 320).half()
+    load = emulated(by_hand((100, 320), (64, 320), "float16", 128))
+    checked(load, a, torch.zeros_like(a), expected=a)
+    assert load.adapter.statistics.bulk_copies == 2 * 5
+    store = emulated(stored((100, 320), (64, 320), "float16", True))
+    checked(store, a, torch.zeros_like(a), expected=a * 2)
+    assert store.adapter.statistics.bulk_copies == 2 * 5
+
+
 def test_axes_that_a_tile_does_not_have():
     @T.prim_func
     def main(A: T.Tensor((2, 3, 40, 4, 64), "float16"), C: T.Tensor((2, 3, 40, 4, 64), "float16")):
@@ -352,8 +362,17 @@ def refused(program, reason, target=SM90):
 
 
 def test_reasons_against_a_tensor_map():
+    from tvmtile.layout import make_linear_layout
+
     refused(alone((64, 60)), "rows of A[64, 60] float16 may not begin at multiples of 16 bytes")
     refused(alone((512, 512), tile=(64, 512)), "t[0:64, 0:512] float16 would be 128 boxes")
+    wide = by_hand((64, 512), (64, 512), "float16", 128, make_linear_layout)
+    refused(wide, "its rows are longer than a box, and the layout of t is fixed by hand")
+    no_panels = by_hand((64, 328), (64, 328), "float16", 128)
+    refused(
+        no_panels,
+        "the rows of t[0:64, 0:328] float16 are longer than a box, and are no whole panels",
+    )
     refused(alone(), "from compute capability 9.0 on", target={"kind": "cuda", "arch": "sm_80"})
 
 

@@ -15,16 +15,23 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.annotations import ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
-from tvmtile.ir.operands import buffer_of, describe, dtype_of, matched_regions
+from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions, region
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
-from tvmtile.ir.rewriting import defined_in, seq
+from tvmtile.ir.rewriting import defined_in, retyped, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.layout.shared import SWIZZLES, swizzled
 from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
-from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of, lowering
-from tvmtile.tileop.tma.boxes import boxes_of, check_columns, check_tensor
+from tvmtile.tileop.registry import (
+    Decline,
+    LoweringContext,
+    SharedTile,
+    implementation_of,
+    lowering,
+)
+from tvmtile.tileop.tma.boxes import boxes_of, check_columns, check_tensor, needs_panels
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore, has_bulk_copies
 from tvmtile.tileop.tma.maps import map_of
 
@@ -62,7 +69,8 @@ def tma_copy(
     ----------
     src, dst : buffer, region or element
         As of `T.copy`; one is in global memory, the other one in shared memory, of one dtype. Elements
-        outside of the tensor read as zero and are not written.
+        outside of the tensor read as zero and are not written. A box has 256 elements along an axis
+        at most: a shared tile of many longer rows lies in panels of 128 bytes.
     barrier : buffer or element
         Of a load: what `T.alloc_barrier` gave.
     leader_scope_threads : int, optional
@@ -352,7 +360,39 @@ def _is_written_by_threads(tile: ir.Var, context: LoweringContext) -> bool:
     return any(tile.same_as(other) for other in written)
 
 
-@lowering(TmaCopy, target="cuda", variant="tma", fits=check_fits)
+def _fits(op: TmaCopy, context: LoweringContext) -> None:
+    has_bulk_copies(op, context)
+    tile, _ = _sides(op)
+    check_fits(_in_panels(op, context) if needs_panels(tile) else op, context)
+
+
+def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
+    """The copy with its tile as it will lie: in panels, of which each is a few boxes."""
+    tile, _ = _sides(op)
+    reason = context.why_plain(tile.source)
+    if reason is not None:
+        raise Decline(f"its rows are longer than a box, and {reason}")
+    shape = [constant(extent) or 0 for extent in tile.source.ty.shape]
+    layout = swizzled(shape, dtype_of(tile))
+    if layout is None:
+        raise Decline(
+            f"the rows of {describe(tile)} are longer than a box, and are no whole panels"
+        )
+    starts, extents = zip(*((r.min, r.extent) for r in tile.region), strict=True)
+    laid = region(retyped(tile.source, layout=layout), starts, extents)
+    return replace(op, dst=laid) if is_shared(buffer_of(op.dst)) else replace(op, src=laid)
+
+
+def _wanted(op: TmaCopy, context: LoweringContext) -> dict[ir.Var, SharedTile]:
+    del context
+    tile, _ = _sides(op)
+    return {tile.source: _PANELS} if needs_panels(tile) else {}
+
+
+_PANELS = SharedTile(max(SWIZZLES.values()), required=True)
+
+
+@lowering(TmaCopy, target="cuda", variant="tma", fits=_fits, shared=_wanted)
 def _(op: TmaCopy, context: LoweringContext) -> tirx.Stmt:
     """One thread begins the copies of all boxes."""
     tile, _ = _sides(op)

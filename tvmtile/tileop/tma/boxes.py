@@ -27,7 +27,15 @@ from tvmtile.layout.shared import SWIZZLES, has_plain_rows, swizzled
 from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.registry import Decline
 
-__all__ = ["Box", "Boxes", "boxes_of", "check_columns", "check_tensor", "strides_of"]
+__all__ = [
+    "Box",
+    "Boxes",
+    "boxes_of",
+    "check_columns",
+    "check_tensor",
+    "needs_panels",
+    "strides_of",
+]
 
 _MOST_AXES = 5
 _MOST_ELEMENTS = 256
@@ -156,10 +164,7 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
             f"rows of {describe(tile)} are {in_tensor[-1] * item} bytes; those of a box are multiples "
             f"of {_PIECE}"
         )
-    steps = [
-        range(0, constant(r.extent) or 1, extent)
-        for r, extent in zip(tile.region, in_tile, strict=True)
-    ]
+    steps = _steps(tile, in_tile)
     if math.prod(map(len, steps)) > _MOST_BOXES:
         raise Decline(f"{describe(tile)} would be {math.prod(map(len, steps))} boxes")
     boxes = [_box(tile, tensor, pairs, offsets) for offsets in itertools.product(*steps)]
@@ -172,6 +177,27 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
     return Boxes(
         boxes, tuple(in_tensor), tuple(in_tile), swizzle, len(boxes) * math.prod(in_tile) * item
     )
+
+
+def needs_panels(tile: ir.TensorRegion) -> bool:
+    """Tell whether the rows of a tile are plain and too long: each would be boxes of its own.
+
+    Raises
+    ------
+    Decline
+        If the tile has extents that are not constant.
+    """
+    if not has_plain_rows(tile.source):
+        return False
+    return math.prod(map(len, _steps(tile, _dense(tile, None)))) > _MOST_BOXES
+
+
+def _steps(tile: ir.TensorRegion, in_tile: Sequence[int]) -> list[range]:
+    """Where the boxes of a tile begin along each axis, counted from its first element."""
+    return [
+        range(0, constant(r.extent) or 1, extent)
+        for r, extent in zip(tile.region, in_tile, strict=True)
+    ]
 
 
 def _panel_of(tile: ir.Var) -> tuple[int | None, int]:
