@@ -98,13 +98,14 @@ def test_an_operand_is_not_overwritten_while_a_product_reads_it():
 
 
 @pytest.mark.parametrize("n", [-1, True, 1.0])
-def test_a_number_of_products_is_an_integer(n):
-    with pytest.raises(InvalidOperand, match=r"T\.wait_wgmma: n="):
+@pytest.mark.parametrize("wait", [T.wait_wgmma, T.warpgroup_wait])
+def test_a_number_of_products_is_an_integer(wait, n):
+    with pytest.raises(InvalidOperand, match=rf"T\.{wait.__name__}: \w+="):
 
         @T.prim_func
         def main(A: T.Tensor((1,), "float32")):
             with T.Kernel(1):
-                T.wait_wgmma(n)
+                wait(n)
 
 
 @pytest.mark.parametrize("place", EVERYWHERE)

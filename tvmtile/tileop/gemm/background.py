@@ -64,14 +64,24 @@ def wait_wgmma(n: Any = 0) -> None:
     InvalidOperand
         If it is not an integer of at least 0.
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise InvalidOperand(f"T.wait_wgmma: n={n!r}", help="n is an integer of at least 0")
-    emit(WaitWgmma(n))
+    _wait_for_all_but(n, "T.wait_wgmma: n")
 
 
 def warpgroup_wait(num_mma: Any) -> None:
-    """Wait for products, but for the `num_mma` latest ones: `T.wait_wgmma` by CUDA's name."""
-    wait_wgmma(num_mma)
+    """Wait for products, but for the `num_mma` latest ones: `T.wait_wgmma` by CUDA's name.
+
+    Raises
+    ------
+    InvalidOperand
+        If it is not an integer of at least 0.
+    """
+    _wait_for_all_but(num_mma, "T.warpgroup_wait: num_mma")
+
+
+def _wait_for_all_but(count: Any, what: str) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise InvalidOperand(f"{what}={count!r}", help="give an integer of at least 0")
+    emit(WaitWgmma(count))
 
 
 def warpgroup_commit_batch() -> None:
