@@ -96,7 +96,7 @@ def is_tile_program(func: Any) -> bool:
 
 def is_parallel(stmt: tirx.Stmt) -> TypeGuard[tirx.For]:
     """Tell whether a statement is a loop of `T.Parallel`."""
-    return isinstance(stmt, tirx.For) and bool(stmt.kind == tirx.ForKind.PARALLEL)
+    return type(stmt) is tirx.For and bool(stmt.kind == tirx.ForKind.PARALLEL)
 
 
 def in_root_block(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -201,8 +201,14 @@ def with_kernels(func: tirx.PrimFunc, rewrite: Callable[[tirx.For], Any]) -> tir
 
 
 def with_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
-    """A function with another body; itself, if that is its own."""
-    return func if body.same_as(func.body) else func.with_body(body)
+    """A function with another body; itself, if that is its own.
+
+    TVM's constructor looks through the whole body once more, so only the field is replaced.
+    """
+    own = func.body
+    if body.same_as(own):
+        return func
+    return mutated(func, (type(own), lambda node, _: body if node.same_as(own) else node))
 
 
 def importing_llvm(body: tirx.Stmt, texts: Iterable[str]) -> tirx.Stmt:
