@@ -151,6 +151,7 @@ class Effects:
         self._uses: dict[int, tuple[Any, list[Use]]] = {}
         self._resolutions: dict[int, tuple[Any, Any]] = {}
         self._ordered: dict[int, bool] = {}
+        self._present: dict[int, tuple[tirx.Stmt, bool]] = {}
         uses = [use for part in _parts(body) for use in self._uses_in(part)]
         self.written = {use.buffer for use in uses if use.writes}
         self.device_memory = self._device_memory(uses)
@@ -216,6 +217,20 @@ class Effects:
             uses = uses_in(node) if contains(node, ir.Var, _is_seen_by_others) else []
             self._uses[hash(node)] = node, [use for use in uses if not is_private(use.buffer)]
         return self._uses[hash(node)][1]
+
+    def are_in(self, stmt: tirx.Stmt) -> bool:
+        """Tell whether a statement accesses memory that barriers order, or calls anything."""
+        known = self._present.get(hash(stmt))
+        if known is None:
+            children = statements_of(stmt)
+            uses = (use for part in _own_parts(stmt, children) for use in self._uses_in(part))
+            are_in = (
+                type(stmt) is tirx.Evaluate
+                or any(map(self.are_in, children))
+                or any(self._is_ordered(use.buffer) for use in uses)
+            )
+            known = self._present[hash(stmt)] = stmt, are_in
+        return known[1]
 
     def _is_ordered(self, buffer: ir.Var) -> bool:
         if hash(buffer) not in self._ordered:
@@ -293,10 +308,13 @@ def _parts(stmt: tirx.Stmt) -> Iterator[Any]:
     children = statements_of(stmt)
     for child in children:
         yield from _parts(child)
+    yield from _own_parts(stmt, children)
+
+
+def _own_parts(stmt: tirx.Stmt, children: list[tirx.Stmt]) -> Iterator[Any]:
+    """What a statement holds beside other statements; itself, if it holds none."""
     if not children:
         yield stmt
-    else:
-        expressions = (
-            getattr(stmt, name, None) for name in ("min", "extent", "condition", "value")
-        )
-        yield from (each for each in expressions if each is not None)
+        return
+    expressions = (getattr(stmt, name, None) for name in ("min", "extent", "condition", "value"))
+    yield from (each for each in expressions if each is not None)

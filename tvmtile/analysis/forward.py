@@ -37,9 +37,9 @@ class Forward(ABC, Generic[State]):
         """The state behind a statement."""
         if not self._may_change(stmt):
             return state
-        if isinstance(stmt, tirx.For | tirx.While):
+        if type(stmt) is tirx.For or type(stmt) is tirx.While:
             return self._loop(stmt.body, state)
-        if isinstance(stmt, tirx.IfThenElse):
+        if type(stmt) is tirx.IfThenElse:
             cases = [self.follow(case, state) for case in statements_of(stmt)]
             return self.joined([*cases, *([state] if stmt.else_case is None else [])])
         inside = statements_of(stmt)

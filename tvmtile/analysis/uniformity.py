@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.kernels import is_parallel, leaves_loop, statements_of
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, has_effect, variables_of
@@ -78,7 +79,7 @@ class ThreadVariance:
     def _names_in(self, node: ir.Node) -> list[int]:
         known = self._names.get(hash(node))
         if known is None:
-            known = node, [hash(self.root(var)) for var in variables_of(node)]
+            known = node, [hash(self.root(var)) for var in _variables_of(node)]
             self._names[hash(node)] = known
         return known[1]
 
@@ -163,6 +164,12 @@ class ThreadVariance:
             self._flow(sources, hash(self.root(buffer)))
 
 
+@once_per_node
+def _variables_of(node: ir.Node) -> tuple[ir.Var, ...]:
+    """Those in a part of a kernel, of which several passes ask, each for several groups."""
+    return tuple(variables_of(node))
+
+
 class _Around(NamedTuple):
     """What a statement stands under.
 
@@ -225,10 +232,10 @@ def _conditions_of_exits(stmt: tirx.Stmt) -> list[ir.Expr]:
 
 def _given(argument: ir.Expr) -> Iterator[ir.Var]:
     """The buffers whose elements or addresses a call gets; what only an index reads is none of them."""
-    if isinstance(argument, ir.Call):
+    if type(argument) is ir.Call:
         for each in argument.args[:]:
             yield from _given(each)
-    elif isinstance(argument, ir.TensorLoad):
+    elif type(argument) is ir.TensorLoad:
         yield argument.source
     elif not ir.is_prim_expr(argument):
         found: list[ir.Var] = []

@@ -245,7 +245,8 @@ def variables_of(node: Any) -> list[ir.Var]:
     return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
 
 
-def defined_in(node: ir.Node) -> set[ir.Var]:
+@once_per_node
+def defined_in(node: ir.Node) -> frozenset[ir.Var]:
     """The variables that a statement or an expression defines: loops', names, and buffers."""
     found: set[ir.Var] = set()
     walk(
@@ -254,7 +255,7 @@ def defined_in(node: ir.Node) -> set[ir.Var]:
         ((tirx.Bind, tirx.Let), lambda bind: found.add(bind.var)),
         ((tirx.AllocBuffer, tirx.DeclBuffer), lambda declaration: found.add(declaration.buffer)),
     )
-    return found
+    return frozenset(found)
 
 
 @overload

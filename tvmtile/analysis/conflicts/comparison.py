@@ -107,8 +107,11 @@ class Comparison:
                 numbers_a, numbers_b = numbers_a % factor, (numbers_b + difference) % factor
             else:
                 numbers_b = numbers_b + difference
-            low = min(numbers_a.min(), numbers_b.min())
-            span = max(numbers_a.max(), numbers_b.max()) - low + 1
+            least = numbers_a.min(), numbers_b.min()
+            most = numbers_a.max(), numbers_b.max()
+            if max(least) > min(most):
+                return None, True
+            low, span = min(least), max(most) - min(least) + 1
             keys = [keys[0] * span + (numbers_a - low), keys[1] * span + (numbers_b - low)]
         if by_thread:
             groups = WARP_SIZE if any(each.is_collective for each in self._accesses) else 1

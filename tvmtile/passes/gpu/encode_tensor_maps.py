@@ -86,7 +86,7 @@ class _Encoder(ScopedRewriter):
         return seq([*encoded, kernel]) if maps else loop
 
 
-def _check_known(call: ir.Call, inside: set[ir.Var]) -> None:
+def _check_known(call: ir.Call, inside: frozenset[ir.Var]) -> None:
     unknown = next((var for var in variables_of(call) if var in inside), None)
     if unknown is not None:
         raise InvalidOperand(

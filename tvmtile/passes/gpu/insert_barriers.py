@@ -9,6 +9,7 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.conflicts.dependence import ConflictScope
+from tvmtile.analysis.conflicts.footprint import Footprints
 from tvmtile.analysis.effects import Effects
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
@@ -113,8 +114,18 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if groups or not count:
             kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
         effects = Effects(Launch(kernel).body)
+        known: dict[frozenset[ir.Var], Footprints] = {}
+
+        def footprints(uniform: set[ir.Var]) -> Footprints:
+            """Shared by the groups for which the same names are uniform."""
+            key = frozenset(uniform)
+            if key not in known:
+                known[key] = Footprints(launch, uniform)
+            return known[key]
+
         for group in (None, *groups):
-            kernel = _with_barriers(kernel, effects, group, named, is_for_metal=is_for_metal)
+            builder = Builder(Launch(kernel), effects, footprints, group)
+            kernel = _with_barriers(kernel, builder, group, named, is_for_metal=is_for_metal)
         return with_launch_body(kernel, without_groups(Launch(kernel).body)) if groups else kernel
 
     return with_kernels(func, order)
@@ -122,21 +133,19 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _with_barriers(
     kernel: tirx.For,
-    effects: Effects,
+    builder: Builder,
     group: Group | None,
     named: NamedBarriers,
     *,
     is_for_metal: bool,
 ) -> tirx.For:
     """A kernel with the barriers that a group of threads needs in its regions, or the block."""
-    launch = Launch(kernel)
-    builder = Builder(launch, effects, group)
     program = builder.program()
     barriers = place(program, builder.checker, of_device=builder.exchanges_through_device)
     fenced = is_for_metal and builder.exchanges_through_device
     if not barriers and not fenced:
         return kernel
-    emitter = _Emitter(barriers, group, named, _tokens_in(launch.body), fenced=fenced)
+    emitter = _Emitter(barriers, group, named, _tokens_in(Launch(kernel).body), fenced=fenced)
     return with_launch_body(kernel, emitter.sequence(program))
 
 

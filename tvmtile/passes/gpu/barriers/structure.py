@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Statements
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from tvmtile.errors import DataRace
 from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
 from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit, statements_of
-from tvmtile.ir.operands import describe
+from tvmtile.ir.operands import describe, literal
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_private, is_shared
@@ -111,12 +112,20 @@ class Builder:
         The kernel.
     effects : Effects
         Of the kernel, whatever barriers are in it.
+    footprints : callable
+        Compares accesses, given the names that are uniform.
     group : Group or None
         The threads that barriers are looked for; None: those of the block. Their barriers stand in
         their regions, and order what the kernel does there, but for what some of them do as a group.
     """
 
-    def __init__(self, launch: Launch, effects: Effects, group: Group | None = None) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        effects: Effects,
+        footprints: Callable[[set[ir.Var]], Footprints],
+        group: Group | None = None,
+    ) -> None:
         self._body = launch.body
         self._effects = effects
         self._group = group
@@ -126,10 +135,8 @@ class Builder:
         written = _written_tensors(launch.body, self._effects.written)
         self._variance = _Uniformity(launch, group, written)
         self._num_threads = launch.num_threads
-        self._analyzer = Analyzer()
-        for loop in launch.blocks:
-            self._bind(loop)
-        self._footprints = Footprints(launch, self._uniform_names(launch.body))
+        self._blocks = launch.blocks
+        self._footprints = footprints(self._uniform_names(launch.body))
         self.checker = Checker(self._footprints)
 
     @property
@@ -147,9 +154,16 @@ class Builder:
             and not self._variance.may_diverge(stmt.value)
         }
 
-    def _bind(self, loop: tirx.For) -> None:
-        bounds = ir.Range.from_min_extent(loop.min, loop.extent)
-        self._analyzer.bind(loop.loop_var, bounds, allow_override=True)
+    def _runs(self, loop: tirx.For, around: tuple[Loop, ...]) -> bool:
+        """Tell whether the body of a loop certainly runs."""
+        count = literal(loop.extent)
+        if count is not None:
+            return count >= 1
+        analyzer = Analyzer()
+        for outer in (*self._blocks, *(each.node for each in around if each.var is not None)):
+            bounds = ir.Range.from_min_extent(outer.min, outer.extent)
+            analyzer.bind(outer.loop_var, bounds, allow_override=True)
+        return bool(analyzer.can_prove(loop.extent >= 1))
 
     def program(self) -> Sequence:
         """The items of the kernel.
@@ -170,13 +184,15 @@ class Builder:
         return Sequence(items, [*slots, at_end])
 
     def _item(self, stmt: tirx.Stmt, context: _Context) -> Item:
-        if isinstance(stmt, tirx.Evaluate):
+        if type(stmt) is tirx.Evaluate:
             return self._call(stmt, context) or self._leaf(stmt, context)
-        if isinstance(stmt, tirx.For | tirx.While):
+        if not self._effects.are_in(stmt):
+            return Leaf(stmt, ())
+        if type(stmt) is tirx.For or type(stmt) is tirx.While:
             return self._loop(stmt, context)
-        if isinstance(stmt, tirx.IfThenElse):
+        if type(stmt) is tirx.IfThenElse:
             return self._branch(stmt, context)
-        if isinstance(stmt, tirx.AttrStmt):
+        if type(stmt) is tirx.AttrStmt:
             return self._attribute(stmt, context)
         return self._leaf(stmt, context)
 
@@ -283,8 +299,7 @@ class Builder:
         loop = self._effects.loop(stmt, is_uniform)
         runs = False
         if isinstance(stmt, tirx.For):
-            runs = bool(self._analyzer.can_prove(loop.extent >= 1))
-            self._bind(stmt)
+            runs = self._runs(stmt, context.loops)
             bounds = [stmt.min, stmt.extent]
             if stmt.kind in (tirx.ForKind.VECTORIZED, tirx.ForKind.PARALLEL):
                 weight = None
