@@ -22,6 +22,7 @@ from tvmtile.ir.kernels import (
     leaves_loop,
     without_root_block,
 )
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property
@@ -216,16 +217,25 @@ INVARIANTS: dict[Property, Invariant] = {
 """How a property is checked, for those that can be seen in the program."""
 
 
-def _calls(func: tirx.PrimFunc) -> list[ir.Call]:
+def _calls(func: tirx.PrimFunc) -> tuple[ir.Call, ...]:
+    return _calls_in(func.body)
+
+
+# Several invariants ask after each pass.
+
+
+@once_per_node
+def _calls_in(body: tirx.Stmt) -> tuple[ir.Call, ...]:
     found: list[ir.Call] = []
-    walk(func.body, (ir.Call, found.append))
-    return found
+    walk(body, (ir.Call, found.append))
+    return tuple(found)
 
 
-def _loops(body: tirx.Stmt) -> list[tirx.For]:
+@once_per_node
+def _loops(body: tirx.Stmt) -> tuple[tirx.For, ...]:
     found: list[tirx.For] = []
     walk(body, (tirx.For, found.append))
-    return found
+    return tuple(found)
 
 
 def _allocated_fragments(func: tirx.PrimFunc) -> list[ir.Var]:
