@@ -104,13 +104,13 @@ def _covering(items: list[pytest.Item]) -> set[str]:
 def _cover(items: list[pytest.Item]) -> Iterator[str]:
     """Take the test with the most values that are missing; of equals, values that were taken less."""
     values = {item: _values(item) for item in items}
+    runs = {item: item.get_closest_marker("skip") is None for item in items}
+    emulated = {item: item.get_closest_marker("emulated") is not None for item in items}
     taken: Counter[object] = Counter()
 
     def worth(item: pytest.Item) -> tuple[bool, int, bool, int]:
-        runs = item.get_closest_marker("skip") is None
-        emulated = item.get_closest_marker("emulated") is not None
         missing = sum(not taken[value] for value in values[item])
-        return runs, missing, emulated, -sum(taken[value] for value in values[item])
+        return runs[item], missing, emulated[item], -sum(taken[value] for value in values[item])
 
     while left := [item for item in items if not all(taken[value] for value in values[item])]:
         best = max(left, key=worth)

@@ -89,10 +89,11 @@ def check(kernel, length, *, block=(64, 64, 64), dtype="float16", steps=None, se
 
 @pytest.mark.parametrize("stages", [2, 3])
 def test_any_number_of_iterations(stages):
-    kernel = emulated(products(576, stages=stages))
+    block = (64, 32, 32)
+    kernel = emulated(products(288, block=block, stages=stages))
     assert skews_of(kernel) == [True]
     for steps in range(10):
-        check(kernel, 576, steps=steps)
+        check(kernel, 288, block=block, steps=steps)
 
 
 @pytest.mark.parametrize("length", [40, 100])
