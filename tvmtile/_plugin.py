@@ -46,6 +46,7 @@ OPERATORS = (
     "min_blocks",
     "move_rows",
     "multicast",
+    "partial_reduce",
     "persistence",
     "print",
     "print_tile",

@@ -119,6 +119,7 @@ _GPU: tuple[Any, ...] = (
     _Only("metal", P.PadSharedRows),
     _Only("cuda", P.SwizzleShared),
     P.InferLayout,  # every element of a fragment gets its thread and register
+    P.ReduceBehindLoops,  # sums that a loop only adds up are exchanged between threads behind it
     P.SelectImplementation,  # now also where the choice depends on fragment layouts
     P.LowerTileOp,  # tile operators become loops over elements and matrix instructions
     _Only("cuda", P.EncodeTensorMaps),  # the host describes tensors to copies of boxes

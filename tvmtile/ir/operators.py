@@ -358,13 +358,13 @@ def operator_for(role: str) -> Callable[..., TileOp]:
     Parameters
     ----------
     role : str
-        `reduction`, made from `(src, dst, kind, dim, clear)`; `begin` and `contribute`, from
-        `(dst, value, kind)`; `end`, from `(src, dst, kind)`; `arithmetic` with a rounding, from
-        `(operands, operation, rounding)`; or such a `cast`, from `((value,), dtype, rounding)`. `kind`
-        is the name of a combiner. Of mbarriers: `mbarriers`, from `(buffer, counts)`;
-        `end of phase`, from an element of it; `wait for phase`, from `(element, parity)`; `mbarrier`,
-        from `(element, value, action)`. `registers`, from `(count, more)`, moves registers between
-        warpgroups.
+        `reduction` and `partial reduction`, made from `(src, dst, kind, dim, clear)`; `begin` and
+        `contribute`, from `(dst, value, kind)`; `end`, from `(src, dst, kind)`; `arithmetic` with a
+        rounding, from `(operands, operation, rounding)`; or such a `cast`, from
+        `((value,), dtype, rounding)`. `kind` is the name of a combiner. Of mbarriers: `mbarriers`,
+        from `(buffer, counts)`; `end of phase`, from an element of it; `wait for phase`, from
+        `(element, parity)`; `mbarrier`, from `(element, value, action)`. `registers`, from
+        `(count, more)`, moves registers between warpgroups.
     """
     return next(each for each in _OPERATORS.values() if each.role == role)
 

@@ -31,6 +31,7 @@ from tvmtile.passes.gpu.launch_clusters import LaunchClusters
 from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
 from tvmtile.passes.gpu.place_fragments import PlaceFragments
+from tvmtile.passes.gpu.reduce_behind_loops import ReduceBehindLoops
 from tvmtile.passes.gpu.share_fragments import ShareFragments
 from tvmtile.passes.gpu.swizzle_block_idx import SwizzleBlockIdx
 from tvmtile.passes.lower_tile_programs import LowerTilePrograms
@@ -155,6 +156,7 @@ __all__ = [
     "PlanSharedMemory",
     "PlanUnrolling",
     "ReduceAccumulations",
+    "ReduceBehindLoops",
     "SelectImplementation",
     "SerializeThreads",
     "SerializeVectors",

@@ -35,10 +35,11 @@ from tvmtile.layout.fragment import (
 from tvmtile.tileop.across_threads import butterfly
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted, element, moving_axes, over_region
+from tvmtile.tileop.partial_reduce import PartialReduce
 from tvmtile.tileop.reduce import Reduce
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 
-__all__ = ["reduce_memory", "reduce_registers"]
+__all__ = ["partial_reduce_registers", "reduce_memory", "reduce_registers"]
 
 
 def _is_in_memory(op: Reduce, _: LoweringContext) -> None:
@@ -81,6 +82,14 @@ def reduce_registers(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     return _Reduction(op, layout, context).statement()
 
 
+@lowering(PartialReduce, target=("metal", "cuda"), variant="registers")
+def partial_reduce_registers(op: PartialReduce, context: LoweringContext) -> tirx.Stmt:
+    """Combine a thread's elements."""
+    layout = layout_of(op.src.source)
+    assert layout is not None, "ReduceBehindLoops makes such operators of fragments with layouts"
+    return _Reduction(op, layout, context).partial()
+
+
 @dataclass(frozen=True)
 class _Loop:
     """A loop over a register digit of an index."""
@@ -94,7 +103,9 @@ class _Loop:
 class _Reduction:
     """The code of a reduction, for one thread."""
 
-    def __init__(self, op: Reduce, layout: FragmentLayout, context: LoweringContext) -> None:
+    def __init__(
+        self, op: Reduce | PartialReduce, layout: FragmentLayout, context: LoweringContext
+    ) -> None:
         self._op = op
         self._layout = layout
         self._thread = context.thread_index
@@ -132,6 +143,21 @@ class _Reduction:
             parts.append(self._through_memory(lanes, groups))
         parts.append(self._store())
         return seq(parts)
+
+    def partial(self) -> tirx.Stmt:
+        """The code without what threads exchange; a total goes to the thread's place along the axis."""
+        indices = [self._index(axis) for axis in range(len(self._layout.axes))]
+        indices[self._op.dim] = self._place()
+        store = self._over(self._kept, self._assigned(self._op.dst, indices))
+        return seq([tirx.AllocBuffer(self._totals), self._in_thread(), store])
+
+    def _place(self) -> ir.Expr:
+        """Which of the threads along the axis it is."""
+        place: Any = tirx.const(0, "int32")
+        for digit in self._layout.axes[self._op.dim]:
+            if digit.is_thread:
+                place = place * digit.extent + digit.value_in(self._thread, self._threads)
+        return self._analyzer.simplify(place)
 
     # Indices -------------------------------------------------------------------------------------
 
@@ -333,6 +359,9 @@ class _Reduction:
 
     def _assignment(self, dst: ir.TensorRegion) -> tirx.Stmt:
         indices = [self._analyzer.simplify(index) for index in self._indices_in(dst)]
+        return self._assigned(dst, indices)
+
+    def _assigned(self, dst: ir.TensorRegion, indices: list[ir.Expr]) -> tirx.Stmt:
         value = self._total
         if not self._op.clear:
             old = converted(tirx.BufferLoad(dst.source, indices), self._dtype)

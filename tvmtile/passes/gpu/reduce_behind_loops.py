@@ -1,0 +1,459 @@
+"""ReduceBehindLoops: sums that a loop only adds up are exchanged between threads behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import Mutator, mapped, mutated
+from tvmtile.analysis.accesses import Access, accesses_of
+from tvmtile.analysis.aliases import Aliases
+from tvmtile.analysis.linearity import is_linear
+from tvmtile.analysis.nests import Nest
+from tvmtile.ir.combiners import accumulator_dtype
+from tvmtile.ir.kernels import Launch, flattened, is_parallel, with_kernels, with_launch_body
+from tvmtile.ir.operands import as_region, buffer_of, constant, dtype_of, is_whole
+from tvmtile.ir.operators import operator_for, operator_of
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import contains, for_loop, mentions, nest, seq
+from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
+from tvmtile.ir.threads import group_of_region
+from tvmtile.layout.fragment import FragmentLayout, compact_registers, layout_of
+
+__all__ = ["ReduceBehindLoops"]
+
+_SUMS = ("sum", "abssum")
+
+
+@prim_func_pass("ReduceBehindLoops", requires=(Property.FRAGMENT_LAYOUTS,))
+def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let each thread add up its part of sums in a loop, and put the parts together behind it.
+
+    The threads that hold the elements of a row would exchange their sums in each iteration. Where the
+    sums are only scaled and added up, `total[i] = total[i] * scale[i] + sum[i]`, the same may be done
+    to the parts: the scale of a row is the same in all of its threads. In place of `sum` and `total`
+    are fragments with an element for each of these threads. Behind the last sum the parts of `total`
+    are reduced, and what follows reads `total`.
+
+    That is done to sums of whole fragments into fragments if all that touches these, from the first to
+    the last sum, is such a reduction or a store of an expression that is linear in them, and one of the
+    sums stands in a loop. Sums of floats are taken in another order, and scaled before they are added.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(C: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer(
+                    (8, 64),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[(8, 4, 16):(4 @ Axis.tx, 1 @ Axis.tx, 1)]),
+                )
+                sum = T.alloc_buffer(
+                    (8,),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[8 : 4 @ Axis.tx] + T.R[4 : 1 @ Axis.tx]),
+                )
+                total = T.alloc_buffer(
+                    (8,),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[8 : 4 @ Axis.tx] + T.R[4 : 1 @ Axis.tx]),
+                )
+                T.tile.fill(total[0:8], T.float32(0))
+                for k in range(4):
+                    T.Call(
+                        "tvmtile.reduce",
+                        [x[0:8, 0:64], sum[0:8]],
+                        attrs={"dim": 1},
+                        ret_ty="void",
+                    )
+                    for i in T.parallel(8):
+                        total[i] = total[i] * T.float32(0.5) + sum[i]
+                T.tile.copy(total[0:8], C[0:8])
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(C: T.Buffer((8,), "float32")):
+        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                sum_part = T.alloc_buffer(
+                    (8, 4),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[(8, 4):(4 @ Axis.tx, 1 @ Axis.tx)]),
+                )
+                total_part = T.alloc_buffer(
+                    (8, 4),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[(8, 4):(4 @ Axis.tx, 1 @ Axis.tx)]),
+                )
+                x = T.alloc_buffer(
+                    (8, 64),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[(8, 4, 16):(4 @ Axis.tx, 1 @ Axis.tx, 1)]),
+                )
+                total = T.alloc_buffer(
+                    (8,),
+                    "float32",
+                    scope="local.fragment",
+                    layout=T.TileLayout(T.S[8 : 4 @ Axis.tx] + T.R[4 : 1 @ Axis.tx]),
+                )
+                T.tile.fill(total[0:8], T.float32(0))
+                for i in T.parallel(8):
+                    for j in T.parallel(4):
+                        total_part[i, j] = T.Select(j == 0, total[i], T.float32(0))
+                for k in range(4):
+                    T.Call(
+                        "tvmtile.partial_reduce",
+                        [x[0:8, 0:64], sum_part[0:8, 0:4]],
+                        attrs={"dim": 1},
+                        ret_ty="void",
+                    )
+                    for i in T.parallel(8):
+                        for part in T.parallel(4):
+                            total_part[i, part] = (
+                                total_part[i, part] * T.float32(0.5) + sum_part[i, part]
+                            )
+                T.Call(
+                    "tvmtile.reduce",
+                    [total_part[0:8, 0:4], total[0:8]],
+                    attrs={"dim": 1},
+                    ret_ty="void",
+                )
+                T.tile.copy(total[0:8], C[0:8])
+    ```
+    """
+    return with_kernels(func, _behind_loops)
+
+
+def _behind_loops(kernel: tirx.For) -> tirx.For:
+    tried: set[ir.Var] = set()
+    while (group := _next_group(kernel, tried)) is not None:
+        rewriter = _Rewriter(group, kernel)
+        launch = Launch(kernel)
+        body = rewriter.rewrite(launch.body)
+        if rewriter.found:
+            allocated = [tirx.AllocBuffer(part) for part in group.parts.values()]
+            kernel = with_launch_body(kernel, seq([*allocated, _without_unused(body, group)]))
+    return kernel
+
+
+# What belongs together ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Buffers whose elements are sums over the same axis of the same layout.
+
+    Attributes
+    ----------
+    dim : int
+        The axis.
+    parts : dict of Var to Var
+        For each of the buffers, the one with an element for each thread along the axis.
+    """
+
+    dim: int
+    parts: dict[ir.Var, ir.Var]
+
+    def mentioned_in(self, stmt: tirx.Stmt) -> bool:
+        return any(mentions(stmt, buffer) for buffer in self.parts)
+
+
+def _next_group(kernel: tirx.For, tried: set[ir.Var]) -> _Group | None:
+    """The buffers around a sum that was not looked at yet."""
+    aliased = Aliases(kernel).aliased
+    for op in _sums_in(kernel):
+        result = buffer_of(op.dst)
+        if result in tried:
+            continue
+        tried.add(result)
+        layout = _layout_of_parts(op)
+        if layout is None or result in aliased:
+            continue
+        found = [result]
+        for total in _accumulators(kernel, result):
+            is_alike = layout_of(total) == layout_of(result) and dtype_of(total) == dtype_of(result)
+            if is_alike and total not in aliased:
+                found.append(total)
+        tried.update(found)
+        return _Group(op.dim, {buffer: _part_of(buffer, layout) for buffer in found})
+    return None
+
+
+def _sums_in(stmt: tirx.Stmt) -> list[Any]:
+    found: list[Any] = []
+
+    def note(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
+        op = _sum_of(node)
+        if op is not None:
+            found.append(op)
+        return node
+
+    mutated(stmt, (tirx.Evaluate, note))
+    return found
+
+
+def _sum_of(stmt: tirx.Stmt) -> Any:
+    """The reduction that a statement is, if it is a sum."""
+    op: Any = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
+    return op if op is not None and op.role == "reduction" and op.kind in _SUMS else None
+
+
+def _layout_of_parts(op: Any) -> FragmentLayout | None:
+    """The layout of the parts of sums; None where they stay as they are."""
+    source, result = op.src.source, op.dst.source
+    if not (is_fragment(source) and is_fragment(result) and is_whole(op.src) and is_whole(op.dst)):
+        return None
+    layout = layout_of(source)
+    if layout is None or layout.shape != tuple(constant(e) for e in source.ty.shape):
+        return None
+    if dtype_of(op.dst) != accumulator_dtype(dtype_of(op.src), dtype_of(op.dst)):
+        return None
+    if layout_of(result) != layout.without_axis(op.dim):
+        return None
+    threads = tuple(digit for digit in layout.axes[op.dim] if digit.is_thread)
+    if not threads:
+        return None
+    axes = (*layout.axes[: op.dim], threads, *layout.axes[op.dim + 1 :])
+    return compact_registers(replace(layout, axes=axes))
+
+
+def _part_of(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:
+    return tirx.decl_buffer(
+        layout.shape,
+        dtype_of(buffer),
+        name=f"{buffer.name}_part",
+        scope=FRAGMENT_SCOPE,
+        layout=layout.to_tvm(),
+    )
+
+
+def _accumulators(kernel: tirx.For, result: ir.Var) -> list[ir.Var]:
+    """The fragments that nests add a sum to."""
+    found: dict[ir.Var, None] = {}
+
+    def note(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        store = _store_of(loop)
+        if store is None:
+            return loop if is_parallel(loop) else mutator.default_mutate(loop)
+        total = store.buffer
+        if is_fragment(total) and all(mentions(store.value, each) for each in (total, result)):
+            found[total] = None
+        return loop
+
+    mutated(kernel, (tirx.For, note))
+    return [total for total in found if not total.same_as(result)]
+
+
+def _store_of(loop: tirx.For) -> tirx.BufferStore | None:
+    """The only statement of a nest, if it stores one element an iteration, in order."""
+    nest_ = Nest(loop) if is_parallel(loop) else None
+    if nest_ is None or not isinstance(nest_.body, tirx.BufferStore):
+        return None
+    store = nest_.body
+    shape = [constant(extent) for extent in store.buffer.ty.shape]
+    at_zero = all(constant(each.min) == 0 for each in nest_.loops)
+    if not at_zero or nest_.extents != shape or len(store.indices) != len(shape):
+        return None
+    pairs = zip(store.indices, nest_.variables, strict=True)
+    return store if all(index.same_as(variable) for index, variable in pairs) else None
+
+
+# The rewriting -----------------------------------------------------------------------------------
+
+
+class _Rewriter:
+    """Puts the parts in place of the buffers of a group, from a first sum to a last one."""
+
+    def __init__(self, group: _Group, kernel: tirx.For) -> None:
+        self._group = group
+        self._kernel = kernel
+        self._before: list[tirx.Stmt] = []
+        self._is_repeated = False
+        self.found = False
+
+    def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
+        return mutated(body, (tirx.SeqStmt, self._sequence), (tirx.For, self._loop))
+
+    def _loop(self, loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        if is_parallel(loop):
+            return loop
+        outer, self._is_repeated = self._is_repeated, loop.thread_binding is None
+        try:
+            return mutator.default_mutate(loop)
+        finally:
+            self._is_repeated = outer
+
+    def _sequence(self, node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
+        rest = list(flattened(node))
+        known = len(self._before)
+        result: list[tirx.Stmt] = []
+        while rest:
+            inside = self._run(rest)
+            whole = self._apart(rest[: len(inside)], inside) if inside else None
+            if whole is None:
+                inside = [mutator.mutate(rest[0])]
+            self.found = self.found or whole is not None
+            result += whole or inside
+            self._before += rest[: len(inside)]
+            del rest[: len(inside)]
+        del self._before[known:]
+        return seq(result)
+
+    def _run(self, statements: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
+        """The first statements, with parts: the first one has a sum, and the last one touches parts.
+
+        Nothing where there is no sum to be had from a loop.
+        """
+        found: list[tirx.Stmt] = []
+        last, is_looped = 0, False
+        if not self._sums_in(statements[0]):
+            return []
+        for number, stmt in enumerate(statements, 1):
+            if self._group.mentioned_in(stmt):
+                rewritten = self._with_parts(stmt)
+                if self._group.mentioned_in(rewritten) or contains(
+                    stmt, tirx.AttrStmt, lambda node: group_of_region(node) is not None
+                ):
+                    break
+                last = number
+                is_looped = is_looped or contains(stmt, tirx.For, self._adds_up)
+                found.append(rewritten)
+            else:
+                found.append(stmt)
+        return found[:last] if is_looped else []
+
+    def _adds_up(self, loop: tirx.For) -> bool:
+        return not is_parallel(loop) and bool(self._sums_in(loop))
+
+    def _sums_in(self, stmt: tirx.Stmt) -> list[Any]:
+        return [op for op in _sums_in(stmt) if op.dst.source in self._group.parts]
+
+    def _apart(
+        self, statements: Sequence[tirx.Stmt], inside: Sequence[tirx.Stmt]
+    ) -> list[tirx.Stmt] | None:
+        """Statements with parts, between what sets the parts and what puts them together."""
+        begin: list[tirx.Stmt] = []
+        end: list[tirx.Stmt] = []
+        for buffer, part in self._group.parts.items():
+            within = _accesses(seq(statements), buffer)
+            before = sum(len(_accesses(stmt, buffer)) for stmt in self._before)
+            behind = len(_accesses(self._kernel, buffer)) - len(within) - before
+            is_set = bool(within) and not (within[0].reads or within[0].conditions)
+            if before:
+                begin.append(self._first(buffer, part))
+            elif self._is_repeated and behind and not is_set:
+                return None  # what it holds may be of the iteration before
+            if behind or (before and self._is_repeated):
+                end.append(self._together(buffer, part))
+        return [*begin, *inside, *end]
+
+    def _first(self, buffer: ir.Var, part: ir.Var) -> tirx.Stmt:
+        """One of the parts is what the buffer holds, the others are nothing."""
+        zero = tirx.const(0, dtype_of(buffer))
+
+        def body(indices: list[ir.Var]) -> tirx.Stmt:
+            own = tirx.BufferLoad(buffer, self._without_axis(indices))
+            is_first = tirx.EQ(indices[self._group.dim], tirx.const(0, "int32"))
+            return tirx.BufferStore(part, tirx.Select(is_first, own, zero), indices)
+
+        return nest(part.ty.shape, body)
+
+    def _together(self, buffer: ir.Var, part: ir.Var) -> tirx.Stmt:
+        reduce = operator_for("reduction")
+        op = reduce(as_region(part), as_region(buffer), "sum", self._group.dim, True)
+        return tirx.Evaluate(op.to_call())
+
+    # Statements with parts ----------------------------------------------------------------------
+
+    def _with_parts(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """A statement in which parts stand for buffers where that is the same."""
+
+        def evaluate(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
+            op = operator_of(node.value)
+            loops = op.as_loops() if op is not None and op.is_tile else None
+            if _sum_of(node) is not None:
+                return self._sum(node)
+            return node if loops is None or not is_parallel(loops) else self._nest(loops) or node
+
+        def loop(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
+            if is_parallel(node):
+                return self._nest(node) or node
+            return mutator.default_mutate(node)
+
+        return mutated(stmt, (tirx.Evaluate, evaluate), (tirx.For, loop))
+
+    def _sum(self, node: tirx.Evaluate) -> tirx.Stmt:
+        op = _sum_of(node)
+        part = self._group.parts.get(op.dst.source)
+        layout = _layout_of_parts(op)
+        if part is None or layout != layout_of(part) or op.dim != self._group.dim:
+            return node
+        partial = operator_for("partial reduction")
+        call = partial(op.src, as_region(part), op.kind, op.dim, op.clear)
+        return tirx.Evaluate(call.to_call(node.span), node.span)
+
+    def _nest(self, loop: tirx.For) -> tirx.Stmt | None:
+        """A nest that stores to parts what it stores to a buffer, if that is linear."""
+        store = _store_of(loop)
+        if store is None or store.buffer not in self._group.parts:
+            return None
+        variables = Nest(loop).variables
+
+        def is_element(load: ir.TensorLoad) -> bool | None:
+            if load.source not in self._group.parts:
+                return False
+            pairs = zip(load.indices, variables, strict=True)
+            return all(index.same_as(variable) for index, variable in pairs) or None
+
+        if not is_linear(store.value, is_element):
+            return None
+        number = ir.Var("part", "int32")
+        indices = [*variables[: self._group.dim], number, *variables[self._group.dim :]]
+
+        def load_part(load: ir.TensorLoad) -> ir.Expr:
+            part = self._group.parts.get(load.source)
+            return load if part is None else tirx.BufferLoad(part, indices)
+
+        part = self._group.parts[store.buffer]
+        value = mapped(store.value, (ir.TensorLoad, load_part))
+        body: tirx.Stmt = tirx.BufferStore(part, value, indices, store.span)
+        for variable, extent in reversed(list(zip(indices, part.ty.shape, strict=True))):
+            body = for_loop(variable, extent, body, tirx.ForKind.PARALLEL)
+        return body
+
+    def _without_axis(self, indices: list[ir.Var]) -> list[ir.Var]:
+        return [*indices[: self._group.dim], *indices[self._group.dim + 1 :]]
+
+
+def _accesses(stmt: tirx.Stmt, buffer: ir.Var) -> list[Access]:
+    return [access for access in accesses_of(stmt) if access.buffer.same_as(buffer)]
+
+
+def _without_unused(body: tirx.Stmt, group: _Group) -> tirx.Stmt:
+    """A statement without the allocations of buffers that are not used any more."""
+    unused = {buffer for buffer in group.parts if not _accesses(body, buffer)}
+
+    def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
+        kept = (
+            child
+            for child in flattened(node)
+            if not (isinstance(child, tirx.AllocBuffer) and child.buffer in unused)
+        )
+        return seq([mutator.mutate(child) for child in kept])
+
+    return mutated(body, (tirx.SeqStmt, sequence))
