@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "APART",
     "ARRIVES_ONLY",
     "ARRIVE_COUNT",
     "BARRIER_ID",
@@ -39,6 +40,8 @@ BARRIER_ID = "tvmtile.barrier_id"
 """Attribute of a barrier: which of a GPU's barriers it is."""
 ARRIVE_COUNT = "tvmtile.arrive_count"
 """Attribute of a barrier: how many threads come to it, where not all do."""
+APART = "tvmtile.apart"
+"""Attribute of a barrier: each warpgroup that comes to it waits for itself alone."""
 ARRIVES_ONLY = "tvmtile.arrives_only"
 """Attribute of a barrier: threads do not wait at it, others wait for them."""
 CLUSTER_STEP = "tvmtile.cluster_step"

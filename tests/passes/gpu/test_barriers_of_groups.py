@@ -11,8 +11,9 @@ from tvm.tirx.script import builder
 from tests.passes.gpu.barriers.oracle import with_pass
 from tvmtile._tvm import mapped, walk
 from tvmtile.errors import DataRace, NestingError
-from tvmtile.ir.annotations import ARRIVE_COUNT, BARRIER_ID
+from tvmtile.ir.annotations import APART, ARRIVE_COUNT, BARRIER_ID
 from tvmtile.ir.kernels import is_barrier
+from tvmtile.ir.rewriting import seq
 from tvmtile.ir.threads import Group, group_region
 from tvmtile.passes.gpu.barriers.groups import NamedBarriers
 
@@ -295,3 +296,62 @@ def test_more_groups_than_barriers():
     assert len(set(barriers_of(with_pass(groups_of_two_warps(15))))) == 15
     with pytest.raises(NestingError, match="all 16 barriers of a block are taken"):
         with_pass(groups_of_two_warps(16))
+
+
+# Warpgroups that wait apart ----------------------------------------------------------------------
+
+
+def apart():
+    """A barrier at which each warpgroup waits for itself."""
+    sync = builder.tvm_storage_sync("shared")
+    return ir.Call(sync.op, sync.args, {ARRIVE_COUNT: 128, APART: True}, ret_ty=sync.ty)
+
+
+def reversed_in(count, *, taken=()):
+    """Threads exchange elements with others of their run of `count`, by barriers of warpgroups."""
+    wait = apart()
+
+    @T.prim_func
+    def main(A: T.Buffer((384,), "float32"), C: T.Buffer((384,), "float32")):
+        for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
+            for tx in T.thread_binding(384, "threadIdx.x"):
+                S = T.alloc_buffer((384,), "float32", scope="shared")
+                if tx < 256:
+                    with T.attr(0, "tvmtile.group", 256):
+                        S[tx] = A[tx]
+                        T.evaluate(wait)
+                        C[tx] = S[tx // count * count + count - 1 - tx % count]
+
+    def with_others(region):
+        others = [tirx.Evaluate(barrier(number, 64)) for number in taken]
+        return tirx.AttrStmt(
+            region.node, region.attr_key, region.value, seq([*others, region.body])
+        )
+
+    return main.with_body(mapped(main.body, (tirx.AttrStmt, with_others)))
+
+
+def numbers_of(func):
+    found = []
+
+    def note(node):
+        if is_barrier(node):
+            attrs = dict((node.value.attrs or {}).items())
+            found.append((str(attrs.get(BARRIER_ID)), int(attrs.get(ARRIVE_COUNT, 0))))
+
+    walk(func.body, (tirx.Evaluate, note), order="pre")
+    return found
+
+
+def test_each_warpgroup_has_a_number():
+    assert numbers_of(with_pass(reversed_in(128))) == [("1 + tx // 128 % 2", 128)]
+
+
+def test_a_barrier_of_warpgroups_does_not_order_what_they_exchange():
+    assert numbers_of(with_pass(reversed_in(256))) == [("1 + tx // 128 % 2", 128), ("3", 256)]
+
+
+def test_warpgroups_wait_together_where_numbers_are_taken():
+    """One is left, which both take."""
+    taken = range(1, 15)
+    assert (numbers_of(with_pass(reversed_in(128, taken=taken)))[-1]) == ("15", 256)

@@ -54,7 +54,9 @@ class ConflictScope(IntEnum):
     NONE = 0
     WARP = 1
     """Threads of one warp, or simdgroup, only."""
-    BLOCK = 2
+    WARPGROUP = 2
+    """Threads of one warpgroup only."""
+    BLOCK = 3
 
 
 class Collision(IntEnum):

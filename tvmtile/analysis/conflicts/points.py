@@ -13,7 +13,7 @@ from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.domain import Domain
 from tvmtile.analysis.conflicts.expressions import lanes
 from tvmtile.analysis.effects import Access
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 
 __all__ = ["Free", "Owners", "Points", "TooMany", "conflict_scope", "have_common", "points_of"]
 
@@ -142,6 +142,7 @@ def conflict_scope(earlier: Owners, later: Owners) -> ConflictScope:
     last = np.maximum(earlier.last[a], later.last[b])
     if not (first != last).any():
         return ConflictScope.NONE
-    if (first // WARP_SIZE != last // WARP_SIZE).any():
-        return ConflictScope.BLOCK
-    return ConflictScope.WARP
+    for scope, count in ((ConflictScope.WARP, WARP_SIZE), (ConflictScope.WARPGROUP, WARPGROUP)):
+        if (first // count == last // count).all():
+            return scope
+    return ConflictScope.BLOCK

@@ -110,9 +110,8 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def order(kernel: tirx.For) -> tirx.For:
         launch = Launch(kernel)
         groups = groups_in(launch.body)
-        named = NamedBarriers(launch.body, count)
-        if groups or not count:
-            kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
+        named = NamedBarriers(launch.body, count, launch)
+        kernel = with_launch_body(kernel, with_own_barriers(launch.body, named))
         effects = Effects(Launch(kernel).body)
         known: dict[frozenset[ir.Var], Footprints] = {}
 

@@ -13,13 +13,13 @@ from tvmtile.analysis.accesses import values_of_names
 from tvmtile.errors import InvalidOperand, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
-from tvmtile.ir.annotations import ARRIVE_COUNT
+from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions, region
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import defined_in, retyped, seq
 from tvmtile.ir.scopes import is_shared
-from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.layout.shared import SWIZZLES, swizzled
 from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
 from tvmtile.tileop.eviction import eviction_of
@@ -38,6 +38,7 @@ from tvmtile.tileop.tma.maps import map_of
 __all__ = [
     "TmaCopy",
     "barrier_of_group",
+    "barrier_of_warpgroup",
     "by_leader",
     "check_fits",
     "check_mask",
@@ -319,6 +320,13 @@ def barrier_of_group(context: LoweringContext) -> tirx.Stmt:
     if context.group is None or context.group.count == context.launch.num_threads:
         return tirx.Evaluate(call)
     attrs = {ARRIVE_COUNT: context.group.count}
+    return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty))
+
+
+def barrier_of_warpgroup() -> tirx.Stmt:
+    """The threads of each warpgroup wait for each other, where all that do an operator come."""
+    call = T.tvm_storage_sync("shared")
+    attrs = {ARRIVE_COUNT: WARPGROUP, APART: True}
     return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty))
 
 

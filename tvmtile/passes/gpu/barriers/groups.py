@@ -10,12 +10,12 @@ from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import NestingError, SourceLocation
-from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
-from tvmtile.ir.kernels import is_barrier, statements_of
+from tvmtile.ir.annotations import APART, ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
+from tvmtile.ir.kernels import Launch, is_barrier, statements_of
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains, seq
 from tvmtile.ir.spans import first_location
-from tvmtile.ir.threads import WARP_SIZE, Group, Regions, group_of_region
+from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, Regions, group_of_region
 
 __all__ = [
     "NamedBarriers",
@@ -24,6 +24,7 @@ __all__ = [
     "groups_in",
     "hands_over",
     "seen_by",
+    "waits_apart",
     "with_own_barriers",
 ]
 
@@ -83,6 +84,11 @@ def arrivals(barrier: tirx.Evaluate) -> int | None:
     return None if is_part else constant(attrs.get(ARRIVE_COUNT, 0))
 
 
+def waits_apart(barrier: tirx.Evaluate) -> bool:
+    """Tell whether each warpgroup of those that come to a barrier waits for itself alone."""
+    return APART in _attributes(barrier)
+
+
 def hands_over(body: tirx.Stmt, group: Group) -> bool:
     """Tell whether threads of a group come to barriers, in a region, that others come to as well."""
 
@@ -102,11 +108,15 @@ class NamedBarriers:
         What the block does: barriers that the user names are taken.
     count : int
         How many there are; the first is that of the whole block.
+    launch : Launch, optional
+        Of the block, for barriers of its warpgroups.
     """
 
-    def __init__(self, body: tirx.Stmt, count: int) -> None:
+    def __init__(self, body: tirx.Stmt, count: int, launch: Launch | None = None) -> None:
         self._count = count
+        self._launch = launch
         self._numbers: dict[Group, int] = {}
+        self._first_numbers: dict[Group, int | None] = {}
         taken = _taken(body, count)
         self._free = [number for number in range(1, count) if number not in taken]
 
@@ -130,8 +140,7 @@ class NamedBarriers:
         if not self._count:
             raise self._refused(group, location)
         attrs = {BARRIER_ID: self._number_of(group, location), ARRIVE_COUNT: group.count}
-        sync = T.tvm_storage_sync("shared")
-        return tirx.Evaluate(ir.Call(sync.op, sync.args, attrs, ret_ty=sync.ty))
+        return _sync(attrs)
 
     def _number_of(self, group: Group, location: SourceLocation | None) -> int:
         if group not in self._numbers:
@@ -143,6 +152,8 @@ class NamedBarriers:
     def instead_of(self, barrier: tirx.Evaluate, group: Group | None) -> tirx.Stmt:
         """A barrier of the user's, in a region of a group or of the block, as the target has it."""
         attrs = _attributes(barrier)
+        if APART in attrs:
+            return self._apart(barrier, group)
         if ARRIVES_ONLY in attrs and not self._count:
             raise self._refused(group, first_location(barrier))
         if group is None or ARRIVE_COUNT not in attrs or (self._count and BARRIER_ID in attrs):
@@ -152,6 +163,24 @@ class NamedBarriers:
         if not self._count:
             raise self._refused(group, first_location(barrier))
         return barrier
+
+    def _apart(self, barrier: tirx.Evaluate, group: Group | None) -> tirx.Stmt:
+        """A barrier for each warpgroup, or for all of them where there are not so many left."""
+        assert self._launch is not None, "it is given where such barriers may stand"
+        owner = group or Group.of_block(self._launch)
+        count = owner.count // WARPGROUP
+        if owner not in self._first_numbers:
+            free = self._free[:count]
+            follow = len(free) == count and free[-1] - free[0] == count - 1
+            self._first_numbers[owner] = free[0] if count > 1 and follow else None
+            del self._free[: count if self._first_numbers[owner] else 0]
+        first = self._first_numbers[owner]
+        if first is None:
+            location = first_location(barrier)
+            return _sync() if group is None else self.wait(group, location)
+        warpgroup = tirx.floordiv(owner.index_of(self._launch.thread_index), WARPGROUP)
+        number = tirx.const(first, "int32") + tirx.floormod(warpgroup, count)
+        return _sync({**_attributes(barrier), BARRIER_ID: number})
 
     def _refused(self, group: Group | None, location: SourceLocation | None) -> NestingError:
         message = f"{group or 'threads'} of the block have to wait for each other here"
@@ -164,6 +193,11 @@ class NamedBarriers:
                 f"let {WARP_SIZE} threads do this, which wait as one simdgroup, or all of the block"
             )
         return NestingError(message, help=help, location=location)
+
+
+def _sync(attrs: dict[str, Any] | None = None) -> tirx.Stmt:
+    sync = T.tvm_storage_sync("shared")
+    return tirx.Evaluate(ir.Call(sync.op, sync.args, attrs, ret_ty=sync.ty))
 
 
 def with_own_barriers(body: tirx.Stmt, named: NamedBarriers) -> tirx.Stmt:
@@ -197,7 +231,7 @@ def _taken(body: tirx.Stmt, count: int) -> set[int]:
             bounds = analyzer.const_int_bound(named)
             first, last = int(bounds.min_value), int(bounds.max_value)
             taken.update(range(max(0, first), min(count, last + 1)))
-        elif ARRIVE_COUNT in attrs:
+        elif ARRIVE_COUNT in attrs and APART not in attrs:
             taken.add(_UNNAMED)
 
     walk(body, (tirx.Evaluate, note))

@@ -52,7 +52,7 @@ class Barrier:
     Attributes
     ----------
     scope : ConflictScope
-        The threads that it separates: those of a block or of a warp.
+        The threads that it separates: those of a block, a warpgroup or a warp.
     orders_device : bool
         It orders device memory too, not threadgroup memory alone.
     waits_for_copies : bool

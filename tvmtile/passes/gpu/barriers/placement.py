@@ -125,7 +125,7 @@ class _Search:
         needed = {
             clause.slots & self._chosen
             for clause in self._clauses
-            if clause.scope == ConflictScope.BLOCK
+            if clause.scope > ConflictScope.WARP
         }
         return [slot for slot in self.slots if self._bits[slot] not in needed]
 

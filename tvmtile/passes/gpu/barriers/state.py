@@ -53,7 +53,7 @@ class Open(NamedTuple):
     access: Access
     distances: Distances
     ordered: ConflictScope
-    """The threads that a barrier has ordered since: none, or those of a warp."""
+    """The threads that a barrier has ordered since: none, or those of a warp or a warpgroup."""
     signals: Signals | None = None
     """Of what has not arrived yet: what has been signalled since it was issued."""
     released: frozenset[tuple[Any, int | None]] = frozenset()
@@ -185,7 +185,7 @@ def after_barrier(state: State, barrier: Barrier) -> State:
         if not is_ordered:
             add(after, opened, paths)
         elif barrier.scope != ConflictScope.BLOCK:
-            add(after, opened._replace(ordered=barrier.scope), paths)
+            add(after, opened._replace(ordered=max(opened.ordered, barrier.scope)), paths)
     return after
 
 

@@ -27,7 +27,13 @@ from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.threads import Group, group_of_region
 from tvmtile.passes.gpu.barriers.checker import Checker
-from tvmtile.passes.gpu.barriers.groups import arrivals, case_of, hands_over, seen_by
+from tvmtile.passes.gpu.barriers.groups import (
+    arrivals,
+    case_of,
+    hands_over,
+    seen_by,
+    waits_apart,
+)
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     Branch,
@@ -270,6 +276,8 @@ class Builder:
         comers = self._around[-1] if self._around else None
         if comers is not None and (self._group is None or self._group not in comers):
             return ConflictScope.NONE
+        if waits_apart(stmt):
+            return ConflictScope.WARPGROUP
         awaited, least = arrivals(stmt), self._num_threads if comers is None else comers.count
         waits_for_all = awaited is not None and (not awaited or awaited >= least)
         return ConflictScope.BLOCK if waits_for_all else ConflictScope.NONE
