@@ -519,6 +519,92 @@ def test_attention(causal, stages):
     check(program, (q, k, v, torch.zeros(shape, dtype=torch.float16)), expected)
 
 
+# Tiles that are copied before a loop -------------------------------------------------------------
+
+
+def product_with(before=None, behind=None, *, extra=None):
+    """Products of one tile of A with several of B; `before` and `behind` are done around the loop."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((64, 64), "float16"),
+        B: T.Tensor((3, 64, 64), "float16"),
+        C: T.Tensor((64, 64), "float32"),
+        D: T.Tensor((64, 64), "float16"),
+        place: T.Tensor((1,), "int32"),
+    ):
+        with T.Kernel(1, threads=128):
+            a = T.alloc_shared((64, 64), "float16")
+            b = T.alloc_shared((64, 64), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            if extra == "place":
+                T.copy(A[place[0], 0], a)
+            else:
+                T.copy(A, a)
+            if before is not None:
+                before(A, a, D)
+            T.clear(c)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(B[k, 0, 0], b)
+                T.gemm(a, b, c)
+            if behind is not None:
+                behind(A, a, D)
+            T.copy(c, C)
+
+    return main
+
+
+def is_preloaded(program):
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    return "tma_copy of a: tma" in "\n".join(str(choice) for choice in kernel.choices)
+
+
+def check_product(program, preloaded):
+    assert is_preloaded(program) == preloaded
+    a, b = random(64, 64, dtype="float16"), random(3, 64, 64, dtype="float16")
+    tensors = (a, b, torch.zeros(64, 64), torch.zeros(64, 64, dtype=torch.float16))
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    for seed in range(2):
+        kernel.adapter.seed = seed
+        kernel(*tensors, torch.zeros(1, dtype=torch.int32))
+        assert_close(tensors[2], a.double() @ b.double().sum(0))
+
+
+def test_the_producer_copies_what_a_loop_only_reads():
+    check_product(product_with(), preloaded=True)
+
+
+@T.macro
+def clears_a_row(_, a, __):
+    a[0, 0] = a[0, 0] * 1
+
+
+@T.macro
+def reads_the_tile(_, a, out):
+    T.copy(a, out)
+
+
+@T.macro
+def writes_the_tensor(tensor, _, __):
+    for i in T.Parallel(64):
+        tensor[i, 0] = tensor[i, 0] * 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"before": clears_a_row},
+        {"before": reads_the_tile},
+        {"behind": reads_the_tile},
+        {"behind": writes_the_tensor},
+        {"extra": "place"},
+    ],
+    ids=["written", "read before", "read behind", "tensor written", "place from memory"],
+)
+def test_consumers_copy_what_they_use_otherwise(options):
+    check_product(product_with(**options), preloaded=False)
+
+
 # What is not split -------------------------------------------------------------------------------
 
 

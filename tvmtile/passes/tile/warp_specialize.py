@@ -39,6 +39,7 @@ from tvmtile.passes.tile.plan_pipeline import MOST_STAGES
 from tvmtile.passes.tile.select_implementation import Choice
 from tvmtile.passes.tile.specialization import (
     Candidate,
+    Preload,
     Producer,
     Ring,
     Skew,
@@ -51,6 +52,7 @@ from tvmtile.passes.tile.specialization import (
     operators_in,
     persistent,
     pipelined_loops_in,
+    preloaded_in,
     producer_of,
     skew_of,
     wish_of,
@@ -72,6 +74,10 @@ def WarpSpecialize(func: tirx.PrimFunc) -> tirx.PrimFunc:
     product stays in flight over the iteration where enough bytes are on their way meanwhile; others go
     on until a statement needs them to be done. Copies that are loops, as those of gathered rows, the
     producer does by the threads of a whole warpgroup.
+
+    Before a loop the producer also copies the tiles that its iterations only read, as the queries of
+    attention. Where a serial loop is around both, it copies those of the next iteration while consumers
+    use those of this one, if there is room.
 
     What copies need and the kernel computes before, such as a tile of indices or the number of
     iterations, the producer computes too: in buffers of its own where consumers need it as well.
@@ -323,6 +329,9 @@ class _Specializer:
         if not is_wanted and not self._multiplies_asynchronously():
             raise Unsuitable("no product is asynchronous work of warpgroups")
         self._candidates = candidates_in(kernel, self._tiles, self._context.kind, self._why_not)
+        self._preloaded = preloaded_in(
+            self._launch.body, self._candidates, self._tiles, self._why_not
+        )
 
     # What can be split -----------------------------------------------------------------------------
 
@@ -359,6 +368,10 @@ class _Specializer:
         splits: dict[ir.Var, Split] = {}
         for candidate in self._candidates:
             splits[candidate.loop.loop_var] = self._split(candidate, list(splits.values()))
+        preloads = [
+            self._preload(tile, splits[candidate.loop.loop_var].candidate, around)
+            for tile, candidate, around in self._preloaded
+        ]
         axes = {
             variable: {
                 tile: StageAxis(ring.stages, ring.index)
@@ -367,7 +380,12 @@ class _Specializer:
             }
             for variable, split in splits.items()
         }
+        for each in preloads:
+            if each.around is not None and each.ring.stages > 1:
+                of_loop = axes.setdefault(each.around, {})
+                of_loop[each.tile] = StageAxis(each.ring.stages, each.ring.index)
         kernel = with_stage_axes(self._kernel, self._tiles, axes)
+        preloads = [each.renamed(self._kernel, kernel) for each in preloads]
         tiles = KernelTiles(kernel)
         consumers = Group.of_block(self._launch)
         more = Group(consumers.count, WARPGROUP)
@@ -377,10 +395,11 @@ class _Specializer:
         launch = Launch(kernel)
         thread = launch.thread_index
         declarations, body = _without_declarations(launch.body)
-        ahead = producer_of(body, splits, tiles, producer.index_of(thread))
-        using = self._consuming(body, splits, tiles, consumers.index_of(thread), ahead)
+        ahead = producer_of(body, splits, tiles, producer.index_of(thread), preloads)
+        using = self._consuming(body, splits, tiles, consumers.index_of(thread), ahead, preloads)
         own, copying = ahead.apart_from(using)
         rings = {ring.full: ring for split in splits.values() for ring in split.rings}
+        rings |= {each.ring.full: each.ring for each in preloads}
         ready = [statement for ring in rings.values() for statement in ring.declared()]
         few, many = _registers(consumers.count, by_threads=copy_by_threads)
         roles = tirx.IfThenElse(
@@ -392,12 +411,19 @@ class _Specializer:
         return with_launch_body(kernel, seq([*declarations, *own, *ready, begun, roles]))
 
     def _consuming(
-        self, body: tirx.Stmt, splits: Splits, tiles: KernelTiles, number: ir.Expr, ahead: Producer
+        self,
+        body: tirx.Stmt,
+        splits: Splits,
+        tiles: KernelTiles,
+        number: ir.Expr,
+        ahead: Producer,
+        preloads: list[Preload],
     ) -> tirx.Stmt:
         """What the consumers do; of what the producer does besides its copies, what they need too."""
         without = ahead.replayed
         while True:
-            using = consumers_of(body, splits, tiles, number, self._context.kind, without)
+            kind = self._context.kind
+            using = consumers_of(body, splits, tiles, number, kind, preloads, without)
             needed = ahead.needed_by(using)
             kept = [stmt for stmt in without if not any(map(stmt.same_as, needed))]
             if len(kept) == len(without):
@@ -426,6 +452,31 @@ class _Specializer:
         ]
         split = Split(candidate, rings, counter)
         return split if former is None else _going_on(split, former)
+
+    def _preload(self, tile: ir.Var, candidate: Candidate, around: tirx.For | None) -> Preload:
+        """A copy before a loop, with its mbarriers.
+
+        If it is done several times, the next one goes on while the tile of this one is used, where
+        there is room for that, and for a result of as many bytes.
+        """
+        is_once = any(map(candidate.loop.same_as, self._outermost))
+        count = None if is_once else tirx.decl_buffer((1,), "int32", name="times", scope="local")
+        number = tirx.const(0, "int32") if count is None else tirx.BufferLoad(count, [0])
+        copies = 1 if is_once or not self._memory.has_room_for({tile: 3}) else 2
+        self._memory.take({tile: copies})
+        ring = Ring(
+            number,
+            (),
+            candidate.order[0],
+            candidate.order[-1],
+            in_flight=False,
+            full=Mbarriers.named("full", copies, 1),
+            empty=Mbarriers.named("empty", copies, self._launch.num_threads // WARP_SIZE),
+        )
+        skew = candidate.skew
+        is_early = skew is None or tile not in candidate.units[skew.second].touches
+        variable = None if around is None else around.loop_var
+        return Preload(tile, candidate.loop.loop_var, ring, variable, count, is_early)
 
     def skews(self) -> list[Skew | Unskewed | None]:
         """How the products of each loop overlap, or why they don't; None where there are not two."""

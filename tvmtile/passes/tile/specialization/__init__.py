@@ -15,6 +15,7 @@ from tvmtile.passes.tile.specialization.candidates import (
     wish_of,
 )
 from tvmtile.passes.tile.specialization.persistence import persistent
+from tvmtile.passes.tile.specialization.preloads import Preload, preloaded_in
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.roles import (
     Producer,
@@ -27,6 +28,7 @@ from tvmtile.passes.tile.specialization.skew import Skew, Unskewed, skew_of
 
 __all__ = [
     "Candidate",
+    "Preload",
     "Producer",
     "Ring",
     "Skew",
@@ -39,6 +41,7 @@ __all__ = [
     "operators_in",
     "persistent",
     "pipelined_loops_in",
+    "preloaded_in",
     "producer_of",
     "skew_of",
     "wish_of",

@@ -31,6 +31,7 @@ from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.pipelining import Body, KernelTiles, body_of, has_effects, work_of
 from tvmtile.passes.tile.specialization.candidates import Candidate, Unsuitable
 from tvmtile.passes.tile.specialization.loops import one_of, rolled
+from tvmtile.passes.tile.specialization.preloads import Preload
 from tvmtile.passes.tile.specialization.ring import Ring
 from tvmtile.passes.tile.specialization.skew import skewed
 
@@ -79,12 +80,12 @@ Splits = Mapping[ir.Var, Split]
 """By the variable of the loop."""
 
 
-def _counters(splits: Splits) -> list[tirx.Stmt]:
+def _counters(splits: Splits, preloads: Sequence[Preload]) -> list[tirx.Stmt]:
     """Counters that begin."""
-    counters = (each.counter for each in splits.values() if each.counter is not None)
+    counters = [*(each.counter for each in splits.values()), *(each.counter for each in preloads)]
     return [
         statement
-        for counter in dict.fromkeys(counters)
+        for counter in dict.fromkeys(each for each in counters if each is not None)
         for statement in (
             tirx.AllocBuffer(counter),
             tirx.BufferStore(counter, tirx.const(0, str(counter.ty.dtype)), [0]),
@@ -107,6 +108,7 @@ def consumers_of(
     tiles: KernelTiles,
     thread: ir.Expr,
     kind: str,
+    preloads: Sequence[Preload] = (),
     without: Sequence[tirx.Stmt] = (),
 ) -> tirx.Stmt:
     """What the consumers do: all but the producer's copies.
@@ -123,29 +125,49 @@ def consumers_of(
         The number of a thread among the consumers'.
     kind : str
         Of the target.
+    preloads : sequence of Preload
+        Of tiles that the producer fills before a loop.
     without : sequence of Stmt
         Statements of the body that they leave out.
     """
 
     def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
-        kept = (child for child in flattened(node) if not any(map(child.same_as, without)))
+        kept = (
+            child
+            for child in flattened(node)
+            if not any(map(child.same_as, without)) and not any(p.fills(child) for p in preloads)
+        )
         return seq([mutator.mutate(child) for child in kept])
 
     def visit(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
         split = splits.get(loop.loop_var)
         if split is None:
             return mutator.default_mutate(loop)
-        return seq(_consuming(loop, split, _parts(loop, split, tiles), thread, kind))
+        own = [each for each in preloads if each.variable.same_as(loop.loop_var)]
+        return seq(_consuming(loop, split, _parts(loop, split, tiles), thread, kind, own))
 
-    return seq([*_counters(splits), mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence))])
+    return seq(
+        [*_counters(splits, preloads), mutated(body, (tirx.For, visit), (tirx.SeqStmt, sequence))]
+    )
 
 
 def _consuming(
-    loop: tirx.For, split: Split, body: Body, thread: ir.Expr, kind: str
+    loop: tirx.For,
+    split: Split,
+    body: Body,
+    thread: ir.Expr,
+    kind: str,
+    preloads: Sequence[Preload],
 ) -> list[tirx.Stmt]:
+    ready = [each.ring.wait_until_full() for each in preloads]
+    early, late = (
+        [stmt for p in preloads if p.is_free_early == is_early for stmt in p.ring.release(thread)]
+        for is_early in (True, False)
+    )
+    counted = [*split.counted(loop), *(stmt for each in preloads for stmt in each.counted())]
     if split.candidate.skew is not None:
-        parts = skewed(loop, split.candidate.skew, split.rings, body, thread, kind)
-        return [*body.declarations, *parts, *split.counted(loop)]
+        parts = skewed(loop, split.candidate.skew, split.rings, body, thread, kind, early)
+        return [*body.declarations, *ready, *parts, *late, *counted]
     tokens = {
         number: f"{work.name}/{loop.loop_var.name}{number}"
         for number in (*split.candidate.in_flight, *_going_on(split.candidate, kind))
@@ -157,7 +179,7 @@ def _consuming(
     if split.candidate.in_flight:
         whole += [wait(tokens[number], 0) for number in split.candidate.in_flight]
         whole = _if_any(loop, [*whole, *_released_last(split, loop, thread)])
-    return [*body.declarations, *whole, *split.counted(loop)]
+    return [*body.declarations, *ready, *whole, *early, *late, *counted]
 
 
 def _if_any(loop: tirx.For, statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
@@ -277,12 +299,18 @@ class Producer:
         return [tirx.AllocBuffer(buffer) for buffer in own.values()], substitute(self.body, own)
 
 
-def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr) -> Producer:
+def producer_of(
+    body: tirx.Stmt,
+    splits: Splits,
+    tiles: KernelTiles,
+    thread: ir.Expr,
+    preloads: Sequence[Preload] = (),
+) -> Producer:
     """What the producer does.
 
     Parameters
     ----------
-    body, splits, tiles
+    body, splits, tiles, preloads
         As of `consumers_of`.
     thread : Expr
         The number of a thread among the producer's.
@@ -292,8 +320,8 @@ def producer_of(body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.
     Unsuitable
         If the copies depend on what only consumers know.
     """
-    slicer = _Slicer(body, splits, tiles, thread)
-    whole = with_fresh_variables(seq([*_counters(splits), *slicer.slice()]))
+    slicer = _Slicer(body, splits, tiles, thread, preloads)
+    whole = with_fresh_variables(seq([*_counters(splits, preloads), *slicer.slice()]))
     _check_known(whole, body)
     return Producer(whole, slicer.replayed)
 
@@ -302,9 +330,15 @@ class _Slicer:
     """Keeps the loops to be split, what is around them, and what they need."""
 
     def __init__(
-        self, body: tirx.Stmt, splits: Splits, tiles: KernelTiles, thread: ir.Expr
+        self,
+        body: tirx.Stmt,
+        splits: Splits,
+        tiles: KernelTiles,
+        thread: ir.Expr,
+        preloads: Sequence[Preload],
     ) -> None:
         self.replayed: list[tirx.Stmt] = []
+        self._preloads = preloads
         self._body = body
         self._splits = splits
         self._tiles = tiles
@@ -352,6 +386,11 @@ class _Slicer:
                 return []
             self._check_pure(child.value)
             return [child]
+        for each in self._preloads:
+            if each.fills(child):
+                self._filled.add(each.tile)
+                copies = [_arriving(child, each.ring)]
+                return [*each.ring.fill([], copies, self._thread), *each.counted()]
         parts = self._of(child)
         if parts or used.isdisjoint(self._roots_written(child)):
             return parts

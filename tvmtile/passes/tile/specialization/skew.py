@@ -160,7 +160,13 @@ def _registers_of(fragment: ir.Var, threads: int) -> int:
 
 
 def skewed(
-    loop: tirx.For, skew: Skew, rings: Sequence[Ring], body: Body, thread: ir.Expr, kind: str
+    loop: tirx.For,
+    skew: Skew,
+    rings: Sequence[Ring],
+    body: Body,
+    thread: ir.Expr,
+    kind: str,
+    before_last: Sequence[tirx.Stmt] = (),
 ) -> list[tirx.Stmt]:
     """What consumers do in place of a loop.
 
@@ -178,8 +184,10 @@ def skewed(
         The number of a thread among the consumers'.
     kind : str
         Of the target.
+    before_last : sequence of Stmt
+        What is done before the last product, and where there is none.
     """
-    return _Skewed(loop, skew, rings, body, thread, kind).statements()
+    return _Skewed(loop, skew, rings, body, thread, kind).statements(before_last)
 
 
 class _Skewed:
@@ -203,14 +211,15 @@ class _Skewed:
             if (work := work_of(body.units[number], kind)) is not None
         }
 
-    def statements(self) -> list[tirx.Stmt]:
+    def statements(self, before_last: Sequence[tirx.Stmt]) -> list[tirx.Stmt]:
         loop, one = self._loop, one_of(self._loop)
         start, count = loop.min + one, loop.extent - one
         others = replace_loop(rolled(loop, self._steady()), min=start, extent=count)
-        whole = [*self._head(), others, *self._tail()]
+        whole = [*self._head(), others, *before_last, *self._tail()]
         if (constant(loop.extent) or 0) > 0:
             return whole
-        return [tirx.IfThenElse(loop.extent > 0, seq(whole), None)]
+        none = seq(list(before_last)) if before_last else None
+        return [tirx.IfThenElse(loop.extent > 0, seq(whole), none)]
 
     def _head(self) -> list[tirx.Stmt]:
         """The first iteration, but for its second product."""
