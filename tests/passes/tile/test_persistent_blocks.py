@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
 import torch
-from tvm import ir
+from tvm import ir, tirx
 from tvm.script import tirx as S
+from tvm.sym import Analyzer
 
 import tvmtile
 import tvmtile.language as T
 from tests.metal.programs import assert_close, random
 from tvmtile import target as targets
+from tvmtile.ir.rewriting import substitute
 from tvmtile.passes.tile.specialization import Unsuitable, persistent
+from tvmtile.passes.tile.specialization.persistence import _place_and_turns
 from tvmtile.pipeline import lowering_passes
 from tvmtile.target import parse
 
@@ -172,6 +176,88 @@ def test_a_serial_loop_around_the_pipeline():
 
     a, b = random(512, 128, dtype="float16"), random(2, 128, 128, dtype="float16")
     check(program, (a, b, torch.empty(2, 512, 128)), torch.matmul(a.double(), b.double()))
+
+
+def attention(length, heads, causal, block=(128, 128), dim=64, threads=256):
+    """Attention whose blocks with `causal` differ in their work, the longest of which come first."""
+    bM, bN = block
+    shape = (heads, length, dim)
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor(shape, "float16"),
+        K: T.Tensor(shape, "float16"),
+        V: T.Tensor(shape, "float16"),
+        O: T.Tensor(shape, "float16"),
+    ):
+        blocks = T.ceildiv(length, bM)
+        with T.Kernel(blocks, heads, threads=threads) as (bx, by):
+            x = blocks - 1 - bx
+            q = T.alloc_shared((bM, dim), "float16")
+            k = T.alloc_shared((bN, dim), "float16")
+            v = T.alloc_shared((bN, dim), "float16")
+            scores = T.alloc_fragment((bM, bN), "float32")
+            weights = T.alloc_fragment((bM, bN), "float16")
+            out = T.alloc_fragment((bM, dim), "float32")
+            total = T.alloc_fragment((bM,), "float32")
+            part = T.alloc_fragment((bM,), "float32")
+            T.copy(Q[by, x * bM, 0], q)
+            T.clear(out)
+            T.clear(total)
+            tiles = T.ceildiv((x + 1) * bM, bN) if causal else T.ceildiv(length, bN)
+            for step in T.Pipelined(tiles, num_stages=2):
+                T.copy(K[by, step * bN, 0], k)
+                T.gemm(q, k, scores, transpose_B=True, policy=FULL, clear_accum=True)
+                T.copy(V[by, step * bN, 0], v)
+                for i, j in T.Parallel(bM, bN):
+                    seen = x * bM + i >= step * bN + j if causal else step * bN + j < length
+                    scores[i, j] = T.if_then_else(seen, T.exp2(scores[i, j]), 0)
+                T.copy(scores, weights)
+                T.reduce_sum(scores, part, dim=1)
+                for i in T.Parallel(bM):
+                    total[i] = total[i] + part[i]
+                T.gemm(weights, v, out, policy=FULL)
+            for i, j in T.Parallel(bM, dim):
+                out[i, j] /= total[i]
+            T.copy(out, O[by, x * bM, 0])
+
+    return main
+
+
+FULL = T.GemmWarpPolicy.FullRow
+
+
+@pytest.mark.usefixtures("few_multiprocessors")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(384, 2), (640, 1), slow((128, 5)), slow((300, 3))])
+def test_attention(causal, shape):
+    """The queries of the next block are copied while those of this one are used."""
+    length, heads = shape
+    q, k, v = (random(heads, length, 64, dtype="float16") / 4 for _ in range(3))
+    scores = q.double() @ k.double().mT * math.log(2)
+    if causal:
+        scores = scores.masked_fill(torch.ones(length, length).triu(1).bool(), -math.inf)
+    expected = torch.softmax(scores, dim=-1) @ v.double()
+    program = attention(length, heads, causal)
+    check(program, (q, k, v, torch.empty(heads, length, 64, dtype=torch.float16)), expected)
+    source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
+    assert "Q_map" in source
+    assert ("? (2 - ((int)blockIdx.x))" in source) == causal
+
+
+@pytest.mark.parametrize("total", [8, 9, 11, 12, 13, 40, 41, 47, 48])
+@pytest.mark.parametrize("multiprocessors", [3, 4, 7])
+@pytest.mark.parametrize("is_uneven", [False, True])
+def test_each_tile_has_one_turn_of_one_block(total, multiprocessors, is_uneven):
+    done = []
+    for block in range(multiprocessors):
+        at = tirx.const(block, "int32")
+        turn = ir.Var("turn", "int32")
+        place, turns = _place_and_turns(at, turn, total, multiprocessors, is_uneven=is_uneven)
+        for number in range(int(Analyzer().simplify(turns))):
+            now = substitute(place, {turn: tirx.const(number, "int32")})
+            done.append(int(Analyzer().simplify(now + 0)) + number * multiprocessors)
+    assert sorted(done) == list(range(total))
 
 
 # What stays as it is -----------------------------------------------------------------------------
