@@ -72,6 +72,8 @@ _CPU: tuple[Any, ...] = (
     P.InsertIndexChecks,  # an index outside of a tile stops a kernel that asks for it
     P.SerializeThreads,  # code that uses the thread index runs for one thread after the other
     P.ElideSharedStaging,  # tiles that a micro-kernel packs are not staged
+    P.AccumulateInPlace,  # sums that are only written out are kept where they go
+    P.ClearByProducts,  # and begin with the first product
     P.LowerExtremaOnCpu,  # the larger of two floats is a number, if one of them is
     P.LowerTileOp,  # tile operators become loops over elements and micro-kernels
     P.UnswitchConditions,  # conditions that hold for whole tiles are decided before their loops

@@ -18,7 +18,7 @@ from tvmtile._plugin import OPERATORS, add_operator, register
 from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
-from tvmtile.ir.operands import as_region
+from tvmtile.ir.operands import as_region, region
 
 __all__ = [
     "TileOp",
@@ -28,6 +28,7 @@ __all__ = [
     "operator_of",
     "python_value",
     "tile_operator",
+    "with_tile",
 ]
 
 _OPERATORS: dict[str, type[TileOp]] = {}
@@ -152,6 +153,10 @@ class TileOp:
 
     def copied(self) -> tuple[Any, Any] | None:
         """Source and target of an operator that only copies elements as they are; None for others."""
+        return None
+
+    def filled(self) -> tuple[Any, Any] | None:
+        """The tile and the value of an operator that sets all elements of one; None for others."""
         return None
 
     def between(self, source: Any, target: Any) -> TileOp:
@@ -372,3 +377,27 @@ def operator_for(role: str) -> Callable[..., TileOp]:
 def all_operators() -> Mapping[str, type[TileOp]]:
     """Every operator by name."""
     return dict(_OPERATORS)
+
+
+def with_tile(op: TileOp, tile: ir.Var, goal: ir.TensorRegion) -> TileOp:
+    """The same operator on a region of another buffer, as large as the tile, in the tile's place.
+
+    Parameters
+    ----------
+    op : TileOp
+        A normalized operator.
+    tile : Var
+        A buffer that it may have several regions of.
+    goal : TensorRegion
+        The region, whose last axes are the tile's.
+    """
+    outer = len(goal.region) - len(tile.ty.shape)
+    for item in fields(op):
+        operand = getattr(op, item.name)
+        if not isinstance(operand, ir.TensorRegion) or not operand.source.same_as(tile):
+            continue
+        inner = list(zip(goal.region[outer:], operand.region, strict=True))
+        origin = [r.min for r in goal.region[:outer]] + [g.min + o.min for g, o in inner]
+        extents = [1] * outer + [o.extent for _, o in inner]
+        op = op.with_operand(item.name, region(goal.source, origin, extents))
+    return op

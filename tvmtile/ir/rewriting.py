@@ -24,6 +24,7 @@ __all__ = [
     "has_effect",
     "mentions",
     "nest",
+    "ranges_in",
     "reads_no_memory",
     "replace_loop",
     "retyped",
@@ -243,6 +244,17 @@ def variables_of(node: Any) -> list[ir.Var]:
     found: list[ir.Var] = []
     walk(node, (ir.Var, found.append))
     return list({hash(var): var for var in found}.values())  # `==` of variables is an expression
+
+
+def ranges_in(stmt: tirx.Stmt) -> Analyzer:
+    """What is known of the variables of a statement's loops."""
+    analyzer = Analyzer()
+
+    def note(loop: tirx.For) -> None:
+        analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
+
+    walk(stmt, (tirx.For, note))
+    return analyzer
 
 
 @once_per_node

@@ -13,6 +13,8 @@ from tvmtile.passes.checks.check_loop_exits import CheckLoopExits
 from tvmtile.passes.checks.check_parallel import CheckParallel
 from tvmtile.passes.checks.check_reducers import CheckReducers
 from tvmtile.passes.checks.verify import Verifier, Verify
+from tvmtile.passes.cpu.accumulate_in_place import AccumulateInPlace
+from tvmtile.passes.cpu.clear_by_products import ClearByProducts
 from tvmtile.passes.cpu.insert_index_checks import InsertIndexChecks
 from tvmtile.passes.cpu.interchange_loops import InterchangeLoopsOnCpu
 from tvmtile.passes.cpu.launch_blocks import LaunchBlocksOnCpu
@@ -89,6 +91,7 @@ from tvmtile.passes.workarounds.store_names import StoreNamesOnCpu
 from tvmtile.passes.workarounds.wrap_unsigned import WrapUnsignedOnCpu
 
 __all__ = [
+    "AccumulateInPlace",
     "ApproximateFunctionsOnCuda",
     "BindExtents",
     "CallImportedFunctions",
@@ -101,6 +104,7 @@ __all__ = [
     "CheckLoopExits",
     "CheckParallel",
     "CheckReducers",
+    "ClearByProducts",
     "DeclareAsAccessed",
     "DeclareInKernel",
     "DistributeParallel",

@@ -74,6 +74,9 @@ class Fill(TileOp):
         if isinstance(self.value, bool | int | float):
             object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.dst)))
 
+    def filled(self) -> tuple[Any, Any]:
+        return self.dst, self.value
+
     def check(self) -> None:
         check_bounds(self.name, self.dst)
         if not ir.is_prim_expr(self.value):

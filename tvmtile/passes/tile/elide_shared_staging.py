@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.annotations import MAY_ALIAS, STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
-from tvmtile.ir.operands import buffer_of, constant, is_whole, region
-from tvmtile.ir.operators import TileOp, operator_of
+from tvmtile.ir.operands import buffer_of, constant, is_whole
+from tvmtile.ir.operators import TileOp, operator_of, with_tile
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import reads_no_memory, replace_loop, seq
+from tvmtile.ir.rewriting import ranges_in, reads_no_memory, replace_loop, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import Regions
-from tvmtile.ir.types import Index
 from tvmtile.tileop.registry import Decline, Lowering, LoweringContext, implementation_of
 
 __all__ = ["ElideSharedStaging"]
@@ -70,7 +68,7 @@ def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:
     target = target_of(func)
 
     def read(kernel: tirx.For) -> tirx.For:
-        context = LoweringContext(target, _ranges(kernel), launch=Launch(kernel))
+        context = LoweringContext(target, ranges_in(kernel), launch=Launch(kernel))
         return _Direct(kernel, context).apply()
 
     return with_kernels(func, read)
@@ -132,7 +130,7 @@ class _Direct:
             fields = [name for name in times if getattr(op, name).source.same_as(tile.source)]
             if len(fields) != 1 or (times[fields[0]] > 1 and not wanted):
                 continue
-            direct = _reading(op, fields[0], source)
+            direct = with_tile(op, tile.source, source)
             if not self._fits(chosen, direct):
                 continue
             call = direct.to_call(reading.value.span)
@@ -198,26 +196,3 @@ def _written_in_planned_loops(kernel: tirx.For) -> set[ir.Var]:
 
     walk(kernel, (tirx.For, note))
     return written
-
-
-def _reading(op: TileOp, field: str, source: ir.TensorRegion) -> TileOp:
-    """The operator with an operand in the source of a copy in place of its target."""
-    operand = getattr(op, field)
-    outer = len(source.region) - len(operand.region)
-    origin = [r.min for r in source.region[:outer]]
-    extents: list[Index] = [1] * outer
-    for s, o in zip(source.region[outer:], operand.region, strict=True):
-        origin.append(s.min + o.min)
-        extents.append(o.extent)
-    return op.with_operand(field, region(source.source, origin, extents))
-
-
-def _ranges(kernel: tirx.For) -> Analyzer:
-    """What is known of the variables of a kernel's loops."""
-    analyzer = Analyzer()
-
-    def note(loop: tirx.For) -> None:
-        analyzer.bind(loop.loop_var, ir.Range.from_min_extent(loop.min, loop.extent))
-
-    walk(kernel, (tirx.For, note))
-    return analyzer

@@ -1,0 +1,69 @@
+"""ClearByProducts: which clears the first product does, and that sums begin at zero."""
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+
+
+def product(steps, value=0, between=None):
+    """C = A @ B + value, in steps of 16 along K."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 64), "float32"),
+        B: T.Tensor((64, 32), "float32"),
+        C: T.Tensor((32, 32), "float16"),
+    ):
+        with T.Kernel(1):
+            sums = T.alloc_fragment((32, 32), "float32")
+            T.fill(sums, value)
+            if between is not None:
+                between(sums)
+            for k in T.serial(steps):
+                T.gemm(A[0:32, k * 16 : k * 16 + 16], B[k * 16 : k * 16 + 16, 0:32], sums)
+            T.copy(sums, C)
+
+    return main
+
+
+def begins_with_a_product(program):
+    """Tell whether nothing sets the sums before a product does."""
+    lowering = dict(tvmtile.compile(program, target="llvm").lowering)
+    return "fill" not in lowering["tvmtile.ClearByProducts"].script()
+
+
+@T.macro
+def one_more(sums):
+    sums[3, 4] = sums[3, 4] + 1.0
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_the_first_product_begins_the_sums(steps):
+    program = product(steps)
+    assert begins_with_a_product(program)
+    A, B = torch.randn(32, 64), torch.randn(64, 32)
+    C = torch.full((32, 32), 7.0).half()
+    tvmtile.compile(program, target="llvm")(A, B, C)
+    expected = A[:, : steps * 16].double() @ B[: steps * 16].double()
+    torch.testing.assert_close(C.double(), expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("value", "between"), [(1, None), (-0.0, None), (0, one_more)])
+def test_other_sums_are_filled(value, between):
+    A, B = torch.randn(32, 64), torch.randn(64, 32)
+    C = torch.full((32, 32), 7.0).half()
+    program = product(4, value, between)
+    assert not begins_with_a_product(program)
+    tvmtile.compile(program, target="llvm")(A, B, C)
+    expected = A.double() @ B.double() + value
+    if between is not None:
+        expected[3, 4] += 1
+    torch.testing.assert_close(C.double(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_loop_that_does_not_run_leaves_zeros():
+    A, B, C = torch.randn(32, 64), torch.randn(64, 32), torch.full((32, 32), 7.0).half()
+    tvmtile.compile(product(0), target="llvm")(A, B, C)
+    assert not C.any()

@@ -1,0 +1,215 @@
+"""AccumulateInPlace: sums that a kernel only writes out are kept where they go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir, tirx
+
+from tvmtile._tvm import Mutator, mapped, mutated
+from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
+from tvmtile.ir.annotations import MAY_ALIAS
+from tvmtile.ir.extents import linear_in
+from tvmtile.ir.kernels import Launch, target_of, with_kernels
+from tvmtile.ir.operands import constant, is_whole, region
+from tvmtile.ir.operators import TileOp, operator_of, with_tile
+from tvmtile.ir.passes import Property, prim_func_pass
+from tvmtile.ir.rewriting import (
+    defined_in,
+    mentions,
+    ranges_in,
+    reads_no_memory,
+    seq,
+    substitute,
+    variables_of,
+)
+from tvmtile.tileop.registry import Decline, LoweringContext, implementation_of
+
+__all__ = ["AccumulateInPlace"]
+
+
+@prim_func_pass("AccumulateInPlace", requires=(Property.IMPLEMENTATIONS,))
+def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Let products of matrices add to a tensor, where a tile of sums is only copied there in the end.
+
+    A tile of 256 x 256 sums fills a core's second cache. To clear it, to load and store it for each
+    step along K, and to copy it took an eighth of a product of bytes.
+
+    The tile is left out where only operators use it, one of them a product, all before one copy to a
+    tensor of its dtype that the kernel does not use otherwise. The copy stands beside the tile's
+    allocation, fills a region that certainly lies inside the tensor, and no two blocks have parts of
+    the region in common: each index of the grid counts, in an axis of its own, by the region's extent
+    or more. Functions whose tensors may share memory stay as they are.
+
+    Before
+    ------
+    ```
+    @T.prim_func
+    def main(
+        A: T.Buffer((64, 32), "float32"),
+        B: T.Buffer((32, 32), "float32"),
+        C: T.Buffer((64, 32), "float32"),
+    ):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            sums = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
+            T.tile.fill(sums[0:32, 0:32], T.float32(0), impl="elements")
+            for k in range(2):
+                T.tile.gemm(
+                    A[bx * 32 : bx * 32 + 32, k * 16 : k * 16 + 16],
+                    B[k * 16 : k * 16 + 16, 0:32],
+                    sums[0:32, 0:32],
+                    impl="microkernel",
+                )
+            T.tile.copy(sums[0:32, 0:32], C[bx * 32 : bx * 32 + 32, 0:32], impl="elements")
+    ```
+
+    After
+    -----
+    ```
+    @T.prim_func
+    def main(
+        A: T.Buffer((64, 32), "float32"),
+        B: T.Buffer((32, 32), "float32"),
+        C: T.Buffer((64, 32), "float32"),
+    ):
+        T.func_attr({"target": T.target("llvm")})
+        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+            T.tile.fill(C[bx * 32 : bx * 32 + 32, 0:32], T.float32(0), impl="elements")
+            for k in range(2):
+                T.tile.gemm(
+                    A[bx * 32 : bx * 32 + 32, k * 16 : k * 16 + 16],
+                    B[k * 16 : k * 16 + 16, 0:32],
+                    C[bx * 32 : bx * 32 + 32, 0:32],
+                    impl="microkernel",
+                )
+    ```
+    """
+    if func.attrs is not None and MAY_ALIAS in func.attrs:
+        return func
+    target = target_of(func)
+
+    def accumulate(kernel: tirx.For) -> tirx.For:
+        return _InPlace(kernel, LoweringContext(target, ranges_in(kernel))).apply()
+
+    return with_kernels(func, accumulate)
+
+
+class _InPlace:
+    """The tiles of one kernel that are summed where they go, and the kernel without them."""
+
+    def __init__(self, kernel: tirx.For, context: LoweringContext) -> None:
+        self._kernel = kernel
+        self._context = context
+        self._blocks = [b for b in Launch(kernel).blocks if constant(b.extent) != 1]
+        self._accesses = accesses_of(kernel)
+        self._names = values_of_names(kernel)
+
+    def apply(self) -> tirx.For:
+        return mutated(self._kernel, (tirx.SeqStmt, self._sequence))
+
+    def _sequence(self, node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
+        result: tirx.Stmt = mutator.default_mutate(node)
+        for statement in node.seq:
+            if isinstance(statement, tirx.AllocBuffer) and isinstance(result, tirx.SeqStmt):
+                result = self._without_tile(result, statement.buffer)
+        return result
+
+    def _without_tile(self, node: tirx.SeqStmt, tile: ir.Var) -> tirx.Stmt:
+        copies = [(s, ends) for s in node.seq if (ends := _copied(s)) and _is(ends[0], tile)]
+        goal = self._goal(node, tile, copies[0][1]) if len(copies) == 1 else None
+        if goal is None:
+            return node
+
+        def moved(statement: tirx.Evaluate) -> tirx.Stmt:
+            op = operator_of(statement.value)
+            if op is None or not any(_is(o, tile) for o in (*op.reads(), *op.writes())):
+                return statement
+            call = with_tile(op, tile, goal).to_call(statement.value.span)
+            return tirx.Evaluate(call, statement.span)
+
+        kept = [s for s in node.seq if not s.same_as(copies[0][0]) and not _allocates(s, tile)]
+        result = mapped(seq(kept), (tirx.Evaluate, moved))
+        return node if mentions(result, tile) else result
+
+    def _uses(self, tile: ir.Var) -> list[Access]:
+        return [access for access in self._accesses if access.buffer.same_as(tile)]
+
+    def _goal(self, node: tirx.SeqStmt, tile: ir.Var, ends: tuple[Any, Any]) -> Any:
+        """The region that the tile is copied to, if its sums may be kept there."""
+        *others, last = self._uses(tile)
+        source, goal = ends[0], self._without_names(ends[1])
+        operators = [use.operator for use in others if use.operator is not None]
+        if last.operator is None or last.operator.copied() is None:
+            return None
+        if len(operators) < len(others) or not any(op.is_product for op in operators):
+            return None
+        if str(goal.source.ty.dtype) != str(tile.ty.dtype) or not is_whole(source):
+            return None
+        if not self._is_free(goal, source, node):
+            return None
+        return goal if all(self._fits(with_tile(op, tile, goal)) for op in operators) else None
+
+    def _is_free(self, goal: ir.TensorRegion, source: Any, node: tirx.SeqStmt) -> bool:
+        """Tell whether a block has a region for itself, which is known where its tile begins."""
+        buffer = goal.source
+        if buffer.ty.storage_scope != "global" or len(self._uses(buffer)) != 1:
+            return False
+        shape = [constant(r.extent) for r in source.region]
+        outer = [1] * (len(goal.region) - len(shape))
+        if [constant(r.extent) for r in goal.region] != [*outer, *shape]:
+            return False
+        known = all(reads_no_memory(r.min) for r in goal.region) and not any(
+            variable in defined_in(node) for r in goal.region for variable in variables_of(r.min)
+        )
+        return known and self._is_inside(goal) and self._is_of_one_block(goal)
+
+    def _without_names(self, goal: ir.TensorRegion) -> ir.TensorRegion:
+        """The region by what names stand for, which may be bound behind the tile's allocation."""
+        origin = [r.min for r in goal.region]
+        while any(variable in self._names for each in origin for variable in variables_of(each)):
+            origin = [substitute(each, self._names) for each in origin]
+        return region(goal.source, origin, [r.extent for r in goal.region])
+
+    def _is_inside(self, goal: ir.TensorRegion) -> bool:
+        return all(
+            self._context.analyzer.can_prove(tirx.all(r.min >= 0, r.min + r.extent <= size))
+            for r, size in zip(goal.region, goal.source.ty.shape, strict=True)
+        )
+
+    def _is_of_one_block(self, goal: ir.TensorRegion) -> bool:
+        axes = []
+        for block in self._blocks:
+            index = block.loop_var
+            mine = [a for a, r in enumerate(goal.region) if mentions(r.min, index)]
+            if len(mine) != 1:
+                return False
+            linear = linear_in(goal.region[mine[0]].min, index)
+            if linear is None or abs(linear[0]) < (constant(goal.region[mine[0]].extent) or 0):
+                return False
+            axes += mine
+        return len(set(axes)) == len(axes)
+
+    def _fits(self, op: TileOp) -> bool:
+        chosen = implementation_of(op, self._context.kind)
+        if chosen is None:
+            return False
+        try:
+            chosen.check(op, self._context)
+        except Decline:
+            return False
+        return True
+
+
+def _copied(statement: tirx.Stmt) -> tuple[Any, Any] | None:
+    """Source and target of a statement that copies."""
+    op = operator_of(statement.value) if isinstance(statement, tirx.Evaluate) else None
+    return op.copied() if op is not None else None
+
+
+def _allocates(statement: tirx.Stmt, tile: ir.Var) -> bool:
+    return isinstance(statement, tirx.AllocBuffer) and statement.buffer.same_as(tile)
+
+
+def _is(operand: Any, tile: ir.Var) -> bool:
+    return isinstance(operand, ir.TensorRegion) and operand.source.same_as(tile)
