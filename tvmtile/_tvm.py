@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import _ffi_api as _ir_ffi
 from tvm.ir import register_op_attr
+from tvm.ir.expr import ExprOperand
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.parser._core import dispatch
 from tvm.tirx import CallEffectKind
@@ -32,6 +33,7 @@ __all__ = [
     "PURE",
     "READS",
     "CObject",
+    "ExprOperand",
     "IRBuilder",
     "Mutator",
     "buffer_var",

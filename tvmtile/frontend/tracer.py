@@ -30,7 +30,7 @@ from tvmtile.errors import (
 )
 from tvmtile.frontend.constructs import Branch, Loop, Region, Variable, While, tried
 from tvmtile.frontend.dtypes import DType
-from tvmtile.frontend.expression_dtypes import dtype_of_expressions
+from tvmtile.frontend.expressions import expressions_of_kernels
 from tvmtile.frontend.tensor import OutputTensor, TensorSpec
 from tvmtile.frontend.unusable import Unusable, counted, escaped, raise_unusable
 from tvmtile.frontend.values import (
@@ -115,7 +115,7 @@ class Tracer:
         outer = current_tracer()
         _ACTIVE.tracer = self
         try:
-            with dtype_of_expressions():
+            with expressions_of_kernels():
                 yield self
         finally:
             _ACTIVE.tracer = outer

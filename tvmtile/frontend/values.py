@@ -19,6 +19,7 @@ from tvmtile.ir.rewriting import contains
 from tvmtile.ir.spans import current_span
 
 __all__ = [
+    "BITWISE",
     "KINDS",
     "as_condition",
     "binary",
@@ -27,21 +28,27 @@ __all__ = [
     "dtype_of_variable",
     "is_number",
     "kind_of",
+    "operands",
     "reads_memory",
     "store_element",
 ]
 
 _SHIFTS = {"lshift": "<<", "rshift": ">>"}
-_BITWISE = {"and_", "or_", "xor", *_SHIFTS}
+BITWISE = {"and_", "or_", "xor", *_SHIFTS}
 
 
 def binary(op: str, left: Any, right: Any) -> Any:
     """An operator between two values."""
-    if op in _BITWISE:
+    return getattr(operator, op)(*operands(op, left, right))
+
+
+def operands(op: str, left: Any, right: Any) -> tuple[Any, Any]:
+    """The operands as TVM's operator has to have them, so that none of their bits is lost."""
+    if op in BITWISE:
         left, right = _as_wide_as(right, left), _as_wide_as(left, right)
     if op in _SHIFTS:
         left = _shifted(_SHIFTS[op], left, right)
-    return getattr(operator, op)(left, right)
+    return left, right
 
 
 def _shifted(symbol: str, value: Any, amount: Any) -> Any:

@@ -1,0 +1,83 @@
+"""A kernel's values where Python's own operators meet them: in helpers that nothing rewrites.
+
+Helper functions ask for `x.dtype` (`assert x.dtype == T.uint8`), which TVM 0.27 gives to buffers
+only, as a property of `Var`; and they compute `x & 0x7FFFFFFFFFFFFFFF`, whose number TVM takes for
+int32 and cuts off. While a kernel is traced, and only then, expressions have a dtype, and the bitwise
+operators mean what they mean in the kernel's text.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm import ir
+
+from tvmtile._tvm import ExprOperand
+from tvmtile.frontend.dtypes import DType
+from tvmtile.frontend.values import BITWISE, operands
+
+__all__ = ["expressions_of_kernels"]
+
+_LOCK = threading.Lock()
+# Assigned to: TVM's classes, whose attributes the type checker knows.
+_EXPR: Any = ir.Expr
+_VAR: Any = ir.Var
+_OF_BUFFER = vars(ir.Var)["dtype"]
+_traces = 0
+
+
+@contextmanager
+def expressions_of_kernels() -> Iterator[None]:
+    """Give `tvm.ir.Expr` what the module says in this context, in all threads that are in one."""
+    _enter_or_leave(1)
+    try:
+        yield
+    finally:
+        _enter_or_leave(-1)
+
+
+def _enter_or_leave(step: int) -> None:
+    global _traces
+    with _LOCK:
+        was_traced, _traces = _traces > 0, _traces + step
+        if _traces > 0 and not was_traced:
+            _EXPR.dtype = property(_of_expression)
+            _VAR.dtype = property(_of_variable)
+            for name, method in _METHODS.items():
+                setattr(ExprOperand, name, method)
+        elif _traces == 0:
+            del _EXPR.dtype
+            _VAR.dtype = _OF_BUFFER
+            for name, method in _TVMS.items():
+                setattr(ExprOperand, name, method)
+
+
+def _of_expression(value: Any) -> DType:
+    if not ir.is_prim_expr(value):
+        raise AttributeError(f"a {type(value).__name__} that is no value has no dtype")
+    return DType(str(value.ty.dtype))
+
+
+def _of_variable(var: Any) -> Any:
+    return _of_expression(var) if ir.is_prim_expr(var) else _OF_BUFFER.fget(var)
+
+
+def _method(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> Any:
+    def method(self: Any, other: Any) -> Any:
+        if is_reflected:
+            other, self = operands(op, other, self)
+        else:
+            self, other = operands(op, self, other)
+        return tvms(self, other)
+
+    return method
+
+
+_NAMES = {
+    f"__{side}{op.rstrip('_')}__": (op, side == "r") for op in sorted(BITWISE) for side in ("", "r")
+}
+_TVMS = {name: vars(ExprOperand)[name] for name in _NAMES}
+_METHODS = {name: _method(op, _TVMS[name], side) for name, (op, side) in _NAMES.items()}
