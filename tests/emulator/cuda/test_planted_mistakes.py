@@ -136,6 +136,7 @@ TWICE = "a wait for all that copies do stands behind one for what they read"
 ONCE = "the tile has not been written before: there is no loop around it"
 PANEL = "an operand of one panel has no use for it"
 STORED = "threads stored the tile, who need not say how: the numbers are wrong"
+FREE = "the tile is copied once: nobody waits for it to be free"
 LATER = "who waits has waited for a tile that is given back later"
 COVERED = "the step of the product behind it covers it"
 BETWEEN = "no register is touched between the product in front of it and this one"
@@ -159,9 +160,12 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, ALL_DONE): (1, TWICE),
     },
     "attention": {
-        (LEFT_OUT, "__syncwarp"): (2, MEET),
+        (LEFT_OUT, "__syncwarp"): (3, f"{MEET}; {FREE}"),
+        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
+        ("an arrival less", "mbarrier.init.shared.b64"): (1, FREE),
+        (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
+        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, FREE),
         ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
-        ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
         (MORE, ALL_READ): (1, ONCE),
         (LEFT_OUT, ALL_READ): (1, ONCE),
         (MORE, ALL_DONE): (1, ONCE),
@@ -169,13 +173,14 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, "bar.sync"): (1, ONCE),
     },
     "skewed_attention": {
-        ("an arrival less", "mbarrier.init.shared.b64"): (1, LATER),
-        ("the next narrower swizzle", DESCRIPTOR): (2, STORED),
+        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
+        ("an arrival less", "mbarrier.init.shared.b64"): (2, f"{LATER}; {FREE}"),
         ("half the leading dimension's offset", DESCRIPTOR): (2, PANEL),
         ("the stage's index off by one", f"wgmma.mma_async.sync.aligned.{TYPES}"): (4, ARRIVED),
-        (LEFT_OUT, "__syncwarp"): (4, MEET),
+        (LEFT_OUT, "__syncwarp"): (6, f"{MEET}; {FREE}"),
         (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
-        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, ONCE),
+        (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
+        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (3, f"{ONCE}; {FREE}"),
     },
     "gathered_rows": {
         ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
@@ -189,11 +194,12 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
     },
     "block_scaled_fp8": {},
     "added_gradients": {
-        ("an arrival less", "mbarrier.init.shared.b64"): (2, LATER),
-        (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, LATER),
-        ("the next narrower swizzle", DESCRIPTOR): (2, STORED),
+        ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
+        ("an arrival less", "mbarrier.init.shared.b64"): (3, f"{LATER}; {FREE}"),
+        (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (2, f"{LATER}; {FREE}"),
+        (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, FREE),
         ("half the leading dimension's offset", DESCRIPTOR): (2, PANEL),
-        (LEFT_OUT, "__syncwarp"): (2, MEET),
+        (LEFT_OUT, "__syncwarp"): (3, f"{MEET}; {FREE}"),
         (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
         (LEFT_OUT, "wgmma.commit_group.sync.aligned"): (1, COVERED),
         (MORE, "wgmma.wait_group.sync.aligned"): (1, COVERED),
