@@ -224,7 +224,10 @@ def filled(page: str, generated: dict[str, str]) -> str:
 
 
 def benchmark_tables() -> dict[str, str]:
-    """The tables that the README shows: on a GPU some cases, without their configurations and runs."""
+    """The tables that the README shows: on a GPU some cases, without their configurations.
+
+    A row says its run where there are several.
+    """
     tables = {name: file.read_text() for name, file in BENCHMARKS.items()}
     runs, speeds = (part.splitlines() for part in tables["gpu"].split("\n\n")[:2])
     cells = [row.removesuffix(" |").split(" | ") for row in speeds]
@@ -232,7 +235,8 @@ def benchmark_tables() -> dict[str, str]:
     named = {row[-1] for row in shown[2:]}
     # A single run has no number.
     measured = [run for run in runs if len(runs) == 1 or run.partition(".")[0] in named]
-    tables["gpu"] = "\n".join([*measured, "", *(" | ".join(row[:-2]) + " |" for row in shown)])
+    rows = [row[:-2] + row[-1:] * (len(measured) > 1) for row in shown]
+    tables["gpu"] = "\n".join([*measured, "", *(" | ".join(row) + " |" for row in rows)])
     return tables
 
 
