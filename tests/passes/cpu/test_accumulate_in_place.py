@@ -110,6 +110,39 @@ def test_other_sums_have_a_tile(program):
     assert not is_in_place(program)
 
 
+def test_a_tile_that_other_operators_use_stays():
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 32), "float32"),
+        B: T.Tensor((32, 32), "float32"),
+        copied: T.Tensor((1, 32, 32), "float32"),
+        summed: T.Tensor((1, 32), "float32"),
+        C: T.Tensor((1, 32, 32), "float32"),
+    ):
+        with T.Kernel(1):
+            left = T.alloc_shared((32, 32), "float32")
+            sums = T.alloc_fragment((32, 32), "float32")
+            totals = T.alloc_fragment((32,), "float32")
+            T.copy(A, left)
+            T.gemm(left, B, sums, clear_accum=True)
+            T.gemm(left, B, sums)
+            T.reduce_sum(left, totals, dim=0)
+            T.copy(left, copied[0, 0:32, 0:32])
+            T.copy(totals, summed[0, 0:32])
+            T.copy(sums, C[0, 0:32, 0:32])
+
+    kernel = tvmtile.compile(main, target="llvm")
+    text = dict(kernel.lowering)["tvmtile.AccumulateInPlace"].script()
+    assert "left = " in text
+    assert "sums = " not in text
+    A, B = torch.randn(32, 32), torch.randn(32, 32)
+    copied, summed, C = torch.empty(1, 32, 32), torch.empty(1, 32), torch.empty(1, 32, 32)
+    kernel(A, B, copied, summed, C)
+    torch.testing.assert_close(copied[0], A)
+    torch.testing.assert_close(summed[0], A.sum(0), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(C[0], 2 * A @ B, rtol=1e-4, atol=1e-4)
+
+
 def test_results_of_sums_with_a_tile_are_right():
     check(product("bfloat16", "bfloat16"), "bfloat16", "bfloat16")
     check(product(n=72, grid=(3, 3)), n=72)

@@ -35,11 +35,11 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A tile of 256 x 256 sums fills a core's second cache. To clear it, to load and store it for each
     step along K, and to copy it took an eighth of a product of bytes.
 
-    The tile is left out where only operators use it, one of them a product, all before one copy to a
-    tensor of its dtype that the kernel does not use otherwise. The copy stands beside the tile's
-    allocation, fills a region that certainly lies inside the tensor, and no two blocks have parts of
-    the region in common: each index of the grid counts, in an axis of its own, by the region's extent
-    or more. Functions whose tensors may share memory stay as they are.
+    The tile is left out where nothing uses it but products that add to it, and what clears it, before
+    one copy to a tensor of its dtype that the kernel does not use otherwise. The copy stands beside
+    the tile's allocation and fills a region that certainly lies inside the tensor. No two blocks have
+    parts of the region in common: each index of the grid counts, in an axis of its own, by the
+    region's extent or more. Functions whose tensors may share memory stay as they are.
 
     Before
     ------
@@ -142,7 +142,9 @@ class _InPlace:
         operators = [use.operator for use in others if use.operator is not None]
         if last.operator is None or last.operator.copied() is None:
             return None
-        if len(operators) < len(others) or not any(op.is_product for op in operators):
+        if len(operators) < len(others) or not all(_sums(op, tile) for op in operators):
+            return None
+        if not any(op.is_product for op in operators):
             return None
         if str(goal.source.ty.dtype) != str(tile.ty.dtype) or not is_whole(source):
             return None
@@ -205,6 +207,17 @@ def _copied(statement: tirx.Stmt) -> tuple[Any, Any] | None:
     """Source and target of a statement that copies."""
     op = operator_of(statement.value) if isinstance(statement, tirx.Evaluate) else None
     return op.copied() if op is not None else None
+
+
+def _sums(op: TileOp, tile: ir.Var) -> bool:
+    """Tell whether an operator sets a tile to a value, or is a product that adds to it or sets it.
+
+    Of others the operands' ranks may matter, which are not the tensor's.
+    """
+    if op.filled() is not None:
+        return True
+    others = [o for o in op.reads() if not any(o is written for written in op.writes())]
+    return op.is_product and not any(_is(o, tile) for o in others)
 
 
 def _allocates(statement: tirx.Stmt, tile: ir.Var) -> bool:
