@@ -28,6 +28,8 @@ from tvmtile.tileop.elementwise import moving_axes
 from tvmtile.tileop.registry import Decline
 
 __all__ = [
+    "MOST_ELEMENTS",
+    "PIECE",
     "Box",
     "Boxes",
     "boxes_of",
@@ -38,9 +40,9 @@ __all__ = [
 ]
 
 _MOST_AXES = 5
-_MOST_ELEMENTS = 256
+MOST_ELEMENTS = 256
 """Of a box along an axis."""
-_PIECE = 16
+PIECE = 16
 """Bytes: what strides of a tensor, and rows of a box, are multiples of."""
 _LINE = 128
 """Bytes: where boxes begin in shared memory."""
@@ -115,9 +117,9 @@ def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
     if not analyzer.can_prove_equal(last, 1):
         raise Decline(f"the last axis of {describe(tensor)} has gaps")
     for stride in outer:
-        if not analyzer.can_prove_equal(tirx.floormod(stride * (bits // 8), _PIECE), 0):
+        if not analyzer.can_prove_equal(tirx.floormod(stride * (bits // 8), PIECE), 0):
             raise Decline(
-                f"rows of {describe(tensor)} may not begin at multiples of {_PIECE} bytes"
+                f"rows of {describe(tensor)} may not begin at multiples of {PIECE} bytes"
             )
     if constant(tensor.ty.elem_offset or 0) != 0:
         raise Decline(f"{describe(tensor)} begins inside of another tensor")
@@ -135,9 +137,9 @@ def check_columns(
         column = box.tensor[-1]
         while any(variable in names for variable in variables_of(column)):
             column = substitute(column, names)
-        if not analyzer.can_prove_equal(tirx.floormod(column * item, _PIECE), 0):
+        if not analyzer.can_prove_equal(tirx.floormod(column * item, PIECE), 0):
             raise Decline(
-                f"rows of {describe(tensor)} may not begin at a multiple of {_PIECE} bytes"
+                f"rows of {describe(tensor)} may not begin at a multiple of {PIECE} bytes"
             )
 
 
@@ -159,10 +161,10 @@ def boxes_of(tile: ir.TensorRegion, tensor: ir.TensorRegion, analyzer: Analyzer)
     for axis, extent in enumerate(in_tile):
         if extent > 1:
             in_tensor[pairs[axis]] = extent
-    if in_tensor[-1] * item % _PIECE:
+    if in_tensor[-1] * item % PIECE:
         raise Decline(
             f"rows of {describe(tile)} are {in_tensor[-1] * item} bytes; those of a box are multiples "
-            f"of {_PIECE}"
+            f"of {PIECE}"
         )
     steps = _steps(tile, in_tile)
     if math.prod(map(len, steps)) > _MOST_BOXES:
@@ -236,7 +238,7 @@ def _dense(tile: ir.TensorRegion, panel: int | None) -> list[int]:
 
 def _chunk(extent: int, multiple: int = 1) -> int:
     """The largest part of an extent that a box may have; of several, each a multiple of a number."""
-    parts = -(-extent // _MOST_ELEMENTS)
+    parts = -(-extent // MOST_ELEMENTS)
     for number in range(parts, extent + 1):
         part = extent // number
         if extent % number == 0 and (number == 1 or part % multiple == 0):

@@ -20,7 +20,7 @@ from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.scopes import is_shared
 from tvmtile.tileop.mbarrier import as_mbarrier
 from tvmtile.tileop.registry import Decline
-from tvmtile.tileop.tma.boxes import Boxes, check_tensor
+from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, Boxes, check_tensor
 from tvmtile.tileop.tma.instructions import BulkLoad, BulkStore
 from tvmtile.tileop.tma.maps import map_of
 
@@ -66,7 +66,8 @@ def tma_gather4(
     ShapeMismatch
         If the tile has not four rows, or there are not four indices.
     InvalidOperand
-        If no tensor map describes the tensor, or the memory or the dtypes are others.
+        If no tensor map describes the tensor, the memory or the dtypes are others, or a row of the
+        tile is no multiple of 16 bytes or has more than 256 columns.
     """
     _warn("tma_gather4", swizzle, eviction_policy, annotations)
     element, address, places = _checked("tma_gather4", src, dst, col, rows)
@@ -154,6 +155,12 @@ def _checked(
             help="use T.gather4 and T.scatter4, which copy by all threads",
         ) from None
     columns = _box_of(tile)[1]
+    width = columns * int(DataType(str(tile.ty.dtype)).bits) // 8
+    if columns > MOST_ELEMENTS or width % PIECE:
+        raise InvalidOperand(
+            f"T.{name}: a row of {describe(tile)} has {columns} columns, {width} bytes",
+            help=f"a row has a multiple of {PIECE} bytes, and at most {MOST_ELEMENTS} columns",
+        )
     boxes = Boxes([], (1, columns), (_ROWS, columns), 0, 0)
     element = tirx.BufferLoad(tile, [0, 0])
     places = tuple(tirx.Cast("int32", as_expr(place)) for place in (col, *rows))
