@@ -85,3 +85,22 @@ def test_layouts_say_what_they_are():
     fragment = T.Fragment((8, 8), lambda i, j: (i * 4 + j // 2, j % 2))
     assert repr(fragment) == "Fragment((8, 8), (i0, i1) -> (i0 * 4 + i1 // 2, i1 % 2))"
     assert repr(T.Layout((4,), lambda i: 3 - i)) == "Layout((4,), (i0) -> (3 - i0,))"
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal", {"kind": "cuda", "arch": "sm_80"}])
+def test_places_that_an_exclusive_or_permutes(target):
+    @T.prim_func
+    def main(A: T.Tensor((16, 32), "float32"), B: T.Tensor((32, 16), "float32")):
+        with T.Kernel(1, threads=64):
+            tile = T.alloc_shared((16, 32), "float32")
+            T.annotate_layout({tile: T.Layout(tile.shape, lambda i, j: (i, j ^ (i % 8 * 4)))})
+            T.copy(A, tile)
+            for i, j in T.Parallel(32, 16):
+                B[i, j] = tile[j, i]
+
+    options = {} if target == "llvm" else {"execution_backend": "emulator"}
+    kernel = tvmtile.compile(main, out_idx=-1, target=target, **options)
+    # A CPU and Metal have plain rows.
+    assert ("^" in kernel.get_kernel_source()) == (kernel.target.kind.name == "cuda")
+    a = torch.randn(16, 32)
+    assert torch.equal(kernel(a), a.T)

@@ -7,6 +7,7 @@ import subprocess
 import warnings
 
 import pytest
+import torch
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 from tvm_ffi import structural_walk
@@ -307,3 +308,35 @@ def test_nvcc_takes_a_product_and_keeps_it_in_registers(arch, dtype, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     assert "0 bytes spill stores" in result.stderr
+
+
+@pytest.mark.parametrize("K", [32, 48, 64])
+@pytest.mark.parametrize(
+    ("dtype", "out", "arch"), [("int8", "int32", "sm_80"), ("float8_e4m3fn", "float32", "sm_89")]
+)
+def test_operands_of_a_byte_are_read_without_conflicts(dtype, out, arch, K):
+    @T.prim_func
+    def product(
+        A: T.Tensor((64, K), dtype), B: T.Tensor((64, K), dtype), C: T.Tensor((64, 64), out)
+    ):
+        with T.Kernel(1, threads=128):
+            left, right = T.alloc_shared((64, K), dtype), T.alloc_shared((64, K), dtype)
+            sums = T.alloc_fragment((64, 64), out)
+            T.copy(A, left)
+            T.copy(B, right)
+            T.gemm(left, right, sums, transpose_B=True, clear_accum=True)
+            T.copy(sums, C)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TileWarning)
+        kernel = tvmtile.compile(
+            product,
+            out_idx=-1,
+            target={"kind": "cuda", "arch": arch},
+            execution_backend="emulator",
+        )
+    assert "ldmatrix" in kernel.get_kernel_source()
+    assert "mma.sync" in kernel.get_kernel_source()
+    a, b = (torch.randint(-8, 8, (64, K)).to(getattr(torch, dtype)) for _ in "ab")
+    assert torch.equal(kernel(a, b).double(), a.double() @ b.double().T)
+    assert kernel.profile(a, b).statistics.bank_conflicts == 0

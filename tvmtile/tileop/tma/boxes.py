@@ -118,9 +118,7 @@ def check_tensor(tensor: ir.Var, analyzer: Analyzer) -> None:
         raise Decline(f"the last axis of {describe(tensor)} has gaps")
     for stride in outer:
         if not analyzer.can_prove_equal(tirx.floormod(stride * (bits // 8), PIECE), 0):
-            raise Decline(
-                f"rows of {describe(tensor)} may not begin at multiples of {PIECE} bytes"
-            )
+            raise Decline(f"rows of {describe(tensor)} may not begin at multiples of {PIECE} bytes")
     if constant(tensor.ty.elem_offset or 0) != 0:
         raise Decline(f"{describe(tensor)} begins inside of another tensor")
 
