@@ -522,14 +522,14 @@ def test_attention(causal, stages):
 # Tiles that are copied before a loop -------------------------------------------------------------
 
 
-def product_with(before=None, behind=None, *, extra=None):
+def product_with(before=None, behind=None, *, extra=None, rows=64):
     """Products of one tile of A with several of B; `before` and `behind` are done around the loop."""
 
     @T.prim_func
     def main(
-        A: T.Tensor((64, 64), "float16"),
+        A: T.Tensor((rows, 64), "float16"),
         B: T.Tensor((3, 64, 64), "float16"),
-        C: T.Tensor((64, 64), "float32"),
+        C: T.Tensor((rows, 64), "float32"),
         D: T.Tensor((64, 64), "float16"),
         place: T.Tensor((1,), "int32"),
     ):
@@ -540,7 +540,7 @@ def product_with(before=None, behind=None, *, extra=None):
             if extra == "place":
                 T.copy(A[place[0], 0], a)
             else:
-                T.copy(A, a)
+                T.copy(A[0, 0], a)
             if before is not None:
                 before(A, a, D)
             T.clear(c)
@@ -549,7 +549,7 @@ def product_with(before=None, behind=None, *, extra=None):
                 T.gemm(a, b, c)
             if behind is not None:
                 behind(A, a, D)
-            T.copy(c, C)
+            T.copy(c, C[0, 0])
 
     return main
 
@@ -559,10 +559,10 @@ def is_preloaded(program):
     return "tma_copy of a: tma" in "\n".join(str(choice) for choice in kernel.choices)
 
 
-def check_product(program, preloaded):
+def check_product(program, preloaded, rows=64):
     assert is_preloaded(program) == preloaded
-    a, b = random(64, 64, dtype="float16"), random(3, 64, 64, dtype="float16")
-    tensors = (a, b, torch.zeros(64, 64), torch.zeros(64, 64, dtype=torch.float16))
+    a, b = random(rows, 64, dtype="float16"), random(3, 64, 64, dtype="float16")
+    tensors = (a, b, torch.zeros(rows, 64), torch.zeros(64, 64, dtype=torch.float16))
     kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
     for seed in range(2):
         kernel.adapter.seed = seed
@@ -570,8 +570,10 @@ def check_product(program, preloaded):
         assert_close(tensors[2], a.double() @ b.double().sum(0))
 
 
-def test_the_producer_copies_what_a_loop_only_reads():
-    check_product(product_with(), preloaded=True)
+@pytest.mark.parametrize("rows", [64, 8])
+def test_the_producer_copies_what_a_loop_only_reads(rows):
+    """Of a tensor of fewer rows than the tile, too: what is outside reads as zero."""
+    check_product(product_with(rows=rows), preloaded=True, rows=rows)
 
 
 @T.macro

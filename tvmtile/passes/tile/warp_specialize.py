@@ -340,7 +340,7 @@ class _Specializer:
         begun = op.begun_on(_ANY_MBARRIER.of(tirx.const(0, "int32")))
         if begun is None:
             return f"{op.name} can't go on by itself"
-        call = begun.normalized().to_call()
+        call = begun.to_call()
         for written in begun.writes():
             for tile in _layouts_of(buffer_of(written), stages, self._fixed):
                 placed = operator_of(_into(tile, call, buffer_of(written)))
