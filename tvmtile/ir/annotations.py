@@ -9,12 +9,15 @@ __all__ = [
     "BARRIER_ID",
     "CLUSTER_ANNOTATION",
     "CLUSTER_STEP",
+    "COOPERATIVE_LAUNCH",
     "FAST",
     "IN_FLIGHT_ANNOTATION",
     "KERNEL_ANNOTATION",
+    "LAUNCH_TAGS_WITHOUT_VALUE",
     "MAY_ALIAS",
     "NO_UNROLLING",
     "ORDER_ANNOTATION",
+    "OVERLAPPED_LAUNCH",
     "STAGES_ANNOTATION",
     "STAGE_ANNOTATION",
     "UNROLL_FACTOR",
@@ -50,3 +53,9 @@ MAY_ALIAS = "tvmtile.may_alias"
 """Attribute of a function: tensors of its may share memory."""
 FAST = "tvmtile.fast"
 """Attribute of the call of a function that need not be exact."""
+COOPERATIVE_LAUNCH = "tirx.use_cooperative_launch"
+"""TVM's launch parameter of a kernel all of whose blocks run at once."""
+OVERLAPPED_LAUNCH = "tirx.use_programtic_dependent_launch"
+"""TVM's launch parameter of a kernel that may begin before the one launched before it has ended."""
+LAUNCH_TAGS_WITHOUT_VALUE = (COOPERATIVE_LAUNCH, OVERLAPPED_LAUNCH)
+"""Launch parameters without a value, which TVM's runtime knows; its lowering does not write them."""

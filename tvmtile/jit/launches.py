@@ -21,9 +21,9 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import call_packed_returning, mapped
+from tvmtile.ir.annotations import LAUNCH_TAGS_WITHOUT_VALUE
 from tvmtile.ir.tensor_maps import ENCODER
 from tvmtile.jit.placeholders import address_of, argument_at
-from tvmtile.passes.gpu.kernel_attributes import TAGS_WITHOUT_VALUE
 
 __all__ = ["KernelInterface", "Launch", "MapOf", "Recording", "record", "record_launches"]
 
@@ -112,7 +112,7 @@ class KernelInterface:
             str(param.ty.dtype) if ir.is_prim_expr(param) else "handle" for param in kernel.params
         )
         tags = kernel.attrs["tirx.kernel_launch_params"]
-        values = (str(tag) for tag in tags if str(tag) not in TAGS_WITHOUT_VALUE)
+        values = (str(tag) for tag in tags if str(tag) not in LAUNCH_TAGS_WITHOUT_VALUE)
         return cls(tuple(dtypes), tuple(values))
 
 

@@ -9,20 +9,16 @@ from tvm import ir, tirx
 from tvm.ir.transform import PassContext
 
 from tvmtile._tvm import walk
-from tvmtile.ir.annotations import MAY_ALIAS
+from tvmtile.ir.annotations import COOPERATIVE_LAUNCH, MAY_ALIAS, OVERLAPPED_LAUNCH
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
 from tvmtile.target import gpu
 from tvmtile.tileop.hints import LAUNCH_BOUNDS_BLOCKS
 
-__all__ = ["TAGS_WITHOUT_VALUE", "SetKernelAttributes"]
+__all__ = ["SetKernelAttributes"]
 
 _LAUNCH = "tirx.kernel_launch_params"
-_COOPERATIVE = "tirx.use_cooperative_launch"
-_OVERLAPPED = "tirx.use_programtic_dependent_launch"
-TAGS_WITHOUT_VALUE = (_COOPERATIVE, _OVERLAPPED)
-"""Launch parameters without a value, which TVM's runtime knows; its lowering does not write them."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="tvmtile.SetKernelAttributes")
@@ -48,7 +44,7 @@ def SetKernelAttributes(mod: ir.IRModule, _: PassContext) -> ir.IRModule:
     for name, func in mod.functions.items():
         kernel = func
         launched = [] if _LAUNCH not in (func.attrs or {}) else _launched(func)
-        if name.name_hint in aliasing or _OVERLAPPED in launched:
+        if name.name_hint in aliasing or OVERLAPPED_LAUNCH in launched:
             kernel = kernel.without_attr("tirx.noalias")
         if launched:
             kernel = kernel.with_attr(_LAUNCH, [*launched, *func.attrs[_LAUNCH]])
@@ -104,8 +100,8 @@ def _kernels_called(host: tirx.PrimFunc) -> list[str]:
 def _launched(kernel: tirx.PrimFunc) -> list[str]:
     """The launch parameters that a kernel's instructions need."""
     needed = {
-        _COOPERATIVE: contains(kernel.body, ir.Call, _is_barrier),
-        _OVERLAPPED: contains(kernel.body, ir.Call, _is_wait_for_launch),
+        COOPERATIVE_LAUNCH: contains(kernel.body, ir.Call, _is_barrier),
+        OVERLAPPED_LAUNCH: contains(kernel.body, ir.Call, _is_wait_for_launch),
     }
     return [tag for tag, is_needed in needed.items() if is_needed]
 
