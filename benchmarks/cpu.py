@@ -39,6 +39,7 @@ import tvm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
 
+from flash_attention import flash_attention
 from gemm import gemm
 from rms_norm import rms_norm
 from softmax import softmax
@@ -113,6 +114,33 @@ def narrow_row(dtype: str, contender: str, n: int, ours: float, theirs: float) -
         "ratio": theirs / ours,
         "goal": 1.0,
     }
+
+
+def attention_rows(
+    heads: int = 8, length: int = 1024, dim: int = 64, block: int = 64
+) -> list[dict]:
+    """Attention of bfloat16, the example's, beside torch's fused one."""
+    rows = []
+    q, k, v = (torch.randn(1, heads, length, dim).bfloat16() for _ in range(3))
+    out = torch.empty_like(q)
+    fused = torch.nn.functional.scaled_dot_product_attention
+    for causal in (False, True):
+        program = flash_attention(1, heads, length, dim, causal, block, block, T.bfloat16)
+        kernel = tvmtile.compile(program)
+        theirs = partial(fused, q, k, v, is_causal=causal)
+        times = measure(partial(kernel, q, k, v, out), theirs)
+        check(out.float(), theirs().float(), 2e-2)
+        kind = "causal" if causal else "full"
+        rows.append(
+            {
+                "case": f"attention bfloat16 {heads} x {length}, d {dim}, {kind}",
+                "tvmtile": f"{times[0] * 1e3:.1f} ms",
+                "torch": f"{times[1] * 1e3:.1f} ms (scaled_dot_product_attention)",
+                "ratio": times[1] / times[0],
+                "goal": 1.0,
+            }
+        )
+    return rows
 
 
 def gemm_of_bytes(n: int, block: int = 512, block_K: int = 1024) -> object:
@@ -396,9 +424,9 @@ def main() -> None:
         torch.set_num_threads(1)
         about |= {"threads": 1, "command": "python benchmarks/cpu.py --narrow"}
         about["load"] = round(os.getloadavg()[0], 1)
-        speed, costs = [*narrow_rows(), *fp8_rows()], decode_rows()
+        speed, costs = [*narrow_rows(), *attention_rows(), *fp8_rows()], decode_rows()
     else:
-        speed = [*gemm_rows(), *narrow_rows(), *fp8_rows(), *row_rows()]
+        speed = [*gemm_rows(), *narrow_rows(), *attention_rows(), *fp8_rows(), *row_rows()]
         costs = [*cost_rows(), *decode_rows()]
     about_text = ", ".join(f"{key} {value}" for key, value in about.items())
     text = f"{about_text}\n\n{table(speed)}\n\n{table(costs)}\n"
