@@ -143,6 +143,47 @@ def test_a_tile_that_other_operators_use_stays():
     torch.testing.assert_close(C[0], 2 * A @ B, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("outside", [True, False], ids=["before the kernel", "in the kernel"])
+@pytest.mark.parametrize("of", ["tensor", "tile"])
+def test_sums_stay_where_the_tensor_or_the_tile_has_another_name(outside, of):
+    """The old values of C, or the sums, are read by their other name in front of the last copy."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 32), "float32"),
+        B: T.Tensor((32, 32), "float32"),
+        O: T.Tensor((1024,), "float32"),
+        C: T.Tensor((32, 32), "float32"),
+    ):
+        if outside:
+            flat = T.reshape(C, (1024,))
+        with T.Kernel(1):
+            sums = T.alloc_fragment((32, 32), "float32")
+            if of == "tile":
+                flat = T.reshape(sums, (1024,))
+            elif not outside:
+                flat = T.reshape(C, (1024,))
+            T.clear(sums)
+            T.gemm(A, B, sums)
+            T.copy(flat, O)
+            if of == "tile":
+                T.fill(flat, 1)
+            T.copy(sums, C)
+
+    A, B, O, C = (
+        torch.randn(32, 32),
+        torch.randn(32, 32),
+        torch.empty(1024),
+        torch.full((32, 32), 7.0),
+    )
+    old = C.clone()
+    tvmtile.compile(main, target="llvm")(A, B, O, C)
+    product, read = A @ B, O.view(32, 32)
+    torch.testing.assert_close(read, product if of == "tile" else old, rtol=1e-4, atol=1e-4)
+    expected = torch.ones(32, 32) if of == "tile" else product
+    torch.testing.assert_close(C, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_results_of_sums_with_a_tile_are_right():
     check(product("bfloat16", "bfloat16"), "bfloat16", "bfloat16")
     check(product(n=72, grid=(3, 3)), n=72)

@@ -67,3 +67,62 @@ def test_a_loop_that_does_not_run_leaves_zeros():
     A, B, C = torch.randn(32, 64), torch.randn(64, 32), torch.full((32, 32), 7.0).half()
     tvmtile.compile(product(0), target="llvm")(A, B, C)
     assert not C.any()
+
+
+@T.macro
+def copied_by_another_name(sums, O):
+    flat = T.reshape(sums, (1024,))
+    T.copy(flat, O)
+
+
+@T.macro
+def filled_by_another_name(sums, O):
+    flat = T.reshape(sums, (1024,))
+    T.fill(flat, 3)
+    T.copy(flat, O)
+
+
+@T.macro
+def one_element_by_another_name(sums, O):
+    flat = T.view(sums, (16, 64))
+    for i, j in T.Parallel(16, 64):
+        O[i * 64 + j] = flat[i, j]
+
+
+@pytest.mark.parametrize(
+    ("between", "value"),
+    [
+        (copied_by_another_name, 0),
+        (filled_by_another_name, 3),
+        (one_element_by_another_name, 0),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False], ids=["view first", "clear first"])
+def test_sums_that_have_another_name_are_cleared(between, value, first):
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 64), "float32"),
+        B: T.Tensor((64, 32), "float32"),
+        O: T.Tensor((1024,), "float32"),
+        C: T.Tensor((32, 32), "float16"),
+    ):
+        with T.Kernel(1):
+            sums = T.alloc_shared((32, 32), "float32")
+            T.fill(sums, 5)
+            if first:
+                flat = T.reshape(sums, (1024,))
+                T.clear(sums)
+                T.copy(flat, O)
+            else:
+                T.clear(sums)
+            between(sums, O)
+            for k in T.serial(4):
+                T.gemm(A[0:32, k * 16 : k * 16 + 16], B[k * 16 : k * 16 + 16, 0:32], sums)
+            T.copy(sums, C)
+
+    A, B, O = torch.randn(32, 64), torch.randn(64, 32), torch.full((1024,), 7.0)
+    C = torch.full((32, 32), 7.0).half()
+    tvmtile.compile(main, target="llvm")(A, B, O, C)
+    assert (value == O).all()
+    expected = A.double() @ B.double() + value
+    torch.testing.assert_close(C.double(), expected, rtol=1e-2, atol=1e-2)

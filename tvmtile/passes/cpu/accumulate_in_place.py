@@ -8,6 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of, values_of_names
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
@@ -39,7 +40,8 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
     one copy to a tensor of its dtype that the kernel does not use otherwise. The copy stands beside
     the tile's allocation and fills a region that certainly lies inside the tensor. No two blocks have
     parts of the region in common: each index of the grid counts, in an axis of its own, by the
-    region's extent or more. Functions whose tensors may share memory stay as they are.
+    region's extent or more. Neither has a view, and functions whose tensors may share memory stay as
+    they are.
 
     Before
     ------
@@ -88,9 +90,10 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if func.attrs is not None and MAY_ALIAS in func.attrs:
         return func
     target = target_of(func)
+    aliased = Aliases(func.body).aliased
 
     def accumulate(kernel: tirx.For) -> tirx.For:
-        return _InPlace(kernel, LoweringContext(target, ranges_in(kernel))).apply()
+        return _InPlace(kernel, LoweringContext(target, ranges_in(kernel)), aliased).apply()
 
     return with_kernels(func, accumulate)
 
@@ -98,9 +101,10 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _InPlace:
     """The tiles of one kernel that are summed where they go, and the kernel without them."""
 
-    def __init__(self, kernel: tirx.For, context: LoweringContext) -> None:
+    def __init__(self, kernel: tirx.For, context: LoweringContext, aliased: set[ir.Var]) -> None:
         self._kernel = kernel
         self._context = context
+        self._aliased = aliased
         self._blocks = [b for b in Launch(kernel).blocks if constant(b.extent) != 1]
         self._accesses = accesses_of(kernel)
         self._names = values_of_names(kernel)
@@ -145,6 +149,8 @@ class _InPlace:
         if len(operators) < len(others) or not all(_sums(op, tile) for op in operators):
             return None
         if not any(op.is_product for op in operators):
+            return None
+        if tile in self._aliased or goal.source in self._aliased:
             return None
         if str(goal.source.ty.dtype) != str(tile.ty.dtype) or not is_whole(source):
             return None

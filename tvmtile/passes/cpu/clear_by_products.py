@@ -12,6 +12,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import MAY_ALIAS
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import constant, region
@@ -29,8 +30,8 @@ def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:
     The sums of a product begin in registers then: they are neither stored as zeros nor loaded, which
     took a twelfth of a product of bytes in two steps along K. The first iteration stands before the
     loop, so this is done where one operator is all of an iteration, and the number of iterations is
-    known. What stands between does not use the tile. Functions whose tensors may share memory stay as
-    they are.
+    known. What stands between does not use the tile, whose memory has no other name. Functions whose
+    tensors may share memory stay as they are.
 
     Before
     ------
@@ -78,14 +79,19 @@ def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if func.attrs is not None and MAY_ALIAS in func.attrs:
         return func
-    return with_kernels(func, lambda kernel: mapped(kernel, (tirx.SeqStmt, _without_clears)))
+    aliased = Aliases(func.body).aliased
+
+    def without_clears(node: tirx.SeqStmt) -> tirx.Stmt:
+        return _without_clears(node, aliased)
+
+    return with_kernels(func, lambda kernel: mapped(kernel, (tirx.SeqStmt, without_clears)))
 
 
-def _without_clears(node: tirx.SeqStmt) -> tirx.Stmt:
+def _without_clears(node: tirx.SeqStmt, aliased: set[ir.Var]) -> tirx.Stmt:
     statements, left_out = list(node.seq), []
     for position, statement in enumerate(statements):
         cleared = _cleared(statement)
-        if cleared is None:
+        if cleared is None or cleared.source in aliased:
             continue
         users = (n for n in range(position + 1, len(statements)) if _uses(statements[n], cleared))
         user = next(users, None)
