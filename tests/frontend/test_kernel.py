@@ -83,6 +83,22 @@ def test_indices_and_extents_by_axis():
     assert seen["threads"] == 3
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_an_index_along_z_where_y_has_one_thread(target):
+    @T.prim_func
+    def program(C: T.Tensor((8, 4, 2), "int32")):
+        with T.Kernel(1, threads=(8, 1, 4)):
+            x, y, z = T.get_thread_bindings()
+            C[x, z, 0] = T.get_thread_binding(2)
+            C[x, z, 1] = T.get_thread_binding(1) + y
+
+    c = torch.full((8, 4, 2), -1, dtype=torch.int32)
+    backend = None if target == "llvm" else "emulator"
+    tvmtile.compile(program, target=target, execution_backend=backend)(c)
+    assert c[:, :, 0].tolist() == [[0, 1, 2, 3]] * 8
+    assert not c[:, :, 1].any()
+
+
 @pytest.mark.parametrize("threads", [0, -1, [64, 0], (1, 2, 3, 4), [], "32"])
 def test_numbers_of_threads(threads):
     with pytest.raises(InvalidValue, match="is no number of threads"):

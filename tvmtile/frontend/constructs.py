@@ -117,6 +117,8 @@ class LoopNest:
 
     is_parallel = False
     """Whether the iterations have no order."""
+    takes_rest = False
+    """Whether it may stand as a statement, whose body are the statements after it."""
 
     def __enter__(self) -> Any:
         raise NotImplementedError

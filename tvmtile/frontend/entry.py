@@ -25,6 +25,7 @@ from tvmtile.errors import (
     UndefinedName,
     hide_internal_frames,
 )
+from tvmtile.frontend.bindings import with_launch
 from tvmtile.frontend.dtypes import DType
 from tvmtile.frontend.module import DISPATCH_TOKEN, as_member, is_module_body
 from tvmtile.frontend.parameters import Parameters
@@ -161,15 +162,17 @@ def _first_use(func: tirx.PrimFunc, variable: ir.Var) -> SourceLocation | None:
 
 
 def _with_locations(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
-    """Give kernels, tiles and assertions their lines, which TVM's builder leaves out."""
+    """Give kernels their launch, and what TVM's builder leaves without one its line."""
     from tvmtile.ir.annotations import KERNEL_ANNOTATION
 
     spans, assertions = iter(tracer.kernel_spans), iter(tracer.assertion_spans)
 
-    def locate(loop: tirx.For) -> tirx.For:
-        return (
-            replace_loop(loop, span=next(spans)) if KERNEL_ANNOTATION in loop.annotations else loop
-        )
+    def locate(loop: tirx.For) -> tirx.Stmt:
+        if KERNEL_ANNOTATION not in loop.annotations:
+            return loop
+        located = replace_loop(loop, span=next(spans))
+        bound = tracer.launches.get(loop.loop_var)
+        return located if bound is None else with_launch(located, bound)
 
     def locate_allocation(node: tirx.AllocBuffer) -> tirx.AllocBuffer:
         span = tracer.allocation_spans.get(node.buffer)

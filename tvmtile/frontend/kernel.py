@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-_AXES = "xyz"
+AXES = "xyz"
 _DEFAULT_THREADS = 128
 _MAX_CLUSTER = 8
 """CUDA C++ Programming Guide, "Thread Block Clusters": the largest size that all GPUs have."""
@@ -61,6 +61,13 @@ class Kernel:
         Blocks of a cluster along x, y and z, at most 8: neighbours that an NVIDIA GPU from Hopper on
         runs at the same time, next to each other. It changes no result; other targets say once that
         they have no clusters.
+
+    Attributes
+    ----------
+    block_extents, thread_extents : list
+        Blocks along the axes of the grid; threads along x, y and z.
+    blocks, threads : list
+        The indices along them; 0 along an axis of one thread other than x.
 
     Returns
     -------
@@ -95,12 +102,12 @@ class Kernel:
                 help="fold further axes into one of the three and split its index in the kernel",
             )
         self._has_grid = bool(blocks)
-        self._extents = [_grid_extent(extent) for extent in blocks or (1,)]
-        self._thread_extents = _thread_extents(threads)
-        self._cluster = _cluster(cluster_dims, self._extents)
+        self.block_extents = [_grid_extent(extent) for extent in blocks or (1,)]
+        self.thread_extents = _thread_extents(threads)
+        self._cluster = _cluster(cluster_dims, self.block_extents)
         self._frames: list[Any] = []
-        self.blocks: list[ir.Var] = []
-        self.threads: list[ir.Var] = []
+        self.blocks: list[Any] = []
+        self.threads: list[Any] = []
         self.parallel_depth = 0
         self.parallel_variables: list[ir.Var] = []
         self.random_state: tuple[ir.Var, ir.Var, ir.Var] | None = None
@@ -119,25 +126,46 @@ class Kernel:
         tracer = current_tracer()
         if tracer is not None:
             tracer.enter_kernel()
-        for axis, extent in zip(_AXES, self._extents, strict=False):
-            annotations: dict[str, Any] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
-            if axis == "x" and self._cluster is not None:
-                annotations[CLUSTER_ANNOTATION] = self._cluster
-            self.blocks.append(self._bind(extent, f"blockIdx.{axis}", f"b{axis}", annotations))
-        for axis, count in zip(_AXES, self._thread_extents, strict=True):
-            if axis == "x" or count != 1:
-                self.threads.append(self._bind(count, f"threadIdx.{axis}", f"t{axis}", None))
+        self.launch()
         _STATE.kernel = self
         if not self._has_grid:
             return []
         return self.blocks[0] if len(self.blocks) == 1 else list(self.blocks)
 
-    def _bind(self, extent: Any, tag: str, name: str, annotations: Any) -> ir.Var:
-        frame = T.thread_binding(extent, thread=tag, annotations=annotations)
-        variable = frame.__enter__()
+    def launch(self) -> None:
+        """Open the loops over blocks and threads."""
+        for axis, extent in zip(AXES, self.block_extents, strict=False):
+            annotations: dict[str, Any] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
+            if axis == "x" and self._cluster is not None:
+                annotations[CLUSTER_ANNOTATION] = self._cluster
+            self.blocks.append(self._bind(extent, f"blockIdx.{axis}", f"b{axis}", annotations))
+        for axis, count in zip(AXES, self.thread_extents, strict=True):
+            alone = axis != "x" and count == 1
+            self.threads.append(
+                tirx.const(0, "int32")
+                if alone
+                else self._bind(count, f"threadIdx.{axis}", f"t{axis}", None)
+            )
+
+    def open(self, frame: Any) -> Any:
+        """Enter a frame of TVM's builder that ends with the kernel."""
+        value = frame.__enter__()
         self._frames.append(frame)
+        return value
+
+    def _bind(self, extent: Any, tag: str, name: str, annotations: Any) -> ir.Var:
+        variable = self.open(T.thread_binding(extent, thread=tag, annotations=annotations))
         IRBuilder.name(name, variable)
         return variable
+
+    def axis(self, tag: str) -> tuple[Any, Any]:
+        """The index and the extent along an axis, such as `blockIdx.y`; 0 and 1 where it is lacking."""
+        place, _, axis = tag.partition(".")
+        is_block = place == "blockIdx"
+        indices = self.blocks if is_block else self.threads
+        extents = self.block_extents if is_block else self.thread_extents
+        dim = AXES.index(axis)
+        return (indices[dim], extents[dim]) if dim < len(indices) else (tirx.const(0, "int32"), 1)
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         _STATE.kernel = None
@@ -148,25 +176,14 @@ class Kernel:
             self._frames.pop().__exit__(kind, error, traceback)
 
     @property
-    def thread_extents(self) -> list[int]:
-        """Threads along x, y and z."""
-        return list(self._thread_extents)
-
-    @property
     def num_threads(self) -> int:
         """Threads of a block."""
-        x, y, z = self._thread_extents
-        return x * y * z
+        return math.prod(self.thread_extents)
 
     @property
     def cluster_size(self) -> int:
         """Blocks of a cluster."""
         return math.prod(self._cluster or [1])
-
-    @property
-    def block_extents(self) -> list[Any]:
-        """Blocks along the axes of the grid."""
-        return list(self._extents)
 
 
 def ClusterKernel(
@@ -204,7 +221,7 @@ def _cluster(dims: Any, grid: Sequence[Any]) -> list[int] | None:
         count = blocks if isinstance(blocks, int) else literal(blocks)
         if count is not None and count % size:
             raise InvalidValue(
-                f"T.Kernel: the grid extent {count} along {_AXES[axis]} is no multiple of "
+                f"T.Kernel: the grid extent {count} along {AXES[axis]} is no multiple of "
                 f"cluster_dims={dims!r}",
                 help="round the grid up, and let the blocks beyond do nothing",
             )
@@ -249,8 +266,7 @@ def _kernel(function: str) -> Kernel:
 
 def get_thread_binding(dim: int = 0) -> Any:
     """The thread index along an axis (0: x, 1: y, 2: z); 0 along an axis of one thread."""
-    threads = _kernel("T.get_thread_binding").threads
-    return threads[dim] if dim < len(threads) else tirx.const(0, "int32")
+    return _kernel("T.get_thread_binding").axis(f"threadIdx.{AXES[dim]}")[0]
 
 
 def get_thread_bindings() -> list[Any]:
@@ -260,12 +276,12 @@ def get_thread_bindings() -> list[Any]:
 
 def get_thread_extent(dim: int = 0) -> int:
     """Threads along an axis."""
-    return _kernel("T.get_thread_extent").thread_extents[dim]
+    return _kernel("T.get_thread_extent").axis(f"threadIdx.{AXES[dim]}")[1]
 
 
 def get_thread_extents() -> list[int]:
     """Threads along x, y and z."""
-    return _kernel("T.get_thread_extents").thread_extents
+    return list(_kernel("T.get_thread_extents").thread_extents)
 
 
 def thread_index() -> Any:
@@ -277,8 +293,7 @@ def thread_index() -> Any:
 
 def get_block_binding(dim: int = 0) -> Any:
     """The block index along an axis of the grid (0: x, 1: y, 2: z); 0 along an axis that it lacks."""
-    blocks = _kernel("T.get_block_binding").blocks
-    return blocks[dim] if dim < len(blocks) else tirx.const(0, "int32")
+    return _kernel("T.get_block_binding").axis(f"blockIdx.{AXES[dim]}")[0]
 
 
 def get_block_bindings() -> list[Any]:
@@ -288,10 +303,9 @@ def get_block_bindings() -> list[Any]:
 
 def get_block_extent(dim: int = 0) -> Any:
     """Blocks along an axis of the grid (0: x, 1: y, 2: z)."""
-    extents = _kernel("T.get_block_extent").block_extents
-    return extents[dim] if dim < len(extents) else 1
+    return _kernel("T.get_block_extent").axis(f"blockIdx.{AXES[dim]}")[1]
 
 
 def get_block_extents() -> list[Any]:
     """Blocks along the axes of the grid."""
-    return _kernel("T.get_block_extents").block_extents
+    return list(_kernel("T.get_block_extents").block_extents)

@@ -85,6 +85,9 @@ class Tracer:
         Knows the values of names.
     kernel_spans : list of Span
         Where each `T.Kernel` stands, in program order.
+    launches : dict
+        The launch of each kernel without `T.Kernel`, by the variable of the loop around its body: the
+        index and the extent along each axis.
     """
 
     index = _IndexBuilder()
@@ -98,6 +101,7 @@ class Tracer:
         self.kernel_spans: list[ir.Span | None] = []
         self.assertion_spans: list[ir.Span | None] = []
         self.allocation_spans: dict[ir.Var, ir.Span | None] = {}
+        self.launches: dict[ir.Var, dict[str, tuple[ir.Var, Any]]] = {}
         self.analyzer = Analyzer()
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
@@ -317,9 +321,8 @@ class Tracer:
             return value.value
         if isinstance(value, OutputTensor):
             return self._declare_output(name, value)
-        if isinstance(value, IRBuilderFrame):
-            value.add_callback(lambda: value.__exit__(None, None, None))
-            return self.bind_target(name, value.__enter__())
+        if isinstance(value, IRBuilderFrame) or getattr(value, "takes_rest", False):
+            return self.bind_target(name, self._open(value))
         if isinstance(value, ExprOp):
             value = value.asobject()
         if isinstance(value, tirx.IntImm) and value.ty.dtype == "int32":
@@ -339,6 +342,11 @@ class Tracer:
         if "int" in str(value.ty.dtype) and not reads_memory(value):
             self.analyzer.bind(variable, value)
         return variable
+
+    def _open(self, frame: Any) -> Any:
+        """Enter a frame whose body are the statements up to the end of the block."""
+        IRBuilder.current().frames[-1].add_callback(lambda: frame.__exit__(None, None, None))
+        return frame.__enter__()
 
     def _declare_output(self, name: str, value: OutputTensor) -> Any:
         buffer = T.arg(name, T.buffer(value.shape, value.dtype))
@@ -463,9 +471,8 @@ class Tracer:
             T.buffer_store(value.buffer, value.value, value.indices)
         elif isinstance(value, tirx.Stmt):
             T.add_to_parent(value)
-        elif isinstance(value, IRBuilderFrame):
-            value.add_callback(lambda: value.__exit__(None, None, None))
-            value.__enter__()
+        elif isinstance(value, IRBuilderFrame) or getattr(value, "takes_rest", False):
+            self._open(value)
         elif isinstance(value, ir.Expr):
             warn(f"the value of this expression, {described(value)}, is not used")
 

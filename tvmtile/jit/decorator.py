@@ -220,10 +220,10 @@ class JitFunction(CalledWhenCompiled[Parameters, Makes, Results]):
         What the function returned is kept for `_program`, so that it is not called again. It is not
         called at all where its signature describes a tensor.
         """
-        self._bind(self.signature.bind, args, kwargs)
         if any(isinstance(each, TensorSpec) for each in self._eager.annotations.values()):
             self._refuse_out_idx()
             return _EAGER
+        self._bind(self.signature.bind, args, kwargs)
         try:
             self._returned = self.func(*args, **kwargs)
         except NestingError:  # a statement of a kernel, outside one
@@ -467,6 +467,10 @@ def hashable(values: Any) -> Any:
     return (type(values).__name__, values)
 
 
+_OF_KERNELS = ("Kernel", "const", "thread_binding", "launch_thread")
+"""What only a kernel calls, not a function that returns one."""
+
+
 def _written_style(func: Callable[..., Any]) -> str | None:
     """The style that the source shows.
 
@@ -482,7 +486,7 @@ def _written_style(func: Callable[..., Any]) -> str | None:
         node = pending.pop()
         if isinstance(node, ast.FunctionDef) and "prim_func" in map(_name, node.decorator_list):
             return _LAZY
-        if isinstance(node, ast.Call) and _name(node) in ("Kernel", "const"):
+        if isinstance(node, ast.Call) and _name(node) in _OF_KERNELS:
             return _EAGER
         if isinstance(node, ast.Call) and isinstance(_value_of(node.func, func), Macro):
             return _EAGER

@@ -25,7 +25,7 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
-from tvmtile.ir.kernels import is_grid_barrier
+from tvmtile.ir.kernels import is_grid_barrier, is_tile_program
 from tvmtile.ir.spans import location_of
 
 __all__ = ["known_options", "launch_failure", "translate_failures"]
@@ -76,11 +76,38 @@ def _is_refusal(error: Exception) -> bool:
 def _refusal(error: Exception, func: tirx.PrimFunc, target: Target) -> TileError:
     location = _location(func)
     name = func.attrs.get("global_symbol", "main") if func.attrs is not None else "main"
+    tag = _tag_bound_for_tvm(func)
+    if target.kind.name == "llvm" and tag is not None:
+        return NoLowering(
+            f"{name}: {tag} is bound without T.Kernel, and a CPU has no threads that TVM could bind "
+            "it to",
+            help="write the launch as `with T.Kernel(blocks, threads=...) as bx:`, or its loops as "
+            '`for bx in T.thread_binding(blocks, thread="blockIdx.x"):`',
+            location=location,
+        )
     return NoLowering(
         f"{name}: TVM can't compile this kernel for {target.kind.name}: {reason_of(error)}",
         help="set TVM_BACKTRACE=1 to see where in TVM",
         location=location,
     )
+
+
+def _tag_bound_for_tvm(func: tirx.PrimFunc) -> str | None:
+    """The outermost axis of a GPU's launch that a program without T.Kernel binds."""
+    if is_tile_program(func):
+        return None
+    tags: list[str] = []
+
+    def note(node: tirx.AttrStmt | tirx.For) -> None:
+        if isinstance(node, tirx.For):
+            binding = node.thread_binding
+        else:
+            binding = node.node if node.attr_key == "thread_extent" else None
+        if binding is not None:
+            tags.append(str(binding.thread_tag))
+
+    walk(func.body, ((tirx.AttrStmt, tirx.For), note))
+    return tags[-1] if tags else None
 
 
 def _location(func: tirx.PrimFunc) -> SourceLocation | None:

@@ -14,6 +14,7 @@ from tvm.script.tirx import *
 
 from tvmtile.frontend import dtypes
 from tvmtile.frontend.allocate import *
+from tvmtile.frontend.bindings import launch_thread, thread_binding
 from tvmtile.frontend.block_scales import *
 from tvmtile.frontend.dtypes import as_dtype, dtype_names
 from tvmtile.frontend.kernel import *

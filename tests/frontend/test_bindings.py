@@ -1,0 +1,175 @@
+"""Kernels without `T.Kernel`: loops and indices bound by hand, on every target."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tvmtile
+import tvmtile.language as T
+from tvmtile.errors import InvalidOperand, InvalidValue, NoLowering
+
+EVERYWHERE = ("llvm", "metal", {"kind": "cuda", "arch": "sm_90a"})
+ROWS, COLUMNS = 4, 96
+
+
+@T.prim_func
+def by_loops(A: T.Tensor((ROWS, COLUMNS), "int32"), C: T.Tensor((ROWS, COLUMNS), "int32")):
+    for by in T.thread_binding(ROWS, thread="blockIdx.y"):
+        for tx in T.thread_binding(0, COLUMNS, "threadIdx.x"):
+            for i in T.unroll(0, 4, step=2):
+                for j in T.unroll(2, unroll_factor=2):
+                    if tx % 4 == i + j:
+                        C[by, tx] = A[by, tx] * 2
+
+
+@T.prim_func
+def by_statements(A: T.Tensor((ROWS, COLUMNS), "int32"), C: T.Tensor((ROWS, COLUMNS), "int32")):
+    bx = T.launch_thread("blockIdx.x", ROWS)
+    ty = T.launch_thread("threadIdx.y", 3)
+    with T.launch_thread("threadIdx.x", 32) as tx:
+        C[bx, ty * 32 + tx] = A[bx, ty * 32 + tx] * 2
+
+
+@T.prim_func
+def by_two_loops_over_the_threads(
+    A: T.Tensor((ROWS, COLUMNS), "int32"), C: T.Tensor((ROWS, COLUMNS), "int32")
+):
+    for bx in T.thread_binding(ROWS, thread="blockIdx.x"):
+        tile = T.alloc_shared((COLUMNS,), "int32")
+        for tx in T.thread_binding(COLUMNS, thread="threadIdx.x"):
+            tile[tx] = A[bx, COLUMNS - 1 - tx]
+        T.sync_threads()
+        for tx in T.thread_binding(COLUMNS, thread="threadIdx.x"):
+            C[bx, tx] = tile[COLUMNS - 1 - tx] * 2
+
+
+@T.prim_func
+def by_tiles(A: T.Tensor((ROWS, COLUMNS), "int32"), C: T.Tensor((ROWS, COLUMNS), "int32")):
+    for bx in T.thread_binding(ROWS, thread="blockIdx.x"):
+        for _ in T.thread_binding(32, thread="threadIdx.x"):
+            tile = T.alloc_shared((COLUMNS,), "int32")
+            T.copy(A[bx, :], tile)
+            for j in T.Parallel(COLUMNS):
+                tile[j] *= 2
+            T.copy(tile, C[bx, :])
+
+
+@T.prim_func
+def by_blocks_alone(A: T.Tensor((ROWS, COLUMNS), "int32"), C: T.Tensor((ROWS, COLUMNS), "int32")):
+    for bz in T.thread_binding(ROWS, thread="blockIdx.z"):
+        for j in T.serial(COLUMNS):
+            C[bz, j] = A[bz, j] * 2
+
+
+@T.prim_func
+def by_kernels_one_after_the_other(
+    A: T.Tensor((T.dynamic("rows"), COLUMNS), "int32"),
+    C: T.Tensor((T.dynamic("rows"), COLUMNS), "int32"),
+):
+    for bx in T.thread_binding(A.shape[0], thread="blockIdx.x"):
+        for tx in T.thread_binding(COLUMNS, thread="threadIdx.x"):
+            C[bx, tx] = A[bx, tx]
+    with T.Kernel(A.shape[0], threads=COLUMNS) as bx:
+        tx = T.get_thread_binding()
+        C[bx, tx] = C[bx, tx] * 2
+
+
+@T.prim_func
+def by_an_index_of_the_kernel(
+    A: T.Tensor((ROWS, COLUMNS), "int32"), C: T.Tensor((ROWS, COLUMNS), "int32")
+):
+    with T.Kernel(ROWS, threads=(32, 3)) as bx:
+        ty = T.thread_binding(0, 3, thread="threadIdx.y")
+        for tx in T.thread_binding(0, 32, thread="threadIdx.x"):
+            C[bx, ty * 32 + tx] = A[bx, ty * 32 + tx] * 2
+
+
+PROGRAMS = (
+    by_loops,
+    by_statements,
+    by_two_loops_over_the_threads,
+    by_tiles,
+    by_blocks_alone,
+    by_kernels_one_after_the_other,
+    by_an_index_of_the_kernel,
+)
+
+
+@pytest.mark.parametrize("target", EVERYWHERE, ids=lambda t: t if isinstance(t, str) else "cuda")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: str(p.attrs["global_symbol"]))
+def test_kernels_bound_by_hand(program, target):
+    backend = None if target == "llvm" else "emulator"
+    a = torch.randint(-1000, 1000, (ROWS, COLUMNS), dtype=torch.int32)
+    c = torch.zeros_like(a)
+    tvmtile.compile(program, target=target, execution_backend=backend)(a, c)
+    assert torch.equal(c, 2 * a)
+
+
+def test_a_program_for_any_call():
+    @tvmtile.jit
+    def doubled(A: T.Tensor((ROWS, 32), "int32")):
+        C = T.empty((ROWS, 32), "int32")
+        for bx in T.thread_binding(ROWS, thread="blockIdx.x"):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                C[bx, tx] = A[bx, tx] * 2
+        return C
+
+    assert "doubled" in doubled.get_kernel_source()
+    a = torch.randint(-1000, 1000, (ROWS, 32), dtype=torch.int32)
+    assert torch.equal(doubled(a), 2 * a)
+
+
+def test_another_extent_than_the_kernel_s():
+    with pytest.raises(InvalidValue) as caught:
+
+        @T.prim_func
+        def program(C: T.Tensor((64,), "int32")):
+            with T.Kernel(1, threads=64):
+                tx = T.thread_binding(0, 32, thread="threadIdx.x")
+                C[tx] = tx
+
+    assert "T.thread_binding: 32 along threadIdx.x, of which the kernel has 64" in str(caught.value)
+    assert "with T.Kernel(*blocks, threads=...)" in str(caught.value)
+    assert "tx = T.thread_binding(0, 32" in str(caught.value)
+
+
+def test_two_extents_along_an_axis():
+    with pytest.raises(InvalidValue, match=r"16 along threadIdx\.x, of which the kernel has 32"):
+
+        @T.prim_func
+        def program(C: T.Tensor((64,), "int32")):
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                C[tx] = tx
+                for again in T.thread_binding(16, thread="threadIdx.x"):
+                    C[again] = again
+
+
+def test_a_loop_over_threads_begins_at_zero():
+    with pytest.raises(InvalidOperand, match=r"the loop over threadIdx\.x begins at 4, not at 0"):
+
+        @T.prim_func
+        def program(C: T.Tensor((64,), "int32")):
+            for tx in T.thread_binding(4, 32, thread="threadIdx.x"):
+                C[tx] = tx
+
+
+def test_a_number_of_threads_that_only_the_call_knows():
+    with pytest.raises(InvalidOperand, match=r"n threads along threadIdx\.x are not known"):
+
+        @T.prim_func
+        def program(C: T.Tensor((T.dynamic("n"),), "int32")):
+            for tx in T.thread_binding(C.shape[0], thread="threadIdx.x"):
+                C[tx] = tx
+
+
+def test_what_tvm_binds_in_its_own_ways_is_no_kernel_of_a_cpu():
+    @T.prim_func
+    def program(C: T.Tensor((64,), "int32")):
+        bx = T.env_thread("blockIdx.x")
+        T.launch_thread(bx, 64)
+        C[bx] = bx
+
+    with pytest.raises(NoLowering, match=r"blockIdx\.x is bound without T\.Kernel") as caught:
+        tvmtile.compile(program, target="llvm")
+    assert "with T.Kernel(blocks, threads=...) as bx:" in str(caught.value)
