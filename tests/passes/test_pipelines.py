@@ -12,7 +12,8 @@ from tests.pipelines import CASES
 from tvmtile import errors
 from tvmtile.errors import TileWarning
 from tvmtile.ir.asynchronous import issued
-from tvmtile.ir.kernels import flattened, is_barrier
+from tvmtile.ir.barriers import is_barrier
+from tvmtile.ir.kernels import flattened
 
 # What can't be pipelined, and why.
 UNPIPELINED = {"a_sum_that_the_next_copy_needs": "depends on the statement in line"}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -22,7 +22,7 @@ from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Group
 
-__all__ = ["Access", "Effects", "Loop"]
+__all__ = ["Access", "Effects", "Loop", "Mbarrier"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,18 @@ class Loop:
         return tirx.const(1, "int32") if step is None else step
 
 
+class Mbarrier(NamedTuple):
+    """An mbarrier: the buffer, and which one of it, where that is a constant."""
+
+    root: ir.Var
+    number: int | None
+
+    def may_be(self, other: Mbarrier) -> bool:
+        """Tell whether both may be one."""
+        numbers = (self.number, other.number)
+        return self.root.same_as(other.root) and (None in numbers or numbers[0] == numbers[1])
+
+
 @dataclass(frozen=True, eq=False)
 class Access(Use):
     """What the threads do to a buffer in one place of the program.
@@ -77,6 +89,8 @@ class Access(Use):
         it. None without indices.
     loops : tuple of Loop
         The loops around it, outermost first.
+    mbarrier : Mbarrier or None
+        What it completes on.
     location : SourceLocation or None
         The user's line.
     groups : tuple of Group
@@ -88,6 +102,7 @@ class Access(Use):
     root: ir.Var
     start: ir.Var | None
     loops: tuple[Loop, ...]
+    mbarrier: Mbarrier | None
     location: SourceLocation | None
     groups: tuple[Group, ...] = ()
     hands_over: bool = False
@@ -257,22 +272,21 @@ class Effects:
             is_collective=use.is_collective,
             is_gathered=use.is_gathered,
             token=use.token,
-            completes_on=self.mbarrier(use.completes_on),
+            completes_on=use.completes_on,
             is_opaque=use.is_opaque,
             conditions=tuple(map(self.resolved, (*conditions, *use.conditions))),
             root=self.root(use.buffer),
             start=start,
             loops=loops,
+            mbarrier=None if use.completes_on is None else self.mbarrier(use.completes_on),
             location=location,
             **region,
         )
         return self._first_like(access) if access.is_of_device else access
 
-    def mbarrier(self, element: ir.TensorLoad | None) -> Any:
-        """An mbarrier as the buffer, and which one of it, where that is a constant."""
-        if element is None:
-            return None
-        return self.root(element.source), literal(self.resolved(element.indices[0]))
+    def mbarrier(self, element: ir.TensorLoad) -> Mbarrier:
+        """Which mbarrier an element is."""
+        return Mbarrier(self.root(element.source), literal(self.resolved(element.indices[0])))
 
     def _first_like(self, access: Access) -> Access:
         """The first access of the same elements in the same way, which conflicts with the same others.

@@ -57,7 +57,7 @@ class Use:
     is_collective: bool
     is_gathered: bool
     token: str | None
-    completes_on: Any
+    completes_on: ir.TensorLoad | None
     is_opaque: bool
     conditions: tuple[ir.Expr, ...]
 

@@ -13,23 +13,18 @@ from tvm.target import Target
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import VerifyError
-from tvmtile.ir.annotations import ARRIVES_ONLY, CLUSTER_STEP, KERNEL_ANNOTATION
+from tvmtile.ir.annotations import KERNEL_ANNOTATION
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.rewriting import replace_loop, seq
 
 __all__ = [
     "Launch",
-    "barrier_name",
     "bound_target",
     "flattened",
     "importing_llvm",
     "in_root_block",
-    "is_barrier",
-    "is_barrier_of_blocks",
-    "is_cluster_barrier",
     "is_continue",
-    "is_grid_barrier",
     "is_kernel",
     "is_loop_exit",
     "is_parallel",
@@ -46,14 +41,6 @@ __all__ = [
     "without_root_block",
     "written_out",
 ]
-
-_BARRIERS = {
-    "warp": "sync_warp",
-    "shared": "sync_threads",
-    "cluster": "cluster_sync",
-    "grid": "sync_grid",
-}
-"""What kernels call barriers, by the threads that wait for each other."""
 
 
 def is_kernel(node: tirx.Stmt) -> TypeGuard[tirx.For]:
@@ -290,36 +277,6 @@ def leaves_loop(stmt: tirx.Stmt) -> bool:
         order="pre",
     )
     return found is not None
-
-
-def is_barrier(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
-    """Tell whether threads wait for each other at a statement."""
-    return _calls(stmt, ("tirx.tvm_storage_sync",))
-
-
-def is_grid_barrier(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
-    """Tell whether the blocks of a grid wait for each other at a statement."""
-    return is_barrier(stmt) and str(stmt.value.args[0].value) == "grid"
-
-
-def is_cluster_barrier(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
-    """Tell whether the blocks of a cluster wait for each other at a statement, or arrive there."""
-    return is_barrier(stmt) and str(stmt.value.args[0].value) == "cluster"
-
-
-def barrier_name(stmt: tirx.Evaluate) -> str:
-    """What a kernel calls a barrier: `sync_threads`."""
-    attrs = {} if stmt.value.attrs is None else dict(stmt.value.attrs.items())
-    if CLUSTER_STEP in attrs:
-        return f"cluster_{attrs[CLUSTER_STEP]}"
-    if ARRIVES_ONLY in attrs:
-        return "named_barrier_arrive"
-    return _BARRIERS[str(stmt.value.args[0].value)]
-
-
-def is_barrier_of_blocks(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:
-    """Tell whether blocks wait for each other at a statement, or arrive there."""
-    return is_grid_barrier(stmt) or is_cluster_barrier(stmt)
 
 
 def is_loop_exit(stmt: tirx.Stmt) -> TypeGuard[tirx.Evaluate]:

@@ -25,7 +25,8 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
-from tvmtile.ir.kernels import is_grid_barrier, is_tile_program
+from tvmtile.ir.barriers import is_grid_barrier
+from tvmtile.ir.kernels import is_tile_program
 from tvmtile.ir.spans import location_of
 
 __all__ = ["known_options", "launch_failure", "translate_failures"]

@@ -18,7 +18,7 @@ from tvm.tirx.script import builder as T
 from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.kernel import current_kernel
 from tvmtile.instructions.ptx import ptx
-from tvmtile.ir.kernels import is_cluster_barrier
+from tvmtile.ir.barriers import is_cluster_barrier, sync
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.spans import current_span
@@ -149,7 +149,7 @@ def join_blocks(context: LoweringContext) -> None:
 
 def _barrier(context: LoweringContext) -> tirx.Stmt:
     """A barrier of the cluster, of which there is one at the kernel's end, too."""
-    barrier = tirx.Evaluate(T.tvm_storage_sync("cluster"))
+    barrier = sync("cluster")
     if not any(map(is_cluster_barrier, context.teardown)):
         context.teardown.append(barrier)
     return barrier

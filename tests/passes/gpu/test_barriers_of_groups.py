@@ -12,7 +12,7 @@ from tests.passes.gpu.barriers.oracle import with_pass
 from tvmtile._tvm import mapped, walk
 from tvmtile.errors import DataRace, NestingError
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT, BARRIER_ID
-from tvmtile.ir.kernels import is_barrier
+from tvmtile.ir.barriers import is_barrier
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.threads import Group, group_region
 from tvmtile.passes.gpu.barriers.groups import NamedBarriers

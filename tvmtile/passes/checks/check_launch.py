@@ -7,8 +7,9 @@ from tvm import ir, tirx
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import accesses_of, kernels_of
 from tvmtile.errors import InvalidOperand, NoLowering, OutOfSharedMemory, UnsupportedDtype
+from tvmtile.ir.barriers import barrier_name, is_cluster_barrier, is_grid_barrier
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import Launch, barrier_name, is_cluster_barrier, is_grid_barrier, target_of
+from tvmtile.ir.kernels import Launch, target_of
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.scopes import is_cluster_mbarrier, is_mbarrier, is_shared

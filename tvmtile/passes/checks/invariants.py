@@ -12,16 +12,9 @@ from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.asynchronous import names_token
+from tvmtile.ir.barriers import is_barrier, is_grid_barrier
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import (
-    bound_target,
-    is_barrier,
-    is_grid_barrier,
-    is_kernel,
-    is_parallel,
-    leaves_loop,
-    without_root_block,
-)
+from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, leaves_loop, without_root_block
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import operator_of

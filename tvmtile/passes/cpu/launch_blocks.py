@@ -10,11 +10,11 @@ from tvmtile._tvm import walk
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.codegen.once import once
 from tvmtile.errors import NestingError, SourceLocation
+from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.divisions import is_division, rounded_to_zero
 from tvmtile.ir.kernels import (
     Launch,
     flattened,
-    is_grid_barrier,
     leaves_loop,
     statements_of,
     with_kernels,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 
 from tvm import ir, tirx
-from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.conflicts.dependence import ConflictScope
@@ -14,6 +13,7 @@ from tvmtile.analysis.effects import Effects
 from tvmtile.codegen.metal_barriers import device_barrier
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.asynchronous import issued, kind_of, signal, wait
+from tvmtile.ir.barriers import sync
 from tvmtile.ir.kernels import Launch, bound_target, with_kernels, with_launch_body, with_statements
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
@@ -222,7 +222,7 @@ class _Emitter:
             return device_barrier(_GROUPS[scope])
         if self._group is not None and scope == ConflictScope.BLOCK:
             return self._named.wait(self._group, location)
-        return tirx.Evaluate(T.tvm_storage_sync(_SCOPES[scope]))
+        return sync(_SCOPES[scope])
 
     def _statement(self, item: Item) -> tirx.Stmt:
         if isinstance(item, Wait):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import mapped
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
-from tvmtile.ir.kernels import is_barrier, is_cluster_barrier, with_kernels
+from tvmtile.ir.barriers import attributes_of, is_barrier, is_cluster_barrier, scope_of
+from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.operands import as_int32
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import seq
@@ -73,10 +74,9 @@ def LowerWaitsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _lowered(node: tirx.Evaluate) -> tirx.Stmt:
     if not is_barrier(node):
         return node
-    call: ir.Call = node.value
-    if call.args[0].value in _BARRIERS:
-        return tirx.Evaluate(_BARRIERS[call.args[0].value]())
-    attrs = {} if call.attrs is None else dict(call.attrs.items())
+    if scope_of(node) in _BARRIERS:
+        return tirx.Evaluate(_BARRIERS[scope_of(node)]())
+    attrs = attributes_of(node)
     if is_cluster_barrier(node):
         steps = [attrs[CLUSTER_STEP]] if CLUSTER_STEP in attrs else ["arrive", "wait"]
         return seq([tirx.Evaluate(ptx(_CLUSTER_STEPS[step])()) for step in steps])

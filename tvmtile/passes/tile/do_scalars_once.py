@@ -8,13 +8,8 @@ from tvm import ir, tirx
 
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
-from tvmtile.ir.kernels import (
-    Launch,
-    is_barrier_of_blocks,
-    is_parallel,
-    with_kernels,
-    with_launch_body,
-)
+from tvmtile.ir.barriers import is_barrier_of_blocks
+from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, contains, for_loop, replace_loop, seq

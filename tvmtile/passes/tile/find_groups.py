@@ -9,16 +9,15 @@ from tvmtile._tvm import Mutator, mutated
 from tvmtile.analysis.comers import Comers, Condition, Threads
 from tvmtile.errors import NestingError
 from tvmtile.ir.annotations import ARRIVE_COUNT
-from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import (
-    Launch,
+from tvmtile.ir.barriers import (
+    attributes_of,
     barrier_name,
     is_barrier,
     is_barrier_of_blocks,
-    is_parallel,
-    with_kernels,
-    with_launch_body,
+    scope_of,
 )
+from tvmtile.ir.calls import op_name
+from tvmtile.ir.kernels import Launch, is_parallel, with_kernels, with_launch_body
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import contains, seq
@@ -205,8 +204,8 @@ class _Workers:
         """A barrier for all threads that come, of a group: it says how many these are."""
         coming = self._comers.coming
         group = None if coming is None or coming.all() else _group_of(coming)
-        attrs = {} if node.value.attrs is None else dict(node.value.attrs.items())
-        if group is None or ARRIVE_COUNT in attrs or str(node.value.args[0].value) != "shared":
+        attrs = attributes_of(node)
+        if group is None or ARRIVE_COUNT in attrs or scope_of(node) != "shared":
             return node
         call: ir.Call = node.value
         attrs[ARRIVE_COUNT] = group.count

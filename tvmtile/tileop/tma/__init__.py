@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import ir, tirx
-from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import walk
 from tvmtile.analysis.accesses import values_of_names
@@ -15,6 +14,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.annotations import APART, ARRIVE_COUNT
 from tvmtile.ir.asynchronous import BULK_STORE, signal
+from tvmtile.ir.barriers import sync
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched_regions, region
 from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import defined_in, retyped, seq
@@ -316,18 +316,15 @@ def store(op: Any, context: LoweringContext, combining: str = "") -> list[tirx.S
 
 def barrier_of_group(context: LoweringContext) -> tirx.Stmt:
     """All threads that do an operator wait for each other; InsertBarriers need not look for it."""
-    call = T.tvm_storage_sync("shared")
-    if context.group is None or context.group.count == context.launch.num_threads:
-        return tirx.Evaluate(call)
-    attrs = {ARRIVE_COUNT: context.group.count}
-    return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty))
+    group = context.group
+    if group is None or group.count == context.launch.num_threads:
+        return sync()
+    return sync("shared", {ARRIVE_COUNT: group.count})
 
 
 def barrier_of_warpgroup() -> tirx.Stmt:
     """The threads of each warpgroup wait for each other, where all that do an operator come."""
-    call = T.tvm_storage_sync("shared")
-    attrs = {ARRIVE_COUNT: WARPGROUP, APART: True}
-    return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty))
+    return sync("shared", {ARRIVE_COUNT: WARPGROUP, APART: True})
 
 
 def by_leader(statements: list[tirx.Stmt], context: LoweringContext, leaders: int = 0) -> tirx.Stmt:

@@ -16,7 +16,8 @@ from tvm import DataType, ir, tirx
 from tvm.target import Target
 from tvm_ffi import structural_walk
 
-from tvmtile.ir.kernels import Launch, is_barrier, is_kernel, statements_of, with_statements
+from tvmtile.ir.barriers import is_barrier
+from tvmtile.ir.kernels import Launch, is_kernel, statements_of, with_statements
 from tvmtile.passes import InsertBarriers, LowerAsyncWork
 
 SIMDGROUP = 32

@@ -21,7 +21,8 @@ from tests.passes.gpu.barriers.oracle import (
 )
 from tvmtile.errors import DataRace, VerifyError
 from tvmtile.ir.asynchronous import signalled, wait, waited
-from tvmtile.ir.kernels import flattened, is_barrier
+from tvmtile.ir.barriers import is_barrier
+from tvmtile.ir.kernels import flattened
 from tvmtile.ir.rewriting import seq
 from tvmtile.language import GemmWarpPolicy
 from tvmtile.pipeline import lowering_passes

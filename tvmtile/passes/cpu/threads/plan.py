@@ -1,4 +1,9 @@
-"""Where to cut a block's body so that its threads can run one after the other."""
+"""Where to cut a block's body so that its threads can run one after the other.
+
+The items are a program to write down: declarations move in front of an open run, divergent branches
+become guards. Those of `passes/gpu/barriers/items` are a control-flow graph to search, with every
+statement where it was; what both ask of a statement is in `ir/barriers` and `analysis/uniformity`.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +14,8 @@ from typing import TypeAlias
 from tvm import ir, tirx
 
 from tvmtile.analysis.uniformity import ThreadVariance
-from tvmtile.ir.kernels import (
-    Launch,
-    flattened,
-    is_barrier,
-    is_grid_barrier,
-    is_loop_exit,
-    statements_of,
-    with_statements,
-)
+from tvmtile.ir.barriers import is_barrier, is_grid_barrier
+from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of, with_statements
 from tvmtile.ir.rewriting import for_loop, substitute
 from tvmtile.ir.scopes import is_private
 from tvmtile.ir.threads import group_of_region

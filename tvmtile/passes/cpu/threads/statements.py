@@ -12,15 +12,9 @@ from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import NestingError
-from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY
-from tvmtile.ir.kernels import (
-    Launch,
-    barrier_name,
-    is_barrier,
-    is_parallel,
-    leaves_loop,
-    statements_of,
-)
+from tvmtile.ir.annotations import ARRIVE_COUNT
+from tvmtile.ir.barriers import arrivals, attributes_of, barrier_name, is_barrier, scope_of
+from tvmtile.ir.kernels import Launch, is_parallel, leaves_loop, statements_of
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains, has_effect, substitute
@@ -68,13 +62,10 @@ class Statements:
 
     def waits_for_comers(self, barrier: tirx.Evaluate, guards: Guards) -> bool:
         """Tell whether a barrier under guards is one for the threads that pass them."""
-        expected = _arrive_count(barrier)
-        attrs = barrier.value.attrs
-        if attrs is not None and ARRIVES_ONLY in attrs:
+        awaited = arrivals(barrier)
+        if awaited is None:
             return False
-        return _is_warp_barrier(barrier) or (
-            expected is not None and expected == self._comers(guards)
-        )
+        return scope_of(barrier) == "warp" or (awaited > 0 and awaited == self._comers(guards))
 
     def _comers(self, guards: Guards) -> int | None:
         """How many threads pass the guards; None if that depends on more than a thread's index."""
@@ -236,17 +227,6 @@ def may_change(value: ir.Expr) -> bool:
     return has_effect(value) or contains(value, ir.TensorLoad)
 
 
-def _is_warp_barrier(stmt: tirx.Evaluate) -> bool:
-    return str(stmt.value.args[0].value) == "warp"
-
-
-def _arrive_count(stmt: tirx.Evaluate) -> int | None:
-    attrs = stmt.value.attrs
-    if attrs is None or ARRIVE_COUNT not in attrs:
-        return None
-    return constant(attrs[ARRIVE_COUNT])
-
-
 def _acts(stmt: tirx.Stmt) -> bool:
     """Tell whether a statement has a side effect in every thread, though all do the same."""
     if is_parallel(stmt):
@@ -282,9 +262,10 @@ def _stored_private(stmt: tirx.Stmt, variance: ThreadVariance) -> set[ir.Var]:
 def divergent(stmt: tirx.Stmt, name: str = "") -> NestingError:
     """The error that not all threads come to a statement, which is called by a name of its own."""
     name = name or _name_of(stmt)
-    if is_barrier(stmt) and _arrive_count(stmt) is not None:
+    count = constant(attributes_of(stmt).get(ARRIVE_COUNT, 0)) if is_barrier(stmt) else None
+    if count:
         return NestingError(
-            f"{name} stands where some threads of the block come and is for {_arrive_count(stmt)}: a "
+            f"{name} stands where some threads of the block come and is for {count}: a "
             "CPU runs groups of threads one after the other, and none can wait for another",
             help="let what a group needs be done before it begins, in a branch of its own, where the "
             "compiler lets the threads wait",

@@ -298,7 +298,7 @@ class Checker:
         opened: State = {}
         for access in accesses:
             signals = None if access.token is None else Signals()
-            released = () if access.completes_on is None else (access.completes_on,)
+            released = () if access.mbarrier is None else (access.mbarrier,)
             new = Open(access, distances, ConflictScope.NONE, signals, frozenset(released))
             opened[new] = NO_SLOTS
         return {**state, **opened}

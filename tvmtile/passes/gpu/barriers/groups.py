@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.sym import Analyzer
-from tvm.tirx.script import builder as T
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.errors import NestingError, SourceLocation
-from tvmtile.ir.annotations import APART, ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
-from tvmtile.ir.kernels import Launch, is_barrier, statements_of
-from tvmtile.ir.operands import constant
+from tvmtile.ir.annotations import APART, ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID
+from tvmtile.ir.barriers import arrivals, attributes_of, is_barrier, scope_of, sync
+from tvmtile.ir.kernels import Launch, statements_of
 from tvmtile.ir.rewriting import contains, seq
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, Regions, group_of_region
 
 __all__ = [
     "NamedBarriers",
-    "arrivals",
     "case_of",
     "groups_in",
     "hands_over",
@@ -77,16 +73,9 @@ def seen_by(body: tirx.Stmt, group: Group | None) -> tirx.Stmt:
     return mutated(body, (tirx.IfThenElse, visit))
 
 
-def arrivals(barrier: tirx.Evaluate) -> int | None:
-    """How many threads a barrier waits for; 0 for all of the block, None where that is not known."""
-    attrs = _attributes(barrier)
-    is_part = ARRIVES_ONLY in attrs or CLUSTER_STEP in attrs
-    return None if is_part else constant(attrs.get(ARRIVE_COUNT, 0))
-
-
 def waits_apart(barrier: tirx.Evaluate) -> bool:
     """Tell whether each warpgroup of those that come to a barrier waits for itself alone."""
-    return APART in _attributes(barrier)
+    return APART in attributes_of(barrier)
 
 
 def hands_over(body: tirx.Stmt, group: Group) -> bool:
@@ -136,11 +125,11 @@ class NamedBarriers:
             If there is no barrier left, or the target has none for some threads.
         """
         if group.count <= WARP_SIZE:
-            return tirx.Evaluate(T.tvm_storage_sync("warp"))
+            return sync("warp")
         if not self._count:
             raise self._refused(group, location)
         attrs = {BARRIER_ID: self._number_of(group, location), ARRIVE_COUNT: group.count}
-        return _sync(attrs)
+        return sync("shared", attrs)
 
     def _number_of(self, group: Group, location: SourceLocation | None) -> int:
         if group not in self._numbers:
@@ -151,7 +140,7 @@ class NamedBarriers:
 
     def instead_of(self, barrier: tirx.Evaluate, group: Group | None) -> tirx.Stmt:
         """A barrier of the user's, in a region of a group or of the block, as the target has it."""
-        attrs = _attributes(barrier)
+        attrs = attributes_of(barrier)
         if APART in attrs:
             return self._apart(barrier, group)
         if ARRIVES_ONLY in attrs and not self._count:
@@ -177,10 +166,10 @@ class NamedBarriers:
         first = self._first_numbers[owner]
         if first is None:
             location = first_location(barrier)
-            return _sync() if group is None else self.wait(group, location)
+            return sync() if group is None else self.wait(group, location)
         warpgroup = tirx.floordiv(owner.index_of(self._launch.thread_index), WARPGROUP)
         number = tirx.const(first, "int32") + tirx.floormod(warpgroup, count)
-        return _sync({**_attributes(barrier), BARRIER_ID: number})
+        return sync("shared", {**attributes_of(barrier), BARRIER_ID: number})
 
     def _refused(self, group: Group | None, location: SourceLocation | None) -> NestingError:
         message = f"{group or 'threads'} of the block have to wait for each other here"
@@ -195,11 +184,6 @@ class NamedBarriers:
         return NestingError(message, help=help, location=location)
 
 
-def _sync(attrs: dict[str, Any] | None = None) -> tirx.Stmt:
-    sync = T.tvm_storage_sync("shared")
-    return tirx.Evaluate(ir.Call(sync.op, sync.args, attrs, ret_ty=sync.ty))
-
-
 def with_own_barriers(body: tirx.Stmt, named: NamedBarriers) -> tirx.Stmt:
     """A body in which barriers of the user's are for the threads of the region that they stand in.
 
@@ -211,7 +195,7 @@ def with_own_barriers(body: tirx.Stmt, named: NamedBarriers) -> tirx.Stmt:
     regions = Regions()
 
     def visit(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
-        if not is_barrier(node) or str(node.value.args[0].value) != "shared":
+        if not is_barrier(node) or scope_of(node) != "shared":
             return node
         return named.instead_of(node, regions.group)
 
@@ -224,7 +208,7 @@ def _taken(body: tirx.Stmt, count: int) -> set[int]:
     analyzer = Analyzer()
 
     def note(node: tirx.Evaluate) -> None:
-        attrs = _attributes(node) if is_barrier(node) else {}
+        attrs = attributes_of(node) if is_barrier(node) else {}
         if BARRIER_ID in attrs:
             number = attrs[BARRIER_ID]
             named = tirx.const(number, "int32") if isinstance(number, int) else number
@@ -236,8 +220,3 @@ def _taken(body: tirx.Stmt, count: int) -> set[int]:
 
     walk(body, (tirx.Evaluate, note))
     return taken
-
-
-def _attributes(barrier: tirx.Evaluate) -> dict[str, Any]:
-    attrs = barrier.value.attrs
-    return {} if attrs is None else dict(attrs.items())

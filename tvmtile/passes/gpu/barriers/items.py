@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope
-from tvmtile.analysis.effects import Access, Loop
+from tvmtile.analysis.effects import Access, Loop, Mbarrier
 from tvmtile.ir import asynchronous
 from tvmtile.ir.threads import Group
 
@@ -88,8 +87,8 @@ class Handover:
     ----------
     accesses : tuple of Access
         Of the mbarrier itself, and others of the statement.
-    mbarrier : (Var, int or None)
-        The buffer, and which one of it, where that is a constant.
+    mbarrier : Mbarrier
+        Which one.
     threads : int
         Those that certainly do it, a bit each.
     waits : bool
@@ -100,7 +99,7 @@ class Handover:
 
     statement: tirx.Stmt
     accesses: tuple[Access, ...]
-    mbarrier: tuple[Any, int | None]
+    mbarrier: Mbarrier
     threads: int
     waits: bool
     with_copies: bool = False

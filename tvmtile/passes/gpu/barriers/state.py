@@ -9,12 +9,12 @@ import functools
 import operator
 from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tvm import ir
 
 from tvmtile.analysis.conflicts.dependence import ConflictScope, Distance, Side
-from tvmtile.analysis.effects import Access, Loop
+from tvmtile.analysis.effects import Access, Loop, Mbarrier
 from tvmtile.ir import asynchronous
 from tvmtile.ir.asynchronous import CP_ASYNC, KINDS, kind_of
 from tvmtile.passes.gpu.barriers.items import Barrier, Handover, Signal, TokenWait
@@ -56,7 +56,7 @@ class Open(NamedTuple):
     """The threads that a barrier has ordered since: none, or those of a warp or a warpgroup."""
     signals: Signals | None = None
     """Of what has not arrived yet: what has been signalled since it was issued."""
-    released: frozenset[tuple[Any, int | None]] = frozenset()
+    released: frozenset[Mbarrier] = frozenset()
     """The mbarriers at which its threads have arrived since: who waits there knows of it."""
     known: int = 0
     """The threads that know of it by such a wait, a bit each."""
@@ -64,7 +64,7 @@ class Open(NamedTuple):
     @property
     def is_on_its_way(self) -> bool:
         """Nobody has waited for the mbarrier that it completes on: no barrier orders it yet."""
-        return self.access.completes_on is not None and not self.known
+        return self.access.mbarrier is not None and not self.known
 
     @property
     def is_cp_async(self) -> bool:
@@ -96,7 +96,7 @@ class Open(NamedTuple):
 
     def known_to(self, wait: Handover) -> Open:
         """Behind a wait for an mbarrier, at which those arrived that know of the access."""
-        if not any(_may_be_one(wait.mbarrier, each) for each in self.released):
+        if not any(map(wait.mbarrier.may_be, self.released)):
             return self
         return self._replace(known=self.known | wait.threads)
 
@@ -205,10 +205,6 @@ def following(distances: Distances, loop: Loop, is_in_flight: bool) -> Distances
     if later.iterations <= most:
         return _replaced(distances, loop, later)
     return _replaced(distances, loop, *([Distance.LATER] if later.side == Side.BOTH else []))
-
-
-def _may_be_one(a: tuple[Any, int | None], b: tuple[Any, int | None]) -> bool:
-    return bool(a[0].same_as(b[0])) and (None in (a[1], b[1]) or a[1] == b[1])
 
 
 def _of(distances: Distances, loop: Loop) -> set[Distance]:

@@ -1,4 +1,8 @@
-"""A thread's program as `items`: a loop or branch without a race is one leaf."""
+"""A thread's program as `items`: a loop or branch without a race is one leaf.
+
+The items are a control-flow graph to search, with a slot in front of each statement. Those of
+`passes/cpu/threads/plan` are a new program, whose statements have moved: no structure fits both.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,9 @@ from tvmtile.analysis.effects import Access, Effects, Loop
 from tvmtile.analysis.uniformity import ThreadVariance
 from tvmtile.errors import DataRace
 from tvmtile.ir.asynchronous import signalled, waited
+from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
-from tvmtile.ir.kernels import Launch, flattened, is_barrier, is_loop_exit, statements_of
+from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
 from tvmtile.ir.operands import describe, literal
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.rewriting import contains
@@ -28,7 +33,6 @@ from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.threads import Group, group_of_region
 from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.groups import (
-    arrivals,
     case_of,
     hands_over,
     seen_by,
@@ -221,10 +225,10 @@ class Builder:
     def _handover(self, stmt: tirx.Evaluate, context: _Context) -> Handover | None:
         """What threads do at an mbarrier; None of another statement."""
         op = operator_of(stmt.value)
-        if op is None or (op.releases() is None and op.acquires() is None):
+        released, acquired = (None, None) if op is None else (op.releases(), op.acquires())
+        mbarrier = acquired if released is None else released
+        if op is None or mbarrier is None:
             return None
-        waits = op.releases() is None
-        mbarrier = op.acquires() if waits else op.releases()
         on_threads = (
             self._effects.resolved(part)
             for condition in context.conditions
@@ -236,7 +240,7 @@ class Builder:
             self._read([stmt], context),
             self._effects.mbarrier(mbarrier),
             self._footprints.threads_where(on_threads),
-            waits,
+            released is None,
             op.releases_copies(),
         )
 
@@ -269,9 +273,9 @@ class Builder:
             return None
         return tuple(self._around[self._around.index(self._group) + 1 :])
 
-    def _scope_of(self, stmt: Any) -> ConflictScope:
+    def _scope_of(self, stmt: tirx.Evaluate) -> ConflictScope:
         """The threads that a barrier which is there already separates, of those that are looked at."""
-        if str(stmt.value.args[0].value) == "warp":
+        if scope_of(stmt) == "warp":
             return ConflictScope.WARP
         comers = self._around[-1] if self._around else None
         if comers is not None and (self._group is None or self._group not in comers):

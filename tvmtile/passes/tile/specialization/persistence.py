@@ -11,8 +11,9 @@ from tvm.sym import Analyzer
 from tvmtile._tvm import mapped
 from tvmtile.analysis.accesses import values_of_names
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, NO_UNROLLING
+from tvmtile.ir.barriers import is_grid_barrier
 from tvmtile.ir.calls import op_name
-from tvmtile.ir.kernels import Launch, flattened, is_grid_barrier, is_thread_return
+from tvmtile.ir.kernels import Launch, flattened, is_thread_return
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.rewriting import (
