@@ -1,6 +1,7 @@
 """The programs in the passes' docstrings are what the passes do."""
 
 import inspect
+import itertools
 import re
 
 import pytest
@@ -20,15 +21,25 @@ CHECK_PASSES = {name: value for name, value in PASSES.items() if name.startswith
 REWRITES = {name: value for name, value in PASSES.items() if name not in CHECK_PASSES}
 
 
-def program(name, heading):
-    """The function of the fenced block under a heading of a pass's docstring."""
+def text(name, heading):
+    """What is in the fenced block under a heading of a pass's docstring."""
     section = re.search(
         rf"^{heading}\n-+\n```\n(.*?)^```",
         inspect.cleandoc(PASSES[name].__doc__),
         re.MULTILINE | re.DOTALL,
     )
     assert section is not None, f"{name}: there is no program under {heading!r}"
-    return tvm.script.from_source(section[1], extra_vars={"T": T, "Axis": Axis})
+    return section[1]
+
+
+def program(name, heading):
+    """The function there; indented lines stand for those of the first program that are no less so."""
+    lines = text(name, heading)
+    indent = re.match(" *", lines)[0]
+    first = text(name, "Before").splitlines(keepends=True)
+    kept = itertools.takewhile(lambda line: not (indent and line.startswith(indent)), first)
+    source = "".join(kept) + lines if indent else lines
+    return tvm.script.from_source(source, extra_vars={"T": T, "Axis": Axis})
 
 
 @pytest.mark.parametrize("name", REWRITES)

@@ -46,10 +46,6 @@ def InsertIndexChecks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32"), C: T.Buffer((8,), "float32")):
-        T.func_attr({"tvmtile.check_indices": True})
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             tile = T.alloc_buffer((4,), "float32", scope="shared.dyn")
             if A[bx] < 0 or A[bx] >= 4:
                 T.call_packed(

@@ -58,9 +58,6 @@ def InterchangeLoopsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32"), B: T.Buffer((8, 64), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             C = T.alloc_buffer((64,), "float32", scope="local.fragment")
             for j in range(64):
                 C[j] = T.float32(0)

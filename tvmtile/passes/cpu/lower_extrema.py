@@ -38,10 +38,6 @@ def LowerExtremaOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.parallel(32):
                 A[i] = T.max(A[i], T.float32(0))
                 B[i] = T.call_llvm_pure_intrin("float32", "llvm.minnum.f32", A[i], B[i])
     ```

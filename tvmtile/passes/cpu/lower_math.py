@@ -42,10 +42,6 @@ def LowerMathOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(32):
                 x = T.float32()
                 t = T.float32()
                 e = T.int32()

@@ -72,9 +72,6 @@ def SerializeThreads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64,), "float32"), C: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             tile = T.alloc_buffer((32,), "float32", scope="shared.dyn")
             own = T.alloc_buffer((64,), "float32", scope="local")
             for tx in range(32):

@@ -86,10 +86,6 @@ def DistributeParallel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 25), "float32"), C: T.Buffer((8, 100), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
                 if tx % 32 < 25:
                     for i in T.unroll(2):
                         C[i * 4 + tx // 32, tx % 32 * 4] = A[i * 4 + tx // 32, tx % 32]

@@ -42,10 +42,6 @@ def DropIdleTokens(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 64), "int8"), C: T.Buffer((4, 64), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
                 tile = T.alloc_buffer((2, 64), "int8", scope="shared.dyn")
                 tile[0, tx] = A[0, tx]
                 for k in range(4):

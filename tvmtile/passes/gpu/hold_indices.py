@@ -61,10 +61,6 @@ def HoldIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 tile = T.alloc_buffer((64, 16), "int8", scope="shared.dyn")
                 rows = T.alloc_buffer((64,), "int32", scope="shared.dyn")
                 rows[tx] = tx

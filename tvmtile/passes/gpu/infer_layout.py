@@ -59,11 +59,6 @@ def InferLayout(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 x = T.alloc_buffer(
                     (8, 64),
                     "float32",

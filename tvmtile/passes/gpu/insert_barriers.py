@@ -83,12 +83,6 @@ def InsertBarriers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 64), "float32"), C: T.Buffer((4, 64), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
-                A_shared = T.alloc_buffer((64,), "float32", scope="shared")
-                for k in range(4):
                     T.tvm_storage_sync("shared")
                     A_shared[tx] = A[k, tx]
                     T.tvm_storage_sync("shared")

@@ -50,9 +50,6 @@ def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 64), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             x = T.alloc_buffer((4096,), scope="local")
             row = T.alloc_buffer((64,), scope="local")
             for i in range(64):

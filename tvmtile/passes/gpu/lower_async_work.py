@@ -69,10 +69,6 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((5, 16), "int8"), C: T.Buffer((4, 16), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(1, thread="threadIdx.x"):
                 tile = T.alloc_buffer((2, 16), "int8", scope="shared.dyn")
                 T.ptx.cp(
                     T.cuda.cvta_generic_to_shared(T.address_of(tile[0, 0])),

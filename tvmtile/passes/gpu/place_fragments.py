@@ -52,10 +52,6 @@ def PlaceFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 32), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 x = T.alloc_buffer((8,), "float32", scope="local")
                 for i in T.unroll(8):
                     x[i] = A[i, tx]

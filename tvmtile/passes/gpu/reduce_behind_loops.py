@@ -83,10 +83,6 @@ def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(C: T.Buffer((8,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 sum_part = T.alloc_buffer(
                     (8, 4),
                     "float32",

@@ -49,10 +49,6 @@ def ShareFragments(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 16), "float32"), C: T.Buffer((1,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
                 sums = T.alloc_buffer((16,), "float32", scope="local.fragment")
                 T.tile.fill(sums[0:16], T.float32(0))
                 for k in range(32):

@@ -44,11 +44,6 @@ def SwizzleBlockIdx(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 4), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for by in T.thread_binding(8, thread="blockIdx.y"):
-                for tx in T.thread_binding(32, thread="threadIdx.x"):
                     panel: T.let = (by * 4 + bx) % 16 % T.min(4, 8 - (by * 4 + bx) // 16 * 4)
                     bx_1: T.let = (by * 4 + bx) % 16 // T.min(4, 8 - (by * 4 + bx) // 16 * 4)
                     by_1: T.let = (by * 4 + bx) // 16 * 4 + panel

@@ -38,10 +38,6 @@ def DeclareAsAccessed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "uint32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 tile = T.alloc_buffer((2, 32), "uint32", scope="shared")
                 words = T.decl_buffer((2, 32), "uint32", data=tile.data, scope="shared")
                 words[0, tx] = A[tx]

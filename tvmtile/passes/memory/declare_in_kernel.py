@@ -39,10 +39,6 @@ def DeclareInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 64), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 A_1 = T.decl_buffer((4, 64), "float32", data=A.data)
                 words = T.decl_buffer((128,), "uint64", data=A_1.data)
                 words[bx * 32 + tx] = T.uint64(0)

@@ -43,10 +43,6 @@ def FlattenShared(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 64), "float16")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
                 tile = T.alloc_buffer((2048,), "float16", scope="shared")
                 for i in range(32):
                     tile[

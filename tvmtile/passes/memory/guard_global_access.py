@@ -50,9 +50,6 @@ def GuardGlobalAccess(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((100,), "float32"), C: T.Buffer((128,), "float32")):
-        for bx in T.thread_binding(4, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             if bx < 3:
                 for i in T.parallel(32):
                     C[bx * 32 + i] = A[bx * 32 + i]

@@ -95,10 +95,6 @@ def PlaceMemoryOnGpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 tile = T.alloc_buffer((32,), "float32", scope="shared")
                 tile[tx] = A[tx]
     ```
@@ -166,11 +162,6 @@ def PlaceMemoryOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((16384,), "float32")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 tiles = T.alloc_buffer((65536,), "uint8", scope="shared.dyn")
                 x = T.decl_buffer(
                     (8192,),

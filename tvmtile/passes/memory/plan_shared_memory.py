@@ -47,11 +47,6 @@ def PlanSharedMemory(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((6144,), "float32")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 tiles = T.alloc_buffer((6144,), "uint32", scope="shared")
                 x = T.decl_buffer((6144,), "float32", data=tiles.data, scope="shared")
                 x[tx] = A[tx]

@@ -47,11 +47,6 @@ def SinkSharedAllocations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 6144), "float32"), C: T.Buffer((4, 6144), "float32")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
                 for k in range(2):
                     x = T.alloc_buffer((6144,), "float32", scope="shared.dyn")
                     y = T.alloc_buffer((6144,), "float32", scope="shared.dyn")

@@ -33,9 +33,6 @@ def WidenIndices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((65536, 65536), "int8"), B: T.Buffer((65536,), "int8")):
-        for bx in T.thread_binding(65536, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             A[T.Cast("int64", bx), T.Cast("int64", bx // 2) + T.int64(1)] = B[bx]
     ```
     """

@@ -37,11 +37,6 @@ def ApproximateFunctionsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32")):
-        T.func_attr({"tvmtile.fast_math": True})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 A[tx] = T.Call(
                     "tirx.log", [A[tx]], attrs={"tvmtile.fast": True}, ret_ty="float32"
                 )

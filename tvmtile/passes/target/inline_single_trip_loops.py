@@ -33,10 +33,6 @@ def InlineSingleTripLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 32), "float32")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 A[bx, tx] = T.float32(0)
     ```
     """

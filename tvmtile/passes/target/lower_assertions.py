@@ -29,9 +29,6 @@ def LocateAssertionsOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             assert A[bx] > 0, "A is positive\n  --> <str>:3"
     ```
     """
@@ -70,10 +67,6 @@ def LowerAssertionsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 if not A[bx] > 0:
                     T.Call(
                         "tvmtile.cuda_function",

@@ -42,10 +42,6 @@ def LowerCudaFunctions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), C: T.Buffer((32,), "float32")):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(32, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             C[bx] = A[bx] / T.float32(3)
     ```
 

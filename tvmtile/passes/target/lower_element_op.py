@@ -50,10 +50,6 @@ def LowerElementOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int8")):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             total = T.alloc_buffer((1,), "int32", scope="local.reducer.sum")
             total[0] = total[0] + T.Cast("int32", A[bx])
     ```

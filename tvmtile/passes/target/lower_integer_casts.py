@@ -40,10 +40,6 @@ def LowerIntegerCastsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "uint8"), B: T.Buffer((32,), "float16")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 B[tx] = T.reinterpret(
                     "float16", T.bitwise_or(T.Cast("uint16", A[tx]), T.uint16(25600))
                 ) - T.float16(1024.0)

@@ -53,10 +53,6 @@ def LowerWaitsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
                 tile = T.alloc_buffer((64,), "float32", scope="shared")
                 tile[tx] = A[tx]
                 T.cuda.warp_sync()

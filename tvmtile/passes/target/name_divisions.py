@@ -35,10 +35,6 @@ def NameDivisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64, "n"), "float32")):
-        n = T.int32()
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             start: T.let = bx // n
             start_1: T.let = start * 64 + 1
             A[0, start_1] = T.float32(0)

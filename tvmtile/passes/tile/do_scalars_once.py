@@ -46,10 +46,6 @@ def DoScalarsOnce(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "int32"), B: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 for once in T.parallel(1):
                     T.tile.atomic(A[0], bx)
                 former = T.alloc_buffer((1,), "int32", scope="shared.dyn")

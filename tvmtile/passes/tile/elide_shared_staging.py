@@ -51,11 +51,6 @@ def ElideSharedStaging(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 64), "float16")):
-        T.func_attr({"target": T.target("metal")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 acc = T.alloc_buffer((32, 32), "float32", scope="local.fragment")
                 for k in range(2):
                     T.tile.gemm(

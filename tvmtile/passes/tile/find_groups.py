@@ -63,10 +63,6 @@ def FindGroups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32, 32), "float32"), n: T.int32):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(256, thread="threadIdx.x"):
                 x = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
                 y = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
                 if tx // 128 == 0:

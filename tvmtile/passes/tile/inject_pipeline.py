@@ -93,10 +93,6 @@ def InjectPipeline(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 256), "float16"), C: T.Buffer((64, 32), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(64, thread="threadIdx.x"):
                 tile = T.alloc_buffer((2, 64, 32), "float16", scope="shared.dyn")
                 total = T.alloc_buffer((64, 32), "float32", scope="local.fragment")
                 T.tile.copy(A[0:64, 0:32], tile[0:1, 0:64, 0:32])

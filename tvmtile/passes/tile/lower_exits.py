@@ -63,10 +63,6 @@ def LowerExits(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((40,), "float32")):
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 if bx * 32 + tx >= 40:
                     T.evaluate(0)
                 else:

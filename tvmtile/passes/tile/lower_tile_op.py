@@ -162,11 +162,6 @@ def LowerTileOp(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64, 32), "float32")):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
                 tile = T.alloc_buffer((32, 32), "float32", scope="shared.dyn")
                 for i in T.parallel(32):
                     for j in T.parallel(32):

@@ -47,9 +47,6 @@ def PlanUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "int32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for i in range(32):
                 if A[i] == 0:
                     break

@@ -49,9 +49,6 @@ def SerializeVectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((4,), "float32"), B: T.Buffer((4,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for i in range(4):
                 B[0] = B[0] + A[i]
             for i in T.vectorized(4):

@@ -49,10 +49,6 @@ def SplitReducers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8, 64), "float32"), C: T.Buffer((8,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(32, thread="threadIdx.x"):
                 total_own = T.alloc_buffer((8,), "float32", scope="local")
                 total = T.alloc_buffer((8,), "float32", scope="local.fragment")
                 T.Call(

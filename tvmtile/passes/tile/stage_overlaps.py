@@ -44,9 +44,6 @@ def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             A_read = T.alloc_buffer((32,), "float32", scope="local.fragment")
             T.tile.copy(A[0:32], A_read[0:32])
             T.tile.copy(A_read[0:32], A[16:48])

@@ -43,11 +43,6 @@ def SumBeforeScaling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(S: T.Buffer((1,), "float32"), C: T.Buffer((64, 64), "float32")):
-        T.func_attr({"target": T.target({"kind": "cuda", "arch": "sm_90a"})})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for tx in T.thread_binding(128, thread="threadIdx.x"):
                 a = T.alloc_buffer((64, 128), "float8_e4m3fn", scope="shared.dyn")
                 c = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
                 partial = T.alloc_buffer((64, 64), "float32", scope="local.fragment")

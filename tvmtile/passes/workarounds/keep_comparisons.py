@@ -44,10 +44,6 @@ def KeepComparisons(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in T.parallel(32):
                 if not T.Cast("int32", A[i] > B[i]) != 0:
                     B[i] = T.float32(0)
                 if T.isnan(A[i]):

@@ -43,10 +43,6 @@ def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((64, "n"), "float32")):
-        n = T.int32()
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             row: T.let = T.max(T.Call("tvmtile.once", [T.truncdiv(bx, n)], ret_ty="int32"), 0)
             A[row, 0] = A[row, 1]
     ```

@@ -40,10 +40,6 @@ def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((16, 16), "float32"), B: T.Buffer((64,), "float32")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(64):
                 B[i] = A[T.bitwise_or(i % 16, 0), (i + 2) % 16]
     ```
     """

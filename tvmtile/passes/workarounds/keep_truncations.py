@@ -37,10 +37,6 @@ def KeepTruncations(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((16,), "uint8"), B: T.Buffer((16,), "int8")):
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            for i in range(16):
                 A[i] = T.Cast("uint8", T.bitwise_and(i * 40, 255))
                 B[i] = T.Cast("int8", T.bitwise_xor(T.bitwise_and(i * 40, 255), 128) - 128)
     ```

@@ -34,9 +34,6 @@ def ShortCircuitOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((8,), "float32"), P: T.Buffer((8,), "int32")):
-        for bx in T.thread_binding(8, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             if T.if_then_else(P[bx] < 8, A[P[bx]] > T.float32(3), T.bool(False)):
                 A[bx] = T.float32(0)
     ```
