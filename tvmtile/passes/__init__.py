@@ -62,6 +62,7 @@ from tvmtile.passes.target.lower_narrow_floats import (
 from tvmtile.passes.target.lower_waits import LowerWaitsOnCuda
 from tvmtile.passes.target.name_divisions import NameDivisions
 from tvmtile.passes.tile.bind_extents import BindExtents
+from tvmtile.passes.tile.declare_views_in_kernel import DeclareViewsInKernel
 from tvmtile.passes.tile.do_scalars_once import DoScalarsOnce
 from tvmtile.passes.tile.elide_shared_staging import ElideSharedStaging
 from tvmtile.passes.tile.find_groups import FindGroups
@@ -107,6 +108,7 @@ __all__ = [
     "ClearByProducts",
     "DeclareAsAccessed",
     "DeclareInKernel",
+    "DeclareViewsInKernel",
     "DistributeParallel",
     "DoScalarsOnce",
     "DropIdleTokens",

@@ -210,3 +210,33 @@ def test_a_micro_kernel_that_packs_reads_whole_tiles_in_place(program, expected)
     with tvm.target.Target(CPU) as target:
         lowered = LowerTilePrograms()(ir.IRModule({"main": program.with_attr("target", target)}))
     assert set(re.findall(r"(\w+_shared) = T.alloc_buffer", lowered.script())) == expected
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_tile_of_a_view_of_a_tensor_that_is_written_by_its_name_is_staged(outside):
+    @T.prim_func
+    def main(
+        A: T.Tensor((32, 32), "float32"),
+        B: T.Tensor((32, 32), "float32"),
+        C: T.Tensor((32, 32), "float32"),
+    ):
+        before = T.reshape(A, (1, 32, 32)) if outside else A
+        with T.Kernel(1, threads=32):
+            view = before if outside else T.reshape(A, (1, 32, 32))
+            tile = T.alloc_shared((32, 32), "float32")
+            other = T.alloc_shared((32, 32), "float32")
+            C_local = T.alloc_fragment((32, 32), "float32")
+            T.copy(view[0, 0:32, 0:32], tile)
+            T.copy(B, other)
+            for i, j in T.Parallel(32, 32):
+                A[i, j] = T.float32(0)
+            T.gemm(tile, other, C_local, clear_accum=True)
+            T.copy(C_local, C)
+
+    kernel = tvmtile.compile(main, target="metal", execution_backend="emulator")
+    assert "tile" in staged(kernel)
+    A, B = (torch.randint(-3, 4, (32, 32)).float() for _ in range(2))
+    C, expected = torch.empty(32, 32), A @ B
+    kernel(A, B, C)
+    assert torch.equal(C, expected)
+    assert not A.any()

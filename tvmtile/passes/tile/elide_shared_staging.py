@@ -8,6 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated, walk
 from tvmtile.analysis.accesses import accesses_of
+from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.annotations import MAY_ALIAS, STAGE_ANNOTATION, STAGES_ANNOTATION
 from tvmtile.ir.kernels import Launch, target_of, with_kernels
 from tvmtile.ir.operands import buffer_of, constant, is_whole
@@ -77,6 +78,7 @@ class _Direct:
         self._context = context
         self._regions = Regions()
         self._accesses = accesses_of(kernel)
+        self._root = Aliases(kernel).root
         self._written = {access.buffer for access in self._accesses if access.writes}
         self._written_by_plan = _written_in_planned_loops(kernel)
         self._left_out: set[ir.Var] = set()
@@ -150,7 +152,8 @@ class _Direct:
             return None
         source, tile = ends
         from_global = source.source.ty.storage_scope == "global"
-        if not from_global or not is_shared(tile.source) or source.source in self._written:
+        is_written = self._root(source.source) in self._written
+        if not from_global or not is_shared(tile.source) or is_written:
             return None
         shape = [constant(extent) for extent in tile.source.ty.shape]
         # Rows and columns of the tile are the last axes of the source too.
