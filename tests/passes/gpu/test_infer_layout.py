@@ -157,3 +157,79 @@ def test_a_view_of_a_view_of_a_fragment_is_staged_with_it():
     a, c = torch.rand(16, 64), torch.zeros(16, 64)
     kernel(a, c)
     assert torch.equal(c, a * 2)
+
+
+@T.macro
+def _added_by_column(A, f):
+    for i, j in T.Parallel(64, 8):
+        f[i] += A[j, i]
+
+
+@T.macro
+def _largest_by_column(A, f):
+    for i, j in T.Parallel(64, 8):
+        if A[j, i] > 0:
+            f[i] = T.max(f[i], A[j, i])
+
+
+@T.macro
+def _added_by_pair(A, f):
+    for i, j in T.Parallel(64, 8):
+        f[i // 2] += A[j, i]
+
+
+SUMS = {
+    "added": (_added_by_column, lambda a: a.sum(0)),
+    "largest": (_largest_by_column, lambda a: a.max(0).values.clamp(min=0)),
+    "pairs": (
+        _added_by_pair,
+        lambda a: torch.cat([a.sum(0).view(32, 2).sum(1), torch.zeros(32)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("target", ["metal", CUDA])
+@pytest.mark.parametrize("name", list(SUMS))
+@pytest.mark.parametrize("by", ["a view", "its indices"])
+def test_iterations_add_to_a_staged_fragment_one_after_the_other(name, target, by):
+    add, meaning = SUMS[name]
+
+    @T.prim_func
+    def main(A: T.Tensor((8, 64), "float32"), C: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            f = T.alloc_fragment((64,), "float32")
+            T.clear(f)
+            add(A, f)
+            if by == "a view":
+                square = T.reshape(f, (8, 8))
+                for i, j in T.Parallel(8, 8):
+                    square[i, j] = square[i, j] + 1
+            for i in T.Parallel(64):
+                C[i] = f[63 - i]
+
+    with pytest.warns(TileWarning, match="f.* is kept in shared memory"):
+        kernel = tvmtile.compile(main, target=target, execution_backend="emulator")
+    a, c = torch.randint(-3, 4, (8, 64)).float(), torch.zeros(64)
+    kernel(a, c)
+    assert torch.equal(c.flip(0), meaning(a) + (by == "a view"))
+
+
+def test_elements_of_their_own_are_changed_at_once():
+    """Each iteration counts one element, though no index is a variable of the nest."""
+
+    @T.prim_func
+    def main(A: T.Tensor((64,), "float32")):
+        with T.Kernel(1, threads=64):
+            f = T.alloc_fragment((64,), "float32")
+            square = T.reshape(f, (8, 8))
+            T.copy(A, f)
+            for i in T.Parallel(64):
+                square[i // 8, i % 8] += 1
+            T.copy(f, A)
+
+    with pytest.warns(TileWarning, match="f.* is kept in shared memory"):
+        kernel = tvmtile.compile(main, target=CUDA, execution_backend="emulator")
+    assert "for (" not in kernel.get_kernel_source().split("__global__")[-1]
+    a = torch.arange(64.0)
+    kernel(a)
+    assert torch.equal(a, torch.arange(64.0) + 1)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
+from tvmtile._tvm import Mutator, mutated
+from tvmtile.analysis.accesses import Access
 from tvmtile.analysis.aliases import Aliases, allocations_in
+from tvmtile.analysis.nest_accesses import elements_of, sample
+from tvmtile.analysis.nests import Nest
 from tvmtile.errors import LayoutConflict, warn
-from tvmtile.ir.kernels import Launch, target_of, with_kernels
+from tvmtile.ir.kernels import Launch, is_parallel, target_of, with_kernels
 from tvmtile.ir.operands import describe
 from tvmtile.ir.operators import TileOp
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import retyped, substitute
+from tvmtile.ir.rewriting import for_loop, replace_loop, retyped, seq, substitute
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.layout.drawing import drawn, first_difference
 from tvmtile.layout.fragment import FragmentLayout
@@ -133,7 +140,8 @@ def _described(placed: Placed, corner: tuple[int, int]) -> str:
 def _staged(loop: tirx.For, conflict: Conflict, target: Target) -> tirx.For:
     """The kernel with a fragment, and the views of it, in shared memory.
 
-    Operators whose implementation needs it in registers get another one.
+    Operators whose implementation needs it in registers get another one. Iterations that add to one
+    of its elements came one after the other in the thread that held it, and still do.
     """
     fragment = conflict.fragment
     warn(
@@ -142,8 +150,48 @@ def _staged(loop: tirx.For, conflict: Conflict, target: Target) -> tirx.For:
         conflict.location,
     )
     moved = [fragment, *Aliases(loop).views_of(fragment)]
-    staged = substitute(loop, {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved})
-    return _ChooseAgain(target).rewrite(staged)
+    memory = {buffer: retyped(buffer, scope=SHARED_SCOPE) for buffer in moved}
+    staged = _ChooseAgain(target).rewrite(substitute(loop, memory))
+
+    def in_order(node: tirx.For, mutator: Mutator) -> tirx.Stmt:
+        if is_parallel(node):
+            return _in_order(node, set(memory.values()))
+        return mutator.default_mutate(node)
+
+    return mutated(staged, (tirx.For, in_order))
+
+
+def _in_order(loop: tirx.For, memory: set[ir.Var]) -> tirx.Stmt:
+    """A nest in which no two threads change one element of some memory, by whatever it read there."""
+    nest = Nest(loop)
+    accesses = [access for access in nest.accesses if access.buffer in memory]
+    stores = [access for access in accesses if access.writes]
+
+    def counts(each: tirx.For) -> bool:
+        return all(any(map(each.loop_var.same_as, store.indices)) for store in stores)
+
+    serial = [each for each in nest.loops if not counts(each)]
+    is_changed = any(access.reads for access in accesses)
+    if not stores or not serial or not is_changed or _are_distinct(stores, nest):
+        return loop
+    once = for_loop(tirx.Var("once", "int32"), 1, seq([]), tirx.ForKind.PARALLEL)
+    parallel = [each for each in nest.loops if counts(each)] or [once]
+    body = nest.body
+    for each in reversed(serial):
+        body = replace_loop(each, body=body, kind=tirx.ForKind.SERIAL)
+    for each in reversed(parallel):
+        body = replace_loop(each, body=body)
+    return body
+
+
+def _are_distinct(stores: list[Access], nest: Nest) -> bool:
+    """Tell whether all iterations of a nest certainly store to elements of their own."""
+    iterations = sample(nest.loops)
+    if iterations is None or len(stores) != 1 or stores[0].loops or None in nest.extents:
+        return False
+    count = math.prod(extent or 0 for extent in nest.extents)
+    found = elements_of(stores[0], iterations, {}, lambda _: False)
+    return found is not None and len(np.unique(found.places, axis=0)) == count
 
 
 class _ChooseAgain(TileOperators):
