@@ -1,7 +1,8 @@
-"""StageOverlaps: a copy within a buffer reads all of its source before it writes."""
+"""StageOverlaps: what works within one buffer reads all that it needs before it writes."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from tvm import ir, tirx
@@ -10,9 +11,9 @@ from tvmtile.analysis.aliases import Aliases
 from tvmtile.errors import InvalidOperand
 from tvmtile.ir.kernels import with_body
 from tvmtile.ir.operands import as_region, constant, describe, dtype_of
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, seq
+from tvmtile.ir.rewriting import ScopedRewriter, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.ir.spans import location_of
 
@@ -24,7 +25,8 @@ def StageOverlaps(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Copy by way of a tile where source and target may have elements in common.
 
     The threads of a block move elements in no order. The tile is a fragment; between two parts of a
-    fragment, it is shared.
+    fragment, it is shared. An operator of another kind gets such a tile in place of what it reads, if
+    that is another view of what it writes.
 
     Raises
     ------
@@ -61,7 +63,7 @@ class _Stage(ScopedRewriter):
     def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
         op = operator_of(node.value)
         if op is None or not op.is_copy:
-            return node
+            return node if op is None or not op.is_tile else self._apart(node, op)
         (source,), (target,) = op.reads(), op.writes()
         if not self._overlap(source, target):
             return node
@@ -70,6 +72,23 @@ class _Stage(ScopedRewriter):
         span = node.value.span
         steps = [op.between(source, whole), op.between(whole, target)]
         return seq([tirx.AllocBuffer(tile), *(tirx.Evaluate(step.to_call(span)) for step in steps)])
+
+    def _apart(self, node: tirx.Evaluate, op: TileOp) -> tirx.Stmt:
+        """An operator that writes by another name what it reads, with copies of what it reads."""
+        written = [o.source for o in op.writes() if isinstance(o, ir.TensorRegion)]
+        roots = set(map(self._aliases.root, written))
+        before: list[tirx.Stmt] = []
+        for operand in op.reads():
+            source = operand.source if isinstance(operand, ir.TensorRegion) else None
+            if source is None or source in written or self._aliases.root(source) not in roots:
+                continue
+            tile = _tile_for(operand, location_of(node.value), SHARED_SCOPE)
+            before += [tirx.AllocBuffer(tile), _copied(operand, tile)]
+            for name in (item.name for item in fields(op) if getattr(op, item.name) is operand):
+                op = op.with_operand(name, as_region(tile))
+        if not before:
+            return node
+        return seq([*before, tirx.Evaluate(op.to_call(node.value.span), node.span)])
 
     def _overlap(self, source: ir.TensorRegion, target: ir.TensorRegion) -> bool:
         """Tell whether an element that is read may be another one that is written."""
@@ -87,7 +106,15 @@ class _Stage(ScopedRewriter):
         )
 
 
-def _tile_for(source: ir.TensorRegion, location: Any) -> ir.Var:
+def _copied(source: ir.TensorRegion, tile: ir.Var) -> tirx.Stmt:
+    def element(indices: list[ir.Var]) -> tirx.Stmt:
+        place = [r.min + index for r, index in zip(source.region, indices, strict=True)]
+        return tirx.BufferStore(tile, tirx.BufferLoad(source.source, place), indices)
+
+    return nest(tile.ty.shape, element)
+
+
+def _tile_for(source: ir.TensorRegion, location: Any, scope: str = "") -> ir.Var:
     buffer = source.source
     extents = [constant(r.extent) for r in source.region]
     if None in extents:
@@ -97,5 +124,5 @@ def _tile_for(source: ir.TensorRegion, location: Any) -> ir.Var:
             help="copy it to a tile first, and that to its place",
             location=location,
         )
-    scope = SHARED_SCOPE if is_fragment(buffer) else FRAGMENT_SCOPE
+    scope = scope or (SHARED_SCOPE if is_fragment(buffer) else FRAGMENT_SCOPE)
     return tirx.decl_buffer(extents, dtype_of(source), name=f"{buffer.name}_read", scope=scope)
