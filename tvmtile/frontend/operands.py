@@ -8,8 +8,9 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand
+from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.tracer import current_tracer
-from tvmtile.ir.operands import constant, region
+from tvmtile.ir.operands import constant, describe, region
 
 __all__ = ["check_operand"]
 
@@ -20,10 +21,12 @@ def check_operand(operator: str, name: str, value: Any) -> Any:
     Raises
     ------
     InvalidOperand
-        If `value` is neither a buffer, a region nor an element.
+        If `value` is neither a buffer, a region nor an element, or is a region without elements.
     """
     if isinstance(value, ir.TensorRegion):
-        return _with_known_extents(value)
+        known = _with_known_extents(value)
+        _check_elements(operator, known)
+        return known
     if isinstance(value, ir.TensorLoad) or is_buffer_var(value):
         return value
     if hasattr(value, "load"):
@@ -46,6 +49,22 @@ def _with_known_extents(operand: ir.TensorRegion) -> ir.TensorRegion:
         for new, r in zip(extents, operand.region, strict=True)
     ]
     return region(operand.source, origin, known)
+
+
+def _check_elements(operator: str, operand: ir.TensorRegion) -> None:
+    """Refuse a region that lies in a buffer with elements and has none, in a kernel that may run."""
+    kernel = current_kernel()
+    if kernel is not None and any(constant(extent) == 0 for extent in kernel.block_extents):
+        return
+    for axis, (taken, whole) in enumerate(
+        zip(operand.region, operand.source.ty.shape, strict=True)
+    ):
+        extent = constant(taken.extent)
+        if extent is not None and extent <= 0 and constant(whole) != 0:
+            raise InvalidOperand(
+                f"{operator}: {describe(operand)} has no elements along axis {axis}",
+                help=f"the axis has {whole} elements, and the slice ends before its first one",
+            )
 
 
 def _kind(value: Any) -> str:

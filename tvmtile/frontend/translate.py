@@ -33,9 +33,10 @@ from tvmtile.errors import (
     is_tvm,
     reason_of,
 )
+from tvmtile.frontend.untraced import condition_in_function, loop_in_python, store_in_function
 from tvmtile.ir.operands import describe
 
-__all__ = ["translate_errors"]
+__all__ = ["Failure", "translate_errors"]
 
 _SYMBOLS: dict[type[ast.AST], str] = {
     ast.Add: "+",
@@ -80,7 +81,7 @@ class translate_errors:  # noqa: N801 - used as a function: `with translate_erro
 
 
 @dataclass
-class _Failure:
+class Failure:
     """An exception, and the user's line in which it was raised.
 
     Attributes
@@ -114,7 +115,7 @@ class _Failure:
         ]
         if not around:
             return
-        statement = max(around, key=lambda node: node.lineno)
+        statement = max(around, key=lambda node: (node.lineno, node.col_offset))
         yield statement
         for child in ast.iter_child_nodes(statement):
             if not isinstance(child, ast.stmt):
@@ -139,15 +140,15 @@ class _Failure:
         return None
 
 
-def _failure(error: Exception, traceback: Any) -> _Failure | None:
+def _failure(error: Exception, traceback: Any) -> Failure | None:
     """Where an exception comes from; None where no line of the user's is involved, or it is our own."""
-    found: _Failure | None = None
+    found: Failure | None = None
     while traceback is not None:
         frame = traceback.tb_frame
         filename = frame.f_code.co_filename
         if not is_internal(filename):
             location = SourceLocation(filename, traceback.tb_lineno)
-            found = _Failure(error, location, frame, by_tvm=False)
+            found = Failure(error, location, frame, by_tvm=False)
         elif found is not None:
             found.by_tvm = is_tvm(filename)
         innermost, traceback = frame, traceback.tb_next
@@ -157,10 +158,10 @@ def _failure(error: Exception, traceback: Any) -> _Failure | None:
     return found if by_user or found.by_tvm else None
 
 
-_Rule = Callable[[_Failure], TileError | None]
+_Rule = Callable[[Failure], TileError | None]
 
 
-def _undefined(failure: _Failure) -> TileError | None:
+def _undefined(failure: Failure) -> TileError | None:
     """A name that nothing binds."""
     error = failure.error
     if not isinstance(error, NameError):
@@ -178,7 +179,7 @@ def _undefined(failure: _Failure) -> TileError | None:
     )
 
 
-def _not_in_language(failure: _Failure) -> TileError | None:
+def _not_in_language(failure: Failure) -> TileError | None:
     """`T.copi`: an attribute that the language, or another module of ours, does not have."""
     error = failure.error
     if not isinstance(error, AttributeError) or not isinstance(error.obj, types.ModuleType):
@@ -215,7 +216,7 @@ def _instead_of(name: str) -> str | None:
 _ALTERNATIVES = {"float": "T.cast(x, 'float32')", "int": "T.cast(x, 'int32')", "round": "T.round"}
 
 
-def _python_function(failure: _Failure) -> TileError | None:
+def _python_function(failure: Failure) -> TileError | None:
     """`math.sqrt(A[i])`, `float(A[i])`: a function of Python's numbers on a value of the kernel."""
     if not isinstance(failure.error, TypeError):
         return None
@@ -240,7 +241,7 @@ def _python_function(failure: _Failure) -> TileError | None:
     return None
 
 
-def _operator_on_tile(failure: _Failure) -> TileError | None:
+def _operator_on_tile(failure: Failure) -> TileError | None:
     """`C_local + 1`: arithmetic and comparisons are of elements."""
     if not isinstance(failure.error, TypeError):
         return None
@@ -262,7 +263,7 @@ def _operator_on_tile(failure: _Failure) -> TileError | None:
     return None
 
 
-def _wrong_arguments(failure: _Failure) -> TileError | None:
+def _wrong_arguments(failure: Failure) -> TileError | None:
     """`T.Kernel(1, thread=64)`: arguments that a function of the language does not take."""
     text = re.match(
         r"(?:\w+\.)*\w+\(\) (got an unexpected keyword argument '(\w+)'|missing .*|takes .*)",
@@ -291,7 +292,7 @@ def _wrong_arguments(failure: _Failure) -> TileError | None:
     return None
 
 
-def _unlike_operands(failure: _Failure) -> TileError | None:
+def _unlike_operands(failure: Failure) -> TileError | None:
     """`A[i] + "1"`: arithmetic between a value of the kernel and something that is none."""
     text = re.match(
         r"unsupported operand type\(s\) for (\S+): '(\w+)' and '(\w+)'", str(failure.error)
@@ -312,7 +313,7 @@ def _is_value_type(name: str) -> bool:
     return hasattr(tirx, name) or hasattr(ir, name)
 
 
-def _python_container(failure: _Failure) -> TileError | None:
+def _python_container(failure: Failure) -> TileError | None:
     """`table[i]`: a Python list has no element that only the running kernel can tell."""
     text = re.match(r"(\w+) indices must be integers or slices, not (\w+)", str(failure.error))
     if not isinstance(failure.error, TypeError) or text is None or not _is_value_type(text[2]):
@@ -324,7 +325,7 @@ def _python_container(failure: _Failure) -> TileError | None:
     )
 
 
-def _function_of_tile(failure: _Failure) -> TileError | None:
+def _function_of_tile(failure: Failure) -> TileError | None:
     """`T.exp(C_local)`: TVM's functions are of elements."""
     if "Mismatched type on argument" not in str(failure.error):
         return None
@@ -337,7 +338,7 @@ def _function_of_tile(failure: _Failure) -> TileError | None:
     return None
 
 
-def _elements_wanted(what: str, tiles: list[str], failure: _Failure) -> TileError:
+def _elements_wanted(what: str, tiles: list[str], failure: Failure) -> TileError:
     return InvalidOperand(
         f"{what} works on elements, not on whole tiles: {', '.join(tiles)}",
         help="index the tile, `tile[i, j]`, in a loop over T.Parallel",
@@ -345,7 +346,7 @@ def _elements_wanted(what: str, tiles: list[str], failure: _Failure) -> TileErro
     )
 
 
-def _integer_division(failure: _Failure) -> TileError | None:
+def _integer_division(failure: Failure) -> TileError | None:
     """`/` between integers, which TVM leaves undefined."""
     if "multiple types of integer division" not in str(failure.error):
         return None
@@ -356,10 +357,13 @@ def _integer_division(failure: _Failure) -> TileError | None:
     )
 
 
-def _truth_value(failure: _Failure) -> TileError | None:
+def _truth_value(failure: Failure) -> TileError | None:
     """`max(x, 0)`, `sorted(...)`: Python asks for a truth value that only the running kernel has."""
     if "Cannot use and / or / not operator to Expr" not in str(failure.error):
         return None
+    in_function = condition_in_function(failure)
+    if in_function is not None:
+        return in_function
     calls = [
         ast.unparse(node.func)
         for node in failure.nodes()
@@ -373,7 +377,7 @@ def _truth_value(failure: _Failure) -> TileError | None:
     )
 
 
-def _refused_by_tvm(failure: _Failure) -> TileError:
+def _refused_by_tvm(failure: Failure) -> TileError:
     kind = InvalidValue if isinstance(failure.error, ValueError) else InvalidOperand
     return kind(
         f"TVM does not take this: {reason_of(failure.error)}",
@@ -390,6 +394,8 @@ _BY_PYTHON: tuple[_Rule, ...] = (
     _unlike_operands,
     _python_container,
     _python_function,
+    loop_in_python,
+    store_in_function,
 )
 _BY_TVM: tuple[_Rule, ...] = (
     _integer_division,
