@@ -313,6 +313,8 @@ class GpuCapability:
     runs_blocks_at_once : bool
         Whether a launch can have all blocks of a grid run at the same time, so that they may wait for
         each other.
+    shuffles_some_lanes : bool
+        Whether lanes of a warp may exchange values while others do something else.
     named_barriers : int
         Barriers of a block that any of its warps may wait at, that of the whole block among them.
     vectors : tuple of (int, int)
@@ -338,6 +340,7 @@ class GpuCapability:
     overlaps_launches: bool = False
     max_buffers: int | None = None
     runs_blocks_at_once: bool = False
+    shuffles_some_lanes: bool = False
     named_barriers: int = 0
     vectors: tuple[tuple[int, int], ...] = ()
 
@@ -439,6 +442,7 @@ def gpu(target: Target | None) -> GpuCapability | None:
         has_warpgroup_products=arch in _CUDA_WITH_WARPGROUP_PRODUCTS,
         overlaps_launches=number >= 90,
         runs_blocks_at_once=True,
+        shuffles_some_lanes=True,
         named_barriers=CUDA_NAMED_BARRIERS,
         vectors=((8, 16), (16, 8), (32, 8), (64, 4)),
     )

@@ -468,4 +468,5 @@ def _predicate(name: str, predicate: Any) -> Any:
 
 
 def _lanes(mask: Any) -> Any:
-    return tirx.const(mask, "uint32") if isinstance(mask, int) else tirx.Cast("uint32", mask)
+    is_known = isinstance(mask, int)  # -1 for all lanes is a habit of CUDA
+    return tirx.const(mask & ALL_LANES, "uint32") if is_known else tirx.Cast("uint32", mask)

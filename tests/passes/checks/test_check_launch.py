@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 
+import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidOperand, OutOfSharedMemory
 from tvmtile.pipeline import check
@@ -58,6 +60,54 @@ def test_a_shuffle_in_a_partial_group(target, threads, count, remedy):
     assert caught.value.help == f"use a multiple of 32, such as threads={remedy}"
     assert caught.value.location.text == "A[0] = T.shfl_xor(A[0], 1)"
     check(kernel, "llvm")
+
+
+@pytest.mark.parametrize("shuffle", [T.shfl_xor, T.shfl_sync, T.shfl_up, T.shfl_down])
+def test_a_shuffle_of_some_lanes(shuffle):
+    def launched(mask):
+        @T.prim_func
+        def kernel(A: T.Tensor((32,), "int32")):
+            with T.Kernel(1, threads=32):
+                tx = T.get_thread_binding()
+                if tx < 16:
+                    A[tx] = shuffle(tx, 1, mask=mask)
+
+        return kernel
+
+    with pytest.raises(InvalidOperand, match="a shuffle with mask=0xffff: Metal") as caught:
+        check(launched(0xFFFF), "metal")
+    assert "before the branch, and leave mask= out" in caught.value.help
+    assert caught.value.location.text == "A[tx] = shuffle(tx, 1, mask=mask)"
+    check(launched(0xFFFF), SM80)
+    check(launched(0xFFFF), "llvm")
+    check(launched(0xFFFFFFFF), "metal")
+    check(launched(-1), "metal")
+
+
+def test_all_lanes_shuffle_for_some():
+    """What the error says to do instead of `mask=`, and what `mask=` does elsewhere."""
+
+    @T.prim_func
+    def before(A: T.Tensor((32,), "int32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            other = T.shfl_xor(tx * 3, 1)
+            if tx < 16:
+                A[tx] = other
+
+    @T.prim_func
+    def inside(A: T.Tensor((32,), "int32")):
+        with T.Kernel(1, threads=32):
+            tx = T.get_thread_binding()
+            if tx < 16:
+                A[tx] = T.shfl_xor(tx * 3, 1, mask=0xFFFF)
+
+    expected = [(i ^ 1) * 3 if i < 16 else 0 for i in range(32)]
+    for kernel, target in ((before, "metal"), (before, SM90), (inside, "llvm"), (inside, SM90)):
+        a = torch.zeros(32, dtype=torch.int32)
+        backend = None if target == "llvm" else "emulator"
+        tvmtile.compile(kernel, target=target, execution_backend=backend)(a)
+        assert a.tolist() == expected
 
 
 @pytest.mark.parametrize("target", [SM80, SM90, "metal"], ids=str)

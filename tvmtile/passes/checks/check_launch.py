@@ -39,8 +39,8 @@ def CheckLaunch(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Raises
     ------
     InvalidOperand
-        If the number of threads is none that the target can run, or the extents of a shared tile are
-        known only when the kernel is called.
+        If the number of threads is none that the target can run, the extents of a shared tile are
+        known only when the kernel is called, or some lanes shuffle where the target wants all.
     OutOfSharedMemory
         If the shared tiles of a block need more than the target has; the message lists them.
     NoLowering
@@ -78,6 +78,8 @@ def _check_threads(kernel: tirx.For, capability: GpuCapability) -> None:
         )
     if count % group:
         _check_shuffles(kernel, count, group, capability)
+    if not capability.shuffles_some_lanes:
+        _check_lanes(kernel, capability)
 
 
 def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCapability) -> None:
@@ -88,6 +90,26 @@ def _check_shuffles(kernel: tirx.For, count: int, group: int, capability: GpuCap
             f"T.Kernel: threads={count}, but {capability.name} shuffles values in groups of {group} "
             "threads, and the last one is partial",
             help=f"use a multiple of {group}, such as threads={-(-count // group) * group}",
+            location=location_of(call) or location_of(kernel),
+        )
+
+    walk(kernel, (ir.Call, refuse))
+
+
+def _check_lanes(kernel: tirx.For, capability: GpuCapability) -> None:
+    all_lanes = 2**capability.group_size - 1
+
+    def refuse(call: ir.Call) -> None:
+        if not op_name(call).startswith(_SHUFFLES):
+            return
+        lanes = constant(call.args[0])
+        if lanes is None or lanes & all_lanes == all_lanes:
+            return
+        raise InvalidOperand(
+            f"a shuffle with mask={lanes:#x}: {capability.name} shuffles when all "
+            f"{capability.group_size} lanes of a group come",
+            help="shuffle in all threads, before the branch, and leave mask= out: "
+            "`other = T.shfl_xor(value, 1)`, then use `other` in the branch",
             location=location_of(call) or location_of(kernel),
         )
 
