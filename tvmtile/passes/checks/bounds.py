@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from tvm import ir, tirx
+from tvm.sym import ConstIntBound
 
+from tvmtile._tvm import mapped
 from tvmtile.ir.asynchronous import issued
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.operands import constant, describe
@@ -15,37 +19,129 @@ from tvmtile.ir.rewriting import ScopedRewriter
 
 __all__ = ["Bounds"]
 
+_MOST_KEPT = 1 << 13
+
+S = TypeVar("S", bound=tirx.Stmt)
+
+
+class _Sound:
+    """Statements in which nothing was found, and what the analyzer was told around each.
+
+    Most passes leave most statements as they are. A node never changes, and keeps its address as long
+    as it is kept: by its own address and those of all that was told around it, a statement is known.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)  # none comes twice: other threads look, too
+        self._surroundings: dict[tuple[Any, ...], tuple[int, tuple[Any, ...]]] = {}
+        self._statements: dict[tuple[int, int], tirx.Stmt] = {}
+
+    def surroundings(self, outer: int, *told: Any) -> int:
+        """The number of surroundings: others, and what was told there; 0 where nothing was."""
+        if len(self._surroundings) >= _MOST_KEPT:
+            self._surroundings.clear()
+        key = (outer, *map(_identity, told))
+        return self._surroundings.setdefault(key, (next(self._numbers), told))[0]
+
+    def has(self, surroundings: int, statement: tirx.Stmt) -> bool:
+        """Tell whether nothing was found in a statement, in surroundings of that number."""
+        return (surroundings, hash(statement)) in self._statements
+
+    def add(self, surroundings: int, statement: tirx.Stmt) -> None:
+        """Note that nothing was found in a statement."""
+        if len(self._statements) >= _MOST_KEPT:
+            self._statements.clear()
+        self._statements[surroundings, hash(statement)] = statement
+
+
+def _identity(node: Any) -> Any:
+    """The address of a node; of a constant, which any pass may make anew, its value."""
+    return ("constant", int(node)) if type(node) is tirx.IntImm else hash(node)
+
+
+_SOUND = _Sound()
+
 
 class Bounds(ScopedRewriter):
-    """Finds accesses that the analyzer proves to lie outside, in code that may be reached."""
+    """Finds accesses that the analyzer proves to lie outside, in code that may be reached.
 
-    def __init__(self, ignored: set[ir.Var]) -> None:
+    Statements in which nothing was found, and all around which is as it was, are not looked at again.
+    """
+
+    def __init__(self, ignored: Iterable[ir.Var] = ()) -> None:
         super().__init__()
         self._problems: list[str] = []
         # By address: variables are slow to compare.
         self._shapes: dict[int, tuple[ir.Var, list[tuple[Any, int | None]]]] = {}
         self._ignored = {hash(buffer): buffer for buffer in ignored}
+        self._surroundings = _SOUND.surroundings(0, *self._ignored.values())
 
     def check(self, func: tirx.PrimFunc) -> list[str]:
         self.rewrite(func.body)
         return list(dict.fromkeys(self._problems))
 
+    # Statements ----------------------------------------------------------------------------------
+
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
-        # The body of a loop without iterations is never reached.
-        extent = constant(loop.extent)
-        is_empty = self.analyzer.can_prove(loop.extent <= 0) if extent is None else extent <= 0
-        return loop if is_empty else super().visit_for(loop)
+        return self._look_once(loop, self._look_at_loop)
+
+    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
+        return self._look_once(branch, self._look_at_branch)
+
+    def visit_evaluate(self, node: tirx.Evaluate) -> tirx.Stmt:
+        return self._look_once(node, self.descend)
+
+    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
+        return self._look_once(node, self._look_at_store)
+
+    def _look_once(self, statement: S, look: Callable[[S], object]) -> S:
+        surroundings, problems = self._surroundings, len(self._problems)
+        if not _SOUND.has(surroundings, statement):
+            look(statement)
+            if len(self._problems) == problems:
+                _SOUND.add(surroundings, statement)
+        return statement
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
+        self._surroundings = _SOUND.surroundings(self._surroundings, bind.var, bind.value)
         # The range holds for what memory is read for, too.
         if ir.is_prim_expr(bind.value) and "int" in str(bind.value.ty.dtype):
             bounds = self.analyzer.const_int_bound(bind.value)
             self.analyzer.update(bind.var, bounds, override=True)
         return super().visit_bind(bind)
 
-    def visit_if(self, branch: tirx.IfThenElse) -> tirx.Stmt:
+    def _look_at_loop(self, loop: tirx.For) -> None:
+        with self._where(loop.extent > 0, loop.loop_var, loop.min, loop.extent):
+            self.descend_loop(loop)
+
+    def _look_at_branch(self, branch: tirx.IfThenElse) -> None:
         self._visit_cases(branch.condition, branch.then_case, branch.else_case)
-        return branch
+
+    def _visit_cases(
+        self, condition: ir.Expr, then_case: ir.Node, else_case: ir.Node | None
+    ) -> None:
+        self.mutate(condition)
+        with self._where(condition, condition), self.assuming(condition):
+            self.mutate(then_case)
+        if else_case is not None:
+            otherwise = tirx.Not(condition)
+            with self._where(otherwise, None, condition), self.assuming(otherwise):
+                self.mutate(else_case)
+
+    @contextmanager
+    def _where(self, holds: Any, *told: Any) -> Iterator[None]:
+        """Look at what stands where something holds; what is found there, if that may be.
+
+        The analyzer is asked only where something is found: seldom, and it takes long.
+        """
+        outer, problems = self._surroundings, len(self._problems)
+        self._surroundings = _SOUND.surroundings(outer, *told)
+        yield
+        self._surroundings = outer
+        if len(self._problems) > problems and self.analyzer.can_prove(tirx.Not(holds)):
+            del self._problems[problems:]
+
+    # Accesses ------------------------------------------------------------------------------------
 
     def visit_call(self, node: ir.Call) -> ir.Expr:
         op = operator_of(node)
@@ -62,16 +158,6 @@ class Bounds(ScopedRewriter):
             return node
         return self.descend(node)
 
-    def _visit_cases(
-        self, condition: ir.Expr, then_case: ir.Node, else_case: ir.Node | None
-    ) -> None:
-        self.mutate(condition)
-        for case, holds in ((then_case, condition), (else_case, tirx.Not(condition))):
-            if case is None or self.analyzer.can_prove(tirx.Not(holds)):
-                continue
-            with self.assuming(holds):
-                self.mutate(case)
-
     def _visit_operand(self, operand: ir.Expr) -> None:
         if isinstance(operand, ir.TensorRegion):
             ends = [(r.min, r.min + r.extent - 1) for r in operand.region]
@@ -83,10 +169,10 @@ class Bounds(ScopedRewriter):
         self._note(node.source, map(_ends, node.indices), lambda: node)
         return self.descend(node)
 
-    def visit_store(self, node: tirx.BufferStore) -> tirx.Stmt:
+    def _look_at_store(self, node: tirx.BufferStore) -> None:
         buffer, indices = node.buffer, node.indices
         self._note(buffer, map(_ends, indices), lambda: tirx.BufferLoad(buffer, indices))
-        return self.descend(node)
+        self.descend(node)
 
     def _note(
         self, buffer: ir.Var, ends: Iterable[tuple[Any, Any]], access: Callable[[], Any]
@@ -112,10 +198,27 @@ class Bounds(ScopedRewriter):
         """Tell whether bounds say so at once, as they mostly do."""
         if size is None:
             return False
-        low = high = self.analyzer.const_int_bound(first)
+        low = high = self._bound(first, size)
         if last is not first:
-            high = self.analyzer.const_int_bound(last)
+            high = self._bound(last, size)
         return bool(low.min_value >= 0 and high.max_value < size)
+
+    def _bound(self, index: ir.Expr, size: int) -> ConstIntBound:
+        bound = self.analyzer.const_int_bound(index)
+        if bound.min_value >= 0 and bound.max_value < size:
+            return bound
+        bounded = mapped(index, (tirx.BitwiseXor, self._bounded))
+        return bound if bounded.same_as(index) else self.analyzer.const_int_bound(bounded)
+
+    def _bounded(self, swizzled: tirx.BitwiseXor) -> ir.Expr:
+        """A variable with the range of a swizzle: TVM knows none of an exclusive or."""
+        sides = [self.analyzer.const_int_bound(side) for side in (swizzled.a, swizzled.b)]
+        if any(side.min_value < 0 for side in sides):
+            return swizzled
+        bits = max(int(side.max_value).bit_length() for side in sides)
+        result = ir.Var("swizzled", swizzled.ty)
+        self.analyzer.update(result, ConstIntBound(0, (1 << bits) - 1))
+        return result
 
     def _is_proven(self, excess: ir.Expr) -> bool:
         """Tell whether an index is outside; under conditions that exclude each other, nothing is."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import tvm_ffi
 from tvm import ir, tirx
 from tvm.tirx.analysis import verify_well_formed
 
-from tvmtile._tvm import Mutator, is_buffer_var, mutated, walk
-from tvmtile.analysis.aliases import allocations_in
+from tvmtile._tvm import is_buffer_var, walk
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.asynchronous import names_token
 from tvmtile.ir.barriers import is_barrier, is_grid_barrier
@@ -17,7 +18,7 @@ from tvmtile.ir.calls import op_name
 from tvmtile.ir.kernels import bound_target, is_kernel, is_parallel, leaves_loop, without_root_block
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import describe
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.passes import Property
 from tvmtile.ir.rewriting import contains
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
@@ -43,39 +44,32 @@ def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
     """A parallel loop inside another one is its whole body."""
     nested: list[tirx.For] = []
 
-    def visit(loop: tirx.For, mutator: Mutator) -> tirx.For:
-        if is_parallel(loop) and nested and not nested[-1].body.same_as(loop):
-            problems.append(
-                f"the parallel loop over {loop.loop_var.name!r} stands inside another one"
-            )
-        if is_parallel(loop):
-            nested.append(loop)
-        result = mutator.default_mutate(loop)
-        if is_parallel(loop):
-            nested.pop()
-        return result
+    def visit(loop: tirx.For) -> tvm_ffi.WalkResult | None:
+        if not is_parallel(loop):
+            return None
+        nested.append(loop)
+        return tvm_ffi.WalkResult.SKIP
 
-    problems: list[str] = []
-    mutated(func.body, (tirx.For, visit))
-    yield from problems
+    for outer in filter(is_parallel, _contents(func).loops):
+        if not is_parallel(outer.body):
+            walk(outer.body, (tirx.For, visit), order="pre")
+    for loop in nested:
+        yield f"the parallel loop over {loop.loop_var.name!r} stands inside another one"
 
 
 def tiles_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
     """No access certainly lies outside a buffer, those of the function's tensors apart."""
-    yield from Bounds(ignored={p for p in func.params if is_buffer_var(p)}).check(func)
+    yield from Bounds(ignored=filter(is_buffer_var, func.params)).check(func)
 
 
 def tensors_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
     """No access certainly lies outside a tensor of the function."""
-    yield from Bounds(ignored=set()).check(func)
+    yield from Bounds().check(func)
 
 
 def operands_are_regions(func: tirx.PrimFunc) -> Iterator[str]:
     """Every operand of a tile operator is a region, so that its extents are known."""
-    for call in _calls(func):
-        op = operator_of(call)
-        if op is None or not op.is_tile:
-            continue
+    for op in _tile_operators(func):
         for operand in [*op.reads(), *op.writes()]:
             if not isinstance(operand, ir.TensorRegion):
                 yield f"the operand {describe(operand)} of {op.name} is not a region"
@@ -84,17 +78,16 @@ def operands_are_regions(func: tirx.PrimFunc) -> Iterator[str]:
 def implementations_are_chosen(func: tirx.PrimFunc) -> Iterator[str]:
     """Every tile operator has an implementation, or a fragment whose layout is waited for."""
     target = bound_target(func)
-    for call in _calls(func):
-        op = operator_of(call)
-        if op is None or not op.is_tile or target is None or fragments_of(op):
-            continue
-        if implementation_of(op, target.kind.name) is None:
+    if target is None:
+        return
+    for op in _tile_operators(func):
+        if not fragments_of(op) and implementation_of(op, target.kind.name) is None:
             yield f"no implementation of {op.name} is chosen"
 
 
 def no_thread_loops(func: tirx.PrimFunc) -> Iterator[str]:
     """Nothing is bound to a thread, and nothing waits for one; blocks may wait for each other."""
-    for loop in _loops(func.body):
+    for loop in _contents(func).loops:
         binding = loop.thread_binding
         if binding is not None and str(binding.thread_tag).startswith("threadIdx"):
             yield f"the loop over {loop.loop_var.name!r} is bound to {binding.thread_tag}"
@@ -104,45 +97,45 @@ def no_thread_loops(func: tirx.PrimFunc) -> Iterator[str]:
 
 def no_tile_operators(func: tirx.PrimFunc) -> Iterator[str]:
     """No operator on tiles is left."""
-    for call in _calls(func):
-        op = operator_of(call)
-        if op is not None and op.is_tile:
-            yield f"the tile operator {op.name} is left"
+    for op in _tile_operators(func):
+        yield f"the tile operator {op.name} is left"
 
 
 def no_async_tokens(func: tirx.PrimFunc) -> Iterator[str]:
     """Asynchronous work is instructions; no tokens are left."""
-    for call in _calls(func):
+    for call in _contents(func).calls:
         if names_token(call):
             yield f"{op_name(call)} is left"
 
 
 def no_operators(func: tirx.PrimFunc) -> Iterator[str]:
     """No operator of tvmtile is left, on tiles or on elements."""
-    for call in _calls(func):
-        op = operator_of(call)
+    for op in map(operator_of, _contents(func).calls):
         if op is not None:
             yield f"the operator {op.name} is left"
 
 
 def loops_with_exits_are_serial(func: tirx.PrimFunc) -> Iterator[str]:
     """No loop with a `break` or `continue` is unrolled or vectorized."""
-    for loop in _loops(func.body):
+    for loop in _contents(func).loops:
         if loop.kind in (tirx.ForKind.UNROLLED, tirx.ForKind.VECTORIZED) and leaves_loop(loop.body):
             yield f"the loop over {loop.loop_var.name!r} is left, and is not serial"
 
 
 def no_parallel_loops(func: tirx.PrimFunc) -> Iterator[str]:
     """No loop in a kernel is elementwise work that still waits to be placed."""
-    for kernel in filter(is_kernel, _loops(func.body)):
-        for loop in _loops(kernel.body):
+    loops = _contents(func).loops
+    if not any(map(is_parallel, loops)):
+        return
+    for kernel in filter(is_kernel, loops):
+        for loop in _contents_of(kernel.body).loops:
             if is_parallel(loop):
                 yield f"the loop over {loop.loop_var.name!r} is parallel"
 
 
 def no_loops_with_stages(func: tirx.PrimFunc) -> Iterator[str]:
     """No loop waits to be pipelined."""
-    for loop in _loops(func.body):
+    for loop in _contents(func).loops:
         if STAGES_ANNOTATION in loop.annotations:
             yield f"the loop over {loop.loop_var.name!r} is not pipelined yet"
 
@@ -167,7 +160,7 @@ def shared_memory_fits(func: tirx.PrimFunc) -> Iterator[str]:
     capability = gpu(target)
     if capability is None:
         return
-    for kernel in filter(is_kernel, _loops(func.body)):
+    for kernel in filter(is_kernel, _contents(func).loops):
         size = all_bytes(kernel, capability)
         if size > capability.shared_memory:
             yield f"a block needs {size} bytes of shared memory"
@@ -182,7 +175,7 @@ def host_memory(func: tirx.PrimFunc) -> Iterator[str]:
 
 def no_kernels(func: tirx.PrimFunc) -> Iterator[str]:
     """No loop is bound to a block or a thread."""
-    for loop in _loops(func.body):
+    for loop in _contents(func).loops:
         if is_kernel(loop) or loop.thread_binding is not None:
             yield f"the loop over {loop.loop_var.name!r} is bound to a block"
 
@@ -210,29 +203,46 @@ INVARIANTS: dict[Property, Invariant] = {
 """How a property is checked, for those that can be seen in the program."""
 
 
-def _calls(func: tirx.PrimFunc) -> tuple[ir.Call, ...]:
-    return _calls_in(func.body)
+@dataclass
+class _Contents:
+    """What a statement has of what invariants ask for, most of them after each pass."""
 
-
-# Several invariants ask after each pass.
-
-
-@once_per_node
-def _calls_in(body: tirx.Stmt) -> tuple[ir.Call, ...]:
-    found: list[ir.Call] = []
-    walk(body, (ir.Call, found.append))
-    return tuple(found)
+    loops: list[tirx.For] = field(default_factory=list)
+    allocations: list[tirx.AllocBuffer] = field(default_factory=list)
+    calls: list[ir.Call] = field(default_factory=list)
+    """Those of operators of tvmtile."""
 
 
 @once_per_node
-def _loops(body: tirx.Stmt) -> tuple[tirx.For, ...]:
-    found: list[tirx.For] = []
-    walk(body, (tirx.For, found.append))
-    return tuple(found)
+def _contents_of(body: tirx.Stmt) -> _Contents:
+    found = _Contents()
+
+    def note(call: ir.Call) -> None:
+        if op_name(call).startswith("tvmtile."):
+            found.calls.append(call)
+
+    walk(
+        body,
+        (tirx.For, found.loops.append),
+        (tirx.AllocBuffer, found.allocations.append),
+        (ir.Call, note),
+    )
+    return found
 
 
-def _allocated_fragments(func: tirx.PrimFunc) -> list[ir.Var]:
-    return [each.buffer for each in allocations_in(func.body) if is_fragment(each.buffer)]
+def _contents(func: tirx.PrimFunc) -> _Contents:
+    return _contents_of(func.body)
+
+
+def _tile_operators(func: tirx.PrimFunc) -> Iterator[TileOp]:
+    for op in map(operator_of, _contents(func).calls):
+        if op is not None and op.is_tile:
+            yield op
+
+
+def _allocated_fragments(func: tirx.PrimFunc) -> Iterator[ir.Var]:
+    buffers = (each.buffer for each in _contents(func).allocations)
+    return filter(is_fragment, buffers)
 
 
 def _buffers(func: tirx.PrimFunc) -> list[ir.Var]:
