@@ -70,7 +70,7 @@ def buffer_var(name: str, ty: Any) -> ir.Var:
     return _tirx_ffi.BufferVar(name, ty, None)
 
 
-def call_packed_returning(dtype: str, name: str, *args: Any) -> ir.Expr:
+def call_packed_returning(dtype: str, name: str, *args: object) -> ir.Expr:
     """A call of a global function that returns a number; TVM's `call_packed` returns int32 only."""
     call = tirx.call_packed(name, *args)
     return ir.Call(call.op, call.args, ret_ty=dtype)

@@ -370,7 +370,7 @@ OPTIONS_OF_TILELANG = "these are options of TileLang's own lowering"
 """Why annotations of an operator change nothing."""
 
 
-def warn_ignored(function: str, reason: str, **given: Any) -> None:
+def warn_ignored(function: str, reason: str, **given: object) -> None:
     """Warn of arguments that are accepted for TileLang's kernels and change nothing.
 
     Parameters
@@ -475,7 +475,7 @@ def hide_internal_frames(function: _Function) -> _Function:
     `TVM_BACKTRACE=1` is set in the environment.
     """
 
-    def entry(*args: Any, **kwargs: Any) -> ir.Expr | None:
+    def entry(*args: object, **kwargs: object) -> ir.Expr | None:
         __tracebackhide__ = True  # pytest and IPython leave out this frame as well
         try:
             return function(*args, **kwargs)

@@ -262,7 +262,7 @@ _GPU_REST = ir.transform.Sequential(
 )
 
 
-def _cpu_rest(config: Mapping[str, Any]) -> Any:
+def _cpu_rest(config: Mapping[str, object]) -> Any:
     """What TVM does with scheduled functions on a CPU, without what only schedules and GPUs need.
 
     It is without StorageRewrite, which merges a micro-kernel's accumulators with arrays that are

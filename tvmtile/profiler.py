@@ -62,7 +62,7 @@ def do_bench(
     backend: str = "event",
     return_mode: str = "mean",
     early_stop_baseline: float | None = None,
-    **_tilelang_options: Any,
+    **_tilelang_options: object,
 ) -> Any:
     """Measure how long a function takes, in milliseconds.
 
@@ -178,7 +178,7 @@ class Profiler:
         self.func = kernel
         self._supply = supply
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         """Call the kernel."""
         return self.func(*args, **kwargs)
 
@@ -211,7 +211,7 @@ class Profiler:
 
     def assert_allclose(
         self,
-        reference_program: Callable[..., Any],
+        reference_program: Callable[..., object],
         input_tensors: Sequence[Any] | None = None,
         atol: float = 1e-2,
         rtol: float = 1e-2,
@@ -239,7 +239,7 @@ class Profiler:
 
     def manual_assert_close(
         self,
-        reference_program: Callable[..., Any],
+        reference_program: Callable[..., object],
         input_tensors: Sequence[Any] | None = None,
         manual_check_prog: Callable[[list[Any], list[Any]], Any] | None = None,
     ) -> None:
@@ -259,13 +259,13 @@ class Profiler:
             now = [_bits(result) for result in as_list(self.func(*args))]
             assert first == now, "the kernel's results differ from run to run"
 
-    def run_once(self, func: Callable[..., Any] | None = None) -> Any:
+    def run_once(self, func: Callable[..., object] | None = None) -> Any:
         """Call the kernel, or another function, on inputs of the profiler's making."""
         return (func or self.func)(*self.inputs())
 
     def do_bench(
         self,
-        func: Callable[..., Any] | None = None,
+        func: Callable[..., object] | None = None,
         warmup: float = 25,
         rep: float = 100,
         n_warmup: int = 0,
@@ -275,7 +275,7 @@ class Profiler:
         quantiles: Sequence[float] | None = None,
         return_mode: str = "mean",
         dynamic_symbolic_constraints: Mapping[str, int] | None = None,
-        **_tilelang_options: Any,
+        **_tilelang_options: object,
     ) -> Any:
         """Measure the kernel, or another function of the same inputs; see `do_bench`.
 
@@ -382,7 +382,7 @@ def compare(
         )  # fmt: skip
 
 
-def _extent(name: str, extent: Any, sizes: Mapping[str, int]) -> int:
+def _extent(name: str, extent: ir.Expr, sizes: Mapping[str, int]) -> int:
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     if isinstance(extent, ir.Var) and extent.name in sizes:

@@ -44,7 +44,7 @@ _APPLE = {
 }
 # A key says what no option of TVM's does: that the GPU is an M5 or later, and runs Metal 4.
 _METAL4_KEY = "metal4"
-_ALIASES: dict[str, Any] = {
+_ALIASES: dict[str, object] = {
     "cpu": "llvm",
     "c": "llvm",
     "metal": _APPLE,

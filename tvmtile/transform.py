@@ -131,7 +131,7 @@ def warn_without_effect(config: Mapping[str, Any]) -> None:
             warn(f"the option {getattr(key, 'value', key)} has no effect: {instead}")
 
 
-def with_effect(config: Mapping[str, Any]) -> dict[str, Any]:
+def with_effect(config: Mapping[str, object]) -> dict[str, object]:
     """The options that TVM or tvmtile knows, by name.
 
     Parameters

@@ -214,7 +214,7 @@ class Effects:
         node: ir.Node,
         loops: tuple[Loop, ...],
         conditions: tuple[ir.Expr, ...],
-        **region: Any,
+        **region: object,
     ) -> list[Access]:
         """The accesses of an expression, or of a statement that holds no others, in their order.
 

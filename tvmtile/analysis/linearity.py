@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tvm import ir, tirx
 
@@ -17,7 +17,7 @@ _CONSTANT, _LINEAR, _NEITHER = frozenset({0}), frozenset({1}), frozenset[int]()
 _ZERO = _CONSTANT | _LINEAR
 
 
-def is_linear(value: Any, is_element: Callable[[ir.TensorLoad], bool | None]) -> bool:
+def is_linear(value: ir.Expr, is_element: Callable[[ir.TensorLoad], bool | None]) -> bool:
     """Tell whether a value is a sum of elements, each scaled by what no element is part of.
 
     So the sum of such values of several elements is the value of their sums. Floats are taken for real
@@ -34,7 +34,7 @@ def is_linear(value: Any, is_element: Callable[[ir.TensorLoad], bool | None]) ->
     return 1 in _degrees(value, is_element)
 
 
-def _degrees(value: Any, is_element: Callable[[ir.TensorLoad], bool | None]) -> _Degrees:
+def _degrees(value: ir.Expr, is_element: Callable[[ir.TensorLoad], bool | None]) -> _Degrees:
     """The degrees of which a value is a homogeneous polynomial of the elements: zero is of any."""
     if isinstance(value, tirx.IntImm | tirx.FloatImm):
         return _ZERO if value.value == 0 else _CONSTANT

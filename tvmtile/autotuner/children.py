@@ -6,7 +6,6 @@ import atexit
 import os
 import time
 from collections.abc import Callable
-from typing import Any
 
 from tvmtile.autotuner.child import IDLE_SECONDS, Child, Outcome
 
@@ -39,7 +38,7 @@ def give_back(child: Child) -> None:
         child.close()
 
 
-def in_child(function: Callable[..., Any], *args: Any, timeout: float) -> Outcome:
+def in_child(function: Callable[..., object], *args: object, timeout: float) -> Outcome:
     """Call a function in a child of this process, without torch."""
     child = borrow(has_torch=False)
     try:

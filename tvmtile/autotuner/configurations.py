@@ -23,7 +23,7 @@ PASS_CONFIGS = "pass_configs"
 
 
 def expanded(
-    configs: Any, parameters: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    configs: Any, parameters: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, object]
 ) -> list[Configuration]:
     """A list of configurations, each checked against the kernel's parameters.
 
@@ -54,7 +54,9 @@ def expanded(
     return found
 
 
-def _accepted(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+def _accepted(
+    function: Callable[..., object], kwargs: Mapping[str, object]
+) -> Mapping[str, object]:
     """The arguments by name that a function takes: it need not know what is tuned."""
     parameters = inspect.signature(function).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

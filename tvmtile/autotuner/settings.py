@@ -25,7 +25,7 @@ class CompileArgs:
     out_idx: int | Sequence[int] | None = None
     target: TargetLike | None = None
     execution_backend: str | None = "auto"
-    pass_configs: Mapping[str, Any] | None = None
+    pass_configs: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class ProfileArgs:
     """
 
     supply_type: TensorSupplyType = TensorSupplyType.Auto
-    ref_prog: Callable[..., Any] | None = None
+    ref_prog: Callable[..., object] | None = None
     supply_prog: Callable[..., Any] | None = None
     rtol: float = 1e-2
     atol: float = 1e-2
     max_mismatched_ratio: float = 0.01
     skip_check: bool = False
-    manual_check_prog: Callable[..., Any] | None = None
+    manual_check_prog: Callable[..., object] | None = None

@@ -57,10 +57,10 @@ class AutoTuner:
 
     def __init__(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., object],
         configs: Any,
         args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Mapping[str, object] | None = None,
     ) -> None:
         self.fn = fn
         self.configs = configs
@@ -71,7 +71,7 @@ class AutoTuner:
         self.profile_args = ProfileArgs()
 
     @classmethod
-    def from_kernel(cls, kernel: Callable[..., Any], configs: Any) -> AutoTuner:
+    def from_kernel(cls, kernel: Callable[..., object], configs: Any) -> AutoTuner:
         """A tuner for a function; see the class."""
         return cls(kernel, configs)
 
@@ -82,7 +82,7 @@ class AutoTuner:
         execution_backend: str | None = "auto",
         target_host: Any = None,
         verbose: bool | None = None,
-        pass_configs: Mapping[str, Any] | None = None,
+        pass_configs: Mapping[str, object] | None = None,
     ) -> AutoTuner:
         """Say how configurations are compiled; see `CompileArgs`. The tuner itself is returned."""
         reason = "a line a configuration goes to the log `tvmtile.autotuner`"
@@ -97,13 +97,13 @@ class AutoTuner:
         rep: int = 100,
         timeout: int = 30,
         supply_type: TensorSupplyType = TensorSupplyType.Auto,
-        ref_prog: Callable[..., Any] | None = None,
-        supply_prog: Callable[..., Any] | None = None,
+        ref_prog: Callable[..., object] | None = None,
+        supply_prog: Callable[..., object] | None = None,
         rtol: float = 1e-2,
         atol: float = 1e-2,
         max_mismatched_ratio: float = 0.01,
         skip_check: bool = False,
-        manual_check_prog: Callable[..., Any] | None = None,
+        manual_check_prog: Callable[..., object] | None = None,
         cache_input_tensors: bool = False,
         backend: str = "event",
     ) -> AutoTuner:
@@ -276,7 +276,7 @@ class AutoTuner:
 _SHOWN = 10
 
 
-def _failure(fn: Callable[..., Any], trials: Sequence[Trial]) -> TuningFailed:
+def _failure(fn: Callable[..., object], trials: Sequence[Trial]) -> TuningFailed:
     lines = [f"  {trial}" for trial in trials[:_SHOWN]]
     if len(trials) > _SHOWN:
         lines.append(f"  and {len(trials) - _SHOWN} more")

@@ -108,7 +108,7 @@ class Store:
         return Entry(directory, manifest["facts"], files)
 
     def put(
-        self, kind: str, key: str, facts: Mapping[str, Any], files: Mapping[str, bytes]
+        self, kind: str, key: str, facts: Mapping[str, object], files: Mapping[str, bytes]
     ) -> Entry | None:
         """Keep files under a key.
 

@@ -117,7 +117,7 @@ class _Count:
     def _size(self, tensor: ir.Var) -> int:
         return math.prod(map(self._known, tensor.ty.shape))
 
-    def _known(self, extent: Any, at: Mapping[ir.Var, Any] | None = None) -> int:
+    def _known(self, extent: ir.Expr, at: Mapping[ir.Var, Any] | None = None) -> int:
         value = constant(substitute(substitute(extent, self._values), dict(at or {})))
         if value is None:
             raise InvalidValue(
@@ -137,7 +137,7 @@ def _bits(tensor: ir.Var) -> int:
     return int(DataType(str(tensor.ty.dtype)).bits)
 
 
-def _moved(op: TileOp, buffer: Any) -> list[Any]:
+def _moved(op: TileOp, buffer: ir.Var) -> list[Any]:
     """The extents of an operand in a tensor; one that is named by an element has the other's."""
     operands = [*op.reads(), *op.writes()]
     own = [extents_of(x) for x in operands if buffer_of(x).same_as(buffer)]
@@ -145,5 +145,5 @@ def _moved(op: TileOp, buffer: Any) -> list[Any]:
     return own[0] if own and own[0] is not None else others[0] if others else [1]
 
 
-def _extents(operand: Any) -> list[Any]:
+def _extents(operand: ir.Expr) -> list[ir.Expr]:
     return extents_of(operand) or list(buffer_of(operand).ty.shape)

@@ -29,7 +29,7 @@ _ROLES = {
 _PROBE = {"M": 64, "N": 64, "K": 32, "size": 64, "stages": 2, "threads": 128, "panels": False}
 
 
-def tunable(parameters: Iterable[str]) -> dict[str, Any]:
+def tunable(parameters: Iterable[str]) -> dict[str, object]:
     """The parameters that a model can choose, by name, with values that most kernels take."""
     return {name: _PROBE[role] for name, role in _roles(parameters).items()}
 

@@ -87,12 +87,12 @@ def decode_half(dtype: str, code: Any) -> Any:
     return value("float16", cuda_floats.name_of("half", dtype), code)
 
 
-def decode_halves(dtype: str, halves: Any, codes: Any) -> ir.Call:
+def decode_halves(dtype: str, halves: ir.Expr, codes: ir.Expr) -> ir.Call:
     """Decode four codes in registers of one of `cuda_floats.HALVES`; takes addresses."""
     return function_call("void", cuda_floats.name_of("halves", dtype), halves, codes)
 
 
-def encode(dtype: str, number: Any) -> Any:
+def encode(dtype: str, number: ir.Expr) -> ir.Expr:
     """The code, a uint8, of the float of 8 bits that is nearest to a float32."""
     return value("uint8", cuda_floats.name_of("encode", dtype), number)
 
@@ -104,7 +104,7 @@ def encode_half(dtype: str, number: Any) -> Any:
     return value("uint8", cuda_floats.name_of("encode_half", dtype), number)
 
 
-def value(dtype: str, name: str, *args: Any) -> ir.Call:
+def value(dtype: str, name: str, *args: object) -> ir.Call:
     """The call of one of our functions that only computes a value; see `function_call`."""
     return ir.Call(_PURE_INTRINSIC, [ir.StringImm(name), *args], ret_ty=dtype)
 

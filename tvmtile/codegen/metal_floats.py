@@ -28,7 +28,7 @@ def decode(dtype: str, code: ir.Expr) -> ir.Expr:
     return T.call_pure_extern("float32", f"tvmtile_decode_{dtype}", code)
 
 
-def encode(dtype: str, value: Any) -> Any:
+def encode(dtype: str, value: ir.Expr) -> ir.Expr:
     """The code, a uint8, of the value of a dtype that is nearest to a float32."""
     return T.call_pure_extern("uint8", f"tvmtile_encode_{dtype}", value)
 

@@ -136,10 +136,10 @@ def encode(dtype: str, value: ir.Expr) -> ir.Expr:
     return tirx.Cast(u32.dtype(kind.storage), encoded)
 
 
-def _encode_e8m0(u32: _Lanes, bits: Any) -> Any:
+def _encode_e8m0(u32: _Lanes, bits: ir.Expr) -> ir.Expr:
     """Round to a power of two; half-way goes up, but from a subnormal float32 to 0, which is even."""
 
-    def from_magnitude(magnitude: Any) -> Any:
+    def from_magnitude(magnitude: ir.Expr) -> ir.Expr:
         subnormal = magnitude < u32(1 << _FLOAT32_MANTISSA)
         half = tirx.Select(subnormal, u32((1 << 22) - 1), u32(1 << 22))
         rounded = (magnitude + half) >> u32(_FLOAT32_MANTISSA)

@@ -16,7 +16,7 @@ import re
 from functools import cache
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS, NarrowFloat
 
@@ -50,7 +50,9 @@ def _overflow(kind: NarrowFloat, rounding: str, saturate: bool) -> tuple[int, in
     return positive, negative
 
 
-def _up(rounding: str, *, kept: Any, rest: Any, shift: Any, negative: Any, random: Any) -> Any:
+def _up(
+    rounding: str, *, kept: ir.Expr, rest: ir.Expr, shift: ir.Expr, negative: Any, random: ir.Expr
+) -> ir.Expr:
     """1 where the last place counts one more, else 0."""
     one, zero = _u32(1), _u32(0)
     if rounding == "rz":
@@ -63,7 +65,9 @@ def _up(rounding: str, *, kept: Any, rest: Any, shift: Any, negative: Any, rando
     return tirx.Select(tirx.And(outward, rest != zero), one, zero)
 
 
-def encode(dtype: str, value: Any, rounding: str, saturate: bool, random: Any = None) -> Any:
+def encode(
+    dtype: str, value: ir.Expr, rounding: str, saturate: bool, random: Any = None
+) -> ir.Expr:
     """The code, an unsigned integer of the width of the dtype, of a rounded float32.
 
     The value is a scalar. With `saturate` numbers beyond the largest become the largest; `random` is a
@@ -78,11 +82,13 @@ def encode(dtype: str, value: Any, rounding: str, saturate: bool, random: Any = 
     return tirx.Cast(kind.storage, body)
 
 
-def _u32(value: int) -> Any:
+def _u32(value: int) -> ir.Expr:
     return tirx.const(value, "uint32")
 
 
-def _encode(kind: NarrowFloat, bits: Any, rounding: str, saturate: bool, random: Any) -> Any:
+def _encode(
+    kind: NarrowFloat, bits: ir.Expr, rounding: str, saturate: bool, random: ir.Expr
+) -> ir.Expr:
     magnitude, field, significand, shift, code = (
         tirx.Var(name, "uint32") for name in ("magnitude", "field", "significand", "shift", "code")
     )
@@ -114,7 +120,7 @@ def _encode(kind: NarrowFloat, bits: Any, rounding: str, saturate: bool, random:
     return tirx.Let(magnitude, bits & _u32(0x7FFFFFFF), result)
 
 
-def _signed(kind: NarrowFloat, unsigned: Any, bits: Any) -> Any:
+def _signed(kind: NarrowFloat, unsigned: ir.Expr, bits: ir.Expr) -> ir.Expr:
     sign = (bits >> _u32(32 - kind.bits)) & _u32(kind.sign)
     if not kind.is_signed_zero_nan:
         return unsigned | sign

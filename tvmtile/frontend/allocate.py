@@ -15,6 +15,7 @@ from tvmtile.frontend.tracer import current_tracer
 from tvmtile.frontend.values import converted
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
 from tvmtile.ir.spans import current_span
+from tvmtile.ir.types import Value
 
 __all__ = [
     "FRAGMENT_SCOPE",
@@ -85,7 +86,9 @@ def alloc_global(shape: Shape, dtype: DTypeLike) -> Tile:
     return T.alloc_buffer(_shape("T.alloc_global", shape), str(as_dtype(dtype)), scope="global")
 
 
-def alloc_var(dtype: DTypeLike, *args: Any, init: Any = None, scope: str | None = None) -> Any:
+def alloc_var(
+    dtype: DTypeLike, *args: object, init: Value | None = None, scope: str | None = None
+) -> Any:
     """Allocate a scalar variable: assignments to its name store into it, also inside loops.
 
     Parameters

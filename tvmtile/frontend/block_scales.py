@@ -186,7 +186,7 @@ class BlockScaledLayout:
             )
 
 
-def _check(name: str, value: Any, allowed: Sequence[Any]) -> None:
+def _check(name: str, value: object, allowed: Sequence[Any]) -> None:
     if value not in allowed:
         raise InvalidValue(
             f"BlockScaledLayout: {name}={value!r}",

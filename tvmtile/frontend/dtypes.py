@@ -96,7 +96,7 @@ class DType(DataType):
             return tirx.const(value, str(self))
         return cast(value, self)
 
-    def _vector(self, values: tuple[Any, ...]) -> Any:
+    def _vector(self, values: tuple[Any, ...]) -> ir.Expr | None:
         """A vector of one value a lane."""
         if len(values) != self.lanes:
             raise InvalidOperand(
@@ -195,7 +195,7 @@ def cast(value: Any, dtype: DTypeLike) -> Any:
     return tirx.Cast(result, expression)
 
 
-def with_kept_bits(value: Any, wanted: DType) -> Any:
+def with_kept_bits(value: ir.Expr, wanted: DType) -> ir.Expr:
     """`value`, with the bits that a left shift moves out of 8 or 16, if `wanted` has more.
 
     A kernel that packs bits says `T.cast(x << 8, "uint32")`, and means what C does: 32 bits.

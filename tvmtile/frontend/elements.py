@@ -89,7 +89,7 @@ def vector_of(region: ir.TensorRegion) -> ir.Expr | None:
     return tirx.BufferLoad(region.source, indices, span=current_span())
 
 
-def _items(index: Any) -> list[Any]:
+def _items(index: object) -> list[Any]:
     return list(index) if isinstance(index, tuple | list | ir.Array) else [index]
 
 
@@ -150,7 +150,7 @@ def _vector(buffer: ir.Var, item: slice, axis: int) -> Any:
     return start if lanes == 1 else T.ramp(start, 1, lanes)
 
 
-def _check_slice(buffer: ir.Var, item: Any, axis: int) -> None:
+def _check_slice(buffer: ir.Var, item: object, axis: int) -> None:
     if not isinstance(item, slice):
         _check_integer(buffer, item)
         return

@@ -49,7 +49,7 @@ _FOR_SCHEDULERS = {"op_pattern": 8, "tirx.is_scheduled": True}
 
 @hide_internal_frames
 def prim_func(
-    func: Callable[..., Any] | None = None, *, private: bool = False, **_tvm_options: Any
+    func: Callable[..., object] | None = None, *, private: bool = False, **_tvm_options: object
 ) -> Any:
     """Decorate a kernel: the function is traced and becomes a `tvm.tirx.PrimFunc`.
 
@@ -75,7 +75,7 @@ def prim_func(
     if func is not None:
         return _prim_func(func, caller=caller, private=private)
 
-    def decorate(function: Callable[..., Any]) -> Any:
+    def decorate(function: Callable[..., object]) -> Any:
         return _prim_func(function, caller=caller, private=private)
 
     decorator = hide_internal_frames(decorate)
@@ -87,18 +87,20 @@ def prim_func(
 prim_func.dispatch_token = DISPATCH_TOKEN  # type: ignore[attr-defined]
 
 
-def _prim_func(func: Callable[..., Any], caller: types.FrameType, private: bool) -> Any:
+def _prim_func(func: Callable[..., object], caller: types.FrameType, private: bool) -> Any:
     program = _program(func, caller.f_locals, private)
     return as_member(func, program) if is_module_body(caller) else program
 
 
-def _program(func: Callable[..., Any], scope: Mapping[str, Any], private: bool) -> tirx.PrimFunc:
+def _program(
+    func: Callable[..., object], scope: Mapping[str, object], private: bool
+) -> tirx.PrimFunc:
     annotations = resolve_annotations(func, scope)
     return trace_prim_func(func, annotations, private)
 
 
 def trace_prim_func(
-    func: Callable[..., Any], annotations: Mapping[str, Any], private: bool = False
+    func: Callable[..., object], annotations: Mapping[str, object], private: bool = False
 ) -> tirx.PrimFunc:
     """Trace `func` with its parameters as described by `annotations`."""
     parameters = Parameters(func)
@@ -117,7 +119,7 @@ def trace_prim_func(
     return completed(parameters.in_order(builder.get()), tracer)
 
 
-def _declared(func: Callable[..., Any], parameters: Parameters, name: str, note: Any) -> Any:
+def _declared(func: Callable[..., object], parameters: Parameters, name: str, note: Any) -> Any:
     try:
         return parameters.declare(name, note)
     except SyntaxNotSupported as error:
@@ -227,7 +229,9 @@ def _with_outputs(func: tirx.PrimFunc, tracer: Tracer) -> tirx.PrimFunc:
     return func.with_attr(OUT_IDX_ATTR, positions)
 
 
-def resolve_annotations(func: Callable[..., Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+def resolve_annotations(
+    func: Callable[..., object], scope: Mapping[str, object]
+) -> dict[str, object]:
     """Evaluate a function's annotations, which may be strings (`from __future__ import ...`)."""
     closure = {}
     for name, cell in zip(func.__code__.co_freevars, func.__closure__ or (), strict=True):
@@ -245,7 +249,7 @@ def resolve_annotations(func: Callable[..., Any], scope: Mapping[str, Any]) -> d
     return resolved
 
 
-def _evaluated(func: Callable[..., Any], parameter: str, annotation: str, names: Any) -> Any:
+def _evaluated(func: Callable[..., object], parameter: str, annotation: str, names: Any) -> Any:
     try:
         return eval(annotation, func.__globals__, names)
     except NameError as error:
@@ -262,7 +266,7 @@ def _evaluated(func: Callable[..., Any], parameter: str, annotation: str, names:
 class Macro:
     """A piece of a kernel, traced in place wherever it is called. Made by `T.macro`."""
 
-    def __init__(self, func: Callable[..., Any], annotations: Mapping[str, Any]) -> None:
+    def __init__(self, func: Callable[..., object], annotations: Mapping[str, object]) -> None:
         functools.update_wrapper(self, func)
         self._func = func
         self._signature = inspect.signature(func)
@@ -275,7 +279,7 @@ class Macro:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: object) -> Any:
         tracer = current_tracer()
         if tracer is None:
             raise NestingError(
@@ -289,7 +293,7 @@ class Macro:
         with tracer.call():
             return traced(self._func, tracer)(*bound.args, **bound.kwargs)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -317,7 +321,7 @@ class Macro:
         )
 
 
-def macro(func: Callable[..., Any] | None = None, **_tvm_options: Any) -> Any:
+def macro(func: Callable[..., object] | None = None, **_tvm_options: object) -> Any:
     """Decorate a function whose statements are traced in place when a kernel calls it.
 
     It may take buffers, regions, values and Python objects, and may return a value. A parameter

@@ -15,6 +15,7 @@ from tvmtile.errors import InvalidOperand, InvalidValue, NestingError, warn_igno
 from tvmtile.frontend.tracer import current_tracer
 from tvmtile.ir.annotations import CLUSTER_ANNOTATION, KERNEL_ANNOTATION
 from tvmtile.ir.operands import literal
+from tvmtile.ir.types import Index
 
 __all__ = [
     "ClusterKernel",
@@ -86,7 +87,7 @@ class Kernel:
 
     def __init__(
         self,
-        *blocks: Any,
+        *blocks: Index,
         threads: int | Sequence[int] | None = None,
         is_cpu: bool = False,
         prelude: str | None = None,
@@ -135,7 +136,7 @@ class Kernel:
     def launch(self) -> None:
         """Open the loops over blocks and threads."""
         for axis, extent in zip(AXES, self.block_extents, strict=False):
-            annotations: dict[str, Any] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
+            annotations: dict[str, object] = {KERNEL_ANNOTATION: True} if axis == "x" else {}
             if axis == "x" and self._cluster is not None:
                 annotations[CLUSTER_ANNOTATION] = self._cluster
             self.blocks.append(self._bind(extent, f"blockIdx.{axis}", f"b{axis}", annotations))
@@ -187,7 +188,7 @@ class Kernel:
 
 
 def ClusterKernel(
-    *blocks: Any, cluster_dims: int | Sequence[int], threads: int | Sequence[int] | None = None
+    *blocks: Index, cluster_dims: int | Sequence[int], threads: int | Sequence[int] | None = None
 ) -> Kernel:
     """`T.Kernel` whose blocks come in clusters: `with T.ClusterKernel(8, cluster_dims=2) as bx:`.
 

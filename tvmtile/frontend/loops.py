@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tvm import ir, tirx
@@ -22,6 +22,7 @@ from tvmtile.ir.annotations import (
 from tvmtile.ir.kernels import is_parallel
 from tvmtile.ir.operands import constant
 from tvmtile.ir.rewriting import contains
+from tvmtile.ir.types import Index
 
 __all__ = [
     "Parallel",
@@ -42,7 +43,7 @@ class _ParallelNest(LoopNest):
 
     is_parallel = True
 
-    def __init__(self, extents: Sequence[Any], annotations: dict[str, Any]) -> None:
+    def __init__(self, extents: Sequence[Index], annotations: Mapping[str, object]) -> None:
         self._extents = extents
         self._annotations = annotations
         self._frames: list[Any] = []
@@ -97,11 +98,11 @@ def _nested() -> NestingError:
 
 
 def Parallel(
-    *extents: Any,
+    *extents: Index,
     coalesced_width: int | None = None,
     loop_layout: Any = None,
     prefer_async: bool | None = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> LoopNest:
     """Elementwise work on tiles: all iterations are independent and share the block's threads.
 
@@ -139,7 +140,7 @@ def Pipelined(
     stage: Sequence[int] | None = None,
     sync: Any = None,
     group: Any = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> Any:
     """A serial loop whose copies may run ahead of the work that uses them.
 
@@ -228,7 +229,11 @@ def _extent(name: str, value: Any) -> Any:
 
 
 def serial(
-    start: Any, stop: Any = None, step: Any = None, *, annotations: dict[str, Any] | None = None
+    start: Any,
+    stop: Any = None,
+    step: Any = None,
+    *,
+    annotations: Mapping[str, object] | None = None,
 ) -> Any:
     """A loop whose iterations run one after the other; `range(...)` in a `for` means the same.
 
@@ -251,7 +256,7 @@ def unroll(
     *,
     explicit: bool = False,
     unroll_factor: int | None = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> Any:
     """A serial loop that the compiler unrolls.
 
@@ -286,7 +291,9 @@ def _check_factor(factor: Any) -> None:
         )
 
 
-def vectorized(start: Any, stop: Any = None, *, annotations: dict[str, Any] | None = None) -> Any:
+def vectorized(
+    start: Any, stop: Any = None, *, annotations: Mapping[str, object] | None = None
+) -> Any:
     """A loop of constant extent that runs as one vector operation.
 
     Parameters
@@ -299,7 +306,7 @@ def vectorized(start: Any, stop: Any = None, *, annotations: dict[str, Any] | No
     return _loop("T.vectorized", T.vectorized, start, stop, None, annotations)
 
 
-def grid(*extents: Any) -> Any:
+def grid(*extents: Index) -> Any:
     """Nested serial loops, one for each extent."""
     return T.grid(*extents)
 

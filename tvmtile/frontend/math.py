@@ -16,6 +16,7 @@ from tvmtile.frontend.dtypes import DType, DTypeLike, Extent, as_dtype, cast
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import FAST
 from tvmtile.ir.packed import FLOAT4
+from tvmtile.ir.types import Index, Value
 
 __all__ = [
     "Cast",
@@ -68,7 +69,7 @@ PrimExpr = ir.Expr
 """The class of a kernel's values."""
 
 
-def Cast(dtype: DTypeLike, value: Any) -> Any:
+def Cast(dtype: DTypeLike, value: Value) -> Any:
     """`T.cast` with TVM's order of arguments."""
     return cast(value, dtype)
 
@@ -97,7 +98,7 @@ def _pair(a: Any, b: Any) -> tuple[ir.Expr, ir.Expr]:
     return as_expr(a, b), as_expr(b, a)
 
 
-def _are_numbers(*values: Any) -> bool:
+def _are_numbers(*values: object) -> bool:
     return all(isinstance(value, bool | int | float) for value in values)
 
 
@@ -126,7 +127,7 @@ def abs(x: Any) -> Any:
     return tirx.max(x, tirx.const(0, x.ty.dtype) - x)
 
 
-def clamp(dst: Any, min_val: Any, max_val: Any) -> Any:
+def clamp(dst: Value, min_val: Value, max_val: Value) -> Any:
     """A value limited to an interval.
 
     Parameters
@@ -139,7 +140,7 @@ def clamp(dst: Any, min_val: Any, max_val: Any) -> Any:
     return min(max(dst, min_val), max_val)
 
 
-def ceildiv(a: Any, b: Any) -> Any:
+def ceildiv(a: Index, b: Index) -> Index:
     """`a / b` rounded up, for integers; of Python integers, a Python integer."""
     if isinstance(a, int) and isinstance(b, int):
         return -(-a // b)
@@ -149,12 +150,12 @@ def ceildiv(a: Any, b: Any) -> Any:
 cdiv = ceildiv
 
 
-def align_up(x: Any, y: Any) -> Any:
+def align_up(x: Index, y: Index) -> Index:
     """The smallest multiple of `y` that is not below `x`, for integers."""
     return ceildiv(x, y) * y
 
 
-def index_to_coordinates(index: Any, shape: Sequence[Extent]) -> list[Any]:
+def index_to_coordinates(index: Any, shape: Sequence[Extent]) -> list[Index]:
     """The coordinates, in a row-major tensor of a shape, of the element of a linear index.
 
     Parameters
@@ -171,7 +172,7 @@ def index_to_coordinates(index: Any, shape: Sequence[Extent]) -> list[Any]:
     return coordinates[::-1]
 
 
-def if_then_else(condition: Any, then: Any, otherwise: Any) -> Any:
+def if_then_else(condition: Value, then: Value, otherwise: Value) -> Any:
     """One of two values; only the chosen one is evaluated, so it may guard a load.
 
     Parameters
@@ -209,7 +210,7 @@ def _promoted(a: ir.Expr, b: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
 where = if_then_else
 
 
-def Select(condition: Any, then: Any, otherwise: Any) -> Any:
+def Select(condition: Value, then: Value, otherwise: Value) -> ir.Expr:
     """One of two values, both of which may be evaluated; a condition known now decides now.
 
     Parameters
@@ -257,13 +258,13 @@ def infinity(dtype: DTypeLike) -> Any:
     return tirx.const(float("inf"), str(name))
 
 
-def max_value(dtype: DTypeLike) -> Any:
+def max_value(dtype: DTypeLike) -> ir.Expr:
     """The largest finite value of a dtype."""
     name = as_dtype(dtype)
     return _number(_LARGEST[name], name) if name in _LARGEST else tirx.max_value(str(name))
 
 
-def min_value(dtype: DTypeLike) -> Any:
+def min_value(dtype: DTypeLike) -> ir.Expr:
     """The smallest (most negative) finite value of a dtype."""
     name = as_dtype(dtype)
     if name in _LARGEST:
@@ -278,7 +279,7 @@ def _number(value: float, dtype: DType) -> ir.Expr:
     return tirx.const(value, str(dtype))
 
 
-def round(x: Any, rounding_mode: str = "ties-to-even") -> ir.Expr:
+def round(x: Value, rounding_mode: str = "ties-to-even") -> ir.Expr:
     """The nearest integer, as a float.
 
     Parameters
@@ -332,25 +333,25 @@ def reinterpret(value: Any, dtype: DTypeLike) -> Any:
     return tirx.reinterpret(str(name), expression)
 
 
-def sigmoid(value: Any) -> Any:
+def sigmoid(value: Value) -> ir.Expr:
     """`1 / (1 + exp(-value))`."""
     expression = as_expr(value)
     one = tirx.const(1, expression.ty.dtype)
     return one / (one + tirx.exp(-expression))
 
 
-def rsqrt(value: Any) -> Any:
+def rsqrt(value: Value) -> ir.Expr:
     """`1 / sqrt(value)`."""
     expression = as_expr(value)
     return tirx.const(1, expression.ty.dtype) / tirx.sqrt(expression)
 
 
-def exp10(value: Any) -> Any:
+def exp10(value: Value) -> ir.Expr:
     """10 to the power of `value`."""
     return pow(10, as_expr(value))
 
 
-def pow(x: Any, y: Any) -> Any:
+def pow(x: Value, y: Value) -> ir.Expr:
     """`x` to the power of `y`; of floats narrower than float16 computed in float32."""
     base, exponent = _alike(x, y)
     dtype = str(base.ty.dtype)
@@ -362,17 +363,17 @@ def pow(x: Any, y: Any) -> Any:
 power = pow
 
 
-def isnan(value: Any) -> ir.Expr:
+def isnan(value: Value) -> ir.Expr:
     """Whether a float is not a number."""
     return tirx.isnan(_wide(as_expr(value)))
 
 
-def isinf(value: Any) -> ir.Expr:
+def isinf(value: Value) -> ir.Expr:
     """Whether a float is infinite."""
     return tirx.isinf(_wide(as_expr(value)))
 
 
-def isfinite(value: Any) -> ir.Expr:
+def isfinite(value: Value) -> ir.Expr:
     """Whether a float is neither infinite nor NaN."""
     return tirx.isfinite(_wide(as_expr(value)))
 
@@ -387,7 +388,7 @@ def _wide(value: ir.Expr) -> ir.Expr:
     return tirx.Cast("float32" if dtype.lanes == 1 else f"float32x{dtype.lanes}", value)
 
 
-def extract_lane(vector: Any, lane: Any) -> ir.Expr:
+def extract_lane(vector: Any, lane: Index) -> ir.Expr:
     """One element of a vector.
 
     Parameters
@@ -428,7 +429,7 @@ def extract_lane(vector: Any, lane: Any) -> ir.Expr:
 
 
 def _of_two(function: Any) -> Any:
-    def of_two(x: Any, y: Any) -> ir.Expr:
+    def of_two(x: Value, y: Value) -> ir.Expr:
         return function(*_alike(x, y))
 
     of_two.__name__ = name = function.__name__
@@ -447,7 +448,7 @@ def _fast(function: Any) -> Any:
     """A function that may be less exact where the target has a faster one; a CPU has none."""
     name = function.__name__
 
-    def fast(x: Any) -> ir.Expr:
+    def fast(x: Value) -> ir.Expr:
         value = as_expr(x)
         if "float" not in str(value.ty.dtype):
             raise UnsupportedDtype(

@@ -40,7 +40,7 @@ def is_module_body(frame: types.FrameType) -> bool:
     return False
 
 
-def as_member(func: Callable[..., Any], program: tirx.PrimFunc) -> Callable[..., Any]:
+def as_member(func: Callable[..., object], program: tirx.PrimFunc) -> Callable[..., object]:
     """What stands in the class for a program until TVM's decorator reads the class."""
     func.__annotations__["return"] = program
     return func

@@ -15,7 +15,7 @@ from tvmtile.ir.operands import constant, describe, region
 __all__ = ["check_operand"]
 
 
-def check_operand(operator: str, name: str, value: Any) -> Any:
+def check_operand(operator: str, name: str, value: object) -> Any:
     """Accept what can be an operand; a variable's value or a number is an error.
 
     Raises
@@ -67,7 +67,7 @@ def _check_elements(operator: str, operand: ir.TensorRegion) -> None:
             )
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     if isinstance(value, ir.Expr):
         return f"the expression `{value}`"
     name = type(value).__name__

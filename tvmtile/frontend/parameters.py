@@ -22,7 +22,7 @@ __all__ = ["Parameters", "as_parameter", "is_run_time"]
 class Parameters:
     """Declares parameters: those with an annotation in the signature, the others in the body."""
 
-    def __init__(self, func: Callable[..., Any]) -> None:
+    def __init__(self, func: Callable[..., object]) -> None:
         self._func = func
         self._signature = inspect.signature(func).parameters
         self._declared: dict[str, ir.Var] = {}

@@ -37,7 +37,7 @@ ptr = _Pointer()
 
 
 def make_tensor(
-    ptr: Any, shape: Shape, dtype: DTypeLike = "float32", strides: Sequence[Any] | None = None
+    ptr: ir.Expr, shape: Shape, dtype: DTypeLike = "float32", strides: Sequence[Any] | None = None
 ) -> Tile:
     """The tensor in global memory that a pointer points to.
 

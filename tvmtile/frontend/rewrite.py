@@ -30,7 +30,6 @@ import types
 from collections import Counter
 from collections.abc import Callable, Set
 from functools import lru_cache
-from typing import Any
 
 from tvmtile.errors import SourceLocation, SyntaxNotSupported
 from tvmtile.frontend.liveness import exposed, loop_targets, stored_names, written
@@ -58,7 +57,7 @@ __all__ = ["TRACER_NAME", "traced"]
 _OWN_DECORATORS = {"macro", "prim_func", "jit", "inline"}
 
 
-def traced(func: Callable[..., Any], tracer: object) -> Callable[..., Any]:
+def traced(func: Callable[..., object], tracer: object) -> Callable[..., object]:
     """Return `func` rewritten to report to `tracer`.
 
     The rewritten statements call the tracer. The function has the signature, the globals and the very

@@ -6,7 +6,7 @@ import dis
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tvmtile.errors import is_internal
@@ -24,7 +24,7 @@ class Surroundings:
     Those of the macros and functions that it calls by name are among them.
     """
 
-    def __init__(self, func: Callable[..., Any]) -> None:
+    def __init__(self, func: Callable[..., object]) -> None:
         seen: set[types.CodeType] = set()
         self._readers = [read for read in _readers(func, seen) if _plain(read()) is not None]
 
@@ -33,7 +33,7 @@ class Surroundings:
         return tuple(_plain(read()) or "" for read in self._readers)
 
 
-def _readers(func: Callable[..., Any], seen: set[types.CodeType]) -> Iterator[Callable[[], Any]]:
+def _readers(func: Callable[..., object], seen: set[types.CodeType]) -> Iterator[Callable[[], Any]]:
     code = getattr(func, "__code__", None)
     if code is None or code in seen or is_internal(code.co_filename):
         return
@@ -49,7 +49,7 @@ def _readers(func: Callable[..., Any], seen: set[types.CodeType]) -> Iterator[Ca
         yield from _attributes_of(func.__self__, _named(instructions, "LOAD_ATTR"))
 
 
-def _item_of(names: dict[str, Any], name: str) -> Callable[[], Any]:
+def _item_of(names: Mapping[str, object], name: str) -> Callable[[], Any]:
     return lambda: names.get(name, _ABSENT)
 
 

@@ -78,7 +78,7 @@ class _TensorAnnotation:
         data: Any = None,
         strides: Any = None,
         scope: str | None = None,
-        **buffer_options: Any,
+        **buffer_options: object,
     ) -> Any:
         """Describe a tensor.
 
@@ -154,7 +154,7 @@ def _as_tuple(values: Any) -> tuple[Any, ...]:
     return (values,)
 
 
-def _check_extent(extent: Any) -> None:
+def _check_extent(extent: object) -> None:
     if hasattr(extent, "shape") and hasattr(extent, "dtype"):
         raise InvalidOperand(
             "an extent of a tensor is an integer; it got a tensor",

@@ -106,7 +106,7 @@ class Tracer:
         self.loops: list[Loop] = []
         self.outputs: list[Any] = []
         self.returned: tuple[Any, ...] = ()
-        self.attributes: dict[str, Any] = {}  # of the function that is written
+        self.attributes: dict[str, object] = {}  # of the function that is written
         self.in_kernel = False
         self._regions: list[Region] = []
         self._variables: dict[ir.Var, Variable] = {}
@@ -166,7 +166,7 @@ class Tracer:
         is_known = not isinstance(test, ir.Expr)
         return Loop(self, () if is_known and not test else While(condition), carried)
 
-    def carry(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
+    def carry(self, construct: Branch | Loop, name: str, local_names: Mapping[str, object]) -> Any:
         """A variable for a name that `construct` changes for what comes after, if it can be one."""
         first = local_names[name]
         region = construct.region
@@ -188,7 +188,7 @@ class Tracer:
         T.buffer_store(variable.source, converted(value, dtype), [0])
         return variable
 
-    def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, Any]) -> Any:
+    def escape(self, construct: Branch | Loop, name: str, local_names: Mapping[str, object]) -> Any:
         """The value of `name` after `construct`, in whose body it was assigned."""
         rebound, made = construct.region.rebound, construct.region.made.get(name)
         if made is not None and local_names.get(name) is made.value:
@@ -202,7 +202,7 @@ class Tracer:
         """What the variable of a loop is after the loop."""
         return counted(name)
 
-    def range(self, *bounds: Any) -> Any:
+    def range(self, *bounds: object) -> Any:
         from tvmtile.frontend.loops import serial
 
         return serial(*bounds)
@@ -263,7 +263,7 @@ class Tracer:
 
     # Names -----------------------------------------------------------------------------------
 
-    def assign(self, name: str, value: Any, local_names: Mapping[str, Any]) -> Any:
+    def assign(self, name: str, value: Any, local_names: Mapping[str, object]) -> Any:
         """`name = value`: store into a variable, bind a run-time value, or keep a Python value."""
         previous = local_names.get(name)
         if is_scalar_variable(previous) and previous.source in self._variables:
@@ -358,7 +358,7 @@ class Tracer:
         name: str,
         annotation: Any,
         value: Callable[[], Any] | None,
-        local_names: Mapping[str, Any],
+        local_names: Mapping[str, object],
         reassigned: bool = False,
     ) -> Any:
         """`name: annotation = value`, which declares a parameter, a variable or a value's dtype."""
@@ -421,7 +421,7 @@ class Tracer:
         )
 
     def augment(
-        self, name: str, op: str, target: Any, value: Any, local_names: Mapping[str, Any]
+        self, name: str, op: str, target: Any, value: Any, local_names: Mapping[str, object]
     ) -> Any:
         if is_buffer_var(target):
             raise InvalidOperand(

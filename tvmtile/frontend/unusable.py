@@ -20,7 +20,7 @@ class Unusable:
     def __getattr__(self, attribute: str) -> Any:
         raise_unusable(self)
 
-    def _use(self, *_: Any, **__: Any) -> Any:
+    def _use(self, *_: object, **__: object) -> Any:
         raise_unusable(self)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _use
@@ -40,7 +40,7 @@ def raise_unusable(value: Unusable) -> NoReturn:
 
 
 def escaped(
-    name: str, construct: str, location: SourceLocation | None, value: Any = None
+    name: str, construct: str, location: SourceLocation | None, value: object | None = None
 ) -> Unusable:
     """What a name holds after the run-time loop or branch that bound it to a value."""
     where = f" (line {location.line})" if location is not None else ""

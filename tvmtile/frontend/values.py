@@ -183,7 +183,7 @@ def dtype_of_variable(value: Any) -> str | None:
     return dtype if DataType(dtype).lanes == 1 and dtype != "handle" else None
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     """Tell whether a value is a number, of Python or of the running kernel."""
     return (
         isinstance(value, bool | int | float | ExprOp | Reference)
@@ -197,7 +197,7 @@ def reads_memory(value: ir.Expr) -> bool:
     return contains(value, (ir.TensorLoad, ir.Call))
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """A value in the words of an error."""
     if isinstance(value, Unusable):
         raise_unusable(value)

@@ -81,7 +81,7 @@ class Reference:
 
 
 def _delegate(name: str) -> Any:
-    def method(self: Reference, *args: Any) -> Any:
+    def method(self: Reference, *args: object) -> Any:
         return getattr(self.load(), name)(*args)
 
     return method

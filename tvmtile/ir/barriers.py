@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from tvm import ir, tirx
@@ -32,7 +33,7 @@ _NAMES = {
 """What kernels call barriers, by the threads that wait for each other."""
 
 
-def sync(scope: str = "shared", attrs: dict[str, Any] | None = None) -> tirx.Evaluate:
+def sync(scope: str = "shared", attrs: Mapping[str, object] | None = None) -> tirx.Evaluate:
     """Make a barrier of a scope: a warp, the block (`shared`), a cluster or the grid."""
     call = T.tvm_storage_sync(scope)
     return tirx.Evaluate(ir.Call(call.op, call.args, attrs, ret_ty=call.ty) if attrs else call)

@@ -77,7 +77,7 @@ def _all_ones(dtype: str) -> ir.Expr:
     return tirx.max_value(dtype) if dtype.startswith("uint") else tirx.const(-1, dtype)
 
 
-def _absolute(value: Any) -> ir.Expr:
+def _absolute(value: ir.Expr) -> ir.Expr:
     return value if str(value.ty.dtype).startswith("uint") else tirx.abs(value)
 
 
@@ -100,7 +100,7 @@ COMBINERS = {
 def propagating_nan(combiner: Combiner) -> Combiner:
     """The same maximum or minimum, NaN where some element is NaN."""
 
-    def combine(new: Any, total: Any) -> ir.Expr:
+    def combine(new: ir.Expr, total: ir.Expr) -> ir.Expr:
         return tirx.Select(
             tirx.isnan(new),
             new,

@@ -11,7 +11,7 @@ from tvm.sym import Analyzer
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidOperand, OutOfBounds, ShapeMismatch
-from tvmtile.ir.types import Index
+from tvmtile.ir.types import Index, TileOperand
 
 __all__ = [
     "SAME_EXTENTS",
@@ -226,7 +226,7 @@ def check_bounds(operator: str, operand: ir.Expr) -> None:
             )
 
 
-def checked_axis(operator: str, name: str, operand: Any, dim: Any) -> int:
+def checked_axis(operator: str, name: str, operand: TileOperand, dim: Any) -> int:
     """An axis of an operand, counted from the first.
 
     Raises

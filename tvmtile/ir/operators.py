@@ -19,6 +19,7 @@ from tvmtile.errors import InvalidValue
 from tvmtile.ir.calls import op_name
 from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import as_region, region
+from tvmtile.ir.types import Index
 
 __all__ = [
     "TileOp",
@@ -183,7 +184,7 @@ class TileOp:
         """The elementwise loops that the operator stands for; None for one that is none."""
         return None
 
-    def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> TileOp | None:
+    def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Index]) -> TileOp | None:
         """The operator for several successive iterations at once; None where there is none.
 
         Parameters
@@ -268,7 +269,7 @@ class TileOp:
         """The dtype of the value that an element operator has; `void` where it has none."""
         return "void"
 
-    def to_call(self, span: Any = None) -> ir.Call:
+    def to_call(self, span: ir.Span | None = None) -> ir.Call:
         """The intrinsic call."""
         args = []
         attrs = {}
@@ -346,7 +347,7 @@ def tile_operator(cls: Op) -> Op:
     return cls
 
 
-def operator_of(call: Any) -> TileOp | None:
+def operator_of(call: ir.Expr) -> TileOp | None:
     """The tile operator that a node calls, or None for anything else."""
     prefix, _, name = op_name(call).partition(".")
     return _read(call) if prefix == "tvmtile" and name in _OPERATORS else None

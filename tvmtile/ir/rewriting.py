@@ -281,7 +281,7 @@ def substitute(node: Any, values: dict[ir.Var, Any]) -> Any:
     return mapped(node, (ir.Var, lambda var: values.get(var, var)))
 
 
-def retyped(buffer: ir.Var, **changes: Any) -> ir.Var:
+def retyped(buffer: ir.Var, **changes: object) -> ir.Var:
     """A buffer like another one, with some of the fields of its type, or its name, replaced.
 
     One of another shape is row-major, where neither layout nor strides are given.

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from tvm import ir, tirx
 
-__all__ = ["Binary", "Index"]
+__all__ = ["Binary", "Index", "TileOperand", "Value"]
 
 Binary: TypeAlias = (
     tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Mod | tirx.FloorDiv | tirx.FloorMod
@@ -17,3 +17,9 @@ Binary: TypeAlias = (
 
 Index: TypeAlias = ir.Expr | int
 """An index or an extent."""
+
+Value: TypeAlias = ir.Expr | float
+"""What a kernel computes with: an expression, or a number of Python's (`float` takes in `int`)."""
+
+TileOperand: TypeAlias = ir.Var | ir.TensorRegion | ir.TensorLoad
+"""An operand as it is written: a buffer, a region, or the element where a tile begins."""

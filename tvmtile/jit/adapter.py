@@ -79,7 +79,7 @@ class TvmAdapter(Adapter):
         """What a call comes to where this machine can't run the program."""
         return None if runs_here(self._artifact.target) else self._refuse_elsewhere
 
-    def _refuse_elsewhere(self, *args: Any) -> NoReturn:
+    def _refuse_elsewhere(self, *args: object) -> NoReturn:
         del args
         raise MissingDependency(
             f"{self._artifact.name} was compiled for {self._cpu}, which this machine is not",

@@ -72,7 +72,9 @@ def row_major(shape: Sequence[int]) -> list[int]:
     return strides
 
 
-def with_addresses(function: Callable[..., Any], params: Sequence[ir.Var]) -> Callable[..., Any]:
+def with_addresses(
+    function: Callable[..., object], params: Sequence[ir.Var]
+) -> Callable[..., object]:
     """`function`, with the address of a tensor in place of one that is given for a pointer.
 
     TVM would pass the address of the tensor's description instead.
@@ -81,7 +83,7 @@ def with_addresses(function: Callable[..., Any], params: Sequence[ir.Var]) -> Ca
     if not pointers:
         return function
 
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         converted = list(args)
         for index in pointers:
             if index < len(args):
@@ -109,8 +111,8 @@ def _address(value: Any) -> Any:
 
 
 def with_integers_in_range(
-    function: Callable[..., Any], params: Sequence[ir.Var]
-) -> Callable[..., Any]:
+    function: Callable[..., object], params: Sequence[ir.Var]
+) -> Callable[..., object]:
     """`function`, with its integers checked, of which TVM would keep the low bits only."""
     limits = {
         index: _limits(str(param.ty.dtype))
@@ -120,7 +122,7 @@ def with_integers_in_range(
     if not limits:
         return function
 
-    def call(*args: Any) -> Any:
+    def call(*args: object) -> Any:
         for index, (lowest, highest) in limits.items():
             value = args[index] if index < len(args) else None
             if isinstance(value, int | Integral) and not lowest <= int(value) <= highest:
@@ -139,7 +141,7 @@ def in_order(
     params: Sequence[ir.Var],
     results: Sequence[int],
     args: Sequence[Any],
-    named: Mapping[str, Any],
+    named: Mapping[str, object],
 ) -> tuple[Any, ...] | ArgumentError:
     """The arguments of a call, those that are given by keyword in their places, or what is wrong.
 

@@ -116,7 +116,7 @@ class Artifact:
 
     @classmethod
     def restored(
-        cls, facts: Mapping[str, Any], files: Mapping[str, bytes], target: Target
+        cls, facts: Mapping[str, object], files: Mapping[str, bytes], target: Target
     ) -> Artifact:
         """Make it from what `saved` gave in another process."""
         with tempfile.TemporaryDirectory() as name:

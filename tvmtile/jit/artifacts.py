@@ -30,7 +30,7 @@ if hasattr(os, "register_at_fork"):  # another thread may hold one, and is not t
 
 
 def artifact_of(
-    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, Any]
+    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, object]
 ) -> Artifact:
     """The compiled program; its warnings are issued in any case.
 
@@ -56,7 +56,7 @@ def artifact_of(
 
 
 def _build(
-    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, Any]
+    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, object]
 ) -> Artifact:
     from tvmtile.jit.build import build_artifact
 
@@ -95,7 +95,7 @@ def name_in_cache(artifact: Artifact, key: Key) -> str | None:
     return key.with_lines if _names_lines(artifact, key) else key.code
 
 
-def adopt(name: str, facts: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
+def adopt(name: str, facts: Mapping[str, object], files: Mapping[str, bytes]) -> None:
     """Keep what another process compiled."""
     store = current_store()
     if store is not None:

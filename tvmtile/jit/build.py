@@ -35,7 +35,7 @@ _VERIFY = "tvmtile.verify"
 
 
 def build_artifact(
-    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, Any]
+    func: tirx.PrimFunc, target: Target, backend: str, config: Mapping[str, object]
 ) -> Artifact:
     """Compile a program.
 
@@ -92,7 +92,7 @@ def _check_for_tvm(name: str, module: Any) -> None:
         )
 
 
-def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any:
+def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, object]) -> Any:
     """Run the pipeline and TVM's code generator."""
     with _compiling(func, target, config) as mod:
         module = tvm.tirx.build(mod, target=target, pipeline=PIPELINE_NAME)
@@ -103,7 +103,7 @@ def build(func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]) -> Any
 
 @contextmanager
 def _compiling(
-    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]
+    func: tirx.PrimFunc, target: Target, config: Mapping[str, object]
 ) -> Iterator[ir.IRModule]:
     """A module of the program alone, with its options in force and TVM's failures translated."""
     register()
@@ -121,7 +121,7 @@ def _compiling(
 
 
 @contextmanager
-def pass_context(config: Mapping[str, Any], instruments: Sequence[Any] = ()) -> Iterator[None]:
+def pass_context(config: Mapping[str, object], instruments: Sequence[Any] = ()) -> Iterator[None]:
     """TVM's pass context with a kernel's options added to those in force."""
     current = tvm.transform.PassContext.current()
     known = with_effect(config)

@@ -34,7 +34,7 @@ def compile(
     execution_backend: str | None = "auto",
     target_host: TargetLike | None = None,
     verbose: bool = False,
-    pass_configs: Mapping[str, Any] | None = None,
+    pass_configs: Mapping[str, object] | None = None,
     compile_flags: Any = None,
 ) -> Kernel[One]: ...
 @overload
@@ -45,7 +45,7 @@ def compile(
     execution_backend: str | None = "auto",
     target_host: TargetLike | None = None,
     verbose: bool = False,
-    pass_configs: Mapping[str, Any] | None = None,
+    pass_configs: Mapping[str, object] | None = None,
     compile_flags: Any = None,
 ) -> Kernel[Any]: ...
 @hide_internal_frames
@@ -56,9 +56,9 @@ def compile(
     execution_backend: str | None = "auto",
     target_host: TargetLike | None = None,
     verbose: bool = False,
-    pass_configs: Mapping[str, Any] | None = None,
+    pass_configs: Mapping[str, object] | None = None,
     compile_flags: Any = None,
-    **unknown: Any,
+    **unknown: object,
 ) -> Kernel[Any]:
     """Compile a tile program for a target.
 
@@ -140,7 +140,7 @@ def ignore_options(
     warn_ignored(name, "the host is that of the target", target_host=target_host)
 
 
-def refuse_unknown(name: str, unknown: Iterable[str], *functions: Callable[..., Any]) -> None:
+def refuse_unknown(name: str, unknown: Iterable[str], *functions: Callable[..., object]) -> None:
     """Refuse options that a function does not have.
 
     Parameters

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import ir
 
 from tvmtile.errors import import_optional
@@ -126,7 +127,7 @@ def _flat_torch(tensor: Any) -> Any:
     return tensor.as_strided((_span(tensor.shape, tensor.stride()),), (1,))
 
 
-def _flat_numpy(array: Any) -> Any:
+def _flat_numpy(array: np.ndarray) -> np.ndarray:
     import numpy as np
 
     if array.flags.c_contiguous:

@@ -82,7 +82,7 @@ def _padded(text: bytes) -> bytes:
     return text.ljust(-(-len(text) // 8) * 8, b"\0")
 
 
-def _signature(kernel: Kernel) -> dict[str, Any]:
+def _signature(kernel: Kernel) -> dict[str, object]:
     params = list(kernel.prim_func.params)
     sources = sources_of(params, kernel.out_idx)
     return {

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm import tirx
@@ -143,7 +142,7 @@ _OWN_OPTIONS = ("tvmtile.verify", "tvmtile.check_indices")
 """What `pass_configs` takes besides TVM's options; Python can't register one with TVM."""
 
 
-def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def known_options(options: Mapping[str, object]) -> dict[str, object]:
     """Options of TVM's passes, checked.
 
     Raises

@@ -78,7 +78,7 @@ class FollowingKernel(Kernel):
         self._on_devices: dict[Any, Kernel] = {}
         self._last: Kernel | None = None
 
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **named: object) -> Any:
         """Run the kernel where its tensors are; see `Kernel.__call__`."""
         if named:
             placed = in_order(self.name, self.prim_func.params, self.out_idx, args, named)

@@ -104,7 +104,7 @@ class Kernel(Generic[Results]):
         prim_func: tirx.PrimFunc,
         artifact: Artifact,
         out_idx: tuple[int, ...],
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         adapter: Adapter,
     ) -> None:
         self.prim_func = prim_func
@@ -128,12 +128,12 @@ class Kernel(Generic[Results]):
         return [KernelParam.of(param) for param in self.prim_func.params]
 
     @overload
-    def __call__(self: Kernel[Unknown], *args: Any, **named: Any) -> Any: ...
+    def __call__(self: Kernel[Unknown], *args: Any, **named: object) -> Any: ...
     @overload
     def __call__(self: Kernel[One], *args: Argument[Array], **named: Argument[Array]) -> Array: ...
     @overload
-    def __call__(self, *args: Any, **named: Any) -> Any: ...
-    def __call__(self, *args: Any, **named: Any) -> Any:
+    def __call__(self, *args: Any, **named: object) -> Any: ...
+    def __call__(self, *args: Any, **named: object) -> Any:
         """Run the kernel.
 
         Parameters
@@ -190,7 +190,7 @@ class Kernel(Generic[Results]):
             params = [param for index, param in enumerate(params) if index not in self.out_idx]
         return as_bytes(args, params) if len(args) == len(params) else args
 
-    def _launch_or_dispatch(self, *args: Any) -> None:
+    def _launch_or_dispatch(self, *args: object) -> None:
         """The first calls: torch's tensors are called for what they are once there is torch."""
         if sys.modules.get("torch") is None:
             self._launch(*args)
@@ -308,7 +308,7 @@ class Kernel(Generic[Results]):
 
         return export_library(self, path, compiler)
 
-    def as_torch_op(self, name: str, backward: Callable[..., Any] | None = None) -> CustomOpDef:
+    def as_torch_op(self, name: str, backward: Callable[..., object] | None = None) -> CustomOpDef:
         """Register the kernel as an operator of torch's own.
 
         torch.compile, torch.export and AOTInductor then take it as a whole: the shapes and dtypes of
@@ -373,7 +373,7 @@ class Kernel(Generic[Results]):
 
     def profile(
         self,
-        *tensors: Any,
+        *tensors: object,
         warmup: float = 25,
         rep: float = 100,
         device: TileDevice | None = None,
@@ -401,7 +401,7 @@ class Kernel(Generic[Results]):
 
         return profile(self, tensors, warmup, rep, device)
 
-    def run_once(self, func: Callable[..., Any] | None = None) -> Any:
+    def run_once(self, func: Callable[..., object] | None = None) -> Any:
         """Call the kernel, or a function, once with inputs that a profiler makes."""
         return self.get_profiler().run_once(func)
 

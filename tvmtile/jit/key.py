@@ -71,7 +71,7 @@ class _NoKey(Exception):
 
 
 def key_of(
-    func: tirx.PrimFunc, target: Target, backend: str, options: Mapping[str, Any]
+    func: tirx.PrimFunc, target: Target, backend: str, options: Mapping[str, object]
 ) -> Key | None:
     """The key of a compilation in the pass context in force, or None where it can't have one.
 

@@ -40,7 +40,7 @@ _TAGS = ("blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y",
 
 
 @tvm_ffi.register_global_func(_RECORD, override=True)
-def _record(kernel: str, *values: Any) -> int:
+def _record(kernel: str, *values: object) -> int:
     _ACTIVE.launches.append((str(kernel), values))
     return 0
 
@@ -197,7 +197,7 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
 
 
 def record(
-    host: Callable[..., Any], args: Sequence[Any], kernels: Mapping[str, KernelInterface]
+    host: Callable[..., object], args: Sequence[Any], kernels: Mapping[str, KernelInterface]
 ) -> Recording:
     """Call a host function and learn what it asks for.
 

@@ -80,7 +80,7 @@ class _Exporter:
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._managed.tensor.device_type, self._managed.tensor.device_id
 
-    def __dlpack__(self, **_options: Any) -> Any:
+    def __dlpack__(self, **_options: object) -> Any:
         address = ctypes.addressof(self._managed)
         _IN_USE[address] = self._managed
         return _new_capsule(address, b"dltensor", None)

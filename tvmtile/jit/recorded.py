@@ -48,7 +48,7 @@ class RecordedAdapter(Adapter):
         self._pointers = frozenset(i for i, param in enumerate(params) if is_pointer(param))
         self._tensors = frozenset(i for i, param in enumerate(params) if is_buffer_var(param))
 
-    def _run_program(self, *args: Any) -> None:
+    def _run_program(self, *args: object) -> None:
         described = [self._described(index, arg) for index, arg in enumerate(args)]
         recording = record(self._host, described, self.kernels)
         memory = dict(enumerate(args))
@@ -117,7 +117,7 @@ class RecordedAdapter(Adapter):
             )
 
 
-def _has_memory(tensor: Any) -> bool:
+def _has_memory(tensor: object) -> bool:
     """Tell a tensor from one of torch's that only says what operators do to it."""
     if not is_torch(tensor):
         return True
@@ -133,6 +133,6 @@ def strides_of(array: Any) -> Sequence[int]:
     return list(array.strides)
 
 
-def is_torch(tensor: Any) -> bool:
+def is_torch(tensor: object) -> bool:
     """Tell whether a tensor is torch's; torch need not be installed."""
     return hasattr(tensor, "untyped_storage")

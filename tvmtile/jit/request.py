@@ -88,7 +88,7 @@ class Request:
         return kernel
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """What `tvmtile.compile` is given to compile it again."""
         declares = self.func.attrs is not None and OUT_IDX_ATTR in self.func.attrs
         return {

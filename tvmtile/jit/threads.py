@@ -16,7 +16,6 @@ import os
 import threading
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import tvm
 
@@ -38,7 +37,7 @@ def prepare_thread_pool() -> None:
         _configure(_SHARE_ALL_CORES, _physical_cores(cpus), [str(cpu) for cpu in cpus])
 
 
-def _configure(*settings: Any) -> None:
+def _configure(*settings: object) -> None:
     configure = tvm.get_global_func("runtime.config_threadpool", allow_missing=True)
     if configure is not None:
         configure(*settings)

@@ -35,7 +35,7 @@ _REMEDY = (
 
 
 def as_torch_operator(
-    launch: Callable[..., Any],
+    launch: Callable[..., object],
     name: str,
     tensors: Sequence[int],
     written: Collection[int],
@@ -88,7 +88,7 @@ def _items(indices: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...
 
 
 def _call_with_care(
-    launch: Callable[..., Any],
+    launch: Callable[..., object],
     operators: Operators,
     args: tuple[Any, ...],
     outputs: Sequence[Any],
@@ -152,6 +152,6 @@ class _NoGradient(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, *_gradients: Any) -> Any:
+    def backward(ctx: Any, *_gradients: object) -> Any:
         """Raise an error."""
         raise ArgumentError(f"{ctx.name}: {_NO_GRADIENT}", help=_REMEDY, location=ctx.call)

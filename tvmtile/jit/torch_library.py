@@ -39,7 +39,7 @@ _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
 """What a program's extents are made of, on integers that torch may not know yet."""
 
 
-def as_torch_op(kernel: Kernel, name: str, backward: Callable[..., Any] | None) -> Any:
+def as_torch_op(kernel: Kernel, name: str, backward: Callable[..., object] | None) -> Any:
     """See `Kernel.as_torch_op`."""
     device = kernel.adapter.device
     program = Program(kernel.prim_func, kernel.out_idx, kernel.artifact.written, device)
@@ -49,9 +49,9 @@ def as_torch_op(kernel: Kernel, name: str, backward: Callable[..., Any] | None) 
 def registered(
     name: str,
     schema: str,
-    kernel: Callable[..., Any],
-    fake: Callable[..., Any],
-    backward: Callable[..., Any] | None,
+    kernel: Callable[..., object],
+    fake: Callable[..., object],
+    backward: Callable[..., object] | None,
 ) -> Any:
     """An operator of torch that calls a kernel.
 

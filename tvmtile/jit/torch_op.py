@@ -39,16 +39,16 @@ _TYPES = {bool: "bool", int: "SymInt", float: "float", str: "str"}
 def torch_op(
     name: str | None = None,
     *,
-    backward: Callable[..., Any] | None = None,
+    backward: Callable[..., object] | None = None,
     mutates: Sequence[str] = (),
     **options: Unpack[JitOptions],
 ) -> Callable[[Callable[..., Any]], CustomOpDef]: ...
 @overload
-def torch_op(name: Callable[..., Any]) -> CustomOpDef: ...
+def torch_op(name: Callable[..., object]) -> CustomOpDef: ...
 def torch_op(
     name: str | Callable[..., Any] | None = None,
     *,
-    backward: Callable[..., Any] | None = None,
+    backward: Callable[..., object] | None = None,
     mutates: Sequence[str] = (),
     **options: Any,
 ) -> Any:
@@ -94,7 +94,7 @@ def torch_op(
     return decorate(name) if callable(name) else decorate
 
 
-def _name_of(func: Callable[..., Any]) -> str:
+def _name_of(func: Callable[..., object]) -> str:
     return f"{func.__module__.replace('.', '_')}::{func.__name__}"
 
 
@@ -120,7 +120,7 @@ class _Operator:
         self._programs: dict[Any, Program] = {}
         self._checked: set[Kernel] = set()
 
-    def registered(self, name: str, backward: Callable[..., Any] | None) -> Any:
+    def registered(self, name: str, backward: Callable[..., object] | None) -> Any:
         """The operator."""
         return registered(name, self._schema, self._run, self._fake, backward)
 
@@ -151,14 +151,14 @@ class _Operator:
         default = json.dumps(param.default) if kind == "str" else repr(param.default)
         return f"{kind} {param.name}={default}"
 
-    def _run(self, *args: Any) -> Any:
+    def _run(self, *args: object) -> Any:
         kernel, tensors = self._function.prepared(*args)
         if kernel not in self._checked:
             self._check(kernel.prim_func, kernel.out_idx)
             self._checked.add(kernel)
         return kernel(*tensors)
 
-    def _fake(self, *args: Any) -> Any:
+    def _fake(self, *args: object) -> Any:
         """The results of a call with tensors without memory."""
         program, tensors = self._program(args)
         return program.fake(*tensors)
@@ -197,7 +197,7 @@ _NAMES = {kind.__name__: kind for kind in _TYPES}
 """Annotations that are strings."""
 
 
-def _returned_count(func: Callable[..., Any]) -> int:
+def _returned_count(func: Callable[..., object]) -> int:
     """How many tensors the function's return statement names."""
     tree = parse_definition(inspect.unwrap(func).__code__)
     values = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return) and node.value]

@@ -38,7 +38,7 @@ def is_wrapper(tensor: Any) -> bool:
 class Operators:
     """The operators of a kernel: one for each way to give its arguments."""
 
-    def __init__(self, launch: Callable[..., Any], name: str, written: Collection[int]) -> None:
+    def __init__(self, launch: Callable[..., object], name: str, written: Collection[int]) -> None:
         self._launch = launch
         self._name = name
         self._written = written

@@ -27,7 +27,7 @@ class _Recorder:
 
 
 def lowering_steps(
-    func: tirx.PrimFunc, target: Target, config: Mapping[str, Any]
+    func: tirx.PrimFunc, target: Target, config: Mapping[str, object]
 ) -> list[tuple[str, ir.IRModule]]:
     """Run the pipeline once more and keep the module after each pass."""
     from tvmtile.jit.build import build, pass_context

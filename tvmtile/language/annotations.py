@@ -90,7 +90,7 @@ def annotate_producer_reg_dealloc(reg_count: int = 24) -> None:
 _NO_ROLES = "all threads of a block have the same work, and the same registers"
 
 
-def annotate_restrict_buffers(*buffers: Any) -> None:
+def annotate_restrict_buffers(*buffers: object) -> None:
     """Say that tensors may share memory with others, as slices of one tensor may.
 
     Parameters

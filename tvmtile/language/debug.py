@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -13,6 +13,7 @@ from tvmtile.frontend.tracer import write_assertion
 from tvmtile.frontend.values import as_condition
 from tvmtile.ir.annotations import ARRIVE_COUNT, ARRIVES_ONLY, BARRIER_ID, CLUSTER_STEP
 from tvmtile.ir.spans import current_span
+from tvmtile.ir.types import Index, Value
 
 __all__ = [
     "cluster_arrive",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 
-def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) -> None:
+def device_assert(condition: Value, msg: str = "", no_stack_info: bool = False) -> None:
     """Stop with an error when `condition` is false at run time.
 
     Parameters
@@ -46,7 +47,7 @@ def device_assert(condition: Any, msg: str = "", no_stack_info: bool = False) ->
     write_assertion(test, msg or "device_assert failed")
 
 
-def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
+def sync_threads(barrier_id: Index | None = None, arrive_count: Index | None = None) -> None:
     """Wait until all threads of the block, or some of them, have come here.
 
     Parameters
@@ -74,7 +75,7 @@ def sync_threads(barrier_id: Any = None, arrive_count: Any = None) -> None:
     _barrier("sync_threads", "shared", attrs)
 
 
-def named_barrier_arrive(barrier_id: Any, thread_count: Any) -> None:
+def named_barrier_arrive(barrier_id: Index, thread_count: Index) -> None:
     """Arrive at a barrier without waiting: `T.sync_threads(barrier_id, thread_count)` waits for it.
 
     Parameters
@@ -159,7 +160,7 @@ def thread_return() -> None:
     _statement("thread_return", T.thread_return())
 
 
-def _barrier(name: str, scope: str, attrs: dict[str, Any] | None = None) -> None:
+def _barrier(name: str, scope: str, attrs: Mapping[str, object] | None = None) -> None:
     kernel = current_kernel()
     if kernel is not None and kernel.parallel_depth:
         raise NestingError(
@@ -169,7 +170,7 @@ def _barrier(name: str, scope: str, attrs: dict[str, Any] | None = None) -> None
     _statement(name, T.tvm_storage_sync(scope), attrs)
 
 
-def _statement(name: str, call: ir.Call, attrs: dict[str, Any] | None = None) -> None:
+def _statement(name: str, call: ir.Call, attrs: Mapping[str, object] | None = None) -> None:
     """Write a call down as a statement of a kernel, at the user's line."""
     if current_kernel() is None:
         raise NestingError(

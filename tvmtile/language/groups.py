@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import InvalidValue, NestingError
 from tvmtile.frontend.kernel import current_kernel, thread_index
@@ -52,7 +51,7 @@ def ws(*warp_group_idx: int) -> Iterator[None]:
 WarpSpecialize = ws
 
 
-def _is_of(numbers: tuple[int, ...], threads: int) -> Any:
+def _is_of(numbers: tuple[int, ...], threads: int) -> ir.Expr | None:
     """The condition that a thread is of one of the warpgroups."""
     have = threads // WARPGROUP
     if not numbers or any(not 0 <= number < have for number in numbers):

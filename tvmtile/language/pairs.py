@@ -11,6 +11,7 @@ from tvmtile.frontend.elements import vector_of
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.math import max as largest
 from tvmtile.frontend.math import min as smallest
+from tvmtile.ir.types import Value
 from tvmtile.language.rounding import rounded
 
 __all__ = ["abs2", "add2", "fma2", "max2", "min2", "mul2", "sub2"]
@@ -18,7 +19,7 @@ __all__ = ["abs2", "add2", "fma2", "max2", "min2", "mul2", "sub2"]
 _PAIRS = ("float32x2", "float16x2", "bfloat16x2")
 
 
-def add2(x: Any, y: Any) -> ir.Expr:
+def add2(x: Value, y: Value) -> ir.Expr:
     """`x + y`, element by element.
 
     Parameters
@@ -35,19 +36,19 @@ def add2(x: Any, y: Any) -> ir.Expr:
     return a + b
 
 
-def sub2(x: Any, y: Any) -> ir.Expr:
+def sub2(x: Value, y: Value) -> ir.Expr:
     """`x - y`, element by element; see `add2`."""
     a, b = _pairs("sub2", x, y)
     return a - b
 
 
-def mul2(x: Any, y: Any) -> ir.Expr:
+def mul2(x: Value, y: Value) -> ir.Expr:
     """`x * y`, element by element; see `add2`."""
     a, b = _pairs("mul2", x, y)
     return a * b
 
 
-def fma2(x: Any, y: Any, z: Any) -> ir.Expr:
+def fma2(x: Value, y: Value, z: Value) -> ir.Expr:
     """`x * y + z`, element by element, each rounded once; see `add2`."""
     values = _pairs("fma2", x, y, z)
     lanes = [[tirx.Shuffle([value], [lane]) for value in values] for lane in range(2)]
@@ -64,7 +65,7 @@ def min2(x: Any, y: Any) -> ir.Expr:
     return smallest(*_pairs("min2", x, y))
 
 
-def abs2(x: Any) -> ir.Expr:
+def abs2(x: Value) -> ir.Expr:
     """Each element without its sign; see `add2`."""
     (value,) = _pairs("abs2", x)
     bits = DataType(str(value.ty.dtype)).bits
@@ -73,7 +74,7 @@ def abs2(x: Any) -> ir.Expr:
     return tirx.reinterpret(str(value.ty.dtype), magnitude)
 
 
-def _pairs(name: str, *values: Any) -> list[ir.Expr]:
+def _pairs(name: str, *values: Value) -> list[ir.Expr]:
     expressions = [as_expr(vector_of(v) if isinstance(v, ir.TensorRegion) else v) for v in values]
     kinds = [str(expression.ty.dtype) for expression in expressions]
     if any(kind not in _PAIRS for kind in kinds):

@@ -9,7 +9,7 @@ same on every target, and what a thread keeps is its position.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -22,6 +22,10 @@ from tvmtile.frontend.kernel import (
     get_thread_extent,
 )
 from tvmtile.frontend.math import as_expr
+from tvmtile.ir.types import Value
+
+if TYPE_CHECKING:
+    from tvmtile.frontend.kernel import Kernel
 
 __all__ = ["rng_init", "rng_rand", "rng_rand_float"]
 
@@ -32,7 +36,9 @@ _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _SEED, _SEQUENCE, _POSITION = range(3)
 
 
-def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _PHILOX) -> None:
+def rng_init(
+    seed: Value, seq: Value | None = None, off: Value = 0, generator: str = _PHILOX
+) -> None:
     """Begin a sequence of random numbers in each thread.
 
     Parameters
@@ -65,7 +71,7 @@ def rng_init(seed: Any, seq: Any = None, off: Any = 0, generator: str = _PHILOX)
     _kernel("rng_init").random_state = (state, counter, products)
 
 
-def _word(value: Any) -> Any:
+def _word(value: Any) -> ir.Expr:
     if isinstance(value, int):
         return tirx.const(value % 2**64, "uint64")
     return tirx.Cast("uint64", as_expr(value))
@@ -130,7 +136,7 @@ def _uniform(kind: str) -> ir.Expr:
     return T.Bind(tirx.Cast(kind, rng_rand()) * step + step / tirx.const(2.0, kind))
 
 
-def _kernel(name: str) -> Any:
+def _kernel(name: str) -> Kernel:
     kernel = current_kernel()
     if kernel is None:
         raise NestingError(
@@ -148,7 +154,7 @@ def _state(name: str) -> tuple[ir.Var, ir.Var, ir.Var]:
     return state
 
 
-def _halves(number: Any) -> tuple[Any, Any]:
+def _halves(number: ir.Expr) -> tuple[Any, Any]:
     """The lower and the upper 32 bits."""
     upper = tirx.shift_right(number, tirx.const(32, "uint64"))
     return tirx.Cast("uint32", number), tirx.Cast("uint32", upper)

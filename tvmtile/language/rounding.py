@@ -16,6 +16,7 @@ from tvmtile.frontend import dtypes
 from tvmtile.frontend.dtypes import DTypeLike, as_dtype
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
+from tvmtile.ir.types import Value
 from tvmtile.tileop.rounded import APPROXIMATE, ROUNDINGS, Rounded, RoundedCast
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 _NARROW = ("float16", "bfloat16")
 
 
-def ieee_add(x: Any, y: Any, rounding_mode: str = "rn") -> ir.Expr:
+def ieee_add(x: Value, y: Value, rounding_mode: str = "rn") -> ir.Expr:
     """`x + y`, rounded once.
 
     Parameters
@@ -54,47 +55,47 @@ def ieee_add(x: Any, y: Any, rounding_mode: str = "rn") -> ir.Expr:
     return rounded("add", "ieee_add", rounding_mode, x, y)
 
 
-def ieee_sub(x: Any, y: Any, rounding_mode: str = "rn") -> ir.Expr:
+def ieee_sub(x: Value, y: Value, rounding_mode: str = "rn") -> ir.Expr:
     """`x - y`, rounded once; see `ieee_add`."""
     return rounded("sub", "ieee_sub", rounding_mode, x, y)
 
 
-def ieee_mul(x: Any, y: Any, rounding_mode: str = "rn") -> ir.Expr:
+def ieee_mul(x: Value, y: Value, rounding_mode: str = "rn") -> ir.Expr:
     """`x * y`, rounded once; see `ieee_add`."""
     return rounded("mul", "ieee_mul", rounding_mode, x, y)
 
 
-def ieee_fmaf(x: Any, y: Any, z: Any, rounding_mode: str = "rn") -> ir.Expr:
+def ieee_fmaf(x: Value, y: Value, z: Value, rounding_mode: str = "rn") -> ir.Expr:
     """`x * y + z`, rounded once; see `ieee_add`."""
     return rounded("fma", "ieee_fmaf", rounding_mode, x, y, z)
 
 
-def ieee_fdiv(x: Any, y: Any, rounding_mode: str = "rn") -> ir.Expr:
+def ieee_fdiv(x: Value, y: Value, rounding_mode: str = "rn") -> ir.Expr:
     """`x / y`, rounded once; see `ieee_add`."""
     return rounded("div", "ieee_fdiv", rounding_mode, x, y)
 
 
-def ieee_frcp(x: Any, rounding_mode: str = "rn") -> ir.Expr:
+def ieee_frcp(x: Value, rounding_mode: str = "rn") -> ir.Expr:
     """`1 / x`, rounded once; see `ieee_add`."""
     return rounded("rcp", "ieee_frcp", rounding_mode, x)
 
 
-def ieee_fsqrt(x: Any, rounding_mode: str = "rn") -> ir.Expr:
+def ieee_fsqrt(x: Value, rounding_mode: str = "rn") -> ir.Expr:
     """The square root, rounded once; see `ieee_add`."""
     return rounded("sqrt", "ieee_fsqrt", rounding_mode, x)
 
 
-def ieee_frsqrt(x: Any) -> ir.Expr:
+def ieee_frsqrt(x: Value) -> ir.Expr:
     """`1 / sqrt(x)`, rounded once to nearest; of float32 and narrower floats only."""
     return rounded("rsqrt", "ieee_frsqrt", "rn", x)
 
 
-def fast_rcp(x: Any) -> ir.Expr:
+def fast_rcp(x: Value) -> ir.Expr:
     """`1 / x`, less exact where the target has a faster instruction."""
     return rounded("rcp", "fast_rcp", APPROXIMATE, x)
 
 
-def rounded(operation: str, name: str, rounding: str, *values: Any) -> ir.Expr:
+def rounded(operation: str, name: str, rounding: str, *values: Value) -> ir.Expr:
     """The call of an operation with a rounding, of scalars.
 
     Parameters

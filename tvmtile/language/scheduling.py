@@ -15,6 +15,7 @@ from tvmtile.frontend.kernel import current_kernel
 from tvmtile.frontend.math import as_expr, ceildiv
 from tvmtile.frontend.math import max as largest
 from tvmtile.frontend.math import min as smallest
+from tvmtile.ir.types import Index
 
 __all__ = ["PersistentTileScheduler"]
 
@@ -67,8 +68,8 @@ class PersistentTileScheduler:
 
     def __init__(
         self,
-        num_m_tiles: Any,
-        num_n_tiles: Any,
+        num_m_tiles: Index,
+        num_n_tiles: Index,
         num_workers: Any = None,
         swizzle_size: int = 1,
         column_major: bool = True,

@@ -14,6 +14,7 @@ from tvmtile._tvm import IRBuilder, is_buffer_var
 from tvmtile.errors import InvalidOperand, NestingError
 from tvmtile.frontend.kernel import Kernel
 from tvmtile.ir.rewriting import variables_of
+from tvmtile.ir.types import Index
 from tvmtile.tileop.import_source import import_source
 
 __all__ = ["CUDASourceCodeKernel"]
@@ -26,7 +27,7 @@ _ENTRY = re.compile(
 
 
 def CUDASourceCodeKernel(
-    *blocks: Any,
+    *blocks: Index,
     threads: Any = None,
     source_code_or_path: str | os.PathLike[str],
     entry_name: str = "main_kernel",
@@ -81,7 +82,7 @@ def _source(code_or_path: str | os.PathLike[str]) -> str:
     return code_or_path
 
 
-def _arguments() -> list[Any]:
+def _arguments() -> list[ir.Expr]:
     """The parameters of the program being written, and the variables in their extents."""
     program = next((f for f in IRBuilder.current().frames if hasattr(f, "args")), None)
     if program is None:

@@ -21,6 +21,7 @@ from tvmtile.frontend.kernel import get_thread_bindings, get_thread_extents, thr
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.spans import current_span
 from tvmtile.ir.threads import ALL_LANES, WARP_SIZE, WARPGROUP
+from tvmtile.ir.types import Index, Value
 
 __all__ = [
     "__ffs",
@@ -60,7 +61,7 @@ def _of_threads(function: _Function) -> _Function:
     """A function whose work is statements: an error outside of a program, before they are made."""
 
     @functools.wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(*args: object, **kwargs: object) -> object:
         _require_program(function.__name__)
         return function(*args, **kwargs)
 
@@ -78,7 +79,7 @@ def _require_program(name: str) -> None:
 # Places ------------------------------------------------------------------------------------------
 
 
-def get_lane_idx(warp_size: int | None = None) -> Any:
+def get_lane_idx(warp_size: int | None = None) -> ir.Expr:
     """The place of a thread in its warp, from 0.
 
     Parameters
@@ -89,7 +90,7 @@ def get_lane_idx(warp_size: int | None = None) -> Any:
     return tirx.floormod(thread_index(), warp_size or WARP_SIZE)
 
 
-def get_warp_idx(warp_size: int | None = None) -> Any:
+def get_warp_idx(warp_size: int | None = None) -> ir.Expr:
     """The number of a thread's warp in its block.
 
     Parameters
@@ -100,12 +101,12 @@ def get_warp_idx(warp_size: int | None = None) -> Any:
     return tirx.floordiv(thread_index(), warp_size or WARP_SIZE)
 
 
-def get_warp_idx_sync(warp_size: int | None = None) -> Any:
+def get_warp_idx_sync(warp_size: int | None = None) -> ir.Expr:
     """The number of a thread's warp in its block; the same as `get_warp_idx`."""
     return get_warp_idx(warp_size)
 
 
-def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None = None) -> Any:
+def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None = None) -> ir.Expr:
     """The number of a thread's group of warps in its block.
 
     Parameters
@@ -119,14 +120,14 @@ def get_warp_group_idx(warp_size: int | None = None, warps_per_group: int | None
     return tirx.floordiv(thread_index(), threads)
 
 
-def shuffle_elect(thread_extent: int) -> Any:
+def shuffle_elect(thread_extent: int) -> ir.Expr:
     """True in the first thread of each group of `thread_extent`; 0 makes the block one group."""
     index = thread_index()
     return (tirx.floormod(index, thread_extent) if thread_extent else index) == 0
 
 
 @_of_threads
-def sync_warp(mask: Any = None) -> None:
+def sync_warp(mask: Index | None = None) -> None:
     """Wait until all threads of the warp have come here.
 
     Parameters
@@ -142,7 +143,9 @@ def sync_warp(mask: Any = None) -> None:
 # Shuffles ----------------------------------------------------------------------------------------
 
 
-def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
+def shfl_sync(
+    value: Value, srcLane: Index, width: int = WARP_SIZE, mask: Index = ALL_LANES
+) -> ir.Expr:
     """The value of another thread of the same group, by its place in the group.
 
     Parameters
@@ -162,7 +165,7 @@ def shfl_sync(value: Any, srcLane: Any, width: int = WARP_SIZE, mask: Any = ALL_
     return _shuffled(T.tvm_warp_shuffle, value, lane, width, mask, lambda _: lane)
 
 
-def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
+def shfl_up(value: Value, delta: Index, width: int = WARP_SIZE, mask: Index = ALL_LANES) -> ir.Expr:
     """The value of the thread `delta` places before; the first ones of a group keep their own."""
     return _shuffled(
         T.tvm_warp_shuffle_up,
@@ -174,7 +177,9 @@ def shfl_up(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LANE
     )
 
 
-def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
+def shfl_down(
+    value: Value, delta: Index, width: int = WARP_SIZE, mask: Index = ALL_LANES
+) -> ir.Expr:
     """The value of the thread `delta` places behind; the last ones of a group keep their own."""
     return _shuffled(
         T.tvm_warp_shuffle_down,
@@ -186,7 +191,9 @@ def shfl_down(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LA
     )
 
 
-def shfl_xor(value: Any, delta: Any, width: int = WARP_SIZE, mask: Any = ALL_LANES) -> Any:
+def shfl_xor(
+    value: Value, delta: Index, width: int = WARP_SIZE, mask: Index = ALL_LANES
+) -> ir.Expr:
     """The value of the thread whose place differs in the bits of `delta`."""
     return _shuffled(T.tvm_warp_shuffle_xor, value, delta, width, mask, lambda place: place ^ delta)
 
@@ -198,7 +205,7 @@ def _check_width(width: int) -> None:
         )
 
 
-def _kept(other: Any, place: Any, width: int) -> Any:
+def _kept(other: ir.Expr, place: ir.Expr, width: int) -> ir.Expr:
     """Another place in the group, or the own one where there is no such."""
     return tirx.Select(tirx.all(other >= 0, other < width), other, place)
 
@@ -210,7 +217,7 @@ def _shuffled(
     width: int,
     mask: Any,
     source: Callable[[Any], Any],
-) -> Any:
+) -> ir.Call:
     """A shuffle over a whole warp; `source` makes the place of the source from that of a thread."""
     _check_width(width)
     lanes = _lanes(mask)
@@ -231,36 +238,36 @@ def _located(call: ir.Call) -> ir.Call:
 
 
 @_of_threads
-def warp_reduce_sum(value: Any) -> Any:
+def warp_reduce_sum(value: Value) -> ir.Expr:
     """The sum of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, lambda a, b: a + b)
 
 
 @_of_threads
-def warp_reduce_max(value: Any) -> Any:
+def warp_reduce_max(value: Value) -> ir.Expr:
     """The largest of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.max)
 
 
 @_of_threads
-def warp_reduce_min(value: Any) -> Any:
+def warp_reduce_min(value: Value) -> ir.Expr:
     """The smallest of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.min)
 
 
 @_of_threads
-def warp_reduce_bitand(value: Any) -> Any:
+def warp_reduce_bitand(value: Value) -> ir.Expr:
     """The bitwise and of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.bitwise_and)
 
 
 @_of_threads
-def warp_reduce_bitor(value: Any) -> Any:
+def warp_reduce_bitor(value: Value) -> ir.Expr:
     """The bitwise or of the values of a warp's threads, in all of them."""
     return _warp_reduced(value, tirx.bitwise_or)
 
 
-def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> Any:
+def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> ir.Expr:
     """A butterfly: after each step, groups of twice as many threads have the same value."""
     result = T.Bind(as_expr(value))
     distance = WARP_SIZE // 2
@@ -274,7 +281,7 @@ def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> Any:
 
 
 @_of_threads
-def ballot_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
+def ballot_sync(predicate: Value, mask: Index = ALL_LANES) -> ir.Expr:
     """The lanes of the warp whose predicate holds, as the bits of a `uint64`.
 
     Parameters
@@ -292,26 +299,26 @@ def ballot_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
 
 
 @_of_threads
-def ballot(predicate: Any) -> Any:
+def ballot(predicate: Value) -> ir.Expr:
     """The lanes of the warp whose predicate holds, as the bits of a `uint64`."""
     return ballot_sync(predicate)
 
 
 @_of_threads
-def any_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
+def any_sync(predicate: Value, mask: Index = ALL_LANES) -> ir.Expr:
     """1 if the predicate holds in some lane of `mask`, else 0, in all threads of the warp."""
     return tirx.Cast("int32", ballot_sync(predicate, mask) != tirx.const(0, "uint64"))
 
 
 @_of_threads
-def all_sync(predicate: Any, mask: Any = ALL_LANES) -> Any:
+def all_sync(predicate: Value, mask: Index = ALL_LANES) -> ir.Expr:
     """1 if the predicate holds in every lane of `mask`, else 0, in all threads of the warp."""
     wanted = tirx.Cast("uint64", _lanes(mask))
     return tirx.Cast("int32", ballot_sync(predicate, mask) == wanted)
 
 
 @_of_threads
-def activemask() -> Any:
+def activemask() -> ir.Expr:
     """The lanes that the warp has threads for, as the bits of a `uint64`.
 
     Threads that wait elsewhere, in a branch that others have not taken, count too.
@@ -323,7 +330,7 @@ def activemask() -> Any:
 
 
 @_of_threads
-def match_any_sync(value: Any, mask: Any = ALL_LANES) -> Any:
+def match_any_sync(value: Value, mask: Index = ALL_LANES) -> ir.Expr:
     """The lanes of `mask` whose value has the same bits as that of the thread, as a `uint32`.
 
     Parameters
@@ -347,14 +354,14 @@ def match_any_sync(value: Any, mask: Any = ALL_LANES) -> Any:
 
 
 @_of_threads
-def match_all_sync(value: Any, mask: Any = ALL_LANES) -> Any:
+def match_all_sync(value: Value, mask: Index = ALL_LANES) -> ir.Expr:
     """`mask` if all its lanes have the same bits, else 0, as a `uint32`; see `match_any_sync`."""
     present = tirx.bitwise_and(tirx.Cast("uint32", activemask()), _lanes(mask))
     agree = match_any_sync(value, mask) == present
     return T.Bind(tirx.Select(agree, _lanes(mask), tirx.const(0, "uint32")))
 
 
-def _bits(value: Any) -> Any:
+def _bits(value: Any) -> ir.Expr:
     """The bits of a value: NaN is equal to itself, and 0 differs from -0."""
     expression = as_expr(value)
     dtype = str(expression.ty.dtype)
@@ -424,19 +431,19 @@ def _variable(value: Any) -> ir.Var:
     return variable
 
 
-def syncthreads_count(predicate: Any) -> Any:
+def syncthreads_count(predicate: Value) -> ir.Expr:
     """The number of the block's threads whose predicate holds, in all of them; a barrier."""
     return _counted("syncthreads_count", predicate)
 
 
-def syncthreads_and(predicate: Any) -> Any:
+def syncthreads_and(predicate: Value) -> ir.Expr:
     """1 if the predicate holds in all threads of the block, else 0; a barrier."""
     count = _counted("syncthreads_and", predicate)
     x, y, z = get_thread_extents()
     return tirx.Cast("int32", count == x * y * z)
 
 
-def syncthreads_or(predicate: Any) -> Any:
+def syncthreads_or(predicate: Value) -> ir.Expr:
     """1 if the predicate holds in some thread of the block, else 0; a barrier."""
     return tirx.Cast("int32", _counted("syncthreads_or", predicate) != 0)
 

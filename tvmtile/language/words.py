@@ -18,6 +18,7 @@ from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, extents_of, origin_of
 from tvmtile.ir.spans import current_span
+from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.vectors import ramp, splat
 
 __all__ = [
@@ -79,7 +80,7 @@ def _place(name: str, bits: int, tile: Any) -> tuple[ir.Var, list[Any], int]:
     return buffer, [*outer, ramp(last, lanes)], lanes
 
 
-def _load(name: str, bits: int, tile: Any, pred: Any = None) -> ir.Expr:
+def _load(name: str, bits: int, tile: TileOperand, pred: ir.Expr | None = None) -> ir.Expr:
     buffer, indices, _ = _place(name, bits, tile)
     value = tirx.BufferLoad(buffer, indices, span=current_span())
     words = value if str(value.ty.dtype) == _words(bits) else tirx.reinterpret(_words(bits), value)
@@ -121,7 +122,7 @@ def _store(name: str, bits: int, tile: Any, value: Any, pred: Any = None) -> Non
 def _loader(space: str, bits: int) -> Callable[..., ir.Expr]:
     name = f"ld{space}{bits}"
 
-    def load(src: Any, pred: Any = None) -> ir.Expr:
+    def load(src: TileOperand, pred: ir.Expr | None = None) -> ir.Expr:
         return _load(name, bits, src, pred)
 
     load.__name__ = load.__qualname__ = name

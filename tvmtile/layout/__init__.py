@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import InvalidOperand
 
@@ -42,7 +42,7 @@ class Layout:
         `(i, j, ...) -> index or tuple of indices`, the place of element (i, j, ...).
     """
 
-    def __init__(self, shape: Sequence[Any], forward: Callable[..., Any]) -> None:
+    def __init__(self, shape: Sequence[int], forward: Callable[..., object]) -> None:
         self.shape = tuple(shape)
         self._forward = forward
 
@@ -77,11 +77,11 @@ class Fragment(Layout):
 
     def __init__(
         self,
-        shape: Sequence[Any],
-        forward_fn: Callable[..., Any] | None = None,
-        forward_thread_fn: Callable[..., Any] | None = None,
+        shape: Sequence[int],
+        forward_fn: Callable[..., object] | None = None,
+        forward_thread_fn: Callable[..., object] | None = None,
         replicate: int = 1,
-        forward_index_fn: Callable[..., Any] | None = None,
+        forward_index_fn: Callable[..., object] | None = None,
     ) -> None:
         if (forward_fn is None) == (forward_thread_fn is None):
             raise InvalidOperand(
@@ -93,7 +93,7 @@ class Fragment(Layout):
         self._place = forward_index_fn
         super().__init__(shape, forward_fn or self._by_parts)
 
-    def _by_parts(self, *indices: Any) -> list[Any]:
+    def _by_parts(self, *indices: object) -> list[Any]:
         parts = [self._thread(*indices)] if self._thread is not None else []
         return parts if self._place is None else [*parts, self._place(*indices[: len(self.shape)])]
 
@@ -103,9 +103,9 @@ class Fragment(Layout):
         return _index_map(self._forward, len(self.shape) + (self.replicate > 1))
 
 
-def _index_map(function: Callable[..., Any], ndim: int) -> tirx.IndexMap:
+def _index_map(function: Callable[..., object], ndim: int) -> tirx.IndexMap:
     # TVMScript reads the variables of a printed map as int64.
-    def flat(value: Any) -> list[Any]:
+    def flat(value: Any) -> list[ir.Var]:
         if isinstance(value, tuple | list):
             return [part for item in value for part in flat(item)]
         return [tirx.const(value, "int64") if isinstance(value, int) else value]
@@ -166,7 +166,7 @@ def _swizzle(kind: str, tile: Sequence[Any]) -> Swizzle | Layout:
     return Layout((rows, columns), place)
 
 
-def make_full_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
+def make_full_bank_swizzled_layout(*tile: object) -> Swizzle | Layout:
     """Swizzle 16-byte pieces over 128 bytes of a row.
 
     Parameters
@@ -177,7 +177,7 @@ def make_full_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
     return _swizzle("full", tile)
 
 
-def make_half_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
+def make_half_bank_swizzled_layout(*tile: object) -> Swizzle | Layout:
     """Swizzle 16-byte pieces over 64 bytes of a row.
 
     Parameters
@@ -188,7 +188,7 @@ def make_half_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
     return _swizzle("half", tile)
 
 
-def make_quarter_bank_swizzled_layout(*tile: Any) -> Swizzle | Layout:
+def make_quarter_bank_swizzled_layout(*tile: object) -> Swizzle | Layout:
     """Swizzle 16-byte pieces over 32 bytes of a row.
 
     Parameters

@@ -131,7 +131,7 @@ class FragmentLayout:
         return self._number(THREAD, indices)
 
     def _number(self, axis: str, indices: Sequence[Index]) -> Any:
-        number: Any = tirx.const(0, "int32")
+        number: ir.Expr = tirx.const(0, "int32")
         for index, digits, size in zip(indices, self.axes, self.shape, strict=True):
             for weight, digit in with_weights(digits):
                 if digit.axis == axis:

@@ -50,7 +50,7 @@ def compiled(key: Any, program: Callable[[], Any], target: TargetLike) -> Kernel
     return kernel
 
 
-def is_plain(*tensors: Any) -> bool:
+def is_plain(*tensors: object) -> bool:
     """Tell whether torch has nothing to record or to trace of these tensors, None aside."""
     torch = sys.modules["torch"]  # they are its tensors, or an error that a check names
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():

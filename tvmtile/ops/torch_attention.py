@@ -270,7 +270,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 @_backward_operator.register_fake
-def _backward_fake(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _backward_fake(q: Tensor, k: Tensor, v: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     of_q, of_k, of_v = (x.new_empty(x.shape) for x in (q, k, v))
     return of_q, of_k, of_v
 

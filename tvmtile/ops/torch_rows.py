@@ -158,7 +158,7 @@ def _kernel(
 ) -> Kernel:
     target, element = target_for(device), str(dtype).removeprefix("torch.")
     configuration = rows_configuration(target, rows, width, element)
-    options: dict[str, Any] = {} if name == "softmax" else {"epsilon": epsilon}
+    options: dict[str, object] = {} if name == "softmax" else {"epsilon": epsilon}
 
     def program() -> Any:
         make = getattr(programs, name)
@@ -195,7 +195,7 @@ def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tens
     return _run("layer_norm", [("x", x), ("weight", weight), ("bias", bias)], epsilon)
 
 
-def _fake(x: Tensor, *_: Any) -> Tensor:
+def _fake(x: Tensor, *_: object) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 

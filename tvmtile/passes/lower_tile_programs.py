@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import ir, relax, tirx
 from tvm.ir.transform import PassContext
+from tvm.target import Target
 
 from tvmtile._tvm import walk
 from tvmtile.errors import OutOfSharedMemory, warnings_on_success
@@ -95,7 +96,7 @@ def _most_stages(func: tirx.PrimFunc) -> int:
     return max(counts)
 
 
-def _target_for(mod: ir.IRModule) -> Any:
+def _target_for(mod: ir.IRModule) -> Target:
     for func in mod.functions.values():
         target = bound_target(func)
         if target is not None:

@@ -8,12 +8,15 @@ import random
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tvmtile.errors import import_optional
 from tvmtile.testing.performance import PerfResult, process_func, regression
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "PerfResult",
@@ -36,8 +39,8 @@ __all__ = [
 
 
 def torch_assert_close(
-    tensor_a: Any,
-    tensor_b: Any,
+    tensor_a: torch.Tensor,
+    tensor_b: torch.Tensor,
     rtol: float = 1e-2,
     atol: float = 1e-3,
     max_mismatched_ratio: float = 0.001,
@@ -104,11 +107,11 @@ def torch_assert_close(
     return True
 
 
-def _is_torch(tensor: Any) -> bool:
+def _is_torch(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "untyped_storage")
 
 
-def _as_doubles(tensor: Any) -> Any:
+def _as_doubles(tensor: torch.Tensor) -> np.ndarray:
     """The elements of a tensor of torch, TVM or numpy."""
     if _is_torch(tensor):
         return tensor.detach().cpu().double().resolve_neg().numpy()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvmtile.errors import InvalidValue
 
@@ -47,7 +46,7 @@ _results: list[PerfResult] = []
 _case: str | None = None
 
 
-def process_func(func: Callable[..., float], name: str | None = None, /, **kwargs: Any) -> None:
+def process_func(func: Callable[..., float], name: str | None = None, /, **kwargs: object) -> None:
     """Call a function that returns a time, and note it.
 
     Parameters

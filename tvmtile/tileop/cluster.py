@@ -200,7 +200,7 @@ def _mapped(
     elements: Sequence[ir.TensorLoad], rank: ir.Expr, call: Callable[..., ir.Expr]
 ) -> tirx.Stmt:
     """A call that takes the addresses of elements in the memory of another block."""
-    there: Any = tirx.decl_buffer((len(elements),), "uint32", name="there", scope="local")
+    there: ir.Var = tirx.decl_buffer((len(elements),), "uint32", name="there", scope="local")
     places = [tirx.BufferLoad(there, [index]) for index in range(len(elements))]
     block = tirx.Cast("uint32", rank)
     maps = [

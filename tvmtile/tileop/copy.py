@@ -17,6 +17,7 @@ from tvmtile.ir.operands import SAME_EXTENTS, as_region, dtype_of, matched_regio
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
+from tvmtile.ir.types import TileOperand
 from tvmtile.layout.fragment import layout_of
 from tvmtile.layout.loops import loop_layout
 from tvmtile.tileop.elementwise import moved
@@ -106,11 +107,11 @@ def _store_element(src: Any, dst: Any) -> bool:
 
 
 def async_copy(
-    src: Any,
-    dst: Any,
+    src: TileOperand,
+    dst: TileOperand,
     *,
     coalesced_width: int | None = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: dict[str, object] | None = None,
     loop_layout: Any = None,
 ) -> None:
     """Copy a tile that is waited for with `T.ptx_wait_group` before it is read.
@@ -161,7 +162,7 @@ class Copy(TileOp):
     def copied(self) -> tuple[Any, Any] | None:
         return (self.src, self.dst) if dtype_of(self.src) == dtype_of(self.dst) else None
 
-    def between(self, source: Any, target: Any) -> Copy:
+    def between(self, source: ir.TensorRegion, target: ir.TensorRegion) -> Copy:
         return Copy(source, target)
 
     def without_tensor_maps(self) -> Copy:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import CLUSTER_BARRIER_SCOPE, is_cluster_mbarrier, is_shared
-from tvmtile.ir.types import Index
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.layout.shared import has_plain_rows
 from tvmtile.tileop.cluster import (
     RemoteArrival,
@@ -42,10 +43,10 @@ def copy_cluster(
     *,
     dst_block: Any = None,
     cluster_mask: int | None = None,
-    remote_barrier: Any = None,
+    remote_barrier: TileOperand | None = None,
     eviction_policy: str | None = None,
     coalesced_width: int | None = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
     loop_layout: Any = None,
 ) -> None:
     """Copy a tile to another block of the cluster, or one of a tensor to several blocks at once.
@@ -82,7 +83,7 @@ def copy_cluster(
         When the kernel is compiled, if the target has no clusters, or no tensor map describes the tile
         of a multicast.
     """
-    hints: dict[str, Any] = {
+    hints: dict[str, object] = {
         "eviction_policy": eviction_policy,
         "coalesced_width": coalesced_width,
         "loop_layout": loop_layout,
@@ -270,7 +271,7 @@ def _inner_axes(side: ir.TensorRegion) -> int:
 
 
 def _place(tile: ir.Var, indices: list[ir.Expr]) -> ir.Expr:
-    place: Any = tirx.const(0, "int32")
+    place: ir.Expr = tirx.const(0, "int32")
     for index, extent in zip(indices, tile.ty.shape, strict=True):
         place = place * extent + index
     return place
@@ -304,7 +305,7 @@ def _(op: Multicast, context: LoweringContext) -> tirx.Stmt:
     """The first block copies to all when each has said, at its mbarrier, that its tile is free."""
     arrived: Any = _barriers("arrived")
     free: Any = _barriers("free")
-    parity: Any = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
+    parity: ir.Var = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
     context.setup += [
         *(tirx.AllocBuffer(each) for each in (arrived, free, parity)),
         tirx.Evaluate(InitMbarriers(arrived, [1]).to_call()),

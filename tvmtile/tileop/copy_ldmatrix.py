@@ -227,7 +227,7 @@ class Matrices:
         indices = self.indices_of(row, column)
         return T.address_of(tirx.BufferLoad(self._shared.source, indices))
 
-    def indices_of(self, row: Any, column: Any) -> list[ir.Expr]:
+    def indices_of(self, row: ir.Expr, column: ir.Expr) -> list[ir.Expr]:
         """Where an element of the fragment lies in shared memory."""
         return indices_of(self._shared, row, column)
 
@@ -256,7 +256,7 @@ def consists_of_matrices(layout: FragmentLayout) -> bool:
 
 
 def _at(choices: Sequence[_Choice], values: Sequence[Index]) -> list[Index]:
-    place: list[Any] = [0, 0]
+    place: list[Index] = [0, 0]
     for choice, value in zip(choices, values, strict=True):
         place[choice.axis] = place[choice.axis] + value * choice.weight
     return place

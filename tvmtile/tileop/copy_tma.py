@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
@@ -77,8 +75,8 @@ def copy_tma(op: Copy, context: LoweringContext) -> tirx.Stmt:
     if not is_shared(op.dst.source):
         stored = [*store(op, context), wait(BULK_STORE.name, 0)]
         return seq([*fence(op.src.source, context), by_leader(stored, context)])
-    barriers: Any = tirx.decl_buffer((1,), "uint64", name="arrived", scope=MBARRIER_SCOPE)
-    parity: Any = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
+    barriers: ir.Var = tirx.decl_buffer((1,), "uint64", name="arrived", scope=MBARRIER_SCOPE)
+    parity: ir.Var = tirx.decl_buffer((1,), "int32", name="parity", scope="local")
     context.setup += [
         tirx.AllocBuffer(barriers),
         tirx.Evaluate(InitMbarriers(barriers, [1]).to_call()),

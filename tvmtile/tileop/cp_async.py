@@ -19,6 +19,7 @@ from tvmtile.ir.operands import bits_of, constant, describe
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.types import Index, Value
 from tvmtile.target import gpu
 
 __all__ = [
@@ -35,10 +36,10 @@ _SIZES = (4, 8, 16)
 
 
 def access_ptr(
-    base: Any,
+    base: ir.Expr,
     access_type: str | int = "r",
-    *extents: Any,
-    offset: Any = 0,
+    *extents: object,
+    offset: Index = 0,
     extent: Any = None,
     ignore_last_ndim: int = 0,
 ) -> ir.Expr:
@@ -88,7 +89,7 @@ def _place(base: Any) -> tuple[ir.Var, list[Any]]:
 
 
 def ptx_cp_async(
-    dst_access_ptr: Any, src_access_ptr: Any, num_elems: int, predicate: Any = None
+    dst_access_ptr: ir.Expr, src_access_ptr: ir.Expr, num_elems: int, predicate: Value | None = None
 ) -> None:
     """Begin to copy some elements that lie side by side, by the thread that comes here.
 
@@ -185,7 +186,7 @@ class CpAsync(ValueOp):
         return for_loop(lane, self.count, tirx.BufferStore(self.target.source, value, place))
 
 
-def _behind(indices: Sequence[Any], lane: ir.Var) -> list[Any]:
+def _behind(indices: Sequence[Index], lane: ir.Var) -> list[Any]:
     *outer, last = indices
     return [*outer, last + lane]
 

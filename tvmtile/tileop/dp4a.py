@@ -12,6 +12,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import buffer_of, describe, dtype_of, offset_in_memory, origin_of
 from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 from tvmtile.tileop.vectors import lane_of, ramp
@@ -21,7 +22,7 @@ __all__ = ["Dp4a", "dp4a", "reference"]
 _LANES = 4
 
 
-def dp4a(A: Any, B: Any, C: Any) -> None:
+def dp4a(A: TileOperand, B: TileOperand, C: TileOperand) -> None:
     """`C += A[0] * B[0] + ... + A[3] * B[3]`, exactly.
 
     Parameters

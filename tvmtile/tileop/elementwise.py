@@ -86,7 +86,7 @@ def converted(value: ir.Expr, dtype: str) -> ir.Expr:
 def moved(src: ir.TensorRegion, dst: ir.TensorRegion) -> tirx.Stmt:
     """Loops that copy a tile to another of its shape, each element converted."""
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
+    def body(offsets: list[Index]) -> tirx.Stmt:
         source = element(src, matching_offsets(dst, src, offsets))
         value = converted(tirx.BufferLoad(src.source, source), dtype_of(dst))
         return tirx.BufferStore(dst.source, value, element(dst, offsets))

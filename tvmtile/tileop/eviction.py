@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvmtile.errors import InvalidOperand
 
 __all__ = ["eviction_of"]
@@ -12,7 +10,7 @@ _POLICIES = ("evict_normal", "evict_first", "evict_last")
 """What the L2 cache gives up first, and last; by these names, or their numbers here."""
 
 
-def eviction_of(operator: str, policy: Any) -> str | None:
+def eviction_of(operator: str, policy: object) -> str | None:
     """The policy that a user asks for; None for the normal one.
 
     Raises

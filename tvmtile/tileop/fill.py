@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from tvmtile.ir.operands import check_bounds, describe, dtype_of, is_whole
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop
 from tvmtile.ir.scopes import SIMDGROUP_SCOPE, is_fragment
+from tvmtile.ir.types import TileOperand
 from tvmtile.layout.fragment import layout_of
 from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.registry import Decline, LoweringContext, lowering
@@ -23,7 +25,7 @@ from tvmtile.tileop.registry import Decline, LoweringContext, lowering
 __all__ = ["Fill", "clear", "fill", "reference"]
 
 
-def fill(buffer: Any, value: Any, annotations: dict[str, Any] | None = None) -> None:
+def fill(buffer: Any, value: Any, annotations: Mapping[str, object] | None = None) -> None:
     """Set every element of a tile to `value`.
 
     Parameters
@@ -47,7 +49,7 @@ def _is_expr(value: ir.Expr | int) -> bool:
     return not isinstance(value, bool | int | float)
 
 
-def clear(buffer: Any, annotations: dict[str, Any] | None = None) -> None:
+def clear(buffer: TileOperand, annotations: Mapping[str, object] | None = None) -> None:
     """Set every element of a tile to zero.
 
     Parameters

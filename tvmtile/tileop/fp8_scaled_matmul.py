@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import ir, tirx
@@ -38,13 +38,16 @@ from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
-from tvmtile.ir.types import Index
+from tvmtile.ir.types import Index, TileOperand, Value
 from tvmtile.target import gpu
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.fill import Fill
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
+
+if TYPE_CHECKING:
+    from tvmtile.ir.operators import TileOp
 
 __all__ = ["Fp8ScaledMatmul", "fp8_scaled_matmul", "reference"]
 
@@ -63,11 +66,11 @@ _HALF_MMA_DEPTH = 16
 
 
 def fp8_scaled_matmul(
-    A: Any,
-    A_scale: Any,
-    B: Any,
-    B_scale: Any,
-    C: Any,
+    A: TileOperand,
+    A_scale: TileOperand,
+    B: TileOperand,
+    B_scale: TileOperand,
+    C: TileOperand,
     *,
     transpose_B: bool = False,
     block_scale_layout: BlockScaledLayout | None = None,
@@ -133,7 +136,7 @@ def _options_of(layout: BlockScaledLayout) -> dict[str, Any]:
     return {name: getattr(layout, name) for name in names}
 
 
-def _scale_operand(name: str, scale: Any) -> Any:
+def _scale_operand(name: str, scale: Value) -> ir.Expr:
     """A region or a buffer as it is, anything else as a value."""
     if isinstance(scale, ir.TensorRegion) or is_buffer_var(scale):
         return check_operand("fp8_scaled_matmul", f"{name}_scale", scale)
@@ -315,7 +318,9 @@ class Fp8ScaledMatmul(MatrixProduct):
             blocks.append(self._block(full, full * self.block_size, rest, conversions))
         return blocks
 
-    def _block(self, block: Any, first: Any, depth: Any, conversions: _Conversions) -> tirx.Stmt:
+    def _block(
+        self, block: Index, first: Index, depth: Index, conversions: _Conversions
+    ) -> tirx.Stmt:
         """Add the product of `depth` elements of K, from `first` on, times the scales of a block."""
         partial = self._sums()
         product = self._product(partial, first, depth, conversions, clear=True)
@@ -350,7 +355,7 @@ class Fp8ScaledMatmul(MatrixProduct):
         begin = [_evaluated(Fill(as_region(sums), tirx.const(0, "float32")))] if clear else []
         return seq([*begin, for_loop(part, (constant(depth) or 0) // held, product)])
 
-    def _depth_in_registers(self, depth: Any) -> int:
+    def _depth_in_registers(self, depth: Index) -> int:
         """How many elements of K threads decode at once for `mma`, as many as they load at once; or 0.
 
         Those of a row that a thread multiplies then lie side by side.
@@ -378,7 +383,7 @@ class Fp8ScaledMatmul(MatrixProduct):
         product = Gemm(a, b, as_region(sums), transpose_B=self.transpose_B, **options)
         return seq([*copies, _evaluated(product)])
 
-    def _scaled(self, sums: ir.Var, block: Any) -> tuple[list[tirx.Stmt], tirx.Stmt]:
+    def _scaled(self, sums: ir.Var, block: Index) -> tuple[list[tirx.Stmt], tirx.Stmt]:
         """What loads the scales of a block, and what adds sums times them."""
         loads_a, of_row = self._scales("A_scale", self.m, self.a_rows, block)
         loads_b, of_column = self._scales("B_scale", self.n, self.b_rows, block)
@@ -397,7 +402,7 @@ class Fp8ScaledMatmul(MatrixProduct):
         return [*loads_a, *loads_b], nest([self.m, self.n], add)
 
     def _scales(
-        self, name: str, extent: Any, rows: int, block: Any
+        self, name: str, extent: ir.Expr, rows: int, block: Index
     ) -> tuple[list[tirx.Stmt], Callable[[Any], Any]]:
         """The statements that decode the scales of a block of K, and the scale of a row of them."""
         scale = getattr(self, name)
@@ -436,7 +441,7 @@ def _is_tile(scale: ir.Expr) -> bool:
     return isinstance(scale, ir.TensorRegion) or is_buffer_var(scale)
 
 
-def _evaluated(op: Any) -> tirx.Stmt:
+def _evaluated(op: TileOp) -> tirx.Stmt:
     return tirx.Evaluate(op.to_call())
 
 
@@ -470,7 +475,7 @@ def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> ir.Expr:
     return tirx.BufferLoad(scale.source, indices)
 
 
-def _tile_like(operand: Any, dtype: str, scope: str) -> ir.TensorRegion:
+def _tile_like(operand: ir.TensorRegion, dtype: str, scope: str) -> ir.TensorRegion:
     name = f"{operand.source.name}_{dtype}"
     return as_region(tirx.decl_buffer(oriented(operand), dtype, name=name, scope=scope))
 

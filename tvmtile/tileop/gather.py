@@ -24,6 +24,7 @@ from tvmtile.ir.operands import as_region, constant, describe, dtype_of, extents
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import SHARED_SCOPE
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import element_of, oriented
 
@@ -40,7 +41,7 @@ __all__ = [
 _INDICES = ("int32", "int64")
 
 
-def gather4(src: Any, dst: Any, col: Any, rows: Sequence[Any]) -> None:
+def gather4(src: TileOperand, dst: TileOperand, col: Index, rows: Sequence[Index]) -> None:
     """Copy parts of four rows of a tensor into a tile.
 
     Parameters
@@ -66,7 +67,7 @@ def gather4(src: Any, dst: Any, col: Any, rows: Sequence[Any]) -> None:
     _emit("gather4", src, dst, col, _four("gather4", rows), scatter=False)
 
 
-def scatter4(src: Any, dst: Any, col: Any, rows: Sequence[Any]) -> None:
+def scatter4(src: TileOperand, dst: TileOperand, col: Index, rows: Sequence[Index]) -> None:
     """Copy a tile of four rows into rows of a tensor; see `gather4`.
 
     A row out of range is not written, nor are columns beyond K. Of a row that is named twice the last
@@ -202,7 +203,7 @@ class MoveRows(TileOp):
                     help=f"indices are of {' or '.join(_INDICES)}",
                 )
 
-    def _refuse(self, operand: Any, wanted: str) -> None:
+    def _refuse(self, operand: ir.Expr, wanted: str) -> None:
         raise InvalidOperand(
             f"{self.written}: {describe(operand)} is not {wanted}", help=f"give {wanted}"
         )
@@ -240,7 +241,7 @@ class MoveRows(TileOp):
                 return names[number]
             return tirx.Select(tirx.any(*again), tirx.const(-1, dtype), names[number])
 
-        def row_of(i: Any) -> Any:
+        def row_of(i: ir.Expr) -> ir.Expr:
             chosen = last(len(names) - 1)
             for number in reversed(range(len(names) - 1)):
                 chosen = tirx.Select(i == number, last(number), chosen)
@@ -251,7 +252,7 @@ class MoveRows(TileOp):
     def _rows_of_tile(self) -> tuple[list[tirx.Stmt], Any]:
         """The same of a tile of indices."""
 
-        def load(i: Any) -> Any:
+        def load(i: ir.Var) -> Any:
             indices = [r.min + (0 if constant(r.extent) == 1 else i) for r in self._index.region]
             return tirx.BufferLoad(self._index.source, indices)
 
@@ -260,7 +261,7 @@ class MoveRows(TileOp):
         count, dtype = oriented(self.tile)[0], dtype_of(self._index)
         kept = tirx.decl_buffer((count,), dtype, name="rows_kept", scope=SHARED_SCOPE)
 
-        def keep(variables: list[Any]) -> tirx.Stmt:
+        def keep(variables: list[ir.Var]) -> tirx.Stmt:
             (i,), t = variables, tirx.Var("t", "int32")
             again = tirx.all(t > i, load(t) == load(i))
             held = tirx.BufferLoad(kept, [i])

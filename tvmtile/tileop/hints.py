@@ -17,6 +17,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.ir.operands import buffer_of
 from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.scopes import is_fragment
+from tvmtile.ir.types import Index
 from tvmtile.layout import Layout, Swizzle
 from tvmtile.layout.fragment import FragmentLayout
 from tvmtile.layout.user_layout import read_user_layout
@@ -82,7 +83,7 @@ class UseSwizzle(ValueOp):
         return column, panel * self.panel_size + tirx.floormod(offset, rows)
 
 
-def use_swizzle(panel_size: Any, order: str = "row", enable: bool = True) -> None:
+def use_swizzle(panel_size: Index, order: str = "row", enable: bool = True) -> None:
     """Visit the blocks of the grid in panels, for reuse in the GPU's cache.
 
     Parameters
@@ -193,7 +194,7 @@ class MinBlocks(ValueOp):
     count: int = 1
 
 
-def annotate_min_blocks_per_sm(n: Any) -> None:
+def annotate_min_blocks_per_sm(n: Index) -> None:
     """Let a thread use so few registers that `n` blocks fit on a multiprocessor of an NVIDIA GPU.
 
     Parameters

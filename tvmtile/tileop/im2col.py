@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, InvalidOperand, UnsupportedDtype, warn_ignored
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
 
@@ -19,16 +21,16 @@ __all__ = ["Im2col", "c2d_im2col", "im2col", "reference"]
 
 
 def im2col(
-    img: Any,
-    col: Any,
-    nhw_step: Any,
-    c_step: Any,
+    img: TileOperand,
+    col: TileOperand,
+    nhw_step: Index,
+    c_step: Index,
     kernel: int,
     stride: int,
     dilation: int,
     pad: int,
     eviction_policy: str | None = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Gather one tile of the matrix whose rows are the windows of a 2-D convolution.
 
@@ -117,7 +119,7 @@ class Im2col(TileOp):
             )
         check_bounds(self.name, self.col)
 
-    def output_extent(self, extent: Any) -> Any:
+    def output_extent(self, extent: ir.Expr) -> ir.Expr:
         """Output pixels along a direction of the image."""
         return (extent + 2 * self.pad - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
@@ -126,7 +128,7 @@ class Im2col(TileOp):
         rows, columns = (r.extent for r in self.col.region[-2:])
         out_height, out_width = self.output_extent(height), self.output_extent(width)
 
-        def body(offsets: list[Any]) -> tirx.Stmt:
+        def body(offsets: list[Index]) -> tirx.Stmt:
             row, position = offsets[-2:]
             pixel = self.nhw_step * rows + row
             column = self.c_step * columns + position

@@ -29,6 +29,7 @@ from tvmtile.ir.scopes import (
     is_cluster_mbarrier,
     is_mbarrier,
 )
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.cluster import JoinCluster, RemoteArrival, check_rank
 from tvmtile.tileop.registry import LoweringContext, lowering, needs, no_code
 
@@ -126,7 +127,7 @@ def _allocated(operator: str, arrive_count: Any, scope: str) -> ir.Var:
     return barriers
 
 
-def mbarrier_arrive(mbarrier: Any, cta_id: Any = None) -> None:
+def mbarrier_arrive(mbarrier: TileOperand, cta_id: Index | None = None) -> None:
     """Arrive at an mbarrier: each thread that comes here counts as one.
 
     Parameters
@@ -156,7 +157,7 @@ def mbarrier_arrive(mbarrier: Any, cta_id: Any = None) -> None:
     emit(RemoteArrival(element, tirx.Cast("int32", as_expr(cta_id))))
 
 
-def mbarrier_wait_parity(mbarrier: Any, parity: Any) -> None:
+def mbarrier_wait_parity(mbarrier: TileOperand, parity: Index) -> None:
     """Wait until a phase of an mbarrier is over.
 
     Parameters
@@ -177,7 +178,7 @@ def mbarrier_wait_parity(mbarrier: Any, parity: Any) -> None:
     emit(Mbarrier(element, tirx.Cast("int32", as_expr(parity)), "wait", of_cluster=of_cluster))
 
 
-def mbarrier_expect_tx(mbarrier: Any, tx: Any) -> None:
+def mbarrier_expect_tx(mbarrier: TileOperand, tx: Index) -> None:
     """Let the phase of an mbarrier last until so many more bytes have been copied.
 
     Parameters
@@ -196,7 +197,7 @@ def mbarrier_expect_tx(mbarrier: Any, tx: Any) -> None:
     emit(Mbarrier(element, tirx.Cast("int32", as_expr(tx)), "expect_tx"))
 
 
-def mbarrier_arrive_expect_tx(mbarrier: Any, tx: Any) -> None:
+def mbarrier_arrive_expect_tx(mbarrier: TileOperand, tx: Index) -> None:
     """`T.mbarrier_expect_tx` and `T.mbarrier_arrive` in one.
 
     Parameters
@@ -215,17 +216,17 @@ def mbarrier_arrive_expect_tx(mbarrier: Any, tx: Any) -> None:
     emit(Mbarrier(element, tirx.Cast("int32", as_expr(tx)), "arrive_expect_tx"))
 
 
-def barrier_arrive(mbarrier: Any) -> None:
+def barrier_arrive(mbarrier: TileOperand) -> None:
     """The same as `T.mbarrier_arrive`."""
     mbarrier_arrive(mbarrier)
 
 
-def barrier_wait(mbarrier: Any, parity: Any) -> None:
+def barrier_wait(mbarrier: TileOperand, parity: Index) -> None:
     """The same as `T.mbarrier_wait_parity`."""
     mbarrier_wait_parity(mbarrier, parity)
 
 
-def cp_async_barrier_noinc(barrier: Any) -> None:
+def cp_async_barrier_noinc(barrier: TileOperand) -> None:
     """Arrive at an mbarrier when the thread's `cp.async` copies so far have arrived.
 
     Parameters

@@ -124,7 +124,7 @@ def print_tile_packed(op: PrintTile, _: LoweringContext) -> tirx.Stmt:
     extents = [r.extent for r in op.src.region]
     shown = tirx.decl_buffer(extents, dtype, name="shown", scope="local")
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
+    def body(offsets: list[Index]) -> tirx.Stmt:
         load = tirx.BufferLoad(op.src.source, element(op.src, offsets))
         return tirx.BufferStore(shown, converted(load, dtype), offsets)
 
@@ -148,7 +148,7 @@ def print_tile_log(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
     log = _LOGS[context.target.kind.name]
     block = (op.block_x, op.block_y, op.block_z)
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
+    def body(offsets: list[Index]) -> tirx.Stmt:
         indices = element(op.src, offsets)
         load = tirx.BufferLoad(op.src.source, indices)
         return log.line(op.msg, block, op.src.source.name, indices, load)

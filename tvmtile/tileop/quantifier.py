@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
 from tvmtile.errors import InvalidOperand
@@ -15,7 +15,7 @@ from tvmtile.ir.combiners import COMBINERS
 from tvmtile.ir.operands import check_bounds, describe, dtype_of, extents_of
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
-from tvmtile.ir.types import Index
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.across_threads import combine_over_block
 from tvmtile.tileop.elementwise import element, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
@@ -24,7 +24,7 @@ from tvmtile.tileop.vectors import Total
 __all__ = ["Quantifier", "all_of", "any_of", "reference"]
 
 
-def any_of(buffer: Any) -> Any:
+def any_of(buffer: TileOperand) -> ir.Expr:
     """Tell whether some element of a tile is not zero.
 
     Parameters
@@ -45,7 +45,7 @@ def any_of(buffer: Any) -> Any:
     return _quantified("any", buffer)
 
 
-def all_of(buffer: Any) -> Any:
+def all_of(buffer: TileOperand) -> ir.Expr:
     """Tell whether all elements of a tile are not zero.
 
     Parameters
@@ -66,7 +66,7 @@ def all_of(buffer: Any) -> Any:
     return _quantified("all", buffer)
 
 
-def _quantified(kind: str, buffer: Any) -> Any:
+def _quantified(kind: str, buffer: TileOperand) -> ir.Expr:
     src = check_operand(f"{kind}_of", "buffer", buffer)
     if extents_of(src) is None:
         raise InvalidOperand(

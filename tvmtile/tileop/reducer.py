@@ -8,6 +8,7 @@ is an array; on a GPU each thread has totals of its own until the reducer is fin
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import ir, tirx
@@ -28,6 +29,7 @@ from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, matched
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import REDUCER_SCOPE
+from tvmtile.ir.types import TileOperand, Value
 from tvmtile.tileop.across_threads import combine_over_block, per_thread
 from tvmtile.tileop.elementwise import converted, element, moved, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
@@ -101,7 +103,7 @@ def alloc_reducer(
     return alloc_fragment(shape, name, scope=REDUCER_SCOPE + op)
 
 
-def reducer_init(reducer: Any, init: Any = None) -> None:
+def reducer_init(reducer: TileOperand, init: Value | None = None) -> None:
     """Begin: set the totals to what changes nothing, or to `init`.
 
     Parameters
@@ -157,10 +159,10 @@ def reducer_update(target: Any, value: Any) -> None:
 
 
 def finalize_reducer(
-    reducer: Any,
-    dst: Any = None,
+    reducer: TileOperand,
+    dst: TileOperand | None = None,
     batch: int = 1,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """End: all contributions are made, and the totals may be read.
 
@@ -193,7 +195,7 @@ def finalize_reducer(
     emit(FinalizeReducer(reducer, target))
 
 
-def _check_batch(batch: int, reducer: Any) -> None:
+def _check_batch(batch: int, reducer: object) -> None:
     totals = math.prod(constant(extent) or 0 for extent in buffer_of(reducer).ty.shape)
     if batch < 1:
         problem = "batch must be >= 1"

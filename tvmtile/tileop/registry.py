@@ -98,7 +98,7 @@ class LoweringContext:
     analyzer: Analyzer
     location: SourceLocation | None = None
     imports: list[str] = field(default_factory=list)
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: dict[str, object] = field(default_factory=dict)
     alignments: dict[ir.Var, int] = field(default_factory=dict)
     setup: list[tirx.Stmt] = field(default_factory=list)
     teardown: list[tirx.Stmt] = field(default_factory=list)

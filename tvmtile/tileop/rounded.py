@@ -6,8 +6,6 @@ exact one, rounded once, bit by bit the same on every target.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile.codegen import cuda, metal_rounding, rounded_floats
@@ -34,7 +32,7 @@ class _Pure(ValueOp):
 
     rest = "operands"
 
-    def to_call(self, span: Any = None) -> ir.Call:
+    def to_call(self, span: ir.Span | None = None) -> ir.Call:
         return super().to_call(span or current_span())
 
 
@@ -86,7 +84,7 @@ class RoundedCast(_Pure):
 def rounded_by_mode(op: Rounded, context: LoweringContext) -> ir.Expr:
     """The processor's rounding mode is set around a directed rounding."""
 
-    def call(operation: str, dtype: str, *operands: Any) -> ir.Expr:
+    def call(operation: str, dtype: str, *operands: object) -> ir.Expr:
         rounding = "rn" if op.rounding == APPROXIMATE else op.rounding
         name, text = rounding_function(operation, dtype, rounding)
         context.imports.append(text)

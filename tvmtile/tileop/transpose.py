@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tvmtile.ir.operands import (
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.scopes import SHARED_SCOPE
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.copy import Copy, between_fragments, between_threads
 from tvmtile.tileop.elementwise import converted, element, over_region
 from tvmtile.tileop.registry import LoweringContext, lowering
@@ -30,7 +32,9 @@ from tvmtile.tileop.registry import LoweringContext, lowering
 __all__ = ["Transpose", "reference", "transpose"]
 
 
-def transpose(src: Any, dst: Any, annotations: dict[str, Any] | None = None) -> None:
+def transpose(
+    src: TileOperand, dst: TileOperand, annotations: Mapping[str, object] | None = None
+) -> None:
     """`dst[..., j, i] = src[..., i, j]`.
 
     Parameters
@@ -84,7 +88,7 @@ class Transpose(TileOp):
             check_bounds(self.name, operand)
 
     def as_loops(self) -> tirx.Stmt:
-        def body(offsets: list[Any]) -> tirx.Stmt:
+        def body(offsets: list[Index]) -> tirx.Stmt:
             *batch, row, column = offsets
             count = len(self.src.region) - 2
             source = element(self.src, [*([0] * count + batch)[len(batch) :], column, row])
@@ -94,7 +98,7 @@ class Transpose(TileOp):
         return over_region(self.dst, body)
 
 
-def _matrices(operand: Any) -> list[ir.Expr]:
+def _matrices(operand: TileOperand) -> list[ir.Expr]:
     """The extents of an operand, without leading ones."""
     extents = list(extents_of(operand) or [])
     if len(extents) < 2:

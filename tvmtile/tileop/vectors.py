@@ -104,7 +104,7 @@ def splat(value: ir.Expr, lanes: int) -> ir.Expr:
     return tirx.Broadcast(value, lanes) if lanes > 1 else value
 
 
-def repeat(count: Any, body: Callable[[Any], tirx.Stmt], name: str = "s") -> tirx.Stmt:
+def repeat(count: Index, body: Callable[[Any], tirx.Stmt], name: str = "s") -> tirx.Stmt:
     """A serial loop; none for a single iteration."""
     if constant(count) == 1:
         return body(0)

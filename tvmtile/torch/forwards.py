@@ -141,7 +141,7 @@ class _ByKernels(TorchFunctionMode):
 
 
 def functions_by_kernels(
-    module: nn.Module, functions: Collection[Any], *args: Any, **kwargs: Any
+    module: nn.Module, functions: Collection[Any], *args: object, **kwargs: object
 ) -> Any:
     """A module's own forward, with kernels for some of the functions that it calls.
 

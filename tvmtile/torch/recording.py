@@ -21,7 +21,7 @@ class Call:
     """Copies of what something was given, which require a gradient where the originals do."""
 
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Mapping[str, object]
 
     @classmethod
     def of(cls, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
@@ -60,7 +60,7 @@ class Recording:
 
 
 def record(
-    model: nn.Module, wanted: Sequence[nn.Module], args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: nn.Module, wanted: Sequence[nn.Module], args: Sequence[Any], kwargs: Mapping[str, object]
 ) -> Recording:
     """Call a model, and keep what the wanted modules and the known functions are given."""
     recording, stack = Recording(), [model]

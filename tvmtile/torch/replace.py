@@ -26,7 +26,9 @@ from tvmtile.torch.verification import TOLERANCE, error_of, milliseconds
 __all__ = ["replace"]
 
 
-def replace(model: nn.Module, *inputs: Any, at_least: float = 1.0, **named_inputs: Any) -> Report:
+def replace(
+    model: nn.Module, *inputs: Any, at_least: float = 1.0, **named_inputs: object
+) -> Report:
     """Run a model's linear layers, norms, softmaxes and attention by the kernels of `tvmtile.ops`.
 
     The model is called once with the sample, then each candidate, with copies of what it was given, by

@@ -42,7 +42,7 @@ def period(expressions: Iterable[ir.Expr], var: ir.Var) -> int:
     return math.lcm(1, *divisors)
 
 
-def repetition(expressions: Iterable[Any], var: ir.Var) -> int | None:
+def repetition(expressions: Iterable[ir.Expr], var: ir.Var) -> int | None:
     """How much a variable grows until expressions have their values again; None if they may not.
 
     They do where it stands in remainders of sums and products only.

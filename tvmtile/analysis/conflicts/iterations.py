@@ -101,7 +101,7 @@ class Iterations:
     def values(self, side: int, cases: Mapping[Loop, Case]) -> tuple[dict[ir.Var, Any], list[Free]]:
         """The values of the loops' variables in one of the accesses, and what to enumerate."""
         access = self._accesses[side]
-        values: dict[ir.Var, Any] = {}
+        values: dict[ir.Var, ir.Expr] = {}
         free: list[Free] = []
         for loop in access.loops:
             if loop.var is None:

@@ -81,7 +81,7 @@ def evaluate(
     expression: ir.Expr,
     points: Mapping[ir.Var, Any],
     is_uniform: Callable[[ir.Var], bool],
-    lanes: Any,
+    lanes: int | np.ndarray,
 ) -> Value:
     """Evaluate an expression at many points.
 
@@ -223,7 +223,7 @@ def _integer(dtype: str) -> _Integer | None:
     return None if sign is None else _Integer(int(kind.bits), sign)
 
 
-def may_wrap(expression: Any) -> bool:
+def may_wrap(expression: ir.Expr) -> bool:
     """Tell whether an expression may wrap around, which TVM's analyzer knows nothing of."""
 
     def wraps(node: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from tvmtile.carver.roller.rasterization import NoRasterization, Rasterization
 
@@ -45,10 +44,10 @@ class Hint:
         """Whether copies run ahead of the steps that use them."""
         return self.pipeline_stage > 1
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """What it proposes, without what it leaves as it is."""
         proposed = {"block": self.block, "warp": self.warp, "rstep": self.rstep}
-        found: dict[str, Any] = {name: value for name, value in proposed.items() if value}
+        found: dict[str, object] = {name: value for name, value in proposed.items() if value}
         found["threads"] = self.threads
         if self.pipeline_stage > 1:
             found["pipeline_stage"] = self.pipeline_stage

@@ -109,7 +109,7 @@ class GeneralReductionTemplate(BaseTemplate):
         ]
         stays = [n for s, n in zip(kinds, self.shape, strict=True) if s == "S"]
 
-        def total(*index: Any) -> Any:
+        def total(*index: object) -> Any:
             left, over = iter(index), iter(summed)
             place = [next(left) if s == "S" else next(over) for s in kinds]
             return te.sum(A(*place), axis=summed)

@@ -154,7 +154,9 @@ def _memory_of_bytes(data: bytes) -> HostMemory:
     return HostMemory(address, len(data), padded)
 
 
-def _numpy_memory(signature: KernelSignature, parameter: Parameter, array: Any) -> HostMemory:
+def _numpy_memory(
+    signature: KernelSignature, parameter: Parameter, array: np.ndarray
+) -> HostMemory:
     _check_dtype(signature, parameter, str(array.dtype))
     if not array.flags.c_contiguous:
         raise _not_contiguous(signature, parameter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tvmtile.cuda_runtime import has_gpu
 from tvmtile.errors import MissingDependency
@@ -31,7 +31,7 @@ class CudaAdapter(TvmAdapter):
             return self._refuse
         return super()._refusal()
 
-    def _refuse(self, *args: Any) -> NoReturn:
+    def _refuse(self, *args: object) -> NoReturn:
         del args
         raise MissingDependency(
             f"{self._artifact.name} was compiled for {self.arch}; there is no NVIDIA GPU here to run "

@@ -90,7 +90,7 @@ def LaunchBlocksOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _loop_over_blocks(launch: Launch, kind: tirx.ForKind) -> tirx.For:
-    total: Any = tirx.const(1, "int32")
+    total: ir.Expr = tirx.const(1, "int32")
     for axis in launch.blocks:
         total = total * axis.extent
     block = tirx.Var("block", total.ty.dtype)
@@ -143,7 +143,7 @@ class _Grid(Launch):
     @property
     def num_threads(self) -> Any:
         """Blocks of the grid, which may be known at run time only."""
-        count: Any = tirx.const(1, "int32")
+        count: ir.Expr = tirx.const(1, "int32")
         for axis in self.blocks:
             count = count * axis.extent
         return count

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from tvm import ir, tirx
 
@@ -45,7 +44,7 @@ def LowerExtremaOnCpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_body(func, mapped(func.body, (tuple(_INTRINSICS), _lower)))
 
 
-def _lower(node: Binary) -> Any:
+def _lower(node: Binary) -> ir.Expr:
     dtype = str(node.ty.dtype)
     if "float" not in dtype or _is_number(node.b):
         return node
@@ -60,7 +59,7 @@ def _lower(node: Binary) -> Any:
     return result if wide == dtype else tirx.Cast(dtype, result)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: ir.Expr) -> bool:
     if isinstance(value, tirx.Cast | tirx.Broadcast):
         return _is_number(value.value)
     return isinstance(value, tirx.IntImm) or (

@@ -201,7 +201,7 @@ class _Iterations:
     """The iterations of a nest that one thread does."""
 
     def __init__(
-        self, nest: Nest, thread: ir.Expr, threads: int, analyzer: Any, token: str | None
+        self, nest: Nest, thread: ir.Expr, threads: int, analyzer: Analyzer, token: str | None
     ) -> None:
         self._nest = nest
         self._thread = thread
@@ -251,7 +251,7 @@ class _Iterations:
         conditions: list[ir.Expr] = []
         for loop in self._nest.loops:
             variable, axis = loop.loop_var, layout.axes[loop.loop_var]
-            value: Any = tirx.const(0, "int32")
+            value: ir.Expr = tirx.const(0, "int32")
             weight = axis.size
             for digit in axis.digits:
                 weight //= digit.extent
@@ -349,11 +349,11 @@ def _mentioned(conditions: list[ir.Expr], variable: ir.Var) -> bool:
     return any(mentions(condition, variable) for condition in conditions)
 
 
-def _bind(analyzer: Any, variable: ir.Var, extent: int) -> None:
+def _bind(analyzer: Analyzer, variable: ir.Var, extent: int) -> None:
     analyzer.bind(variable, ir.Range(0, extent), allow_override=True)
 
 
-def _guarded(analyzer: Any, conditions: list[ir.Expr], body: tirx.Stmt) -> tirx.Stmt:
+def _guarded(analyzer: Analyzer, conditions: list[ir.Expr], body: tirx.Stmt) -> tirx.Stmt:
     needed = [c for c in conditions if not analyzer.can_prove(c)]
     if not needed:
         return body

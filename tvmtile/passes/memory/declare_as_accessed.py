@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm_ffi
 from tvm import DataType, ir, tirx
 
@@ -46,7 +44,7 @@ def DeclareAsAccessed(func: tirx.PrimFunc) -> tirx.PrimFunc:
     aliases = Aliases(func.body)
     accessed: dict[ir.Var, set[str]] = {each.buffer: set() for each in allocations_in(func.body)}
 
-    def access(node: Any) -> None:
+    def access(node: ir.TensorLoad | tirx.BufferStore) -> None:
         buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
         if aliases.root(buffer) in accessed:
             accessed[aliases.root(buffer)].add(str(buffer.ty.dtype))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import buffer_var, walk
@@ -65,7 +63,7 @@ def _accessed_in_two_ways(body: tirx.Stmt) -> list[ir.Var]:
     declared = {*aliases.views, *(each.buffer for each in allocations_in(body))}
     accessed: dict[ir.Var, None] = {}
 
-    def access(node: Any) -> None:
+    def access(node: ir.TensorLoad | tirx.BufferStore) -> None:
         accessed[node.buffer if isinstance(node, tirx.BufferStore) else node.source] = None
 
     walk(body, ((tirx.BufferStore, ir.TensorLoad), access))

@@ -119,7 +119,7 @@ class SharedTiles:
             self.moved.update(filter(is_shared, map(buffer_of, several)))
 
 
-def _is_load(node: Any) -> bool:
+def _is_load(node: ir.Expr) -> bool:
     return isinstance(node, ir.TensorLoad)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
@@ -99,7 +97,7 @@ def LowerNarrowFloatsOnMetal(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return lowered(func, "metal")
 
 
-def _refuse_vector(buffer: ir.Var, access: Any) -> None:
+def _refuse_vector(buffer: ir.Var, access: ir.TensorLoad | tirx.BufferStore) -> None:
     """Refuse vector accesses that TVM's Metal generator prints as scalar ones."""
     if str(buffer.ty.dtype) == "bfloat16" and isinstance(access.indices[-1], tirx.Ramp):
         raise UnsupportedDtype(

@@ -31,7 +31,7 @@ _TOGETHER = 4
 _COMPARISON = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
-def _no_direct_way(dtype: str, operand: Any) -> Any:
+def _no_direct_way(dtype: str, operand: ir.Expr) -> Any:
     """A conversion between a dtype and float16 by way of float32."""
     del dtype, operand
 
@@ -247,7 +247,7 @@ class _Lowering:
             statements += [tirx.AllocBuffer(halves), decode]
         return statements
 
-    def _decoded_before(self, node: ir.Expr) -> Any:
+    def _decoded_before(self, node: ir.Expr) -> ir.TensorLoad | None:
         """The float16 of a code that was decoded before the loop; None for anything else."""
         if not isinstance(node, ir.TensorLoad) or node.source not in self._halves:
             return None

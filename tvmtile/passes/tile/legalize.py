@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
-from typing import Any
 
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
@@ -113,7 +112,7 @@ def _could_be(
     )
 
 
-def _with_span(body: tirx.Stmt, span: Any) -> tirx.Stmt:
+def _with_span(body: tirx.Stmt, span: ir.Span) -> tirx.Stmt:
     """Statements whose operators stand at a line of the user's."""
 
     def placed(call: ir.Call) -> ir.Call:

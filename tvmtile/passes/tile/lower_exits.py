@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from tvmtile._tvm import mapped, walk
@@ -123,7 +123,7 @@ class _Structure:
     def _note(self, value: bool) -> tirx.Stmt:
         return tirx.BufferStore(self._has_left, tirx.const(value, "bool"), [0])
 
-    def _noted(self) -> Any:
+    def _noted(self) -> ir.TensorLoad:
         return tirx.BufferLoad(self._has_left, [0])
 
     def _sequence(self, body: Sequence[tirx.Stmt], *, noted: bool, in_loop: bool) -> tirx.Stmt:

@@ -290,7 +290,7 @@ class _Pack(ScopedRewriter):
             location=location_of(node),
         )
 
-    def _refuse_vector(self, node: Any) -> None:
+    def _refuse_vector(self, node: ir.TensorLoad | tirx.BufferStore) -> None:
         if isinstance(node.indices[-1], tirx.Ramp):
             buffer = node.buffer if isinstance(node, tirx.BufferStore) else node.source
             raise UnsupportedDtype(
@@ -349,7 +349,7 @@ class _Pack(ScopedRewriter):
         )
 
 
-def _code(value: Any) -> Any:
+def _code(value: ir.Expr) -> ir.Expr:
     return tirx.reinterpret(_BYTE, value)
 
 
@@ -357,7 +357,7 @@ def _byte(value: int) -> ir.Expr:
     return tirx.const(value, _BYTE)
 
 
-def _shift(indices: Any) -> Any:
+def _shift(indices: Any) -> ir.Expr:
     """The place of an element in its byte."""
     return tirx.Cast(_BYTE, tirx.floormod(indices[-1], 2) * 4)
 
@@ -374,7 +374,7 @@ def _buffers_in(node: Any) -> list[ir.Var]:
     return [var for var in variables_of(node) if is_buffer_var(var)]
 
 
-def _is_even_in(index: Any, var: ir.Var) -> bool:
+def _is_even_in(index: ir.Expr, var: ir.Var) -> bool:
     """Tell whether neighbouring values of a variable lead to elements of different bytes."""
     if not mentions(index, var):
         return True

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from tvmtile._tvm import mapped
@@ -88,5 +86,5 @@ def _split(loop: tirx.For, factor: int) -> tirx.For:
     )
 
 
-def _without_factor(loop: tirx.For) -> dict[str, Any]:
+def _without_factor(loop: tirx.For) -> dict[str, object]:
     return {key: value for key, value in loop.annotations.items() if key != UNROLL_FACTOR}

@@ -161,7 +161,7 @@ class _Reducer(ScopedRewriter):
     def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:
         return self._apart(node, super().visit_attribute)
 
-    def _apart(self, node: Any, visit: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+    def _apart(self, node: tirx.Stmt, visit: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
         """Visit what not all threads, or not all iterations, may come to: it carries nothing out."""
         around, self._around = self._around, []
         try:
@@ -283,7 +283,7 @@ def _stores_of_an_iteration(body: tirx.Stmt) -> list[tirx.BufferStore]:
         found.append(store)
         return store
 
-    def skip(loop: Any, _: Mutator) -> Any:
+    def skip(loop: tirx.For, _: Mutator) -> tirx.For:
         return loop
 
     mutated(body, (tirx.BufferStore, note), ((tirx.For, tirx.While), skip))

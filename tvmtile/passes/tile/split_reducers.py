@@ -157,7 +157,7 @@ class _Split(ScopedRewriter):
         start = operator_for("begin")(as_region(parts.own), self.mutate(value), parts.kind)
         return tirx.Evaluate(start.to_call(node.span), node.span)
 
-    def _updated(self, parts: _Parts, indices: Any, value: Any, span: Any) -> tirx.Stmt:
+    def _updated(self, parts: _Parts, indices: Any, value: ir.Expr, span: Any) -> tirx.Stmt:
         place = tirx.BufferLoad(parts.own, [self.mutate(index) for index in indices])
         update = operator_for("contribute")(place, self.mutate(value), parts.kind)
         return tirx.Evaluate(update.to_call(span), span)

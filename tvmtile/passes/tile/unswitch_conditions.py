@@ -208,7 +208,7 @@ class _Assume(ScopedRewriter):
             return self.mutate(value)
         return self.descend(tirx.if_then_else(tirx.all(*rest), value, otherwise, node.span))
 
-    def _rest(self, condition: ir.Expr) -> list[Any]:
+    def _rest(self, condition: ir.Expr) -> list[ir.Expr]:
         """The parts of a condition that are to be looked at still."""
         return [
             part

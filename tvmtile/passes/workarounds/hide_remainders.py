@@ -67,7 +67,7 @@ class _Hider:
     def __init__(self, zeros: Zeros) -> None:
         self._zeros = zeros
 
-    def load(self, node: ir.TensorLoad) -> Any:
+    def load(self, node: ir.TensorLoad) -> ir.TensorLoad:
         return tirx.BufferLoad(node.source, self._indices(node.indices), node.span)
 
     def store(self, node: tirx.BufferStore) -> tirx.Stmt:
@@ -78,7 +78,7 @@ class _Hider:
         visits = ((tirx.FloorMod, self._remainder), (ir.Call, self._masked))
         return [mapped(index, *visits) for index in indices]
 
-    def _remainder(self, node: tirx.FloorMod) -> Any:
+    def _remainder(self, node: tirx.FloorMod) -> ir.Expr:
         divisor = constant(node.b)
         if divisor is None or not is_power_of_two(divisor):
             return node
@@ -92,7 +92,7 @@ class _Hider:
             return call
         return tirx.bitwise_and(self._hidden(call.args[0]), call.args[1])
 
-    def _hidden(self, value: Any) -> Any:
+    def _hidden(self, value: ir.Expr) -> ir.Expr:
         dtype = str(value.ty.dtype)
         if not dtype.startswith("int") or "x" in dtype or not variables_of(value):
             return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -64,7 +62,7 @@ def _kept(comparison: Binary) -> ir.Expr:
     return tirx.NE(tirx.Cast("int32", comparison), tirx.const(0, "int32"))
 
 
-def _is_nan(value: Any) -> Any:
+def _is_nan(value: ir.Expr) -> ir.Expr:
     narrow = str(value.ty.dtype) not in ("float16", "float32", "float64")
     return tirx.isnan(tirx.Cast("float32", value) if narrow else value)
 

@@ -77,7 +77,7 @@ class _Keep(ScopedRewriter):
             value = tirx.max(value, tirx.const(0, bind.value.ty.dtype))
         return tirx.Bind(bind.var, value, bind.span)
 
-    def _without_signs(self, value: Any) -> ir.Expr:
+    def _without_signs(self, value: ir.Expr) -> ir.Expr:
         """A division of numbers that are not negative as one that rounds to zero."""
         if not is_division(value):
             return value
@@ -104,7 +104,7 @@ def _with_hidden_factor(product: Binary) -> ir.Expr:
     return type(product)(a, b, product.span)
 
 
-def _has_range(value: Any) -> bool:
+def _has_range(value: ir.Expr) -> bool:
     """Tell whether TVM's analyzer may find bounds of a float: they come from integers and choices."""
     return reads_no_memory(value) and contains(value, (tirx.Cast, tirx.Select), _gives_range)
 

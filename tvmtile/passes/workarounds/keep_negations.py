@@ -36,7 +36,7 @@ def _is_affected(node: ir.Expr) -> bool:
     return str(node.ty.dtype) in _AFFECTED
 
 
-def _negation(node: tirx.Sub) -> Any:
+def _negation(node: tirx.Sub) -> ir.Expr:
     return _hidden(node.b) if _is_affected(node) and constant(node.a) == 0 else node
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from tvmtile.ir.operands import (
 )
 from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.rewriting import substitute
+from tvmtile.ir.types import Index, TileOperand, Value
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.vectors import ramp
 
@@ -58,12 +59,12 @@ __all__ = [
 
 
 def atomic_add(
-    dst: Any,
-    value: Any,
+    dst: TileOperand,
+    value: Value,
     memory_order: str | None = None,
     return_prev: bool = False,
     use_tma: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> ir.Expr | None:
     """`dst += value` in one indivisible step, for one element or for every element of a tile.
 
@@ -116,11 +117,11 @@ def atomic_add(
 
 
 def atomic_max(
-    dst: Any,
-    value: Any,
+    dst: TileOperand,
+    value: Value,
     memory_order: str | None = None,
     return_prev: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> Any:
     """`dst = max(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
     warn_ignored("T.atomic_max", OPTIONS_OF_TILELANG, annotations=annotations)
@@ -128,11 +129,11 @@ def atomic_max(
 
 
 def atomic_min(
-    dst: Any,
-    value: Any,
+    dst: TileOperand,
+    value: Value,
     memory_order: str | None = None,
     return_prev: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> Any:
     """`dst = min(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
     warn_ignored("T.atomic_min", OPTIONS_OF_TILELANG, annotations=annotations)
@@ -140,13 +141,13 @@ def atomic_min(
 
 
 def atomic_or(
-    dst: Any, value: Any, memory_order: str | None = None, return_prev: bool = False
+    dst: TileOperand, value: Value, memory_order: str | None = None, return_prev: bool = False
 ) -> Any:
     """`dst |= value` in one indivisible step, for integers; everything else as of `atomic_add`."""
     return _update("or", dst, value, memory_order, return_prev)
 
 
-def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
+def atomic_store(dst: TileOperand, src: Value, memory_order: str = "seq_cst") -> None:
     """Store a value into one element, in one indivisible step.
 
     Parameters
@@ -166,7 +167,7 @@ def atomic_store(dst: Any, src: Any, memory_order: str = "seq_cst") -> None:
     _update("store", dst, src, memory_order, return_prev=False)
 
 
-def atomic_load(src: Any, memory_order: str = "seq_cst") -> ir.Expr:
+def atomic_load(src: TileOperand, memory_order: str = "seq_cst") -> ir.Expr:
     """Load one element, in one indivisible step.
 
     Parameters
@@ -189,12 +190,12 @@ def atomic_load(src: Any, memory_order: str = "seq_cst") -> ir.Expr:
     return checked_call(AtomicLoad(_single("atomic_load", "src", src), memory_order))
 
 
-def atomic_addx2(dst: Any, value: Any, return_prev: bool = False) -> Any:
+def atomic_addx2(dst: TileOperand, value: Value, return_prev: bool = False) -> Any:
     """Add to two neighbouring elements; see `atomic_addx4`."""
     return _add_vector(2, dst, value, return_prev)
 
 
-def atomic_addx4(dst: Any, value: Any, return_prev: bool = False) -> Any:
+def atomic_addx4(dst: TileOperand, value: Value, return_prev: bool = False) -> Any:
     """Add to four neighbouring elements, each in one indivisible step.
 
     Parameters
@@ -233,7 +234,7 @@ def _add_vector(lanes: int, dst: Any, value: Any, return_prev: bool) -> Any:
     return _element_update(Atomic(target, cast_like(new, target), "add"), return_prev)
 
 
-def _neighbours(name: str, operand: Any, lanes: int) -> ir.TensorLoad:
+def _neighbours(name: str, operand: ir.Expr, lanes: int) -> ir.TensorLoad:
     *outer, last = origin_of(operand)
     if isinstance(last, tirx.Ramp):
         if lanes_of(last) != lanes or constant(last.stride) != 1:
@@ -346,7 +347,7 @@ class Atomic(TileOp):
     def check(self) -> None:
         _check_dtype(self.kind, self.dst)
 
-    def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Any]) -> Atomic | None:
+    def vectorized(self, variable: ir.Var, lanes: int, place: Sequence[Index]) -> Atomic | None:
         if self.kind != "add" or dtype_of(self.dst) not in VECTORS or lanes_of(self.dst) > 1:
             return None
         values = [substitute(self.value, {variable: variable + lane}) for lane in range(lanes)]

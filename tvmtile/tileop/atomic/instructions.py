@@ -118,7 +118,7 @@ def atomic_load_instruction(op: AtomicLoad, context: LoweringContext) -> ir.Expr
 
 
 def _call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, context: LoweringContext
+    kind: str, order: str, place: ir.TensorLoad, value: ir.Expr | None, context: LoweringContext
 ) -> ir.Expr:
     return _TARGETS[context.kind].call(kind, order, place, value, context)
 
@@ -150,7 +150,7 @@ def _scope_of(place: ir.TensorLoad) -> str:
 
 
 def _metal_call(
-    kind: str, order: str, place: ir.TensorLoad, value: Any, _: LoweringContext
+    kind: str, order: str, place: ir.TensorLoad, value: ir.Expr | None, _: LoweringContext
 ) -> ir.Expr:
     dtype, scope = dtype_of(place), _scope_of(place)
     function = metal_atomics.name_of(kind, dtype, metal_atomics.SPACES[scope], order)

@@ -14,6 +14,7 @@ from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
+from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
 
@@ -32,9 +33,9 @@ class GemmWarpPolicy(IntEnum):
 
 
 def gemm(
-    A: Any,
-    B: Any,
-    C: Any,
+    A: TileOperand,
+    B: TileOperand,
+    C: TileOperand,
     transpose_A: bool = False,
     transpose_B: bool = False,
     policy: GemmWarpPolicy = GemmWarpPolicy.Square,
@@ -42,7 +43,7 @@ def gemm(
     k_pack: int = 1,
     wg_wait: int = 0,
     mbar: Any = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: dict[str, object] | None = None,
     *,
     impl: str | None = None,
 ) -> None:
@@ -195,10 +196,10 @@ class Gemm(MatrixProduct):
         wide = _SUMMED_IN.get(dtype_of(self.C), dtype_of(self.C))
         total = tirx.decl_buffer((1,), wide, name="total", scope="local")
 
-        def value(operand: Any, transposed: bool, row: Any, column: Any) -> Any:
+        def value(operand: ir.TensorRegion, transposed: bool, row: ir.Expr, column: ir.Expr) -> Any:
             return converted(element_of(operand, transposed, row, column), wide)
 
-        def body(variables: list[Any]) -> tirx.Stmt:
+        def body(variables: list[ir.Var]) -> tirx.Stmt:
             i, j = variables
             k = tirx.Var("k", "int32")
             product = value(self.A, self.transpose_A, i, k) * value(self.B, self.transpose_B, k, j)

@@ -6,8 +6,6 @@ function multiplies it by 32 rows of A, which lie as they are (`tvmtile.codegen.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import DataType, ir, tirx
 
 from tvmtile.codegen.llvm_dots import DotProduct
@@ -66,7 +64,7 @@ def gemm_amx(op: Gemm, context: LoweringContext) -> tirx.Stmt:
     allow, allow_text = ALLOW_TILES
     context.imports.extend((allow_text, text))
 
-    def panel(number: Any) -> tirx.Stmt:
+    def panel(number: Index) -> tirx.Stmt:
         packed, statements = products.packed_b(number * BLOCK, (lanes, lanes))
         assert isinstance(packed, Matrix)
 

@@ -11,6 +11,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.asynchronous import WGMMA, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.gemm import GemmWarpPolicy, gemm
 from tvmtile.tileop.registry import LoweringContext, lowering
 
@@ -27,9 +28,9 @@ __all__ = [
 
 
 def wgmma_gemm(
-    A: Any,
-    B: Any,
-    C: Any,
+    A: TileOperand,
+    B: TileOperand,
+    C: TileOperand,
     transpose_A: bool = False,
     transpose_B: bool = False,
     policy: GemmWarpPolicy = GemmWarpPolicy.Square,
@@ -51,7 +52,7 @@ def wgmma_gemm(
     gemm(A, B, C, transpose_A, transpose_B, policy, clear_accum, wg_wait=-1)
 
 
-def wait_wgmma(n: Any = 0) -> None:
+def wait_wgmma(n: Index = 0) -> None:
     """Wait for products that go on in the background, but for the `n` latest ones.
 
     Parameters
@@ -67,7 +68,7 @@ def wait_wgmma(n: Any = 0) -> None:
     _wait_for_all_but(n, "T.wait_wgmma: n")
 
 
-def warpgroup_wait(num_mma: Any) -> None:
+def warpgroup_wait(num_mma: Index) -> None:
     """Wait for products, but for the `num_mma` latest ones: `T.wait_wgmma` by CUDA's name.
 
     Raises
@@ -96,7 +97,7 @@ def warpgroup_arrive() -> None:
     """Begin products behind what was done to their operands: each product does so by itself."""
 
 
-def warpgroup_fence_operand(buffer: Any, *_: Any, **__: Any) -> None:
+def warpgroup_fence_operand(buffer: TileOperand, *_: object, **__: object) -> None:
     """Keep what uses the registers of a sum behind the wait for it: the compiler does so by itself.
 
     Parameters

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tvm import DataType, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile.codegen.llvm_dots import DOT_PRODUCTS, DotProduct, dot_function, wrapping_add
 from tvmtile.ir.rewriting import seq
@@ -99,7 +99,7 @@ class Words:
     count: int
     flips: bool = False
 
-    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
+    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> ir.Expr:
         """`lanes` words."""
         del dtype
         first = column * self.depth
@@ -123,7 +123,7 @@ class Columns:
     count: int
     flips: bool = False
 
-    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> Any:
+    def load(self, row: Index, column: Index, lanes: int = 1, dtype: str | None = None) -> ir.Expr:
         """`lanes` words, of neighbouring columns."""
         del dtype
         first = row * self.depth
@@ -131,7 +131,7 @@ class Columns:
         return _put_together(rows, self.element, lanes, self.flips)
 
 
-def _put_together(parts: list[Any], element: str, lanes: int, flips: bool) -> Any:
+def _put_together(parts: list[ir.Expr], element: str, lanes: int, flips: bool) -> ir.Expr:
     """Words whose bytes are those of the parts, vectors of elements; the first ones are lowest."""
     bits = DataType(element).bits
     stored = [tirx.reinterpret(vector_dtype(f"uint{bits}", lanes), part) for part in parts]
@@ -185,7 +185,7 @@ class DotProducts(Products):
         copies = self._copies(packed, tile.a, element, False, tile.transpose_a, widths)
         return packed, [*statements, tirx.AllocBuffer(packed.buffer), *copies]
 
-    def packed_b(self, first: Any, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(self, first: Index, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
         tile = self.tile
         source = tile.b.moved(first, 0) if tile.transpose_b else tile.b.moved(0, first)
         element = tile.b.dtype if self.choice.flips else self.choice.b
@@ -272,7 +272,7 @@ class DotProducts(Products):
             ]
         )
 
-    def start(self, row: Index, column: Index, lanes: int) -> Any:
+    def start(self, row: Index, column: Index, lanes: int) -> ir.Expr:
         begin = super().start(row, column, lanes)
         if not self.choice.flips:
             return begin
@@ -281,11 +281,11 @@ class DotProducts(Products):
         correction = broadcast(self._sums_of_a.load(0, row), lanes)
         return tirx.call_pure_extern(vector_dtype("int32", lanes), name, begin, correction)
 
-    def add(self, sums: Any, a: Any, b: Any, lanes: int) -> Any:
+    def add(self, sums: Any, a: Any, b: Any, lanes: int) -> ir.Expr:
         operands = (b, a) if self.choice.swapped else (a, b)
         return self._dot(sums, *operands, lanes)
 
-    def _dot(self, sums: Any, first: Any, second: Any, lanes: int) -> Any:
+    def _dot(self, sums: ir.Expr, first: ir.Expr, second: ir.Expr, lanes: int) -> ir.Expr:
         """Sums and products of two vectors of words; a single word is that of all lanes."""
         name, texts = dot_function(self.choice.dot.name, lanes)
         self.imports.extend(texts)

@@ -20,6 +20,7 @@ from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.gemm.partition import Partition, along_k, layout_of_matrices, partition
@@ -193,7 +194,7 @@ class _Product:
     def _block(self, name: str, number: int) -> ir.Call:
         """The address of the registers of a block, the `number`th along M or N."""
         operand = self._copied.get(name)
-        place: list[Any] = [BLOCK * number, BLOCK * number]
+        place: list[Index] = [BLOCK * number, BLOCK * number]
         place[self._axis_of_k(name)] = self._step * BLOCK if operand is None else 0
         buffer = operand if operand is not None else buffer_of(getattr(self._op, name))
         return T.address_of(tirx.BufferLoad(buffer, place))

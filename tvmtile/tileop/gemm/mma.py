@@ -280,7 +280,7 @@ class WarpProduct:
                     yield move(number, indices_of(self._op.C, *place))
 
     def _taken(self, number: int, indices: list[ir.Expr]) -> tirx.Stmt:
-        value: Any = tirx.const(0, self._atom.sums)
+        value: ir.Expr = tirx.const(0, self._atom.sums)
         if not self._op.clear_accum:
             held = tirx.BufferLoad(self._op.C.source, indices)
             value = converted(held, self._atom.sums)

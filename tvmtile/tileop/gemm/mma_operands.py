@@ -129,7 +129,7 @@ class Operand:
         outer = 1 - self._k_axis
         extent = math.prod(digit.extent for digit in self._axes[outer])
         beside = extent // MATRIX_ROWS
-        place: list[Any] = [0, 0]
+        place: list[Index] = [0, 0]
         place[outer] = instruction * extent + tirx.floormod(matrix, beside) * MATRIX_ROWS
         place[self._k_axis] = tirx.floordiv(matrix, beside) * (_ROW_BITS // self._bits)
         # The lane's row of the matrix is a row in memory.
@@ -264,7 +264,7 @@ def place_of(axes: tuple[Axis, Axis], lane: ir.Expr, element: int) -> list[ir.Ex
     """Row and column of an element that a lane holds."""
     place = []
     for digits in axes:
-        index: Any = tirx.const(0, "int32")
+        index: ir.Expr = tirx.const(0, "int32")
         for weight, digit in with_weights(digits):
             if digit.is_thread:
                 index = index + digit.value_in(lane, WARP_SIZE) * weight

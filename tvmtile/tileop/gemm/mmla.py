@@ -118,7 +118,7 @@ class MatrixProducts(Products):
         packed = array((self.tile.m, 4 * self.steps), "uint32", "a_packed")
         words = self._words(self.tile.a, self.product.a)
 
-        def pair(p: Any) -> tirx.Stmt:
+        def pair(p: ir.Expr) -> tirx.Stmt:
             return loop(
                 "s",
                 self.steps,
@@ -132,10 +132,10 @@ class MatrixProducts(Products):
 
         return _Quads(packed), [tirx.AllocBuffer(packed.buffer), loop("p", self.tile.m, pair)]
 
-    def packed_b(self, first: Any, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
+    def packed_b(self, first: Index, widths: tuple[int, ...]) -> tuple[Source, list[tirx.Stmt]]:
         packed = array((self.steps, sum(widths)), "uint32", "b_packed")
 
-        def step(s: Any) -> tirx.Stmt:
+        def step(s: ir.Expr) -> tirx.Stmt:
             return seq(
                 [
                     packed.store(s, 4 * pair, self._columns(s, _half(first) + 2 * pair), 4)
@@ -159,7 +159,7 @@ class MatrixProducts(Products):
     def _words(self, matrix: Matrix, element: str) -> Words:
         return Words(matrix, element, self.product.depth, self.product.depth)
 
-    def add(self, sums: Any, a: Any, b: Any, lanes: int) -> Any:
+    def add(self, sums: Any, a: Any, b: Any, lanes: int) -> ir.Expr:
         name, texts = dot_function(self.product.name, lanes)
         self.imports.extend(texts)
         return tirx.call_pure_extern(f"{self.product.sums}x{lanes}", name, sums, a, b)

@@ -109,7 +109,7 @@ def _square_emitter(
 def _remainder(
     dst: Matrix, src: Source, row: int, rows: int, column: int, columns: int
 ) -> tirx.Stmt:
-    def element(i: Any, j: Any) -> tirx.Stmt:
+    def element(i: Any, j: ir.Var) -> tirx.Stmt:
         return _element(dst, src, row + i, column + j, column + j, row + i)
 
     return loop("i", rows, lambda i: loop("j", columns, lambda j: element(i, j)))

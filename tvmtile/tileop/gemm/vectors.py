@@ -9,7 +9,6 @@ memory.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -101,7 +100,7 @@ def gemm_vectors(op: Gemm, context: LoweringContext) -> tirx.Stmt:
         ]
         return seq([_load_word(b, op.B, column, first), *decoded, _over("i", m, of_row)])
 
-    def column(number: Any) -> tirx.Stmt:
+    def column(number: ir.Expr) -> tirx.Stmt:
         place = number * groups + group
         step = WARP_SIZE * _WORD
         full, rest = divmod(k, step)

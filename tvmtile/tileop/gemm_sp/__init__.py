@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import DataType, tirx
+from tvm import DataType, ir, tirx
 
 from tvmtile.errors import ShapeMismatch, UnsupportedDtype
 from tvmtile.frontend.emit import emit
@@ -17,6 +17,7 @@ from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import describe, dtype_of, same_extents
 from tvmtile.ir.operators import tile_operator
 from tvmtile.ir.rewriting import for_loop, nest, seq
+from tvmtile.ir.types import TileOperand
 from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm import GemmWarpPolicy
 from tvmtile.tileop.matrices import MatrixProduct, element_of, ignore_schedule, oriented
@@ -36,10 +37,10 @@ _BITS_OF_A_PLACE = 2
 
 
 def gemm_sp(
-    A_sparse: Any,
-    E: Any,
-    B: Any,
-    C: Any,
+    A_sparse: TileOperand,
+    E: TileOperand,
+    B: TileOperand,
+    C: TileOperand,
     transpose_A: bool = False,
     transpose_E: bool = False,
     transpose_B: bool = False,
@@ -47,7 +48,7 @@ def gemm_sp(
     clear_accum: bool = False,
     k_pack: int = 1,
     wg_wait: int = 0,
-    annotations: dict[str, Any] | None = None,
+    annotations: dict[str, object] | None = None,
     *,
     impl: str | None = None,
 ) -> None:
@@ -167,7 +168,7 @@ class GemmSp(MatrixProduct):
         total = tirx.decl_buffer((1,), wide, name="total", scope="local")
         stored = oriented(self.A, self.transpose_A)[1]
 
-        def body(variables: list[Any]) -> tirx.Stmt:
+        def body(variables: list[ir.Var]) -> tirx.Stmt:
             i, j = variables
             s = tirx.Var("s", "int32")
             left = converted(element_of(self.A, self.transpose_A, i, s), wide)

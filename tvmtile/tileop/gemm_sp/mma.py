@@ -66,7 +66,7 @@ class _SparseProduct(WarpProduct):
         return [metadata(self._sparse, self._atom, self._lane, row, k), 0]
 
 
-def metadata(op: GemmSp, atom: Atom, lane: Any, row: Any, k: Any) -> Any:
+def metadata(op: GemmSp, atom: Atom, lane: Any, row: Index, k: Index) -> Any:
     """The word of a lane that says where the stored elements of an instruction belong.
 
     `row` is the first row of the instruction, `k` its number along K.
@@ -78,10 +78,10 @@ def metadata(op: GemmSp, atom: Atom, lane: Any, row: Any, k: Any) -> Any:
     return functools.reduce(operator.or_, words)
 
 
-def _bits(op: GemmSp, row: Any, first: Any, count: int) -> Any:
+def _bits(op: GemmSp, row: Any, first: Any, count: int) -> ir.Expr:
     """So many bits of a row of E."""
     width = int(DataType(dtype_of(op.E)).bits)
-    value: Any = tirx.const(0, "uint32")
+    value: ir.Expr = tirx.const(0, "uint32")
     for start in range(0, count, width):
         column = tirx.floordiv(first + start, width)
         load = element_of(op.E, op.transpose_E, row, column)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tvm import ir
@@ -31,8 +31,11 @@ from tvmtile.ir.operands import (
     without_units,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
-from tvmtile.ir.types import Index
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.elementwise import moving_axes
+
+if TYPE_CHECKING:
+    from tvmtile.layout.fragment import FragmentLayout
 
 __all__ = [
     "Reduce",
@@ -50,14 +53,14 @@ __all__ = [
 
 
 def reduce(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     reduce_type: str,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
     nan_propagate: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Combine the elements of a tile along one axis: `out[x, y] = combine over d of buffer[x, d, y]`.
 
@@ -113,99 +116,99 @@ def reduce(
 
 
 def reduce_sum(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Sum along an axis; see `reduce`."""
     reduce(buffer, out, "sum", dim, clear, batch, annotations=annotations)
 
 
 def reduce_max(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
     nan_propagate: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Maximum along an axis; see `reduce`."""
     reduce(buffer, out, "max", dim, clear, batch, nan_propagate, annotations)
 
 
 def reduce_min(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
     nan_propagate: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Minimum along an axis; see `reduce`."""
     reduce(buffer, out, "min", dim, clear, batch, nan_propagate, annotations)
 
 
 def reduce_abssum(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Sum of absolute values along an axis; see `reduce`."""
     reduce(buffer, out, "abssum", dim, clear, batch, annotations=annotations)
 
 
 def reduce_absmax(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
     nan_propagate: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Maximum of absolute values along an axis; see `reduce`."""
     reduce(buffer, out, "absmax", dim, clear, batch, nan_propagate, annotations)
 
 
 def reduce_bitand(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Bitwise "and" along an axis; see `reduce`."""
     reduce(buffer, out, "bitand", dim, clear, batch, annotations=annotations)
 
 
 def reduce_bitor(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Bitwise "or" along an axis; see `reduce`."""
     reduce(buffer, out, "bitor", dim, clear, batch, annotations=annotations)
 
 
 def reduce_bitxor(
-    buffer: Any,
-    out: Any,
+    buffer: TileOperand,
+    out: TileOperand,
     dim: int = -1,
     clear: bool = True,
     batch: int = 1,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Bitwise "exclusive or" along an axis; see `reduce`."""
     reduce(buffer, out, "bitxor", dim, clear, batch, annotations=annotations)
@@ -278,7 +281,7 @@ class Reduce(TileOp):
         return {result: _along(layout.without_axis(self.dim), kept, result, self.dim)}
 
 
-def _along(layout: Any, kept: list[int], result: ir.Var, dim: int) -> Any:
+def _along(layout: FragmentLayout, kept: list[int], result: ir.Var, dim: int) -> Any:
     """The layout of what is left of the source, for a result with other axes of extent 1."""
     digits = iter([layout.axes[axis - (axis > dim)] for axis in kept])
     axes = tuple(() if constant(extent) == 1 else next(digits) for extent in result.ty.shape)
@@ -289,7 +292,7 @@ def _same(a: list[Any], b: list[Any]) -> bool:
     return len(a) == len(b) and all(same_extents(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _shown(shape: list[Any]) -> str:
+def _shown(shape: list[Index]) -> str:
     return f"[{', '.join(str(extent) for extent in shape)}]"
 
 

@@ -132,10 +132,10 @@ def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
     extent = constant(op.src.region[axis].extent) or 1
     reduction = _Reduction(op)
 
-    def columns(offsets: list[Index], first: Any, lanes: int) -> tirx.Stmt:
+    def columns(offsets: list[Index], first: Index, lanes: int) -> tirx.Stmt:
         total = Total(reduction.dtype, lanes)
 
-        def combine(d: Any) -> tirx.Stmt:
+        def combine(d: Index) -> tirx.Stmt:
             row = [*offsets[: op.dim], d, *offsets[op.dim + 1 :]]
             return reduction.step(total, reduction.elements(row, axis, first, lanes))
 
@@ -145,7 +145,7 @@ def reduce_columns(op: Reduce, context: LoweringContext) -> tirx.Stmt:
 
     groups = strips(extent, widest(cpu(context.target), reduction.dtype))
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
+    def body(offsets: list[Index]) -> tirx.Stmt:
         def group(start: int, count: int, lanes: int) -> tirx.Stmt:
             return repeat(count, lambda s: columns(offsets, start + s * lanes, lanes))
 
@@ -163,10 +163,10 @@ def reduce_elements(op: Reduce, _: LoweringContext) -> tirx.Stmt:
     """One element after the other: any extents, any dtype, any place."""
     reduction = _Reduction(op)
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
+    def body(offsets: list[Index]) -> tirx.Stmt:
         total = Total(reduction.dtype, 1)
 
-        def combine(d: Any) -> tirx.Stmt:
+        def combine(d: Index) -> tirx.Stmt:
             return reduction.step(total, reduction.elements(offsets, op.dim, d, 1))
 
         start = total.starting_from(reduction.identity)

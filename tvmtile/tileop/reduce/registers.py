@@ -22,6 +22,7 @@ from tvmtile.ir.operands import as_region, constant, dtype_of
 from tvmtile.ir.rewriting import for_loop, seq, substitute
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import (
     Digit,
     FragmentLayout,
@@ -153,7 +154,7 @@ class _Reduction:
 
     def _place(self) -> ir.Expr:
         """Which of the threads along the axis it is."""
-        place: Any = tirx.const(0, "int32")
+        place: ir.Expr = tirx.const(0, "int32")
         for digit in self._layout.axes[self._op.dim]:
             if digit.is_thread:
                 place = place * digit.extent + digit.value_in(self._thread, self._threads)
@@ -163,7 +164,7 @@ class _Reduction:
 
     def _index(self, axis: int) -> ir.Expr:
         """The index along an axis, for this thread and the values of the loop variables."""
-        value: Any = tirx.const(0, "int32")
+        value: ir.Expr = tirx.const(0, "int32")
         loops = {(loop.axis, loop.weight): loop.variable for loop in (*self._kept, *self._reduced)}
         for weight, digit in with_weights(self._layout.axes[axis]):
             number = (
@@ -177,7 +178,7 @@ class _Reduction:
     @cached_property
     def _number(self) -> ir.Expr:
         """Which of the thread's totals belongs to the values of the loop variables."""
-        number: Any = tirx.const(0, "int32")
+        number: ir.Expr = tirx.const(0, "int32")
         for loop in self._kept:
             number = number * loop.digit.extent + loop.variable
         return number
@@ -250,7 +251,7 @@ class _Reduction:
         others = [tirx.Var("g", "int32") for _ in groups]
 
         def slot_of(values: dict[Digit, Any]) -> ir.Expr:
-            number: Any = tirx.const(0, "int32")
+            number: ir.Expr = tirx.const(0, "int32")
             weight = 1
             for slot in slots:
                 value = self._slot_value(slot, values)
@@ -308,8 +309,8 @@ class _Reduction:
         """Let every thread take the results it needs from memory."""
         dst = self._op.dst
 
-        def body(offsets: list[Any]) -> tirx.Stmt:
-            value: Any = tirx.BufferLoad(tile.source, element(tile, offsets))
+        def body(offsets: list[Index]) -> tirx.Stmt:
+            value: ir.Expr = tirx.BufferLoad(tile.source, element(tile, offsets))
             indices = element(dst, offsets)
             if not self._op.clear:
                 old = converted(tirx.BufferLoad(dst.source, indices), self._dtype)

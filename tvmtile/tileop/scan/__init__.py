@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +19,17 @@ from tvmtile.ir.operands import (
     same_extents,
 )
 from tvmtile.ir.operators import TileOp, tile_operator
+from tvmtile.ir.types import TileOperand
 
 __all__ = ["Scan", "cummax", "cumsum", "reference"]
 
 
 def cumsum(
-    src: Any,
-    dst: Any = None,
+    src: TileOperand,
+    dst: TileOperand | None = None,
     dim: int = 0,
     reverse: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Sums of all elements up to each one, along an axis: `dst[i] = src[0] + ... + src[i]`.
 
@@ -61,11 +62,11 @@ def cumsum(
 
 
 def cummax(
-    src: Any,
-    dst: Any = None,
+    src: TileOperand,
+    dst: TileOperand | None = None,
     dim: int = 0,
     reverse: bool = False,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Maxima of all elements up to each one, along an axis. NaNs are ignored.
 

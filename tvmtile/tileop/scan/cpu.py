@@ -90,7 +90,7 @@ def scan_columns(op: Scan, context: LoweringContext) -> tirx.Stmt:
     scanning = _Scanning(op)
     groups = strips(extent, widest(cpu(context.target), scanning.dtype))
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
+    def body(offsets: list[Index]) -> tirx.Stmt:
         def group(start: int, count: int, lanes: int) -> tirx.Stmt:
             def columns(s: Any) -> tirx.Stmt:
                 first = start + s * lanes

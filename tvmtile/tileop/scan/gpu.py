@@ -96,7 +96,7 @@ class _Scan:
         return extent - 1 - number if self._op.reverse else number
 
 
-def _value(array: ir.Var) -> Any:
+def _value(array: ir.Var) -> ir.TensorLoad:
     return tirx.BufferLoad(array, [0])
 
 
@@ -150,7 +150,7 @@ class _Pieces(_Scan):
             stmt = tirx.IfThenElse(row < self._rows, stmt, None)
         return for_loop(number, passes, stmt) if passes > 1 else stmt
 
-    def _row_by_one_thread(self, row: Any) -> tirx.Stmt:
+    def _row_by_one_thread(self, row: ir.Expr) -> tirx.Stmt:
         total = self._array("total")
         loop = tirx.Var("d", "int32")
         return seq(

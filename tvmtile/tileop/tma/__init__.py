@@ -118,7 +118,7 @@ def tma_copy(
     emit(TmaCopy(src, dst, mbarriers, leaders=leaders, blocks=blocks, eviction=eviction))
 
 
-def check_mask(operator: str, mask: Any) -> None:
+def check_mask(operator: str, mask: object) -> None:
     """Raise `InvalidOperand` where a mask names no blocks of the kernel's clusters."""
     if isinstance(mask, bool) or not isinstance(mask, int) or mask < 1:
         raise InvalidOperand(

@@ -16,6 +16,7 @@ from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
 from tvmtile.ir.operators import ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import Index
 from tvmtile.target import gpu
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering, needs
 
@@ -112,7 +113,7 @@ def tma_store_arrive() -> None:
     emit(BulkGroup("end"))
 
 
-def tma_store_wait(count: Any = 0, read: bool = True) -> None:
+def tma_store_wait(count: Index = 0, read: bool = True) -> None:
     """Wait for the stores that `T.tma_copy` has begun.
 
     Parameters
@@ -207,7 +208,7 @@ def _hinted(name: str, eviction: str | None, *operands: ir.Expr) -> tirx.Stmt:
     """A copy, with how long the L2 cache keeps what it moves."""
     if eviction is None:
         return tirx.Evaluate(ptx(name)(*operands))
-    policies: Any = tirx.decl_buffer((1,), "uint64", name="policy", scope="local")
+    policies: ir.Var = tirx.decl_buffer((1,), "uint64", name="policy", scope="local")
     policy = tirx.BufferLoad(policies, [0])
     made = ptx(f"createpolicy.fractional.L2::{eviction}.b64")(policy)
     copied = ptx(f"{name}.L2::cache_hint")(*operands, policy)

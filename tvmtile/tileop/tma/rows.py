@@ -5,7 +5,7 @@ One thread does them, which the user chooses. The tile has plain rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -18,6 +18,7 @@ from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.ir.operands import constant, describe
 from tvmtile.ir.scopes import is_shared
+from tvmtile.ir.types import Index, TileOperand
 from tvmtile.tileop.mbarrier import as_mbarrier
 from tvmtile.tileop.registry import Decline
 from tvmtile.tileop.tma.boxes import MOST_ELEMENTS, PIECE, Boxes, check_tensor
@@ -30,15 +31,15 @@ _ROWS = 4
 
 
 def tma_gather4(
-    src: Any,
+    src: TileOperand,
     dst: Any,
-    col: Any,
-    rows: Sequence[Any],
+    col: Index,
+    rows: Sequence[Index],
     *,
-    barrier: Any,
+    barrier: TileOperand,
     swizzle: Any = None,
     eviction_policy: str | None = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Begin to copy parts of four rows of a tensor to a tile, by the thread that comes here.
 
@@ -77,13 +78,13 @@ def tma_gather4(
 
 def tma_scatter4(
     src: Any,
-    dst: Any,
-    col: Any,
-    rows: Sequence[Any],
+    dst: TileOperand,
+    col: Index,
+    rows: Sequence[Index],
     *,
     swizzle: Any = None,
     eviction_policy: str | None = None,
-    annotations: dict[str, Any] | None = None,
+    annotations: Mapping[str, object] | None = None,
 ) -> None:
     """Begin to copy a tile of four rows to rows of a tensor; see `T.tma_gather4`.
 
@@ -116,7 +117,7 @@ def tma_gather4_bytes(K_box: int, dtype: DTypeLike) -> int:
     return _ROWS * K_box * int(DataType(str(as_dtype(dtype))).bits) // 8
 
 
-def _warn(name: str, swizzle: Any, eviction: Any, annotations: dict[str, Any] | None) -> None:
+def _warn(name: str, swizzle: Any, eviction: Any, annotations: Mapping[str, object] | None) -> None:
     named = None if swizzle in (None, "none", 0) else swizzle
     hints = {"swizzle": named, "eviction_policy": eviction, **(annotations or {})}
     warn_ignored(f"T.{name}", "the rows of the tile are plain", **hints)

@@ -69,7 +69,7 @@ class _Uniformity(ThreadVariance):
         threads = [loop.loop_var for loop in launch.threads]
         super().__init__(seen_by(launch.body, group), threads)
 
-    def acts(self, expression: Any) -> bool:
+    def acts(self, expression: ir.Expr) -> bool:
         return contains(expression, (ir.TensorLoad, ir.Call), self._may_differ)
 
     def _may_differ(self, node: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
@@ -132,5 +131,5 @@ class Coverage:
         )
 
 
-def _implied(conditions: Sequence[Any], known: Sequence[Any]) -> bool:
+def _implied(conditions: Sequence[ir.Expr], known: Sequence[ir.Expr]) -> bool:
     return all(any(structural_equal(c, k) for k in known) for c in conditions)

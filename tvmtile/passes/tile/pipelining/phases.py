@@ -58,7 +58,7 @@ class Phases:
         wait = operator_for("wait for phase")(self._barrier(iteration), parity)
         return tirx.Evaluate(wait.to_call())
 
-    def after(self, iterations: Any) -> list[tirx.Stmt]:
+    def after(self, iterations: ir.Expr) -> list[tirx.Stmt]:
         """Behind the loop: what is done of another one's iterations."""
         if self._former is None:
             return []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from tvm import DataType, ir, tirx
@@ -72,7 +71,7 @@ class Plan:
         return self.stage[first] - self.stage[second] + int(follows) + int(goes_on)
 
 
-def other_annotations(loop: tirx.For) -> dict[str, Any]:
+def other_annotations(loop: tirx.For) -> dict[str, object]:
     """The annotations of a loop but those that make it a pipelined one."""
     keys = loop.annotations.keys()  # a TVM map
     return {key: loop.annotations[key] for key in keys if key not in PIPELINE_ANNOTATIONS}

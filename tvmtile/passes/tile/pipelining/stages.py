@@ -241,7 +241,7 @@ def _joined(parts: Sequence[tuple[Sequence[Any], tirx.Stmt]]) -> list[tirx.Stmt]
     return result
 
 
-def _begins(conditions: Sequence[Any], condition: ir.Expr) -> bool:
+def _begins(conditions: Sequence[ir.Expr], condition: ir.Expr) -> bool:
     return bool(conditions) and structural_equal(conditions[0], condition)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
@@ -18,6 +18,9 @@ from tvmtile.ir.scopes import is_shared
 from tvmtile.passes.tile.pipelining import KernelTiles
 from tvmtile.passes.tile.specialization.candidates import Candidate
 from tvmtile.passes.tile.specialization.ring import Ring
+
+if TYPE_CHECKING:
+    from tvmtile.analysis.accesses import Access
 
 __all__ = ["Preload", "preloaded_in"]
 
@@ -146,6 +149,6 @@ def _belongs_to(tile: ir.Var, candidate: Candidate, tiles: KernelTiles) -> bool:
     return is_constant and is_only_read and len(inside) == len(reads)
 
 
-def _operator(access: Any) -> TileOp:
+def _operator(access: Access) -> TileOp:
     assert access.operator is not None, "the first access is the copy"
     return access.operator

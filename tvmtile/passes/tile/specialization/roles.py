@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, tirx
 
@@ -420,7 +419,7 @@ class _Slicer:
         if any(has_effects(stmt) for stmt in self.replayed):
             raise Unsuitable(f"the copies depend on {own[0].name}, which is not just computed")
 
-    def _check_pure(self, *values: Any) -> None:
+    def _check_pure(self, *values: object) -> None:
         for value in values:
             if has_effect(value):
                 raise Unsuitable(f"{value} has an effect, which the copies would repeat")
@@ -461,7 +460,7 @@ def _is_private(buffer: ir.Var) -> bool:
 def _arriving(stmt: tirx.Stmt, ring: Ring) -> tirx.Stmt:
     """A copy, which arrives on the mbarrier of a ring."""
 
-    def rewrite(call: ir.Call) -> Any:
+    def rewrite(call: ir.Call) -> ir.Expr:
         op = operator_of(call)
         begun = op.begun_on(ring.arrives_on) if op is not None and op.is_tile else None
         return call if begun is None else begun.to_call(call.span)
