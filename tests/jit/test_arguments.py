@@ -132,6 +132,7 @@ def test_a_program_that_fails_has_run_once(scale, monkeypatch, given):
 
     monkeypatch.setattr(scale, "_launch", failing)
     monkeypatch.setattr(scale, "_call", scale._launch_or_dispatch)
+    monkeypatch.setattr(scale, "_run", scale._launch_or_dispatch)
     with pytest.raises(RuntimeError, match="after the kernel has begun"):
         scale(*given())
     assert len(calls) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import ArgumentError
+from tvmtile.errors import ArgumentError, is_internal
 
 NO_GRADIENT = "product: a kernel has no gradient of its own"
 NO_TRANSFORM = "product: vmap, grad and other transforms of torch.func can't look into a kernel"
@@ -278,3 +280,31 @@ def test_a_tangent_is_not_lost(function, a, b):
             function(fw.make_dual(a, b), b)
     with pytest.raises(ArgumentError, match=NO_GRADIENT):
         torch.func.jvp(function, (a, b), (b, a))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(lambda a, b: (a, b, torch.empty(8)), id="plain"),
+        pytest.param(lambda a, b: (a, torch.nn.Parameter(b), torch.empty(8)), id="weight"),
+    ],
+)
+def test_a_call_with_plain_tensors_enters_two_functions_of_ours(a, b, given):
+    """`Kernel.__call__`, and what was written out for the kernel."""
+    kernel, arguments, entered = compiled("llvm"), given(a, b), []
+    with torch.no_grad():
+        kernel(*arguments)
+        sys.setprofile(lambda frame, event, _: event == "call" and entered.append(frame.f_code))
+        try:
+            kernel(*arguments)
+        finally:
+            sys.setprofile(None)
+    assert len([code for code in entered if is_internal(code.co_filename)]) == 2, entered
+    assert arguments[2].equal(a * b)
+
+
+def test_a_weight_that_requires_a_gradient_beside_memory_of_numpy(kernel, a, b):
+    c = np.empty(8, np.float32)
+    with torch.no_grad():
+        kernel(a.requires_grad_(), b, c)
+    assert np.array_equal(c, (a * b).detach().numpy())

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -116,10 +117,14 @@ class Kernel(Generic[Results]):
         self.name = artifact.name
         self._launch = with_integers_in_range(adapter.call, list(prim_func.params))
         self._call: Callable[..., None] = self._launch_or_dispatch
+        # Nothing stands between a call and a launch where no result is to be made.
+        self._run: Callable[..., Any] = self._call
         self._input_count = len(prim_func.params) - len(out_idx)
         self._stored, _ = params_in_bytes(prim_func.params)
         self._has_packed = any(map(has_float4, prim_func.params))
         self._results_of_calls = Allocated(self._stored, out_idx)
+        if out_idx or self._has_packed:
+            self._run = self._run_with_results
         prepare_thread_pool()
 
     @property
@@ -160,21 +165,35 @@ class Kernel(Generic[Results]):
             if isinstance(placed, ArgumentError):
                 raise placed  # here, so that no frames of ours follow
             args = placed
-        if DYNAMO in sys.modules:
-            break_graph()
-        given, problem = args, None
-        if self._has_packed:
-            args = self._with_bytes(args)
+        problem, results = None, None
         try:
-            if self.out_idx and len(args) == self._input_count:
-                args = self._results_of_calls.added_to(args, self.adapter.device)
-            self._call(*args)
+            results = self._run(*args)
         except _PROGRAM_FAILURES:
             raise
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
-            problem = self._call_converted(given, args, error)
+            problem, results = self._run_converted(args, error)
         if problem is not None:
             raise problem
+        return results
+
+    def _run_with_results(self, *args: Any) -> Any:
+        """Run the kernel, and return what it made."""
+        if DYNAMO in sys.modules:
+            break_graph()
+        complete = self._completed(args)
+        self._call(*complete)
+        return self._results_in(complete)
+
+    def _completed(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as the program stores them, with results in their places."""
+        if self._has_packed:
+            args = self._with_bytes(args)
+        if self.out_idx and len(args) == self._input_count:
+            return self._results_of_calls.added_to(args, self.adapter.device)
+        return args
+
+    def _results_in(self, args: tuple[Any, ...]) -> Any:
+        """The results among all arguments."""
         if not self.out_idx:
             return None
         results = [args[index] for index in self.out_idx]
@@ -195,52 +214,64 @@ class Kernel(Generic[Results]):
         if sys.modules.get("torch") is None:
             self._launch(*args)
             return
+        if DYNAMO in sys.modules:
+            break_graph()
         from tvmtile.jit.torch_calls import as_torch_operator
 
         params = list(self.prim_func.params)
         tensors = [i for i, p in enumerate(params) if is_buffer_var(p) or is_pointer(p)]
         written = [i for i in tensors if i in self.artifact.written]
         signed = [i for i in tensors if _may_be_negated(params[i])]
-        self._call = as_torch_operator(self._launch, self.name, tensors, written, signed)
+        self._call = as_torch_operator(
+            self._launch, self.name, len(params), tensors, written, signed
+        )
+        if self._run == self._launch_or_dispatch:
+            self._run = self._call
         self._call(*args)
 
-    def _call_converted(
-        self, given: tuple[Any, ...], args: tuple[Any, ...], error: Exception
-    ) -> Exception | None:
+    def _run_converted(
+        self, given: tuple[Any, ...], error: Exception
+    ) -> tuple[Exception | None, Any]:
         """Call with arguments converted that TVM has refused, or say which one does not fit.
 
         Where TVM refuses an argument, nothing has run: no kernel runs twice.
 
         Parameters
         ----------
-        given, args : tuple
-            What the call was given, and the same with the results in their places.
+        given : tuple
+            What the call was given.
         error : Exception
             Why the call failed.
 
         Returns
         -------
-        Exception or None
+        Exception or None, results
             What to raise; None where the converted arguments were accepted.
         """
-        prepared = None
-        params = self._stored
-        if len(args) == len(params):
-            complete = self._with_memory_for_none(args)
-            prepared = ready(complete, params) or (None if complete is args else complete)
+        args = given
+        with suppress(Exception):  # results of unknown shapes: what is wrong is said below
+            args = self._completed(given)
+        prepared = self._converted(args)
         if prepared is not None:
             try:
                 self._call(*prepared)
             except Exception as second:  # noqa: BLE001
                 error = second
             else:
-                return None
+                return None, self._results_in(prepared)
         from tvmtile.jit.failures import launch_failure
 
         explained = explain(
             self.name, list(self.prim_func.params), self.out_idx, given, self.adapter.device
         )
-        return explained or launch_failure(self.prim_func, error)
+        return explained or launch_failure(self.prim_func, error), None
+
+    def _converted(self, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """All arguments as TVM takes them, or None where nothing needs converting."""
+        if len(args) != len(self._stored):
+            return None
+        complete = self._with_memory_for_none(args)
+        return ready(complete, self._stored) or (None if complete is args else complete)
 
     def _with_memory_for_none(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, with tensors in place of None.

@@ -15,7 +15,6 @@ A call with plain tensors costs a look at each of them. Imported only where torc
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from tvmtile.errors import ArgumentError, user_location
+from tvmtile.jit.dynamo import break_graph
 from tvmtile.jit.torch_operators import Operators, is_wrapper
 
 __all__ = ["as_torch_operator"]
@@ -34,57 +34,78 @@ _REMEDY = (
 )
 
 
+_CALL = """
+def call({args}):
+    if is_dynamo_compiling():
+        break_graph()
+    try:
+        is_plain = not ({special})
+    except AttributeError:  # not a tensor of torch's
+        is_plain = False
+    if not is_plain:
+        call_with_care({args})
+        return
+    try:
+        launch({args})
+    except Exception:
+        if not any(map(is_wrapper, ({args}))):
+            raise
+        operators({args})  # nothing ran, since there is no memory
+    else:
+        increment_version(({outputs}))
+"""
+"""Loops over the arguments written out: a call does little else."""
+
+
 def as_torch_operator(
     launch: Callable[..., object],
     name: str,
+    count: int,
     tensors: Sequence[int],
     written: Collection[int],
     signed: Collection[int],
 ) -> Callable[..., None]:
-    """`launch`, doing to torch's tensors what torch expects of an operator.
+    """`launch`, of `count` arguments, doing to torch's tensors what torch expects of an operator.
 
     Parameters are given by number: those that are tensors or pointers, those of them that the program
     may write, and those that can have the negative bit, as parts of complex numbers do.
     """
     operators = Operators(launch, name, written)
-    outputs_of = _items([index for index in tensors if index in written])
-    tensors, signed = tuple(tensors), tuple(signed)
-    # Bound here, since a call does little else.
-    is_grad_enabled, increment_version = torch.is_grad_enabled, torch._C._increment_version
-    is_tracing, modes = torch._C._is_tracing, torch._C._len_torch_dispatch_stack
+    args = [f"a{index}" for index in range(count)]
+    differentiable = " | ".join(f"{args[index]}.requires_grad" for index in tensors)
+    special = [
+        *([f"({differentiable}) and is_grad_enabled()"] if tensors else ()),
+        *(f"{args[index]}.is_neg()" for index in signed),
+        "modes() or is_tracing() or forward_ad._current_level >= 0",
+    ]
+    outputs = [args[index] for index in tensors if index in written]
+    source = _CALL.format(
+        args=_listed(args), special=" or ".join(special), outputs=_listed(outputs)
+    )
 
-    def call(*args: Any) -> None:
-        is_plain = not (modes() or is_tracing()) and forward_ad._current_level < 0
-        try:
-            for index in tensors:
-                if args[index].requires_grad and is_grad_enabled():
-                    is_plain = False
-            for index in signed:
-                if args[index].is_neg():
-                    is_plain = False
-        except (AttributeError, IndexError):  # not a tensor of torch's, or too few arguments
-            is_plain = False
-        if not is_plain:
-            outputs = [args[index] for index in written if index < len(args)]
-            _call_with_care(launch, operators, args, outputs, name)
-            return
-        try:
-            launch(*args)
-        except Exception:
-            if not any(map(is_wrapper, args)):
-                raise
-            operators(*args)  # nothing ran, since there is no memory
-        else:
-            increment_version(outputs_of(args))
+    def call_with_care(*given: Any) -> None:
+        _call_with_care(launch, operators, given, [given[index] for index in written], name)
 
+    names: dict[str, Any] = {
+        "break_graph": break_graph,
+        "call_with_care": call_with_care,
+        "forward_ad": forward_ad,
+        "increment_version": torch._C._increment_version,
+        "is_dynamo_compiling": torch.compiler.is_dynamo_compiling,
+        "is_grad_enabled": torch.is_grad_enabled,
+        "is_tracing": torch._C._is_tracing,
+        "is_wrapper": is_wrapper,
+        "launch": launch,
+        "modes": torch._C._len_torch_dispatch_stack,
+        "operators": operators,
+    }
+    exec(compile(source, f"<tvmtile: call of {name}>", "exec"), names)
+    call: Callable[..., None] = names["call"]
     return call
 
 
-def _items(indices: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """What takes the arguments of these indices out of all, which are in order."""
-    if not indices or indices[-1] - indices[0] == len(indices) - 1:
-        return itemgetter(slice(indices[0], indices[-1] + 1) if indices else slice(0))
-    return itemgetter(*indices)
+def _listed(names: Sequence[str]) -> str:
+    return "".join(f"{name}, " for name in names)
 
 
 def _call_with_care(
