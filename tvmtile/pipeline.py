@@ -159,6 +159,7 @@ _GPU: tuple[Any, ...] = (
     P.WidenIndices,  # elements of large tensors are numbered in 64 bits
     P.KeepRemainders,  # remainders that TVM would wrongly merge stay two
     P.LaunchClusters,  # blocks of a cluster are launched together
+    _Only("cuda", P.KeepTensorMaps),  # the host encodes them once for a tensor and a shape
 )
 
 

@@ -12,6 +12,7 @@ from tvm.tirx.layout import Axis
 from tvm_ffi import structural_equal
 
 from tvmtile import passes
+from tvmtile.codegen.kept_maps import kept_maps
 from tvmtile.pipeline import CHECKS
 
 PASSES = {
@@ -39,7 +40,8 @@ def program(name, heading):
     first = text(name, "Before").splitlines(keepends=True)
     kept = itertools.takewhile(lambda line: not (indent and line.startswith(indent)), first)
     source = "".join(kept) + lines if indent else lines
-    return tvm.script.from_source(source, extra_vars={"T": T, "Axis": Axis})
+    names = {"T": T, "Axis": Axis, "kept_maps": kept_maps}
+    return tvm.script.from_source(source, extra_vars=names)
 
 
 @pytest.mark.parametrize("name", REWRITES)

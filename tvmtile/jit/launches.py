@@ -21,6 +21,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from tvmtile._tvm import call_packed_returning, mapped
+from tvmtile.codegen.kept_maps import keeps_map
 from tvmtile.ir.annotations import LAUNCH_TAGS_WITHOUT_VALUE
 from tvmtile.ir.tensor_maps import ENCODER
 from tvmtile.jit.placeholders import address_of, argument_at
@@ -176,9 +177,10 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
         name = getattr(call.op, "name", "")
         if name == "tirx.call_ffi_kernel":
             return tirx.call_packed(_RECORD, *call.args)
-        called = str(call.args[0].value) if name == "tirx.tvm_call_packed" else ""
-        if called == "__tvm_set_device":
-            return tirx.const(0, "int32")
+        calls_by_name = name in ("tirx.tvm_call_packed", "tirx.call_extern")
+        called = str(call.args[0].value) if calls_by_name else ""
+        if called == "__tvm_set_device" or keeps_map(called):
+            return tirx.const(0, "int32")  # no map is kept: each launch says what its maps are
         if called == ENCODER:
             return tirx.call_packed(_MAP, *call.args[1:])
         return call

@@ -29,6 +29,7 @@ from tvmtile.passes.gpu.fragment_to_simdgroup import FragmentToSimdgroup
 from tvmtile.passes.gpu.hold_indices import HoldIndices
 from tvmtile.passes.gpu.infer_layout import InferLayout
 from tvmtile.passes.gpu.insert_barriers import InsertBarriers
+from tvmtile.passes.gpu.keep_tensor_maps import KeepTensorMaps
 from tvmtile.passes.gpu.launch_clusters import LaunchClusters
 from tvmtile.passes.gpu.limit_unrolling import LimitUnrolling
 from tvmtile.passes.gpu.lower_async_work import LowerAsyncWork
@@ -130,6 +131,7 @@ __all__ = [
     "KeepComparisons",
     "KeepNames",
     "KeepRemainders",
+    "KeepTensorMaps",
     "KeepTruncations",
     "LaunchBlocksOnCpu",
     "LaunchClusters",
