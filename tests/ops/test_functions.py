@@ -9,6 +9,7 @@ from tvmtile.errors import ArgumentError, InvalidValue
 from tvmtile.ops import configurations, torch_attention, torch_matmul, torch_rows
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+TOLERANCE[torch.float64] = TOLERANCE[torch.float32]  # in which rows are computed
 
 
 def random(*shape, dtype=torch.float32):
@@ -125,14 +126,28 @@ def test_attention_of_few_queries_reads_shared_heads_once():
     assert torch.equal(ops.attention(q, k[:, :, :0], v[:, :, :0]), torch.zeros_like(q))
 
 
-def test_rows_and_their_gradients():
-    x, weight, bias = random(3, 4, 50), random(50), random(50)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_rows_and_their_gradients(dtype):
+    x, weight, bias = (random(*shape, dtype=dtype) for shape in ((3, 4, 50), (50,), (50,)))
     assert_same(ops.softmax, lambda x: x.softmax(-1), x)
     assert_same(lambda x: ops.softmax(x, 1), lambda x: x.softmax(1), x)
     assert_same(ops.rms_norm, lambda x, w: F.rms_norm(x, (50,), w, 1e-6), x, weight)
     assert_same(ops.rms_norm, lambda x: F.rms_norm(x, (50,), None, 1e-6), x)
     assert_same(ops.layer_norm, lambda *t: F.layer_norm(t[0], (50,), *t[1:]), x, weight, bias)
     assert_same(ops.layer_norm, lambda x: F.layer_norm(x, (50,)), x)
+
+
+def test_gradients_of_rows_that_are_far_from_zero():
+    """The mean of squares alone would lose the digits of the deviation."""
+    x = (torch.randn(5, 64) + 1000).requires_grad_()
+    weight, bias, given = random(64), random(64), torch.randn(5, 64)
+    wide = [tensor.detach().double().requires_grad_() for tensor in (x, weight, bias)]
+    ours = torch.autograd.grad(ops.layer_norm(x, weight, bias), (x, weight, bias), given)
+    theirs = torch.autograd.grad(F.layer_norm(wide[0], (64,), *wide[1:]), wide, given.double())
+    for own, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(
+            own.double(), other, rtol=0, atol=2e-3 * other.abs().max().item()
+        )
 
 
 def test_a_row_of_minus_infinity_is_nan_as_torch_has_it():
@@ -148,6 +163,8 @@ def test_they_are_operators_that_torch_traces():
     q = random(1, 4, 9, 8)
     torch.library.opcheck(torch_matmul.matmul_operator, (a, b, bias, "relu", None))
     torch.library.opcheck(torch_rows.softmax_operator, (a,))
+    torch.library.opcheck(torch_rows._rms_norm, (b, bias, 1e-6))
+    torch.library.opcheck(torch_rows._layer_norm, (b, bias, random(4), 1e-5))
     compiled = torch.compile(
         lambda q, w: ops.softmax(ops.rms_norm(ops.attention(q, q, q, causal=True), w)),
         fullgraph=True, dynamic=True, backend="aot_eager",

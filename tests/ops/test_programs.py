@@ -231,6 +231,32 @@ def test_rows(dtype):
         assert_near(layer_norm(x, weight, bias), F.layer_norm(wide, (130,), w, b, 1e-3))
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal", H200])
+@pytest.mark.parametrize("block_N", [0, 64])
+def test_what_norms_keep_for_their_gradients(target, block_N):
+    """Of rows that a block holds whole, and of those that it visits in parts."""
+    N, dtype = 130, "float16"
+    options = {"target": target, "epsilon": 1e-3, "statistics": True}
+    blocks = {"configuration": {"block_N": block_N}}
+    backend = "auto" if target == "llvm" else "emulator"
+    rms_norm, layer_norm = (
+        tvmtile.compile(
+            program(5, N, dtype, **options, **blocks), target=target, execution_backend=backend
+        )
+        for program in (programs.rms_norm, programs.layer_norm)
+    )
+    x, weight, bias = (random(*shape, dtype=dtype) for shape in ((5, N), (N,), (N,)))
+    y, mean, factor = torch.empty_like(x), torch.empty(5), torch.empty(5)
+    wide = x.double()
+    rms_norm(x, weight, y, factor)
+    assert_near(y, F.rms_norm(wide, (N,), weight.double(), 1e-3))
+    assert_near(factor, (wide.square().mean(-1) + 1e-3).rsqrt())
+    layer_norm(x, weight, bias, y, mean, factor)
+    assert_near(y, F.layer_norm(wide, (N,), weight.double(), bias.double(), 1e-3))
+    assert_near(mean, wide.mean(-1))
+    assert_near(factor, (wide.var(-1, correction=0) + 1e-3).rsqrt())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -103,12 +103,12 @@ def layer_norm(
 
 
 def _apply(
-    name: str, named: Sequence[tuple[str, Tensor]], epsilon: float, operator: Callable[..., Tensor]
+    name: str, named: Sequence[tuple[str, Tensor]], epsilon: float, operator: Callable[..., Any]
 ) -> Tensor:
     tensors = [tensor for _, tensor in named]
     if is_plain(*tensors):
         return _run(name, named, epsilon)
-    return operator(*tensors) if name == "softmax" else operator(*tensors, epsilon)
+    return operator(*tensors) if name == "softmax" else operator(*tensors, epsilon)[0]
 
 
 def _check(name: str, named: Sequence[tuple[str, Tensor]]) -> None:
@@ -127,10 +127,16 @@ def _check(name: str, named: Sequence[tuple[str, Tensor]]) -> None:
 _plans = Plans()
 
 
-def _run(name: str, named: Sequence[tuple[str, Tensor]], epsilon: float) -> Tensor:
+def _run(
+    name: str,
+    named: Sequence[tuple[str, Tensor]],
+    epsilon: float,
+    statistics: Sequence[Tensor] = (),
+) -> Tensor:
+    """The result; `statistics`, of which each row has one, are written."""
     x, *columns = (tensor for _, tensor in named)
     try:
-        key = (name, epsilon, *[how_it_lies(tensor) for _, tensor in named])
+        key = (name, epsilon, len(statistics), *[how_it_lies(tensor) for _, tensor in named])
     except (AttributeError, RuntimeError):  # no dense tensors, which the checks say
         _check(name, named)
         raise
@@ -141,31 +147,42 @@ def _run(name: str, named: Sequence[tuple[str, Tensor]], epsilon: float) -> Tens
         if not x.numel():
             return torch.empty_like(x, memory_format=torch.contiguous_format)
         rows = size_class(x.numel() // width)
-        kernel = _plans[key] = _kernel(name, rows, width, x.dtype, epsilon, x.device.type)
+        kernel = _plans[key] = _kernel(
+            name, rows, width, x.dtype, epsilon, bool(statistics), x.device.type
+        )
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     columns = [column.contiguous() for column in columns]
     if x.dim() == 2:
-        kernel(x.contiguous(), *columns, out)
+        kernel(x.contiguous(), *columns, out, *statistics)
     else:
         width = x.shape[-1]
-        kernel(x.reshape(-1, width).contiguous(), *columns, out.view(-1, width))
+        kernel(x.reshape(-1, width).contiguous(), *columns, out.view(-1, width), *statistics)
     return out
 
 
 @lru_cache(maxsize=4096)
 def _kernel(
-    name: str, rows: int, width: int, dtype: torch.dtype, epsilon: float, device: str
+    name: str,
+    rows: int,
+    width: int,
+    dtype: torch.dtype,
+    epsilon: float,
+    statistics: bool,
+    device: str,
 ) -> Kernel:
     target, element = target_for(device), str(dtype).removeprefix("torch.")
     configuration = rows_configuration(target, rows, width, element)
-    options: dict[str, object] = {} if name == "softmax" else {"epsilon": epsilon}
+    options: dict[str, object] = (
+        {} if name == "softmax" else {"epsilon": epsilon, "statistics": statistics}
+    )
 
     def program() -> Any:
         make = getattr(programs, name)
         M = T.dynamic("M")
         return make(M, width, element, target=target, configuration=configuration, **options)
 
-    return compiled((name, width, element, epsilon, *configuration.values()), program, target)
+    key = (name, width, element, epsilon, statistics, *configuration.values())
+    return compiled(key, program, target)
 
 
 # As operators of torch's -----------------------------------------------------------------------------
@@ -180,29 +197,52 @@ def softmax_operator(x: Tensor) -> Tensor:
 @torch.library.custom_op(
     "tvmtile::rms_norm",
     mutates_args=(),
-    schema="(Tensor x, Tensor weight, float epsilon) -> Tensor",
+    schema="(Tensor x, Tensor weight, float epsilon) -> (Tensor, Tensor)",
 )
-def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    return _run("rms_norm", [("x", x), ("weight", weight)], epsilon)
+def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+    """The result, and what each row was multiplied by."""
+    factor = _statistic(x)
+    named = [("x", x), ("weight", weight)]
+    return _run("rms_norm", named, epsilon, (factor.view(-1),)), factor
 
 
 @torch.library.custom_op(
     "tvmtile::layer_norm",
     mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, float epsilon) -> Tensor",
+    schema="(Tensor x, Tensor weight, Tensor bias, float epsilon) -> (Tensor, Tensor, Tensor)",
 )
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-    return _run("layer_norm", [("x", x), ("weight", weight), ("bias", bias)], epsilon)
+def _layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The result, the mean of each row, and what it was multiplied by."""
+    mean, factor = _statistic(x), _statistic(x)
+    named = [("x", x), ("weight", weight), ("bias", bias)]
+    out = _run("layer_norm", named, epsilon, (mean.view(-1), factor.view(-1)))
+    return out, mean, factor
 
 
-def _fake(x: Tensor, *_: object) -> Tensor:
+def _statistic(x: Tensor) -> Tensor:
+    return x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+
+
+@softmax_operator.register_fake
+def _fake(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _keep_inputs(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
-    del output
-    *tensors, ctx.epsilon = inputs
-    ctx.save_for_backward(*tensors)
+@_rms_norm.register_fake
+def _fake_rms_norm(x: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return _fake(x), _statistic(x)
+
+
+@_layer_norm.register_fake
+def _fake_layer_norm(x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
+    return _fake(x), _statistic(x), _statistic(x)
+
+
+def _keep(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
+    *tensors, _ = inputs
+    ctx.save_for_backward(*tensors, *output[1:])
 
 
 def _keep_output(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
@@ -216,36 +256,33 @@ def _of_softmax(ctx: Any, gradient: Tensor) -> Tensor:
     return of_x
 
 
-def _of_rms_norm(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
+def _of_rms_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, factor = ctx.saved_tensors
     if x.is_cuda and hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
-        operators, shape = torch.ops.aten, [x.shape[-1]]
-        _, factor = operators._fused_rms_norm(x, shape, weight, ctx.epsilon)
-        given = gradient.contiguous(), x, shape, factor, weight, [True, True]
-        return (*operators._fused_rms_norm_backward(*given), None)
-    x, weight = x.float(), weight.float()
-    factor = torch.rsqrt(x.square().mean(-1, keepdim=True) + ctx.epsilon)
-    unit = x * factor
-    inner = gradient * weight
+        given = gradient.contiguous(), x, [x.shape[-1]], _of_torch(factor, x), weight, [True, True]
+        return (*torch.ops.aten._fused_rms_norm_backward(*given), None)
+    unit, inner = x * factor, gradient * weight.float()
     of_x = factor * (inner - unit * (inner * unit).mean(-1, keepdim=True))
     return of_x.to(gradient.dtype), _summed(gradient * unit, gradient), None
 
 
-def _of_layer_norm(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, bias = ctx.saved_tensors
+def _of_layer_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias, mean, factor = ctx.saved_tensors
     if x.is_cuda:
-        operators, shape = torch.ops.aten, [x.shape[-1]]
-        _, mean, factor = operators.native_layer_norm(x, shape, weight, bias, ctx.epsilon)
-        given = gradient.contiguous(), x, shape, mean, factor, weight, bias, [True, True, True]
-        return (*operators.native_layer_norm_backward(*given), None)
-    x, weight = x.float(), weight.float()
-    variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
-    factor = torch.rsqrt(variance + ctx.epsilon)
-    unit, inner = (x - mean) * factor, gradient * weight
+        shape, wanted = [x.shape[-1]], [True, True, True]
+        statistics = _of_torch(mean, x), _of_torch(factor, x)
+        given = gradient.contiguous(), x, shape, *statistics, weight, bias, wanted
+        return (*torch.ops.aten.native_layer_norm_backward(*given), None)
+    unit, inner = (x - mean) * factor, gradient * weight.float()
     mean_inner, mean_both = inner.mean(-1, keepdim=True), (inner * unit).mean(-1, keepdim=True)
     of_x = factor * (inner - mean_inner - unit * mean_both)
     of_weight, of_bias = _summed(gradient * unit, gradient), _summed(gradient.float(), gradient)
     return of_x.to(gradient.dtype), of_weight, of_bias, None
+
+
+def _of_torch(statistic: Tensor, x: Tensor) -> Tensor:
+    """It as torch's kernels have it, which keep that of float64 in float64."""
+    return statistic.double() if x.dtype == torch.float64 else statistic
 
 
 def _summed(rows: Tensor, like: Tensor) -> Tensor:
@@ -253,10 +290,6 @@ def _summed(rows: Tensor, like: Tensor) -> Tensor:
     return rows.flatten(0, -2).sum(0).to(like.dtype)
 
 
-for _operator, _gradient, _keep in (
-    (softmax_operator, _of_softmax, _keep_output),
-    (_rms_norm, _of_rms_norm, _keep_inputs),
-    (_layer_norm, _of_layer_norm, _keep_inputs),
-):
-    _operator.register_fake(_fake)
-    _operator.register_autograd(_gradient, setup_context=_keep)
+softmax_operator.register_autograd(_of_softmax, setup_context=_keep_output)
+_rms_norm.register_autograd(_of_rms_norm, setup_context=_keep)
+_layer_norm.register_autograd(_of_layer_norm, setup_context=_keep)

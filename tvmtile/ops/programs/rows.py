@@ -85,6 +85,7 @@ def rms_norm(
     *,
     target: TargetLike,
     epsilon: float = 1e-6,
+    statistics: bool = False,
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of rows over the root of their mean square, times a weight for each column.
@@ -97,15 +98,16 @@ def rms_norm(
         As of `softmax`.
     epsilon : float
         What is added to the mean square.
+    statistics : bool
+        One more result of shape (M,), in float32: what each row is multiplied by, which the gradient
+        asks for.
     """
     dtype = as_dtype(dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
 
-    @T.prim_func
-    def rms_norm(
-        X: T.Tensor((M, N), dtype), weight: T.Tensor((N,), dtype), Y: T.Tensor((M, N), dtype)
-    ):
+    @T.macro
+    def compute(X, weight, Y, factors):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
             x = T.alloc_fragment((block_M, block_N), "float32")
             squares = T.alloc_fragment((block_M, block_N), "float32")
@@ -119,11 +121,27 @@ def rms_norm(
             for i in T.Parallel(block_M):
                 factor[i] = T.rsqrt(factor[i] / N + epsilon)
             for k in T.serial(parts):
-                if parts > 1:
-                    T.copy(X[bx * block_M, k * block_N], x)
+                _copy_part(X, x, bx * block_M, k * block_N, parts)
                 for i, j in T.Parallel(block_M, block_N):
                     x[i, j] = x[i, j] * factor[i] * weight[k * block_N + j]
                 T.copy(x, Y[bx * block_M, k * block_N])
+            if statistics:
+                T.copy(factor, factors[bx * block_M])
+
+    rows, columns = T.Tensor((M, N), dtype), T.Tensor((N,), dtype)
+    if statistics:
+
+        @T.prim_func
+        def rms_norm_statistics(
+            X: rows, weight: columns, Y: rows, factors: T.Tensor((M,), "float32")
+        ):
+            compute(X, weight, Y, factors)
+
+        return rms_norm_statistics
+
+    @T.prim_func
+    def rms_norm(X: rows, weight: columns, Y: rows):
+        compute(X, weight, Y, None)
 
     return rms_norm
 
@@ -135,6 +153,7 @@ def layer_norm(
     *,
     target: TargetLike,
     epsilon: float = 1e-5,
+    statistics: bool = False,
     configuration: Mapping[str, int] | None = None,
 ) -> tirx.PrimFunc:
     """The tile program of rows less their mean over their deviation, scaled and shifted a column.
@@ -149,18 +168,16 @@ def layer_norm(
         As of `softmax`.
     epsilon : float
         What is added to the variance.
+    statistics : bool
+        Two more results of shape (M,), in float32: the mean of each row, and what it is multiplied by,
+        which the gradients ask for.
     """
     dtype = as_dtype(dtype)
     block_M, block_N, threads = _blocks(target, M, N, dtype, configuration)
     parts = -(-N // block_N)
 
-    @T.prim_func
-    def layer_norm(
-        X: T.Tensor((M, N), dtype),
-        weight: T.Tensor((N,), dtype),
-        bias: T.Tensor((N,), dtype),
-        Y: T.Tensor((M, N), dtype),
-    ):
+    @T.macro
+    def compute(X, weight, bias, Y, means, factors):
         with T.Kernel(T.ceildiv(M, block_M), threads=threads) as bx:
             x = T.alloc_fragment((block_M, block_N), "float32")
             squares = T.alloc_fragment((block_M, block_N), "float32")
@@ -174,8 +191,7 @@ def layer_norm(
             for i in T.Parallel(block_M):
                 mean[i] /= N
             for k in T.serial(parts):
-                if parts > 1:
-                    T.copy(X[bx * block_M, k * block_N], x)
+                _copy_part(X, x, bx * block_M, k * block_N, parts)
                 for i, j in T.Parallel(block_M, block_N):
                     x[i, j] = T.if_then_else(k * block_N + j < N, x[i, j] - mean[i], 0)
                     squares[i, j] = x[i, j] * x[i, j]
@@ -191,8 +207,38 @@ def layer_norm(
                     column = k * block_N + j
                     x[i, j] = x[i, j] * factor[i] * weight[column] + bias[column]
                 T.copy(x, Y[bx * block_M, k * block_N])
+            if statistics:
+                T.copy(mean, means[bx * block_M])
+                T.copy(factor, factors[bx * block_M])
+
+    rows, columns = T.Tensor((M, N), dtype), T.Tensor((N,), dtype)
+    if statistics:
+
+        @T.prim_func
+        def layer_norm_statistics(
+            X: rows,
+            weight: columns,
+            bias: columns,
+            Y: rows,
+            means: T.Tensor((M,), "float32"),
+            factors: T.Tensor((M,), "float32"),
+        ):
+            compute(X, weight, bias, Y, means, factors)
+
+        return layer_norm_statistics
+
+    @T.prim_func
+    def layer_norm(X: rows, weight: columns, bias: columns, Y: rows):
+        compute(X, weight, bias, Y, None, None)
 
     return layer_norm
+
+
+@T.macro
+def _copy_part(X, x, row, column, parts):
+    """Copy a part of rows that was visited before, where a block does not hold all of them."""
+    if parts > 1:
+        T.copy(X[row, column], x)
 
 
 def _blocks(
