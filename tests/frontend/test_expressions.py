@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from tvm import relax, tirx
 
@@ -40,6 +42,26 @@ def test_buffers_keep_theirs_and_what_is_no_value_has_none():
             assert not hasattr(relax.Tuple([]), "dtype")
         assert buffer.dtype == "int8"
         assert not hasattr(buffer[0], "dtype")
+
+
+def test_other_threads_have_tvms_expressions_while_a_kernel_is_traced():
+    x, n = tirx.Var("x", "int64"), tirx.Var("n", "int64")
+
+    def of_tvm():
+        plain = str(x & 0x1_0000_0000), str(0x1_0000_0000 | x), hasattr(x + 1, "dtype")
+        try:
+            return plain, n.dtype
+        except AttributeError as error:
+            return plain, str(error)
+
+    before = of_tvm()
+    with expressions_of_kernels(), ThreadPoolExecutor(1) as other:
+        assert other.submit(of_tvm).result() == before
+        assert of_tvm() != before
+        with expressions_of_kernels():
+            pass
+        assert (x + 1).dtype == "int64"
+    assert of_tvm() == before
 
 
 def low(value):

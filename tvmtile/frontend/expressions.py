@@ -3,7 +3,8 @@
 Helper functions ask for `x.dtype` (`assert x.dtype == T.uint8`), which TVM 0.27 gives to buffers
 only, as a property of `Var`; and they compute `x & 0x7FFFFFFFFFFFFFFF`, whose number TVM takes for
 int32 and cuts off. While a kernel is traced, and only then, expressions have a dtype, and the bitwise
-operators mean what they mean in the kernel's text.
+operators mean what they mean in the kernel's text. Only classes can say that of TVM's nodes; what is
+put into them asks who calls, so that threads that trace nothing get TVM's answers.
 """
 
 from __future__ import annotations
@@ -29,13 +30,22 @@ _OF_BUFFER = vars(ir.Var)["dtype"]
 _traces = 0
 
 
+class _Thread(threading.local):
+    traces = 0
+
+
+_THREAD = _Thread()
+
+
 @contextmanager
 def expressions_of_kernels() -> Iterator[None]:
-    """Give `tvm.ir.Expr` what the module says in this context, in all threads that are in one."""
+    """Give `tvm.ir.Expr` what the module says in this context, for the thread that is in it."""
     _enter_or_leave(1)
+    _THREAD.traces += 1
     try:
         yield
     finally:
+        _THREAD.traces -= 1
         _enter_or_leave(-1)
 
 
@@ -56,20 +66,23 @@ def _enter_or_leave(step: int) -> None:
 
 
 def _of_expression(value: Any) -> DType:
+    if not _THREAD.traces:
+        raise AttributeError(f"{type(value).__name__!r} object has no attribute 'dtype'")
     if not ir.is_prim_expr(value):
         raise AttributeError(f"a {type(value).__name__} that is no value has no dtype")
     return DType(str(value.ty.dtype))
 
 
 def _of_variable(var: Any) -> Any:
-    return _of_expression(var) if ir.is_prim_expr(var) else _OF_BUFFER.fget(var)
+    is_value = _THREAD.traces and ir.is_prim_expr(var)
+    return _of_expression(var) if is_value else _OF_BUFFER.fget(var)
 
 
 def _method(op: str, tvms: Callable[[Any, Any], Any], is_reflected: bool) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if is_reflected:
+        if _THREAD.traces and is_reflected:
             other, self = operands(op, other, self)
-        else:
+        elif _THREAD.traces:
             self, other = operands(op, self, other)
         return tvms(self, other)
 
