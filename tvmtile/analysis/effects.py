@@ -79,33 +79,24 @@ class Access(Use):
     """What the threads do to a buffer in one place of the program.
 
     Indices and conditions hold no names that are bound to values which never change.
-
-    Attributes
-    ----------
-    root : Var
-        The buffer that was allocated, the same object in all its accesses.
-    start : Var or None
-        The buffer whose first element the indices count from: the root, or a view that begins inside
-        it. None without indices.
-    loops : tuple of Loop
-        The loops around it, outermost first.
-    mbarrier : Mbarrier or None
-        What it completes on.
-    location : SourceLocation or None
-        The user's line.
-    groups : tuple of Group
-        The groups of threads whose regions are around it, outermost first.
-    hands_over : bool
-        In the outermost of these regions threads come to barriers by number that others come to too.
     """
 
     root: ir.Var
+    """The buffer that was allocated, the same object in all its accesses."""
     start: ir.Var | None
+    """The buffer whose first element the indices count from: the root, or a view that begins inside it.
+    None without indices.
+    """
     loops: tuple[Loop, ...]
+    """The loops around it, outermost first."""
     mbarrier: Mbarrier | None
+    """What it completes on."""
     location: SourceLocation | None
+    """The user's line."""
     groups: tuple[Group, ...] = ()
+    """The groups of threads whose regions are around it, outermost first."""
     hands_over: bool = False
+    """In the outermost of these regions threads come to barriers by number that others come to too."""
 
     def is_comparable(self, other: Access) -> bool:
         """Tell whether the elements of both are known by indices that count from one place."""

@@ -43,27 +43,18 @@ def _ends(extent: int, most: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Elements:
-    """What iterations access.
-
-    Attributes
-    ----------
-    access : Access
-        Where.
-    iterations : ndarray
-        The number of an iteration in the sample.
-    places : ndarray
-        The indices of an element that it touches; a row for each.
-    terms : tuple of Expr or None
-        What is to be added to each index: the same for all iterations.
-    values : dict of Var to ndarray
-        The variables at each.
-    """
+    """What iterations access."""
 
     access: Access
+    """Where."""
     iterations: Any
+    """The number of an iteration in the sample."""
     places: np.ndarray
+    """The indices of an element that it touches; a row for each."""
     terms: tuple[ir.Expr | None, ...]
+    """What is to be added to each index: the same for all iterations."""
     values: dict[ir.Var, np.ndarray]
+    """The variables at each."""
 
 
 def elements_of(

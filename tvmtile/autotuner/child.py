@@ -37,21 +37,14 @@ IDLE_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a task.
-
-    Attributes
-    ----------
-    status : str
-        "ok", "failed" where it raised, "timed out" or "died".
-    value : Any
-        What it returned.
-    reason : str
-        Why it did not.
-    """
+    """What came of a task."""
 
     status: str
+    """"ok", "failed" where it raised, "timed out" or "died"."""
     value: Any = None
+    """What it returned."""
     reason: str = ""
+    """Why it did not."""
 
 
 class Child:

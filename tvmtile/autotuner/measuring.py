@@ -36,18 +36,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What came of a kernel.
-
-    Attributes
-    ----------
-    latency : float
-        Milliseconds a call.
-    results : list or None
-        What the first call returned, where it was asked for.
-    """
+    """What came of a kernel."""
 
     latency: float
+    """Milliseconds a call."""
     results: list[Any] | None
+    """What the first call returned, where it was asked for."""
 
 
 class Measurer:

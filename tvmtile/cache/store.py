@@ -37,21 +37,14 @@ _ABANDONED_AFTER = 3600.0
 
 @dataclass(frozen=True)
 class Entry:
-    """What was found under a key.
-
-    Attributes
-    ----------
-    directory : Path
-        Where its files are. They stay until the cache needs the room.
-    facts : mapping
-        What was said of it, as JSON holds it.
-    files : mapping of str to bytes
-        The contents of its files, by name.
-    """
+    """What was found under a key."""
 
     directory: Path
+    """Where its files are. They stay until the cache needs the room."""
     facts: Mapping[str, Any]
+    """What was said of it, as JSON holds it."""
     files: Mapping[str, bytes]
+    """The contents of its files, by name."""
 
 
 def digest(*parts: str | bytes) -> str:

@@ -23,21 +23,14 @@ _GLOBAL = ("", "global")
 
 @dataclass(frozen=True)
 class Counts:
-    """What a program does.
-
-    Attributes
-    ----------
-    products : mapping of str to int
-        Multiplications and additions of its products of matrices, by the dtype of their operands.
-    global_bytes : int
-        Bytes of tensors that blocks read and write; what two of them read counts twice.
-    tensor_bytes : int
-        The same where each element is read once and written once.
-    """
+    """What a program does."""
 
     products: Mapping[str, int]
+    """Multiplications and additions of its products of matrices, by the dtype of their operands."""
     global_bytes: int
+    """Bytes of tensors that blocks read and write; what two of them read counts twice."""
     tensor_bytes: int
+    """The same where each element is read once and written once."""
 
     @property
     def flops(self) -> int:

@@ -23,21 +23,14 @@ _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">", "[[": "]]"}
 
 @dataclass(frozen=True)
 class Token:
-    """A piece of the source.
-
-    Attributes
-    ----------
-    kind : str
-        "name", "number", "string", "sign", or "space", which includes comments and directives.
-    text : str
-        The piece as it stands.
-    line : int
-        Where it begins, counted from 1.
-    """
+    """A piece of the source."""
 
     kind: str
+    """"name", "number", "string", "sign", or "space", which includes comments and directives."""
     text: str
+    """The piece as it stands."""
     line: int
+    """Where it begins, counted from 1."""
 
 
 def tokenize(source: str) -> list[Token]:

@@ -34,27 +34,18 @@ class Region:
 
 @dataclass(eq=False)
 class Variable:
-    """What holds a name that a run-time construct changes.
-
-    Attributes
-    ----------
-    value : TensorLoad
-        The variable.
-    first : Any
-        What the name held before the construct.
-    location : SourceLocation or None
-        The construct's line.
-    depth : int
-        Parallel loops around it.
-    stored : bool
-        Whether anything was assigned to it.
-    """
+    """What holds a name that a run-time construct changes."""
 
     value: Any
+    """The variable."""
     first: Any
+    """What the name held before the construct."""
     location: SourceLocation | None
+    """The construct's line."""
     depth: int
+    """Parallel loops around it."""
     stored: bool = False
+    """Whether anything was assigned to it."""
 
 
 class Branch:

@@ -33,24 +33,16 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class TensorSpec:
-    """The annotation of a tensor parameter.
-
-    Attributes
-    ----------
-    shape : tuple of int or Expr
-        Extents; a `T.dynamic` variable stands for an extent known at the call.
-    dtype : DType
-        Element dtype.
-    strides : tuple of int or Expr, or None
-        In elements; None for a contiguous, row-major tensor.
-    scope : str
-        Storage scope.
-    """
+    """The annotation of a tensor parameter."""
 
     shape: tuple[Any, ...]
+    """Extents; a `T.dynamic` variable stands for an extent known at the call."""
     dtype: DType
+    """Element dtype."""
     strides: tuple[Any, ...] | None = None
+    """In elements; None for a contiguous, row-major tensor."""
     scope: str = "global"
+    """Storage scope."""
 
     def __call__(self) -> ir.Var:
         """The buffer variable that the annotation describes."""

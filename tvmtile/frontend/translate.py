@@ -82,24 +82,16 @@ class translate_errors:  # noqa: N801 - used as a function: `with translate_erro
 
 @dataclass
 class Failure:
-    """An exception, and the user's line in which it was raised.
-
-    Attributes
-    ----------
-    error : Exception
-        What was raised.
-    location : SourceLocation
-        The innermost line of the user's.
-    frame : frame
-        Of that line.
-    by_tvm : bool
-        Whether TVM raised it, called from that line or by tvmtile; else Python did.
-    """
+    """An exception, and the user's line in which it was raised."""
 
     error: Exception
+    """What was raised."""
     location: SourceLocation
+    """The innermost line of the user's."""
     frame: types.FrameType
+    """Of that line."""
     by_tvm: bool
+    """Whether TVM raised it, called from that line or by tvmtile; else Python did."""
 
     def nodes(self) -> Iterator[ast.AST]:
         """The syntax of the statement that holds the line; of a loop or a branch, its head only."""

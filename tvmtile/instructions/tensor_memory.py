@@ -34,21 +34,14 @@ _WORDS = 128
 
 @dataclass(frozen=True)
 class Transfer:
-    """A shape of `tcgen05.ld` and `tcgen05.st`.
-
-    Attributes
-    ----------
-    name : str
-        As PTX has it.
-    columns : int
-        That one repetition takes; the second half of `16x32bx2` has its own.
-    places : tuple
-        Lane and column of each register, by thread of the warp and register of a repetition.
-    """
+    """A shape of `tcgen05.ld` and `tcgen05.st`."""
 
     name: str
+    """As PTX has it."""
     columns: int
+    """That one repetition takes; the second half of `16x32bx2` has its own."""
     places: tuple[tuple[tuple[int, int], ...], ...]
+    """Lane and column of each register, by thread of the warp and register of a repetition."""
 
     @property
     def is_split(self) -> bool:

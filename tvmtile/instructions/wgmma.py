@@ -34,21 +34,14 @@ _SUMS = {"float32": "f32", "int32": "s32"}
 
 @dataclass(frozen=True)
 class Wgmma:
-    """An instruction.
-
-    Attributes
-    ----------
-    n : int
-        Columns: 8 to 256.
-    dtypes : (str, str)
-        Of A and B.
-    sums : str
-        Of the accumulator.
-    """
+    """An instruction."""
 
     n: int
+    """Columns: 8 to 256."""
     dtypes: tuple[str, str]
+    """Of A and B."""
     sums: str = "float32"
+    """Of the accumulator."""
 
     @property
     def k(self) -> int:

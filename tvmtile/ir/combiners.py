@@ -18,30 +18,20 @@ __all__ = ["COMBINERS", "Combiner", "accumulator_dtype", "is_integer", "propagat
 
 @dataclass(frozen=True)
 class Combiner:
-    """One way of putting elements together.
-
-    Attributes
-    ----------
-    name : str
-        As users write it.
-    identity : callable
-        The value, of a dtype, that changes nothing.
-    combine : callable
-        `(new, total)` to the new total; on vectors too.
-    element : callable
-        What is combined of an element: the element or its absolute value.
-    integers_only : bool
-        Whether it works on bits.
-    repeats : bool
-        Whether `combine` evaluates its first operand more than once, or not always.
-    """
+    """One way of putting elements together."""
 
     name: str
+    """As users write it."""
     identity: Callable[[str], ir.Expr]
+    """The value, of a dtype, that changes nothing."""
     combine: Callable[[Any, Any], ir.Expr]
+    """`(new, total)` to the new total; on vectors too."""
     element: Callable[[Any], ir.Expr] = lambda value: value
+    """What is combined of an element: the element or its absolute value."""
     integers_only: bool = False
+    """Whether it works on bits."""
     repeats: bool = False
+    """Whether `combine` evaluates its first operand more than once, or not always."""
 
 
 def is_integer(dtype: str) -> bool:

@@ -24,34 +24,24 @@ _NAME = "tvmtile.tensor_map"
 
 @dataclass(frozen=True)
 class TensorMap:
-    """What a tensor map is made of; axes are listed with the innermost first.
-
-    Attributes
-    ----------
-    data : Expr
-        Address of the tensor.
-    dtype : str
-        Of its elements.
-    extents : list of Expr
-        Of the tensor.
-    strides : list of Expr
-        Bytes from one index to the next, along each axis but the innermost.
-    box : list of int
-        Elements that a copy moves along each axis.
-    steps : list of int
-        From one of these elements to the next, in the tensor.
-    options : list of int
-        Interleave, swizzle, promotion in the L2 cache, and what is read outside of the tensor, as
-        `cuTensorMapEncodeTiled` numbers them.
-    """
+    """What a tensor map is made of; axes are listed with the innermost first."""
 
     data: ir.Expr
+    """Address of the tensor."""
     dtype: str
+    """Of its elements."""
     extents: Sequence[Index]
+    """Of the tensor."""
     strides: Sequence[Index]
+    """Bytes from one index to the next, along each axis but the innermost."""
     box: Sequence[Index]
+    """Elements that a copy moves along each axis."""
     steps: Sequence[Index]
+    """From one of these elements to the next, in the tensor."""
     options: Sequence[Index]
+    """Interleave, swizzle, promotion in the L2 cache, and what is read outside of the tensor, as
+    `cuTensorMapEncodeTiled` numbers them.
+    """
 
 
 def tensor_map(made_of: TensorMap) -> ir.Call:

@@ -45,18 +45,12 @@ _REGION = "tvmtile.group"
 
 @dataclass(frozen=True, order=True)
 class Group:
-    """Threads of a block that follow each other.
-
-    Attributes
-    ----------
-    first : int
-        The number of the first one in the block.
-    count : int
-        How many they are.
-    """
+    """Threads of a block that follow each other."""
 
     first: int
+    """The number of the first one in the block."""
     count: int
+    """How many they are."""
 
     @classmethod
     def of_block(cls, launch: Launch) -> Group:

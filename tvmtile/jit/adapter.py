@@ -21,22 +21,16 @@ _DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "metal"}
 
 
 class Adapter(ABC):
-    """Calls a compiled program.
-
-    Attributes
-    ----------
-    device : str
-        Where its tensors are: "cpu", torch's "mps", or TVM's "metal".
-    can_run : bool
-        Whether this machine can run what was compiled.
-    call : callable
-        Runs the program on all of its parameters, results too. It raises an exception of any kind
-        if an argument does not fit, before anything runs, and an error of its own if the program fails.
-    """
+    """Calls a compiled program."""
 
     device: str
+    """Where its tensors are: "cpu", torch's "mps", or TVM's "metal"."""
     can_run: bool = True
+    """Whether this machine can run what was compiled."""
     call: Callable[..., Any]
+    """Runs the program on all of its parameters, results too. It raises an exception of any kind if an
+    argument does not fit, before anything runs, and an error of its own if the program fails.
+    """
 
     @abstractmethod
     def source(self, kernel_only: bool) -> str:

@@ -34,39 +34,26 @@ def name_of(func: tirx.PrimFunc) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Artifact:
-    """A compiled tile program.
-
-    Attributes
-    ----------
-    name : str
-        The program's, which is that of the function to call.
-    target : Target
-        What it was compiled for.
-    module : tvm.runtime.Module
-        The host's part, which imports a GPU's part where this machine has the runtime for it.
-    sources : dict of str to str
-        The text that was generated for a GPU; a Metal program has one for each kernel.
-    kernels : dict of str to KernelInterface
-        Of a Metal program that torch or the emulator runs, what each kernel is launched with.
-    written : tuple of int
-        The positions of the parameters whose memory it may write.
-    warnings : tuple of (str, SourceLocation or None)
-        What was said while it was compiled, and of which lines.
-    binary : Binary, optional
-        What NVRTC made of it, where TVM has asked for that.
-    is_whole : bool
-        Whether the module has all parts, so that it can be exported.
-    """
+    """A compiled tile program."""
 
     name: str
+    """The program's, which is that of the function to call."""
     target: Target
+    """What it was compiled for."""
     module: Any
+    """The host's part, which imports a GPU's part where this machine has the runtime for it."""
     sources: Mapping[str, str] = field(default_factory=dict)
+    """The text that was generated for a GPU; a Metal program has one for each kernel."""
     kernels: Mapping[str, KernelInterface] = field(default_factory=dict)
+    """Of a Metal program that torch or the emulator runs, what each kernel is launched with."""
     written: tuple[int, ...] = ()
+    """The positions of the parameters whose memory it may write."""
     warnings: tuple[Caught, ...] = ()
+    """What was said while it was compiled, and of which lines."""
     binary: Binary | None = None
+    """What NVRTC made of it, where TVM has asked for that."""
     is_whole: bool = True
+    """Whether the module has all parts, so that it can be exported."""
 
     @cached_property
     def host_source(self) -> str:

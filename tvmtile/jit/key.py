@@ -49,21 +49,14 @@ _CALLBACK = "tvm_callback_cuda_postproc"
 
 @dataclass(frozen=True)
 class Key:
-    """The names under which the code of a program is kept.
-
-    Attributes
-    ----------
-    code : str
-        For code that says nothing of the user's lines.
-    with_lines : str
-        For code that does.
-    files : tuple of str
-        The user's files that the program is written in.
-    """
+    """The names under which the code of a program is kept."""
 
     code: str
+    """For code that says nothing of the user's lines."""
     with_lines: str
+    """For code that does."""
     files: tuple[str, ...]
+    """The user's files that the program is written in."""
 
 
 class _NoKey(Exception):

@@ -93,18 +93,12 @@ class MapOf:
 
 @dataclass(frozen=True)
 class KernelInterface:
-    """What a kernel is launched with.
-
-    Attributes
-    ----------
-    dtypes : tuple of str
-        Of its parameters in order, "handle" for buffers, which come first.
-    tags : tuple of str
-        What the launch says after the arguments: the extents of these axes.
-    """
+    """What a kernel is launched with."""
 
     dtypes: tuple[str, ...]
+    """Of its parameters in order, "handle" for buffers, which come first."""
     tags: tuple[str, ...]
+    """What the launch says after the arguments: the extents of these axes."""
 
     @classmethod
     def of(cls, kernel: tirx.PrimFunc) -> KernelInterface:
@@ -149,21 +143,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Recording:
-    """What a call of a host function asks for.
-
-    Attributes
-    ----------
-    launches : list of Launch
-        In order, without those whose grid is empty.
-    workspaces : dict of int to (str, int)
-        Dtypes and numbers of elements of the scratch tensors of global memory.
-    maps : dict of int to MapOf or None
-        The tensor maps that kernels get by value; None for one of a tensor without elements.
-    """
+    """What a call of a host function asks for."""
 
     launches: list[Launch]
+    """In order, without those whose grid is empty."""
     workspaces: dict[int, tuple[str, int]]
+    """Dtypes and numbers of elements of the scratch tensors of global memory."""
     maps: dict[int, MapOf | None]
+    """The tensor maps that kernels get by value; None for one of a tensor without elements."""
 
 
 def record_launches(host: ir.IRModule) -> ir.IRModule:

@@ -20,15 +20,10 @@ __all__ = ["CompiledArtifact", "lower"]
 
 @dataclass(frozen=True)
 class CompiledArtifact:
-    """A tile program that was compiled for a target, which need not be here.
-
-    Attributes
-    ----------
-    kernel : Kernel
-        The compiled program.
-    """
+    """A tile program that was compiled for a target, which need not be here."""
 
     kernel: Kernel
+    """The compiled program."""
 
     @property
     def kernel_source(self) -> str:

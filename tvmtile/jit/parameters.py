@@ -16,21 +16,14 @@ __all__ = ["KernelParam"]
 
 @dataclass(frozen=True)
 class KernelParam:
-    """A parameter of a compiled kernel.
-
-    Attributes
-    ----------
-    name : str
-        Its name in the program.
-    dtype : DType
-        Of a tensor's elements, or of a scalar; "handle" for a pointer.
-    shape : list of int or Expr
-        Extents of a tensor, those that the calls decide as expressions; empty for other parameters.
-    """
+    """A parameter of a compiled kernel."""
 
     name: str
+    """Its name in the program."""
     dtype: DType
+    """Of a tensor's elements, or of a scalar; "handle" for a pointer."""
     shape: list[Any]
+    """Extents of a tensor, those that the calls decide as expressions; empty for other parameters."""
 
     @classmethod
     def of(cls, param: ir.Var) -> KernelParam:

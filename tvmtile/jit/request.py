@@ -25,27 +25,18 @@ __all__ = ["Request", "result_positions"]
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A program, where it is to run, and how it is compiled.
-
-    Attributes
-    ----------
-    func : tvm.tirx.PrimFunc
-        The tile program.
-    results : tuple of int
-        Which parameters are results.
-    target : Target
-        What for.
-    backend : str
-        Who runs it.
-    config : mapping
-        Options of passes.
-    """
+    """A program, where it is to run, and how it is compiled."""
 
     func: tirx.PrimFunc
+    """The tile program."""
     results: tuple[int, ...]
+    """Which parameters are results."""
     target: Target
+    """What for."""
     backend: str
+    """Who runs it."""
     config: Mapping[str, Any]
+    """Options of passes."""
 
     @classmethod
     def of(

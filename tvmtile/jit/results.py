@@ -21,18 +21,12 @@ __all__ = ["Results", "Source", "bound_extents", "evaluate", "sources_of"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a call finds an extent: an axis of an argument, or a number that is one.
-
-    Attributes
-    ----------
-    position : int
-        Of the argument, results left out.
-    axis : int or None
-        None where the argument is the number.
-    """
+    """Where a call finds an extent: an axis of an argument, or a number that is one."""
 
     position: int
+    """Of the argument, results left out."""
     axis: int | None
+    """None where the argument is the number."""
 
     def of(self, args: Sequence[Any]) -> Any:
         """The extent in a call."""

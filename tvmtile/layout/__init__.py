@@ -117,16 +117,12 @@ def _index_map(function: Callable[..., object], ndim: int) -> tirx.IndexMap:
 
 @dataclass(frozen=True)
 class Swizzle:
-    """A layout of shared memory by its purpose; the compiler knows the banks of its target.
-
-    Attributes
-    ----------
-    kind : str
-        "auto", the widest that the tile's rows allow; "full", "half" or "quarter", over 128, 64 or
-        32 bytes of a row; or "linear", none.
-    """
+    """A layout of shared memory by its purpose; the compiler knows the banks of its target."""
 
     kind: str
+    """"auto", the widest that the tile's rows allow; "full", "half" or "quarter", over 128, 64 or 32
+    bytes of a row; or "linear", none.
+    """
 
 
 def make_swizzled_layout(buffer: Any, k_major: bool = True, allow_pad: bool = True) -> Swizzle:

@@ -53,21 +53,14 @@ _VECTOR_BITS = 128
 
 @dataclass(frozen=True)
 class Digit:
-    """One digit of an index, and what keeps it.
-
-    Attributes
-    ----------
-    extent : int
-        Its values are 0 to `extent - 1`.
-    axis : {"tx", "m"}
-        Thread or register.
-    stride : int
-        The weight of the digit in the number of the thread or register.
-    """
+    """One digit of an index, and what keeps it."""
 
     extent: int
+    """Its values are 0 to `extent - 1`."""
     axis: str
+    """Thread or register."""
     stride: int
+    """The weight of the digit in the number of the thread or register."""
 
     @property
     def is_thread(self) -> bool:
@@ -89,18 +82,12 @@ class Digit:
 
 @dataclass(frozen=True)
 class FragmentLayout:
-    """The place of every element of a fragment.
-
-    Attributes
-    ----------
-    threads : int
-        Threads of the block.
-    axes : tuple of tuple of Digit
-        The digits of the index along each axis of the tile, most significant first.
-    """
+    """The place of every element of a fragment."""
 
     threads: int
+    """Threads of the block."""
     axes: tuple[tuple[Digit, ...], ...]
+    """The digits of the index along each axis of the tile, most significant first."""
 
     @property
     def shape(self) -> tuple[int, ...]:

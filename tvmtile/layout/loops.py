@@ -52,18 +52,12 @@ class LoopAxis:
 
 @dataclass(frozen=True)
 class LoopLayout:
-    """Which thread runs which iteration of a nest.
-
-    Attributes
-    ----------
-    threads : int
-        Threads of the block.
-    axes : dict of Var to LoopAxis
-        For each loop variable, its digits; the register digits count a thread's own iterations.
-    """
+    """Which thread runs which iteration of a nest."""
 
     threads: int
+    """Threads of the block."""
     axes: dict[ir.Var, LoopAxis] = field(default_factory=dict)
+    """For each loop variable, its digits; the register digits count a thread's own iterations."""
 
     @property
     def replicas(self) -> list[Digit]:

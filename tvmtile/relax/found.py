@@ -22,27 +22,18 @@ class Left(Exception):
 
 @dataclass(frozen=True)
 class Found:
-    """Operators that one tile program computes.
-
-    Attributes
-    ----------
-    name : str
-        What they are.
-    inside : list of Call
-        All of them; the last one's result is that of the program.
-    arguments : list of (Expr, tuple)
-        What the program is given, in the shapes that it takes.
-    shape : tuple
-        Of its result.
-    make : callable
-        `make(target)` is the program.
-    """
+    """Operators that one tile program computes."""
 
     name: str
+    """What they are."""
     inside: list[Any]
+    """All of them; the last one's result is that of the program."""
     arguments: list[tuple[Any, tuple[Any, ...]]]
+    """What the program is given, in the shapes that it takes."""
     shape: tuple[Any, ...]
+    """Of its result."""
     make: Callable[[Any], tirx.PrimFunc]
+    """`make(target)` is the program."""
 
 
 class Extents:

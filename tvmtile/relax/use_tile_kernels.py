@@ -41,24 +41,16 @@ _NAMED = (
 
 @dataclass(frozen=True)
 class Choice:
-    """What became of an operator.
-
-    Attributes
-    ----------
-    function : str
-        Where it stands.
-    operator : str
-        What it is: with its epilogue where a kernel computes it, such as "matmul, bias, relu".
-    kernel : str or None
-        The function that computes it; None where it was left as it was.
-    reason : str
-        Why it was left.
-    """
+    """What became of an operator."""
 
     function: str
+    """Where it stands."""
     operator: str
+    """What it is: with its epilogue where a kernel computes it, such as "matmul, bias, relu"."""
     kernel: str | None
+    """The function that computes it; None where it was left as it was."""
     reason: str = ""
+    """Why it was left."""
 
     def __str__(self) -> str:
         became = f"by {self.kernel}" if self.kernel else f"left as it was: {self.reason}"

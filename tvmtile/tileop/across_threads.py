@@ -110,27 +110,18 @@ def combine_over_block(
 
 @dataclass(frozen=True)
 class Prefix:
-    """The combined values of the preceding threads of a group.
-
-    Attributes
-    ----------
-    combiner : Combiner
-        How values are put together.
-    dtype : str
-        Of the values.
-    thread : Expr
-        The number of a thread in its block.
-    threads : int
-        Threads of the block.
-    group : int
-        Threads of a group, a power of two that divides those of the block.
-    """
+    """The combined values of the preceding threads of a group."""
 
     combiner: Combiner
+    """How values are put together."""
     dtype: str
+    """Of the values."""
     thread: Index
+    """The number of a thread in its block."""
     threads: int
+    """Threads of the block."""
     group: int
+    """Threads of a group, a power of two that divides those of the block."""
 
     def exclusive(self, total: ir.Var, before: ir.Var, everything: ir.Var | None) -> tirx.Stmt:
         """Set `before` to what the threads before this one have in `total`.

@@ -145,18 +145,12 @@ def _scale_operand(name: str, scale: Value) -> ir.Expr:
 
 @dataclass(frozen=True)
 class _Conversions:
-    """What operands become before they are multiplied.
-
-    Attributes
-    ----------
-    dtypes : mapping of str to str
-        By the dtypes that do not stay as they are.
-    scope : str
-        Where they become that: fragments, where the threads of a warp hold what it multiplies.
-    """
+    """What operands become before they are multiplied."""
 
     dtypes: Mapping[str, str]
+    """By the dtypes that do not stay as they are."""
     scope: str = SHARED_SCOPE
+    """Where they become that: fragments, where the threads of a warp hold what it multiplies."""
 
 
 @tile_operator

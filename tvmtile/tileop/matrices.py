@@ -14,19 +14,14 @@ __all__ = ["MatrixProduct", "element_of", "ignore_schedule", "oriented"]
 
 
 class MatrixProduct(TileOp):
-    """A base of operators that add the product of two matrices to a third one.
-
-    Attributes
-    ----------
-    C : region
-        The accumulator, `[m, n]`.
-    """
+    """A base of operators that add the product of two matrices to a third one."""
 
     outputs = ("C",)
     is_product = True
     clearing = "clear_accum"
 
     C: Any
+    """The accumulator, `[m, n]`."""
 
     @property
     def m(self) -> ir.Expr:

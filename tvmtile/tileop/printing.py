@@ -160,21 +160,14 @@ def print_tile_log(op: PrintTile, context: LoweringContext) -> tirx.Stmt:
 
 @dataclass(frozen=True)
 class _Log:
-    """A function that takes a format and values, as C's printf does.
-
-    Attributes
-    ----------
-    function : str
-        Its name.
-    formats : dict of str to str
-        How a value of each dtype that it takes is written.
-    end : str
-        What ends a line.
-    """
+    """A function that takes a format and values, as C's printf does."""
 
     function: str
+    """Its name."""
     formats: dict[str, str]
+    """How a value of each dtype that it takes is written."""
     end: str = ""
+    """What ends a line."""
 
     def line(
         self,

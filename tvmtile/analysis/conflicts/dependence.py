@@ -19,22 +19,16 @@ class Side(Enum):
 
 @dataclass(frozen=True)
 class Distance:
-    """The dependence distance of two accesses along a loop: the iterations between them.
-
-    Attributes
-    ----------
-    side : Side
-        Which of them the loop is around.
-    iterations : int
-        The iterations from the earlier access to the later one; of a loop around one of them only,
-        those from its first iteration, or to its last one.
-    is_exact : bool
-        It is that many iterations, not more.
-    """
+    """The dependence distance of two accesses along a loop: the iterations between them."""
 
     side: Side
+    """Which of them the loop is around."""
     iterations: int
+    """The iterations from the earlier access to the later one; of a loop around one of them only, those
+    from its first iteration, or to its last one.
+    """
     is_exact: bool = True
+    """It is that many iterations, not more."""
 
     SAME: ClassVar[Distance]
     LATER: ClassVar[Distance]

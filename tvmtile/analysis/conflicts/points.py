@@ -26,21 +26,14 @@ class TooMany(Exception):
 
 @dataclass(frozen=True)
 class Free:
-    """Iterations of a loop that are enumerated.
-
-    Attributes
-    ----------
-    var : Var
-        Counts the iterations, from 0.
-    numbers : ndarray
-        Those to look at.
-    inside : Expr
-        Holds where there is such an iteration.
-    """
+    """Iterations of a loop that are enumerated."""
 
     var: ir.Var
+    """Counts the iterations, from 0."""
     numbers: Any
+    """Those to look at."""
     inside: ir.Expr
+    """Holds where there is such an iteration."""
 
 
 @dataclass

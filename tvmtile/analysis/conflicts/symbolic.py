@@ -30,18 +30,12 @@ class NotSeparable(Exception):
 
 @dataclass(frozen=True)
 class Value:
-    """`numbers + term`.
-
-    Attributes
-    ----------
-    numbers : int or ndarray
-        One number for all points, or one for each.
-    term : Expr or None
-        What is the same at all points, and not known; None for 0.
-    """
+    """`numbers + term`."""
 
     numbers: Any
+    """One number for all points, or one for each."""
     term: Any = None
+    """What is the same at all points, and not known; None for 0."""
 
     def __add__(self, other: Value) -> Value:
         return _sum(self, other, 1)

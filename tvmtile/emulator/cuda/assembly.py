@@ -79,21 +79,14 @@ class Operand:
 
 @dataclass(frozen=True)
 class Statement:
-    """An `asm` statement.
-
-    Attributes
-    ----------
-    text : str
-        Its instructions, white space made single.
-    operands : tuple of Operand
-        What `%0`, `%1`, ... stand for.
-    line : int
-        Where it begins.
-    """
+    """An `asm` statement."""
 
     text: str
+    """Its instructions, white space made single."""
     operands: tuple[Operand, ...]
+    """What `%0`, `%1`, ... stand for."""
     line: int
+    """Where it begins."""
 
 
 def parse(tokens: Sequence[Token], start: int) -> tuple[Statement, int]:

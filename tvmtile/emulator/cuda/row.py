@@ -29,27 +29,17 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Instruction:
-    """A row of the table.
-
-    Attributes
-    ----------
-    name : str
-        As PTX has it.
-    call : str
-        What it is in C++.
-    operands : int
-        How many groups of operands it takes.
-    since : int
-        The compute capability that has it.
-    definitions : callable
-        The tables that the call names, in C++.
-    is_background : bool
-        Whether its first operand is written later: the call gets where its registers are.
-    """
+    """A row of the table."""
 
     name: str
+    """As PTX has it."""
     call: str
+    """What it is in C++."""
     operands: int
+    """How many groups of operands it takes."""
     since: int = 80
+    """The compute capability that has it."""
     definitions: Callable[[], str] = str
+    """The tables that the call names, in C++."""
     is_background: bool = False
+    """Whether its first operand is written later: the call gets where its registers are."""

@@ -14,24 +14,16 @@ _QUALIFIERS = frozenset(("const", "volatile", "__restrict__", "__grid_constant__
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel.
-
-    Attributes
-    ----------
-    name : str
-        The parameter's name.
-    type : str
-        Its type without qualifiers, and without the `*` of a pointer: "half", "unsigned int".
-    is_pointer : bool
-        Whether it is a pointer; else it is a number or a structure, passed by value.
-    is_const : bool
-        Whether the kernel can't write to what it points to.
-    """
+    """A parameter of a kernel."""
 
     name: str
+    """The parameter's name."""
     type: str
+    """Its type without qualifiers, and without the `*` of a pointer: "half", "unsigned int"."""
     is_pointer: bool
+    """Whether it is a pointer; else it is a number or a structure, passed by value."""
     is_const: bool
+    """Whether the kernel can't write to what it points to."""
 
 
 @dataclass(frozen=True)

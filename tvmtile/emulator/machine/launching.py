@@ -34,24 +34,16 @@ class HostMemory:
 
 @dataclass(frozen=True)
 class Argument:
-    """What a parameter of a kernel is bound to.
-
-    Attributes
-    ----------
-    name : str
-        The parameter's name.
-    memory : HostMemory
-        The host's memory, of which the kernel gets a copy.
-    element_bytes : int
-        The size of an element, which indices in messages count.
-    is_const : bool
-        Whether the kernel can't write to it.
-    """
+    """What a parameter of a kernel is bound to."""
 
     name: str
+    """The parameter's name."""
     memory: HostMemory
+    """The host's memory, of which the kernel gets a copy."""
     element_bytes: int
+    """The size of an element, which indices in messages count."""
     is_const: bool
+    """Whether the kernel can't write to it."""
 
 
 @dataclass(frozen=True)

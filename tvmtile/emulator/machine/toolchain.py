@@ -50,36 +50,25 @@ _RUNTIME_FLAGS = (*_COMMON_FLAGS, "-std=c++17", "-O2", "-fno-exceptions", "-fno-
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """A language whose kernels are emulated, as the compiler gets to know it.
-
-    Attributes
-    ----------
-    language : str
-        Its name in messages.
-    source_name : str
-        What `#line` directives of a translated kernel call the source.
-    include : Path
-        The directory of its headers.
-    runtime : Path
-        The directory of what it adds to the machine's runtime.
-    error : type
-        Of a source that does not compile.
-    returned_threads_pass : bool
-        Whether a block's barrier does not wait for threads that have returned. Else they are a mistake.
-    libraries : tuple of Path
-        Directories of headers that are not ours.
-    prelude : str or None
-        The header that every translated kernel includes first, which is worth compiling once.
-    """
+    """A language whose kernels are emulated, as the compiler gets to know it."""
 
     language: str
+    """Its name in messages."""
     source_name: str
+    """What `#line` directives of a translated kernel call the source."""
     include: Path
+    """The directory of its headers."""
     runtime: Path
+    """The directory of what it adds to the machine's runtime."""
     error: type[TileError]
+    """Of a source that does not compile."""
     returned_threads_pass: bool = False
+    """Whether a block's barrier does not wait for threads that have returned. Else they are a mistake.
+    """
     libraries: tuple[Path, ...] = ()
+    """Directories of headers that are not ours."""
     prelude: str | None = None
+    """The header that every translated kernel includes first, which is worth compiling once."""
 
     @property
     def search_path(self) -> tuple[str, ...]:

@@ -44,36 +44,24 @@ class StructField:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a kernel.
-
-    Attributes
-    ----------
-    name : str
-        The parameter's name.
-    declared : str
-        Its type as written, without qualifiers such as `device` and `const`: "half4", "args_t".
-    type : str
-        Its whole type: "device const half4*".
-    space : str or None
-        The address space of what it points or refers to; None for an attribute.
-    index : int or None
-        Its place in the table of buffers, or of threadgroup memory.
-    attribute : str or None
-        What it asks about the thread, "thread_position_in_grid".
-    is_reference : bool
-        Whether it is a reference.
-    is_const : bool
-        Whether the kernel can't write to it.
-    """
+    """A parameter of a kernel."""
 
     name: str
+    """The parameter's name."""
     declared: str
+    """Its type as written, without qualifiers such as `device` and `const`: "half4", "args_t"."""
     type: str
+    """Its whole type: "device const half4*"."""
     space: str | None = None
+    """The address space of what it points or refers to; None for an attribute."""
     index: int | None = None
+    """Its place in the table of buffers, or of threadgroup memory."""
     attribute: str | None = None
+    """What it asks about the thread, "thread_position_in_grid"."""
     is_reference: bool = False
+    """Whether it is a reference."""
     is_const: bool = False
+    """Whether the kernel can't write to it."""
 
 
 @dataclass(frozen=True)

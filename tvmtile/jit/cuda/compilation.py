@@ -22,19 +22,14 @@ _CALLBACK = "tvm_callback_cuda_compile"
 
 @dataclass
 class Compilation:
-    """One build of a tile program.
-
-    Attributes
-    ----------
-    arch : str
-        What it is for, as "sm_90a".
-    binary : Binary or None
-        What NVRTC made. None until TVM asks, which it does only where it can load the result, and
-        where nvcc compiles.
-    """
+    """One build of a tile program."""
 
     arch: str
+    """What it is for, as "sm_90a"."""
     binary: Binary | None = None
+    """What NVRTC made. None until TVM asks, which it does only where it can load the result, and where
+    nvcc compiles.
+    """
 
 
 _current: ContextVar[Compilation | None] = ContextVar("tvmtile_compilation", default=None)

@@ -27,18 +27,12 @@ _ENTRY = re.compile(r"__global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(")
 
 @dataclass(frozen=True)
 class Binary:
-    """Machine code of an NVIDIA GPU.
-
-    Attributes
-    ----------
-    cubin : bytes
-        An ELF file.
-    log : str
-        What the compiler says, with what each kernel uses.
-    """
+    """Machine code of an NVIDIA GPU."""
 
     cubin: bytes
+    """An ELF file."""
     log: str
+    """What the compiler says, with what each kernel uses."""
 
 
 def compile_source(source: str, arch: str) -> Binary:

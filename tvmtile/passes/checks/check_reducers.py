@@ -18,27 +18,18 @@ __all__ = ["CheckReducers"]
 
 @dataclass
 class _Total:
-    """What is known of a reducer so far.
-
-    Attributes
-    ----------
-    is_open : bool
-        It is begun and not ended.
-    is_strict : bool
-        It was begun by its operator, so that only operators may touch it until it is ended.
-    has_ended : bool
-        It was ended before, and may be an ordinary tile since.
-    loops : tuple of For
-        The loops in which it was begun.
-    location : SourceLocation or None
-        Where.
-    """
+    """What is known of a reducer so far."""
 
     is_open: bool = False
+    """It is begun and not ended."""
     is_strict: bool = False
+    """It was begun by its operator, so that only operators may touch it until it is ended."""
     has_ended: bool = False
+    """It was ended before, and may be an ordinary tile since."""
     loops: tuple[tirx.For, ...] = ()
+    """The loops in which it was begun."""
     location: SourceLocation | None = None
+    """Where."""
 
 
 @prim_func_pass("CheckReducers")

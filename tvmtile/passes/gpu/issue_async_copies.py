@@ -134,22 +134,16 @@ def _bytes_inside(move: _Move, lane: ir.Var, lanes: int, analyzer: Analyzer) -> 
 
 @dataclass(frozen=True)
 class _Bound:
-    """The bound that a condition on a lane index sets for a piece.
-
-    Attributes
-    ----------
-    condition : Expr
-        Of the first lane.
-    is_of_all : bool
-        It holds for all lanes or for none.
-    left : Expr
-        For how many lanes it holds, from the first one on, if that is not less than none or more than
-        there are.
-    """
+    """The bound that a condition on a lane index sets for a piece."""
 
     condition: ir.Expr
+    """Of the first lane."""
     is_of_all: bool
+    """It holds for all lanes or for none."""
     left: ir.Expr | None = None
+    """For how many lanes it holds, from the first one on, if that is not less than none or more than
+    there are.
+    """
 
 
 def _bound(condition: ir.Expr, lane: ir.Var, lanes: int, analyzer: Analyzer) -> _Bound | None:

@@ -45,41 +45,27 @@ __all__ = ["Conflict", "Inference", "Placed"]
 
 @dataclass(frozen=True)
 class Placed:
-    """A fragment's layout, and why it has that one.
-
-    Attributes
-    ----------
-    fragment : Var
-        The fragment.
-    layout : FragmentLayout
-        Where it lies.
-    location : SourceLocation or None
-        The line of the statement that the layout comes from; None where it was chosen freely.
-    """
+    """A fragment's layout, and why it has that one."""
 
     fragment: ir.Var
     layout: FragmentLayout
+    """Where it lies."""
     location: SourceLocation | None
+    """The line of the statement that the layout comes from; None where it was chosen freely."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """A statement whose threads can't reach a fragment.
-
-    Attributes
-    ----------
-    fragment : Var
-        What is in the way: it can be staged through shared memory.
-    location : SourceLocation or None
-        The statement's line.
-    uses : tuple of Placed
-        The two uses that don't go together; empty where the statement could not be run by the threads
-        that hold the fragment even if it touched no other one.
-    """
+    """A statement whose threads can't reach a fragment."""
 
     fragment: ir.Var
+    """What is in the way: it can be staged through shared memory."""
     location: SourceLocation | None
+    """The statement's line."""
     uses: tuple[Placed, ...] = ()
+    """The two uses that don't go together; empty where the statement could not be run by the threads
+    that hold the fragment even if it touched no other one.
+    """
 
 
 @dataclass(frozen=True)

@@ -152,18 +152,12 @@ def _behind_loops(kernel: tirx.For) -> tirx.For:
 
 @dataclass(frozen=True)
 class _Group:
-    """Buffers whose elements are sums over the same axis of the same layout.
-
-    Attributes
-    ----------
-    dim : int
-        The axis.
-    parts : dict of Var to Var
-        For each of the buffers, the one with an element for each thread along the axis.
-    """
+    """Buffers whose elements are sums over the same axis of the same layout."""
 
     dim: int
+    """The axis."""
     parts: dict[ir.Var, ir.Var]
+    """For each of the buffers, the one with an element for each thread along the axis."""
 
     def mentioned_in(self, stmt: tirx.Stmt) -> bool:
         return any(mentions(stmt, buffer) for buffer in self.parts)

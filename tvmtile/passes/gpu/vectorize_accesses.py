@@ -242,24 +242,16 @@ def _takes_places(call: ir.Call) -> bool:
 
 @dataclass(frozen=True)
 class _Loaded:
-    """Contiguous elements loaded as a vector.
-
-    Attributes
-    ----------
-    load : TensorLoad
-        One of them, in an iteration.
-    array : Var
-        What they are loaded into.
-    first : list of Expr
-        The place of the first.
-    repeats : int
-        How many iterations in a row load the same one.
-    """
+    """Contiguous elements loaded as a vector."""
 
     load: ir.TensorLoad
+    """One of them, in an iteration."""
     array: ir.Var
+    """What they are loaded into."""
     first: list[ir.Expr]
+    """The place of the first."""
     repeats: int
+    """How many iterations in a row load the same one."""
 
 
 class _Moves:

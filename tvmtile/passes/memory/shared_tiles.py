@@ -27,30 +27,20 @@ __all__ = ["SharedTiles"]
 
 @dataclass
 class SharedTiles:
-    """The shared tiles that a kernel allocates, by what is done with them.
-
-    Attributes
-    ----------
-    all : list of Var
-        In the order of the program.
-    moved : set of Var
-        Those that operators move to or from fragments, several rows at once.
-    wanted_where_moved : SharedTile or None
-        How an implementation wants these to lie.
-    viewed : set of Var
-        Those that are seen through views, or whose address is taken: their rows are plain.
-    user_layouts : dict of Var to (layout, SourceLocation or None)
-        The layouts that the user fixes, and where.
-    context : LoweringContext
-        Of the kernel.
-    """
+    """The shared tiles that a kernel allocates, by what is done with them."""
 
     context: LoweringContext
+    """Of the kernel."""
     all: list[ir.Var] = field(default_factory=list)
+    """In the order of the program."""
     moved: set[ir.Var] = field(default_factory=set)
+    """Those that operators move to or from fragments, several rows at once."""
     wanted_where_moved: SharedTile | None = None
+    """How an implementation wants these to lie."""
     viewed: set[ir.Var] = field(default_factory=set)
+    """Those that are seen through views, or whose address is taken: their rows are plain."""
     user_layouts: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
+    """The layouts that the user fixes, and where."""
     _readers: list[tuple[Lowering, TileOp, LoweringContext]] = field(default_factory=list)
 
     @classmethod

@@ -96,24 +96,16 @@ def ReduceAccumulations(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 @dataclass(frozen=True)
 class _Accumulation:
-    """A store that combines terms of several iterations into one element.
-
-    Attributes
-    ----------
-    store : BufferStore
-        It.
-    term : Expr
-        What an iteration contributes.
-    combiner : Combiner
-        How.
-    axes : tuple of int
-        The loops of the nest over which terms are combined, outermost first.
-    """
+    """A store that combines terms of several iterations into one element."""
 
     store: tirx.BufferStore
+    """It."""
     term: ir.Expr
+    """What an iteration contributes."""
     combiner: Combiner
+    """How."""
     axes: tuple[int, ...]
+    """The loops of the nest over which terms are combined, outermost first."""
 
 
 @dataclass

@@ -197,27 +197,18 @@ def with_implementation(op: TileOp, context: LoweringContext) -> TileOp:
 
 @dataclass(frozen=True)
 class Choice:
-    """What implements an operator of a kernel.
-
-    Attributes
-    ----------
-    location : SourceLocation or None
-        The user's line.
-    operator : str
-        Name of the operator.
-    operand : str
-        What it writes.
-    chosen : str
-        The variant.
-    declined : tuple of (str, str)
-        The better variants that the target has, and why they do not fit.
-    """
+    """What implements an operator of a kernel."""
 
     location: SourceLocation | None
+    """The user's line."""
     operator: str
+    """Name of the operator."""
     operand: str
+    """What it writes."""
     chosen: str
+    """The variant."""
     declined: tuple[tuple[str, str], ...] = ()
+    """The better variants that the target has, and why they do not fit."""
 
     def __str__(self) -> str:
         line = str(self.location) if self.location is not None else "?"

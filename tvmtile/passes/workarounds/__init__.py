@@ -28,24 +28,16 @@ __all__ = ["WORKAROUNDS", "Workaround"]
 
 @dataclass(frozen=True)
 class Workaround:
-    """A pass, and what would go wrong without it.
-
-    Attributes
-    ----------
-    step : Pass
-        The pass.
-    construct : str
-        What it writes in another form.
-    kept_from : str
-        Who would change it, or fail.
-    reason : str
-        What would happen.
-    """
+    """A pass, and what would go wrong without it."""
 
     step: Any
+    """The pass."""
     construct: str
+    """What it writes in another form."""
     kept_from: str
+    """Who would change it, or fail."""
     reason: str
+    """What would happen."""
 
 
 WORKAROUNDS = (

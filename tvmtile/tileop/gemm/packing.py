@@ -33,18 +33,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Matrix:
-    """The last two axes of `buffer`, from `origin` on.
-
-    Attributes
-    ----------
-    buffer : Var
-        A buffer.
-    origin : sequence of Expr
-        One index for each axis of the buffer.
-    """
+    """The last two axes of `buffer`, from `origin` on."""
 
     buffer: ir.Var
+    """A buffer."""
     origin: Sequence[Index]
+    """One index for each axis of the buffer."""
 
     @property
     def dtype(self) -> str:

@@ -45,21 +45,14 @@ _ATOM_ROWS = 8
 
 @dataclass(frozen=True)
 class _Plan:
-    """How a product is done.
-
-    Attributes
-    ----------
-    family : Family
-        The instructions for its dtypes.
-    share : Partition
-        How the warpgroups share it, in matrices of 64 rows and as few columns as there can be.
-    panels : dict of Var to int
-        The tiles in shared memory, with bytes of the widest panel.
-    """
+    """How a product is done."""
 
     family: Family
+    """The instructions for its dtypes."""
     share: Partition
+    """How the warpgroups share it, in matrices of 64 rows and as few columns as there can be."""
     panels: dict[ir.Var, int]
+    """The tiles in shared memory, with bytes of the widest panel."""
 
     @property
     def rows(self) -> int:

@@ -28,18 +28,12 @@ _REDUCE_SCOPE = "reduce_scope"
 
 @dataclass(frozen=True)
 class Exchanged:
-    """A body without shuffles and reductions over threads.
-
-    Attributes
-    ----------
-    body : Stmt
-        What a block does.
-    buffers : frozenset of Var
-        The shared arrays through which threads exchange values.
-    """
+    """A body without shuffles and reductions over threads."""
 
     body: tirx.Stmt
+    """What a block does."""
     buffers: frozenset[ir.Var]
+    """The shared arrays through which threads exchange values."""
 
 
 def exchange_values(launch: Launch) -> Exchanged:

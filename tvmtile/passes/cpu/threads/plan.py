@@ -28,18 +28,12 @@ __all__ = ["Item", "Nested", "Once", "Plan", "Private", "Run", "plan_threads"]
 
 @dataclass
 class Run:
-    """Statements that a thread executes without waiting for another one.
-
-    Attributes
-    ----------
-    statements : list of Stmt
-        What each thread does.
-    guards : Guards
-        Of the threads that take part.
-    """
+    """Statements that a thread executes without waiting for another one."""
 
     statements: list[tirx.Stmt] = field(default_factory=list)
+    """What each thread does."""
     guards: Guards = ()
+    """Of the threads that take part."""
 
 
 @dataclass
@@ -69,18 +63,12 @@ Item: TypeAlias = "Run | Once | Private | Nested"
 
 @dataclass(frozen=True)
 class Plan:
-    """A block's body, cut.
-
-    Attributes
-    ----------
-    items : list
-        What the block does, in order.
-    variance : ThreadVariance
-        Which values diverge between its threads.
-    """
+    """A block's body, cut."""
 
     items: list[Item]
+    """What the block does, in order."""
     variance: ThreadVariance
+    """Which values diverge between its threads."""
 
 
 def plan_threads(launch: Launch) -> Plan:

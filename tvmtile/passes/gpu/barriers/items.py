@@ -33,34 +33,22 @@ __all__ = [
 
 @dataclass(eq=False)
 class Slot:
-    """A place where a barrier may stand.
-
-    Attributes
-    ----------
-    weight : float
-        How often it is executed, roughly, relative to the loop around it.
-    """
+    """A place where a barrier may stand."""
 
     weight: float = 1.0
+    """How often it is executed, roughly, relative to the loop around it."""
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """What a barrier does.
-
-    Attributes
-    ----------
-    scope : ConflictScope
-        The threads that it separates: those of a block, a warpgroup or a warp.
-    orders_device : bool
-        It orders device memory too, not threadgroup memory alone.
-    waits_for_copies : bool
-        Every thread waits for its asynchronous copies before it.
-    """
+    """What a barrier does."""
 
     scope: ConflictScope = ConflictScope.BLOCK
+    """The threads that it separates: those of a block, a warpgroup or a warp."""
     orders_device: bool = True
+    """It orders device memory too, not threadgroup memory alone."""
     waits_for_copies: bool = False
+    """Every thread waits for its asynchronous copies before it."""
 
 
 @dataclass(eq=False)
@@ -81,28 +69,19 @@ class Wait:
 
 @dataclass(eq=False)
 class Handover:
-    """What threads do at an mbarrier: they arrive, or wait for those that do.
-
-    Attributes
-    ----------
-    accesses : tuple of Access
-        Of the mbarrier itself, and others of the statement.
-    mbarrier : Mbarrier
-        Which one.
-    threads : int
-        Those that certainly do it, a bit each.
-    waits : bool
-        They wait, and know then what others did that arrived.
-    with_copies : bool
-        They arrive when their asynchronous copies have.
-    """
+    """What threads do at an mbarrier: they arrive, or wait for those that do."""
 
     statement: tirx.Stmt
     accesses: tuple[Access, ...]
+    """Of the mbarrier itself, and others of the statement."""
     mbarrier: Mbarrier
+    """Which one."""
     threads: int
+    """Those that certainly do it, a bit each."""
     waits: bool
+    """They wait, and know then what others did that arrived."""
     with_copies: bool = False
+    """They arrive when their asynchronous copies have."""
 
 
 @dataclass(eq=False)

@@ -92,21 +92,14 @@ def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:
 
 @dataclass(frozen=True)
 class _Context:
-    """Where a statement is.
-
-    Attributes
-    ----------
-    loops : tuple of Loop
-        The loops around it.
-    conditions : tuple of Expr
-        What holds where a thread does it.
-    weight : float or None
-        Of the places for barriers; None where barriers can't stand, since not all threads come.
-    """
+    """Where a statement is."""
 
     loops: tuple[Loop, ...] = ()
+    """The loops around it."""
     conditions: tuple[ir.Expr, ...] = ()
+    """What holds where a thread does it."""
     weight: float | None = 1.0
+    """Of the places for barriers; None where barriers can't stand, since not all threads come."""
 
     def where(self, condition: ir.Expr, weight: float | None) -> _Context:
         """In a case of a branch."""

@@ -112,21 +112,14 @@ def _has_effect(call: ir.Call) -> bool:
 
 @dataclass
 class Body:
-    """The body of a pipelined loop, taken apart.
-
-    Attributes
-    ----------
-    declarations : list of Stmt
-        Allocations and views, which hold for all iterations.
-    bindings : dict of Var to Bind
-        Names with a value that can be computed again anywhere in an iteration, in program order.
-    units : list of Unit
-        What a plan gives a stage to.
-    """
+    """The body of a pipelined loop, taken apart."""
 
     declarations: list[tirx.Stmt] = field(default_factory=list)
+    """Allocations and views, which hold for all iterations."""
     bindings: dict[ir.Var, tirx.Bind] = field(default_factory=dict)
+    """Names with a value that can be computed again anywhere in an iteration, in program order."""
     units: list[Unit] = field(default_factory=list)
+    """What a plan gives a stage to."""
 
     def bindings_for(self, statements: Sequence[tirx.Stmt]) -> list[tirx.Bind]:
         """The bindings that statements use, directly or through others, in program order."""

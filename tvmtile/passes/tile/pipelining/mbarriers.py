@@ -18,18 +18,12 @@ __all__ = ["Mbarriers"]
 
 @dataclass(frozen=True, eq=False)
 class Mbarriers:
-    """One mbarrier for each iteration that may be under way.
-
-    Attributes
-    ----------
-    buffer : Var
-        They.
-    arrivals : int
-        How many threads arrive in a phase.
-    """
+    """One mbarrier for each iteration that may be under way."""
 
     buffer: ir.Var
+    """They."""
     arrivals: int
+    """How many threads arrive in a phase."""
 
     @classmethod
     def named(cls, name: str, count: int, arrivals: int = 1) -> Mbarriers:

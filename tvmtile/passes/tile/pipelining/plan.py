@@ -91,19 +91,14 @@ def plan_of(loop: tirx.For) -> Plan | None:
 
 @dataclass(frozen=True)
 class BufferCopies:
-    """How many copies of a tile a pipelined loop works with.
-
-    Attributes
-    ----------
-    count : int
-        Iteration `k` works on copy `k % count`, if `is_read_after` is not set.
-    is_read_after : bool
-        The value of the last iteration may be read outside of the loop; then the last iteration
-        works on copy 0, since the uses outside of the loop do.
-    """
+    """How many copies of a tile a pipelined loop works with."""
 
     count: int
+    """Iteration `k` works on copy `k % count`, if `is_read_after` is not set."""
     is_read_after: bool
+    """The value of the last iteration may be read outside of the loop; then the last iteration works on
+    copy 0, since the uses outside of the loop do.
+    """
 
 
 def buffer_copies_of(

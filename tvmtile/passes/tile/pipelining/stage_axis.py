@@ -18,18 +18,12 @@ __all__ = ["StageAxis", "with_stage_axes"]
 
 @dataclass(frozen=True)
 class StageAxis:
-    """The buffer copies of a tile in a loop.
-
-    Attributes
-    ----------
-    count : int
-        How many there are.
-    index : Expr
-        Which one an iteration works on, in terms of the loop's variable.
-    """
+    """The buffer copies of a tile in a loop."""
 
     count: int
+    """How many there are."""
     index: ir.Expr
+    """Which one an iteration works on, in terms of the loop's variable."""
 
 
 def with_stage_axes(

@@ -48,33 +48,21 @@ class Unsuitable(Exception):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A pipelined loop that can be split.
-
-    Attributes
-    ----------
-    loop : For
-        The loop.
-    stages : int
-        Buffer copies of its tiles that it asks for.
-    producers : tuple of int
-        The units that copy tiles ahead, of `units`.
-    units : list of Unit
-        The statements of its body.
-    in_flight : frozenset of int
-        The units whose work may go on until the next iteration has issued its own.
-    by_threads : frozenset of int
-        The producers that are loops over elements, which threads copy; the others go by tensor maps.
-    skew : Skew or None
-        How an iteration begins in the one before, if it does.
-    """
+    """A pipelined loop that can be split."""
 
     loop: tirx.For
     stages: int
+    """Buffer copies of its tiles that it asks for."""
     producers: tuple[int, ...]
+    """The units that copy tiles ahead, of `units`."""
     units: list[Unit]
+    """The statements of its body."""
     in_flight: frozenset[int]
+    """The units whose work may go on until the next iteration has issued its own."""
     by_threads: frozenset[int]
+    """The producers that are loops over elements, which threads copy; the others go by tensor maps."""
     skew: Skew | None = None
+    """How an iteration begins in the one before, if it does."""
 
     def with_stages(self, stages: int) -> Candidate:
         """The loop with so many buffer copies."""

@@ -27,30 +27,19 @@ __all__ = ["Preload", "preloaded_in"]
 
 @dataclass(frozen=True)
 class Preload:
-    """A copy before a split loop, of a tile that only the consumers of the loop read.
-
-    Attributes
-    ----------
-    tile : Var
-        The tile.
-    variable : Var
-        Of the loop.
-    ring : Ring
-        Of the copies of the tile, one for each execution of the loop.
-    around : Var or None
-        Of the innermost serial loop around it.
-    counter : Var or None
-        Counts the executions before, where there may be some.
-    is_free_early : bool
-        The second of a loop's products, which goes on behind the loop, does not use it.
-    """
+    """A copy before a split loop, of a tile that only the consumers of the loop read."""
 
     tile: ir.Var
     variable: ir.Var
+    """Of the loop."""
     ring: Ring
+    """Of the copies of the tile, one for each execution of the loop."""
     around: ir.Var | None
+    """Of the innermost serial loop around it."""
     counter: ir.Var | None
+    """Counts the executions before, where there may be some."""
     is_free_early: bool
+    """The second of a loop's products, which goes on behind the loop, does not use it."""
 
     def fills(self, stmt: tirx.Stmt) -> bool:
         """Tell whether a statement is the copy."""

@@ -39,22 +39,16 @@ __all__ = ["Producer", "Split", "Splits", "consumers_of", "producer_of"]
 
 @dataclass(frozen=True)
 class Split:
-    """A loop that is split.
-
-    Attributes
-    ----------
-    candidate : Candidate
-        The loop as it was.
-    rings : list of Ring
-        Of its tiles.
-    counter : Var or None
-        Counts the iterations of former executions of the loop, and of others with its tiles, where
-        there may be some.
-    """
+    """A loop that is split."""
 
     candidate: Candidate
+    """The loop as it was."""
     rings: list[Ring]
+    """Of its tiles."""
     counter: ir.Var | None
+    """Counts the iterations of former executions of the loop, and of others with its tiles, where there
+    may be some.
+    """
 
     @property
     def variable(self) -> ir.Var:
@@ -271,18 +265,12 @@ def _released_last(split: Split, loop: tirx.For, thread: ir.Expr) -> list[tirx.S
 
 @dataclass(frozen=True)
 class Producer:
-    """What the producer does.
-
-    Attributes
-    ----------
-    body : Stmt
-        The copies, in the loops and under the conditions around them, and what they need.
-    replayed : list of Stmt
-        What it does of the kernel besides: index tiles, bounds.
-    """
+    """What the producer does."""
 
     body: tirx.Stmt
+    """The copies, in the loops and under the conditions around them, and what they need."""
     replayed: list[tirx.Stmt]
+    """What it does of the kernel besides: index tiles, bounds."""
 
     def needed_by(self, others: tirx.Stmt) -> list[tirx.Stmt]:
         """The replayed statements that write what other statements need."""

@@ -41,24 +41,16 @@ class Unskewed(Exception):
 
 @dataclass(frozen=True)
 class Skew:
-    """The statements of an iteration, in the order in which they are done.
-
-    Attributes
-    ----------
-    leading : tuple of int
-        Up to the first product.
-    early : tuple of int
-        Those that run while the second product of the iteration before goes on.
-    late : tuple of int
-        Those that wait for it.
-    second : int
-        The second product.
-    """
+    """The statements of an iteration, in the order in which they are done."""
 
     leading: tuple[int, ...]
+    """Up to the first product."""
     early: tuple[int, ...]
+    """Those that run while the second product of the iteration before goes on."""
     late: tuple[int, ...]
+    """Those that wait for it."""
     second: int
+    """The second product."""
 
     @property
     def first(self) -> int:
