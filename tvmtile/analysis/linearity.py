@@ -23,13 +23,7 @@ def is_linear(value: ir.Expr, is_element: Callable[[ir.TensorLoad], bool | None]
     So the sum of such values of several elements is the value of their sums. Floats are taken for real
     numbers. What rounds, compares or divides by an element is not linear.
 
-    Parameters
-    ----------
-    value : Expr
-        The value.
-    is_element : callable
-        `load -> bool or None`: whether a load is one of the elements, or none; None where that is not
-        known.
+    `is_element` tells whether a load is one of the elements, or none; None where that is not known.
     """
     return 1 in _degrees(value, is_element)
 

@@ -383,14 +383,7 @@ def all_operators() -> Mapping[str, type[TileOp]]:
 def with_tile(op: TileOp, tile: ir.Var, goal: ir.TensorRegion) -> TileOp:
     """The same operator on a region of another buffer, as large as the tile, in the tile's place.
 
-    Parameters
-    ----------
-    op : TileOp
-        A normalized operator.
-    tile : Var
-        A buffer that it may have several regions of.
-    goal : TensorRegion
-        The region, whose last axes are the tile's.
+    `op` is normalized, and may have several regions of the tile; the goal's last axes are the tile's.
     """
     outer = len(goal.region) - len(tile.ty.shape)
     for item in fields(op):

@@ -60,12 +60,8 @@ def prim_func_pass(
 ) -> Callable[[_Rewriting], Any]:
     """Decorate a rewriting `func -> func` as a pass over the tile programs of a module.
 
-    Parameters
-    ----------
-    name : str
-        What TVM calls it, without the prefix.
-    requires, establishes : iterable of Property
-        What it relies on, and what holds after it.
+    TVM calls it by the name, with a prefix. It relies on what it `requires`; what it `establishes`
+    holds after it.
     """
     full = f"tvmtile.{name}"
     _CONTRACTS[full] = Contract(tuple(requires), tuple(establishes))

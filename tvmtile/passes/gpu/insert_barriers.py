@@ -162,18 +162,9 @@ _GROUPS = {ConflictScope.BLOCK: "threadgroup", ConflictScope.WARP: "simdgroup"}
 class _Emitter:
     """Writes a program down with its barriers.
 
-    Parameters
-    ----------
-    barriers : dict of Slot to Barrier
-        Those to insert.
-    group : Group or None
-        The threads that wait there; None: those of the block.
-    named : NamedBarriers
-        Those of groups.
-    tokens : list of str
-        Of what a barrier waits for that waits for asynchronous work.
-    fenced : bool
-        A barrier has to say that it orders device memory; those of the user, who may rely on it, do.
+    The threads of `group` wait there, or the block's, for the asynchronous work of `tokens` too where a
+    barrier does. Where `fenced`, a barrier has to say that it orders device memory; those of the user,
+    who may rely on it, do.
     """
 
     def __init__(

@@ -131,13 +131,6 @@ def _user_layout(tile: ir.Var, layout: Any, widest: int, *, is_viewed: bool) -> 
 def layout_of_map(tile: ir.Var, layout: tirx.IndexMap) -> Layout:
     """The layout of an index map, whose results are the indices of a row-major array.
 
-    Parameters
-    ----------
-    tile : Var
-        A shared tile.
-    layout : IndexMap
-        Of its indices.
-
     Raises
     ------
     InvalidOperand

@@ -124,14 +124,8 @@ class Checker:
 
         A set of barriers suffices if each clause has a slot with one.
 
-        Parameters
-        ----------
-        part, loops
-            As of `race`.
-        bits : mapping of Slot to int
-            A bit for each place where a barrier may stand.
-        barriers_wait : bool
-            Every thread waits for its asynchronous copies before a barrier.
+        `bits` has one for each place where a barrier may stand; where `barriers_wait`, every thread
+        waits for its asynchronous copies before one.
 
         Raises
         ------

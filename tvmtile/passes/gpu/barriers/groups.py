@@ -91,14 +91,8 @@ def hands_over(body: tirx.Stmt, group: Group) -> bool:
 class NamedBarriers:
     """Hands out the barriers of a block that some of its threads wait at.
 
-    Parameters
-    ----------
-    body : Stmt
-        What the block does: barriers that the user names are taken.
-    count : int
-        How many there are; the first is that of the whole block.
-    launch : Launch, optional
-        Of the block, for barriers of its warpgroups.
+    There are `count`, the first that of the whole block; those that the user names in `body` are taken.
+    The launch is for barriers of the block's warpgroups.
     """
 
     def __init__(self, body: tirx.Stmt, count: int, launch: Launch | None = None) -> None:
@@ -111,13 +105,6 @@ class NamedBarriers:
 
     def wait(self, group: Group, location: SourceLocation | None = None) -> tirx.Stmt:
         """A statement at which all threads of a group wait for each other.
-
-        Parameters
-        ----------
-        group : Group
-            They all come.
-        location : SourceLocation, optional
-            The line of an error.
 
         Raises
         ------

@@ -99,17 +99,7 @@ class _InFlight(Exception):
 
 
 class _Search:
-    """Finds where the barriers stand.
-
-    Parameters
-    ----------
-    program : Sequence
-        What a thread does.
-    checker : Checker
-        Finds clauses.
-    barriers_wait : bool
-        Every thread waits for its asynchronous copies before a barrier.
-    """
+    """Finds where barriers stand; where these wait, threads wait for their copies before each."""
 
     def __init__(self, program: Sequence, checker: Checker, *, barriers_wait: bool) -> None:
         self.barriers_wait = barriers_wait

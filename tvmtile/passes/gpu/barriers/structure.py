@@ -109,17 +109,10 @@ class _Context:
 class Builder:
     """Makes items of statements.
 
-    Parameters
-    ----------
-    launch : Launch
-        The kernel.
-    effects : Effects
-        Of the kernel, whatever barriers are in it.
-    footprints : callable
-        Compares accesses, given the names that are uniform.
-    group : Group or None
-        The threads that barriers are looked for; None: those of the block. Their barriers stand in
-        their regions, and order what the kernel does there, but for what some of them do as a group.
+    `effects` are those of the kernel, whatever barriers are in it; `footprints` compares accesses,
+    given the names that are uniform. Barriers are looked for the threads of `group`, or the block's:
+    they stand in their regions, and order what the kernel does there, but for what some of them do as a
+    group.
     """
 
     def __init__(

@@ -141,17 +141,8 @@ def candidates_in(
 ) -> list[Candidate]:
     """The pipelined loops of a kernel, if all of them can be split.
 
-    Parameters
-    ----------
-    kernel : For
-        The kernel.
-    tiles : KernelTiles
-        Of the kernel.
-    kind : str
-        Of the target.
-    why_not : callable
-        `(op, stages) -> str or None`, why a copy can't go on by itself until an mbarrier says that it
-        is done, where its tile has so many buffer copies.
+    `why_not(op, stages)` says why a copy can't go on by itself until an mbarrier says that it is done,
+    where its tile has so many buffer copies; None where it can.
 
     Raises
     ------

@@ -45,12 +45,7 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
     in their work, so that a block which was given much of it is given little next. An index keeps its
     known range: it is a remainder by the extent of the grid, which changes no value.
 
-    Parameters
-    ----------
-    kernel : For
-        Each of its blocks fills a multiprocessor.
-    multiprocessors : int
-        Of the GPU.
+    Each block of the kernel fills a multiprocessor.
 
     Raises
     ------

@@ -69,16 +69,7 @@ def preloaded_in(
 
     With each are the loop, and the innermost serial loop around the copy, if there is one.
 
-    Parameters
-    ----------
-    body : Stmt
-        Of the kernel.
-    candidates : sequence of Candidate
-        The loops that are split.
-    tiles : KernelTiles
-        Of the kernel.
-    why_not : callable
-        As of `candidates_in`.
+    `candidates` are the loops that are split, `why_not` is as of `candidates_in`.
     """
     found: list[tuple[ir.Var, Candidate, tirx.For | None]] = []
     around: list[tirx.For] = []

@@ -80,14 +80,8 @@ class Ring:
         One thread says so where it begins them all. Where all threads copy, each arrives as soon as its
         asynchronous copies have, and a thread of each warp for what the warp has stored.
 
-        Parameters
-        ----------
-        by_threads : sequence of Stmt
-            What all threads copy. A condition may leave out any copy.
-        copies : sequence of Stmt
-            Those that one thread begins.
-        thread : Expr
-            The number of the thread among the producer's.
+        `thread` is a number among the producer's. A condition may leave out any of the copies by
+        threads.
         """
         one = tirx.const(1, "int32")
         arrive = _act(self.arrives_on, one, "arrive")
@@ -106,14 +100,8 @@ class Ring:
     ) -> list[tirx.Stmt]:
         """Let the producer have the copy again: a thread of each warp says so.
 
-        Parameters
-        ----------
-        thread : Expr
-            The number of the thread among the consumers'.
-        iteration : Expr, optional
-            Whose copy it is, of all that the kernel does; this one's where absent.
-        condition : Expr, optional
-            Whether there was one.
+        `thread` is a number among the consumers'. The copy is that of an iteration, of all that the
+        kernel does, or of this one; `condition` says whether there was one.
         """
         copy = self.empty.of(self.iteration if iteration is None else iteration)
         return _of_warps(thread, _act(copy, tirx.const(1, "int32"), "arrive"), condition)

@@ -106,22 +106,8 @@ def consumers_of(
 ) -> tirx.Stmt:
     """What the consumers do: all but the producer's copies.
 
-    Parameters
-    ----------
-    body : Stmt
-        What a block does, in which tiles have their buffer copies.
-    splits : mapping of Var to Split
-        Its loops, by their variable.
-    tiles : KernelTiles
-        Of the kernel.
-    thread : Expr
-        The number of a thread among the consumers'.
-    kind : str
-        Of the target.
-    preloads : sequence of Preload
-        Of tiles that the producer fills before a loop.
-    without : sequence of Stmt
-        Statements of the body that they leave out.
+    Tiles have their buffer copies in `body`; `splits` are its loops by their variable. `thread` is a
+    number among the consumers', who leave out the statements `without`.
     """
 
     def sequence(node: tirx.SeqStmt, mutator: Mutator) -> tirx.Stmt:
@@ -295,12 +281,7 @@ def producer_of(
 ) -> Producer:
     """What the producer does.
 
-    Parameters
-    ----------
-    body, splits, tiles, preloads
-        As of `consumers_of`.
-    thread : Expr
-        The number of a thread among the producer's.
+    `thread` is a number among the producer's; the rest is as of `consumers_of`.
 
     Raises
     ------

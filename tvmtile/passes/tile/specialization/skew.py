@@ -68,18 +68,7 @@ def skew_of(
 ) -> Skew | None:
     """How the products of a loop overlap with its next iteration; None where there are not two.
 
-    Parameters
-    ----------
-    units : sequence of Unit
-        The statements of the loop.
-    producers : collection of int
-        Those that are another role's.
-    kind : str
-        Of the target.
-    threads : int
-        Of the consumers.
-    registers : int
-        That each of them has.
+    The statements `producers` are another role's; `registers` is what each of the consumers has.
 
     Raises
     ------
@@ -162,22 +151,8 @@ def skewed(
 ) -> list[tirx.Stmt]:
     """What consumers do in place of a loop.
 
-    Parameters
-    ----------
-    loop : For
-        The loop.
-    skew : Skew
-        Of its statements.
-    rings : sequence of Ring
-        The tiles that another role fills.
-    body : Body
-        Of the loop.
-    thread : Expr
-        The number of a thread among the consumers'.
-    kind : str
-        Of the target.
-    before_last : sequence of Stmt
-        What is done before the last product, and where there is none.
+    Another role fills the `rings`. `thread` is a number among the consumers'. What is `before_last` is
+    done before the last product, and where there is none.
     """
     return _Skewed(loop, skew, rings, body, thread, kind).statements(before_last)
 
