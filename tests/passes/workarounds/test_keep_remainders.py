@@ -41,6 +41,76 @@ def test_remainders_of_a_variable_and_of_one_beside_it(target):
     np.testing.assert_array_equal(b.numpy(), a[rows, columns])
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+def test_a_variable_that_is_counted_down_is_divided(target):
+    @T.prim_func
+    def program(
+        A: T.Tensor((6,), "int32"), B: T.Tensor((6, 160), "int32"), C: T.Tensor((64,), "int32")
+    ):
+        with T.Kernel(1, threads=32):
+            own = T.alloc_local((6,), "int32")
+            for i in T.serial(6):
+                own[i] = A[i]
+            for i in T.serial(160):
+                B[0, i] = own[(159 - i) // 32]
+                B[1, i] = A[(158 - i) % 5]
+                B[2, i] = A[(159 - i) * 2 // 64]
+                B[3, i] = A[(i * -2 + 318) // 64]
+                if i < 64:
+                    C[i] = (
+                        A[(7 - i // 4 % 8) // 2] * 100
+                        + A[(31 - i % 32) % 6] * 10
+                        + A[((i - 63) * -2) // 32]
+                    )
+                B[(163 - i) // 160 + 4, (159 - i) % 160] = i
+            for i in T.Parallel(160):
+                B[3, i] = B[3, i] * 10 + A[(159 - i) // 32]
+
+    compiled = {"target": target}
+    if target != "llvm":
+        compiled["execution_backend"] = "emulator"
+    if target == "cuda":
+        compiled["target"] = {"kind": "cuda", "arch": "sm_80"}
+    a, i = np.arange(3, 9, dtype="int32"), np.arange(160)
+    b = torch.zeros((6, 160), dtype=torch.int32)
+    c = torch.zeros(64, dtype=torch.int32)
+    tvmtile.compile(program, **compiled)(torch.from_numpy(a), b, c)
+    j = np.arange(64)
+    digits = [a[(7 - j // 4 % 8) // 2], a[(31 - j % 32) % 6], a[(126 - 2 * j) // 32]]
+    np.testing.assert_array_equal(c.numpy(), digits[0] * 100 + digits[1] * 10 + digits[2])
+    expected = np.zeros((6, 160), "int32")
+    expected[0], expected[1] = a[(159 - i) // 32], a[(158 - i) % 5]
+    expected[2] = a[(159 - i) * 2 // 64]
+    expected[3] = a[(318 - 2 * i) // 64] * 10 + a[(159 - i) // 32]
+    expected[(163 - i) // 160 + 4, 159 - i] = i
+    np.testing.assert_array_equal(b.numpy(), expected)
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_names_of_what_is_divided(target):
+    """Names are written out before elements are numbered."""
+
+    @T.prim_func
+    def program(A: T.Tensor((16, 16), "int32"), B: T.Tensor((4, 64), "int32")):
+        with T.Kernel(1, threads=32):
+            for i in T.serial(64):
+                down = 63 - i
+                row = down // 4
+                beside = i + 2
+                B[0, i] = A[0, down // 4]
+                B[1, i] = A[row, 1]
+                B[2, i] = A[i % 16, beside % 16]
+                B[3, i] = A[row, down % 4]
+
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    a, i = np.arange(256, dtype="int32").reshape(16, 16), np.arange(64)
+    b = torch.zeros((4, 64), dtype=torch.int32)
+    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    down = (63 - i) // 4
+    expected = [a[0, down], a[down, 1], a[i % 16, (i + 2) % 16], a[down, (63 - i) % 4]]
+    np.testing.assert_array_equal(b.numpy(), np.stack(expected))
+
+
 def test_indices_with_one_offset_are_left_alone():
     @S.prim_func
     def program(A: S.Buffer((16, 16), "float32"), B: S.Buffer((64,), "float32")):
@@ -50,6 +120,8 @@ def test_indices_with_one_offset_are_left_alone():
                 B[i] = A[i // 16, i % 16 // 4]
                 B[i] = A[(i + 32) % 16, i // 8]
                 B[i] = A[(bx + 2) % 16, i % 16]
+                B[63 - i] = A[15 - i // 4, 15 - i % 16]
+                B[(i - 1) % 4] = A[(15 - i) // 4, S.bitwise_xor(i, 1)]
 
     module = ir.IRModule({"main": program})
     tvm.ir.assert_structural_equal(KeepRemainders(module), module)

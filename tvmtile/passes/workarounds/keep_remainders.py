@@ -10,22 +10,32 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import walk
 from tvmtile.ir.kernels import with_body
+from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, variables_of
+from tvmtile.ir.rewriting import (
+    ScopedRewriter,
+    contains,
+    reads_no_memory,
+    substitute,
+    variables_of,
+)
 from tvmtile.ir.types import Binary
 
 __all__ = ["KeepRemainders"]
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
+_BITWISE = (tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor)
 
 
 @prim_func_pass("KeepRemainders")
 def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Hide indices in which a loop variable is divided with different offsets.
+    """Hide indices in which a loop variable is divided with different offsets, or counted down.
 
     TVM's FlattenBuffer pads a loop variable for the offset of one division, and takes the padded one
-    in the other divisions too: `A[i % 16, (i + 2) % 16]` becomes `A_1[(i + 2) % 16 * 17]`. It leaves
-    an index alone that holds a bitwise operator, and the code generators' compilers fold this one.
+    in the other divisions too: `A[i % 16, (i + 2) % 16]` becomes `A_1[(i + 2) % 16 * 17]`. A sign it
+    takes out of a division, which rounds the other way: `A[(159 - i) // 32]` becomes
+    `A_1[i // -32 + 4]`. It leaves an index alone that holds a bitwise operator, and the code
+    generators' compilers fold this one.
 
     Before
     ------
@@ -35,12 +45,14 @@ def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             for i in range(64):
                 B[i] = A[i % 16, (i + 2) % 16]
+                B[(63 - i) // 4] = B[i]
     ```
 
     After
     -----
     ```
                 B[i] = A[T.bitwise_or(i % 16, 0), (i + 2) % 16]
+                B[T.bitwise_or((63 - i) // 4, 0)] = B[i]
     ```
     """
     return with_body(func, _Keeper().rewrite(func.body))
@@ -50,10 +62,17 @@ class _Keeper(ScopedRewriter):
     def __init__(self) -> None:
         super().__init__()
         self._loops: set[ir.Var] = set()
+        self._values: dict[ir.Var, ir.Expr] = {}  # of names, which TVM writes out
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:
         self._loops.add(loop.loop_var)
         return super().visit_for(loop)
+
+    def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:
+        result = self.descend_bind(bind)
+        if ir.is_prim_expr(result.value) and reads_no_memory(result.value):
+            self._values[result.var] = substitute(result.value, self._values)
+        return result
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
         load = self.descend(node)
@@ -69,10 +88,14 @@ class _Keeper(ScopedRewriter):
 
     def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
         """The indices with one of them hidden; None where nothing is to be hidden."""
-        divisions = _divisions(indices)
-        if len(divisions) < 2 or not self._differ(divisions):
+        written_out = [substitute(index, self._values) for index in indices]
+        divisions = _divisions(written_out)
+        if not self._differ(divisions) and not (
+            any(self._counts_down(division.a) for division in divisions)
+            and not contains(written_out, _BITWISE)  # it is left alone already
+        ):
             return None
-        first = next(n for n, index in enumerate(indices) if _divisions(index))
+        first = next(n for n, index in enumerate(written_out) if _divisions(index))
         return [_hidden(index) if n == first else index for n, index in enumerate(indices)]
 
     def _differ(self, divisions: list[Any]) -> bool:
@@ -85,6 +108,17 @@ class _Keeper(ScopedRewriter):
             for b in divisions
         )
 
+    def _counts_down(self, value: ir.Expr, sign: int = 1) -> bool:
+        """Tell whether a term that loops change is subtracted, or multiplied by less than zero."""
+        if isinstance(value, tirx.Add | tirx.Sub):
+            other = -sign if isinstance(value, tirx.Sub) else sign
+            return self._counts_down(value.a, sign) or self._counts_down(value.b, other)
+        if isinstance(value, tirx.Mul):
+            for factor, rest in ((constant(value.a), value.b), (constant(value.b), value.a)):
+                if factor is not None:
+                    return self._counts_down(rest, -sign if factor < 0 else sign)
+        return sign < 0 and not self._loops.isdisjoint(variables_of(value))
+
     def _has_offset(self, division: Binary) -> bool:
         """Tell whether the dividend is a sum, and a term that no loop changes leaves a remainder."""
         terms = [t for t in _terms(division.a) if self._loops.isdisjoint(variables_of(t))]
@@ -93,7 +127,7 @@ class _Keeper(ScopedRewriter):
         )
 
 
-def _divisions(node: Any) -> list[ir.Expr]:
+def _divisions(node: Any) -> list[Any]:
     found: list[Any] = []
     walk(node, (_DIVISIONS, found.append))
     return found
