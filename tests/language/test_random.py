@@ -1,6 +1,8 @@
-"""Random numbers of a kernel against Philox in Python's integers."""
+"""Random numbers of a kernel against Philox in Python's integers, and against cuRAND's."""
 
 from __future__ import annotations
+
+import random
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 import tvmtile
 import tvmtile.language as T
 from tvmtile.errors import InvalidValue, NestingError
+from tvmtile.language.generators import Xorwow, times_factor
 
 TARGETS = {
     "llvm": {"target": "llvm"},
@@ -138,7 +141,124 @@ def test_what_the_generator_needs():
 
     with pytest.raises(NestingError, match="T.rng_rand: the kernel has no T.rng_init"):
         kernel(T.rng_rand)
-    with pytest.raises(InvalidValue, match="the generator 'curandStateXORWOW_t' is not there"):
-        kernel(lambda: T.rng_init(1, generator="curandStateXORWOW_t"))
+    with pytest.raises(InvalidValue, match="the generator 'curandStateSobol32_t' is not there"):
+        kernel(lambda: T.rng_init(1, generator="curandStateSobol32_t"))
     with pytest.raises(InvalidValue, match="bit=16"):
         kernel(lambda: T.rng_rand_float(16))
+
+
+CURAND = {
+    "curandStateXORWOW_t": (
+        ((0x0, 0x0, 0x0), [3179217846, 1883133293, 2220552389, 674260989]),
+        ((0x0, 0x0, 0x1), [1883133293, 2220552389, 674260989, 306521119]),
+        ((0x0, 0x3E8, 0xF4243), [3812263417, 2082937807, 2157894457, 3270511696]),
+        ((0x1, 0x1, 0x3), [3038819597, 2022823837, 112950610, 200453434]),
+        ((0x1, 0x5, 0x1), [2059360123, 2248663535, 2081427151, 3325079157]),
+        ((0x2A, 0x3E8, 0x3), [3120451954, 1163074284, 2254550262, 4250632100]),
+        ((0xFFFFFFFF, 0x100000007, 0x200000005), [2087056303, 427521962, 2205808677, 1639658455]),
+        ((0x123456789ABCDEF, 0x3E8, 0x3), [30095727, 2194767593, 3058682927, 547046353]),
+        ((0x123456789ABCDEF, 0x100000007, 0x3), [1166548507, 545726919, 3441952570, 3188496688]),
+        ((0xFFFFFFFFFFFFFFFF, 0x0, 0xF4243), [3981929, 258329051, 2588085758, 8214870]),
+        ((0xFFFFFFFFFFFFFFFF, 0x100000007, 0x3), [4248683356, 1189121840, 1782989722, 1672875461]),
+        (
+            (0xFFFFFFFFFFFFFFFF, 0x100000007, 0x200000005),
+            [862702892, 4280092150, 1648676299, 3470455381],
+        ),
+    ),
+    "curandStateMRG32k3a_t": (
+        ((0x0, 0x0, 0x0), [545508615, 1368065476, 1327943825, 3546985268]),
+        ((0x0, 0x0, 0x1), [1368065476, 1327943825, 3546985268, 951893240]),
+        ((0x0, 0x0, 0x3), [3546985268, 951893240, 2290915747, 2064909480]),
+        ((0x0, 0x1, 0x200000005), [1806120468, 602217108, 2325958444, 2899218660]),
+        ((0x1, 0x0, 0x1), [403207181, 975854239, 891564283, 2719027692]),
+        ((0x2A, 0x1, 0x0), [473693671, 2915688571, 3765870715, 929260147]),
+        ((0x2A, 0x100000007, 0x0), [1343156258, 192834267, 2167373344, 2749317462]),
+        ((0x123456789ABCDEF, 0x0, 0x1), [2186294773, 3113353688, 1105608834, 766445636]),
+        ((0x123456789ABCDEF, 0x5, 0x3), [2242051367, 2512536061, 1484315193, 1040652961]),
+        ((0x123456789ABCDEF, 0x3E8, 0x1), [2000107124, 1081799354, 3128395430, 3691186473]),
+        ((0xFFFFFFFFFFFFFFFF, 0x0, 0x1), [3415367579, 28366596, 3763809352, 4095121750]),
+        (
+            (0xFFFFFFFFFFFFFFFF, 0x100000007, 0x200000005),
+            [1723298948, 3986919119, 2239176256, 10840535],
+        ),
+    ),
+}
+"""Seed, sequence and numbers left out; the next four by cuRAND 10.4.5's `curand_init` and `curand`."""
+
+
+def drawn(generator, starts, count, **target):
+    """So many numbers of each start, by a thread for each."""
+    starts = np.array(starts, np.uint64)
+
+    @T.prim_func
+    def main(S: T.Tensor((len(starts), 3), "uint64"), A: T.Tensor((len(starts), count), "uint32")):
+        with T.Kernel(1, threads=len(starts)):
+            tx = T.get_thread_binding()
+            T.rng_init(S[tx, 0], S[tx, 1], S[tx, 2], generator=generator)
+            for i in T.serial(count):
+                A[tx, i] = T.rng_rand()
+
+    a = np.empty((len(starts), count), np.uint32)
+    tvmtile.compile(main, **target)(starts, a)
+    return a.tolist()
+
+
+EVERYWHERE = {
+    **TARGETS,
+    "cuda": {"target": {"kind": "cuda", "arch": "sm_90a"}, "execution_backend": "emulator"},
+}
+
+
+@pytest.mark.parametrize("target", EVERYWHERE)
+@pytest.mark.parametrize("generator", CURAND)
+def test_numbers_are_curand_s(generator, target):
+    starts, expected = zip(*CURAND[generator], strict=True)
+    assert drawn(generator, starts, 4, **EVERYWHERE[target]) == list(expected)
+
+
+@pytest.mark.parametrize("generator", CURAND)
+def test_numbers_that_are_left_out_are_those_that_others_take(generator):
+    first, later = drawn(generator, [(7, 3, 0), (7, 3, 200)], 300, target="llvm")
+    assert first[200:] == later[:100]
+
+
+def test_the_characteristic_polynomial_of_xorwow():
+    """It takes any state to zero, and x to the power of the period to one, not of a large divisor."""
+    state, total = [random.getrandbits(32) for _ in range(5)], [0] * 5
+    for degree in range(161):
+        if Xorwow.CHARACTERISTIC >> degree & 1:
+            total = [a ^ b for a, b in zip(total, state, strict=True)]
+        mixed = state[0] ^ state[0] >> 2
+        last = state[4] ^ state[4] << 4 ^ mixed ^ mixed << 1
+        state = [*state[1:], last & 0xFFFFFFFF]
+    assert total == [0] * 5
+
+    def power(exponent):
+        result, base = 1, 2
+        while exponent:
+            result = Xorwow.product(result, base) if exponent & 1 else result
+            base, exponent = Xorwow.product(base, base), exponent >> 1
+        return result
+
+    period = 2**160 - 1
+    assert power(period) == 1
+    assert all(power(period // prime) != 1 for prime in (3, 5, 11, 17, 31, 41, 257, 61681, 65537))
+
+
+def test_words_of_mrg32k3a_are_rounded_as_floats_are():
+    """The product with a factor, in integers, against float64, also where it is just below a whole."""
+    factor = 1.000000048662
+    excess = int((factor - 1) * 2**52)
+    rounded_up = 2157741150
+    assert int(rounded_up * factor) == rounded_up + (rounded_up * excess >> 52) + 1
+    numbers = [1, 2, 3, 4294967087, 2**31 - 1, 2**31, rounded_up, *range(5, 2**32, 99999989)]
+    size = len(numbers)
+
+    @T.prim_func
+    def main(N: T.Tensor((size,), "uint64"), A: T.Tensor((size,), "uint32")):
+        with T.Kernel(size, threads=1) as i:
+            A[i] = times_factor(N[i], factor)
+
+    a = np.empty(size, np.uint32)
+    tvmtile.compile(main, target="llvm")(np.array(numbers, np.uint64), a)
+    assert a.tolist() == [min(int(n * factor), 2**32 - 1) for n in numbers]

@@ -111,7 +111,7 @@ class Kernel:
         self.threads: list[Any] = []
         self.parallel_depth = 0
         self.parallel_variables: list[ir.Var] = []
-        self.random_state: tuple[ir.Var, ir.Var, ir.Var] | None = None
+        self.random_state: Any = None  # of `T.rng_init`
 
     def __enter__(self) -> Any:
         if current_kernel() is not None:
