@@ -205,6 +205,28 @@ def test_rounding():
         T.round(1.0, "up")
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal", "cuda"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+def test_rounding_of_narrow_floats(dtype, target):
+    @T.prim_func
+    def program(A: T.Tensor((16,), dtype), B: T.Tensor((2, 16), dtype)):
+        with T.Kernel(1, threads=32):
+            for i in T.Parallel(16):
+                B[0, i] = T.round(A[i])
+                B[1, i] = T.round(A[i], "ties-away-from-zero")
+
+    backend = None if target == "llvm" else "emulator"
+    place = {"kind": "cuda", "arch": "sm_90a"} if target == "cuda" else target
+    kind = getattr(torch, dtype)
+    x = torch.tensor(
+        [-3.5, -2.5, -1.5, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2.5, 3, 3.5, 7]
+    )
+    b = torch.zeros(2, 16).to(kind)
+    tvmtile.compile(program, target=place, execution_backend=backend)(x.to(kind), b)
+    assert b[0].float().tolist() == torch.round(x).tolist()
+    assert b[1].float().tolist() == (torch.sign(x) * torch.floor(x.abs() + 0.5)).tolist()
+
+
 @pytest.mark.parametrize("choose", [T.if_then_else, T.Select])
 def test_a_number_is_a_condition_that_holds_where_it_is_not_zero(choose):
     values = torch.arange(8, dtype=torch.int64)

@@ -6,7 +6,7 @@ import pytest
 
 import tvmtile
 import tvmtile.language as T
-from tvmtile.errors import SyntaxNotSupported
+from tvmtile.errors import SyntaxNotSupported, UndefinedName
 
 
 def parallel(tile, _):
@@ -151,3 +151,23 @@ def test_a_loop_of_the_kernel_in_a_comprehension():
         def main(C: T.Tensor((64,), "int32")):
             with T.Kernel(1):
                 C[0] = sum([C[i] for i in T.serial(4)])
+
+
+@pytest.mark.parametrize(
+    ("use", "remedy"),
+    [
+        (lambda: T.clc_is_canceled(0), "T.PersistentTileScheduler"),
+        (lambda: T.float4_e2m1_unpacked(0), "T.float4_e2m1fn lies in pairs in bytes"),
+        (lambda: T.tcgen05_gemm(0), "tensor memory is not part of the language yet"),
+        (lambda: T.create_tma_descriptor(0), "use T.tma_copy"),
+    ],
+)
+def test_names_of_tilelang_s_that_the_language_lacks(use, remedy):
+    with pytest.raises(UndefinedName, match="is not a name of tvmtile.language") as caught:
+
+        @T.prim_func
+        def program(C: T.Tensor((64,), "int32")):
+            with T.Kernel(1):
+                use()
+
+    assert remedy in caught.value.help

@@ -90,6 +90,25 @@ def test_tilelangs_name_of_a_kernel():
 
 
 @pytest.mark.parametrize(
+    ("target", "asked", "given"),
+    [
+        ("llvm", "auto", "tvm_ffi"),
+        ("llvm", None, "tvm_ffi"),
+        (None, "auto", "tvm_ffi"),
+        ("llvm", "tvm_ffi", "tvm_ffi"),
+        ({"kind": "cuda", "arch": "sm_80"}, "nvrtc", "tvm_ffi"),
+        ({"kind": "cuda", "arch": "sm_80"}, "emulator", "emulator"),
+        ("metal", "emulator", "emulator"),
+    ],
+)
+def test_the_execution_backend_is_the_one_that_calls(target, asked, given, monkeypatch):
+    monkeypatch.setattr("tvmtile.jit.following.best_target", lambda: "llvm")
+    monkeypatch.delenv("TVMTILE_TARGET", raising=False)
+    kernel = tvmtile.compile(scale(8, 3.0), target=target, execution_backend=asked)
+    assert kernel.execution_backend == given
+
+
+@pytest.mark.parametrize(
     "target",
     [
         {"kind": "llvm", "mtriple": "aarch64-linux-gnu"},
@@ -102,7 +121,7 @@ def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path
     triple = target.get("host", target)["mtriple"]
     assert f'target triple = "{triple}"' in kernel.get_kernel_source(kernel_only=False)
     assert f'target triple = "{triple}"' in kernel.get_host_source()
-    assert kernel.execution_backend == "auto"
+    assert kernel.execution_backend == "tvm_ffi"
     library = tmp_path / "kernel.tar"
     kernel.module.export_library(str(library))
     assert library.stat().st_size > 1000

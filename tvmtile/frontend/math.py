@@ -297,6 +297,9 @@ def round(x: Value, rounding_mode: str = "ties-to-even") -> ir.Expr:
             f"T.round: rounding_mode={rounding_mode!r}",
             help='use "ties-to-even" or "ties-away-from-zero"',
         )
+    dtype = str(value.ty.dtype)
+    if dtype.startswith("float8"):  # TVM has no absolute value of them
+        return tirx.Cast(dtype, round(tirx.Cast("float32", value), rounding_mode))
     whole = tirx.trunc(value)
     one, zero = tirx.const(1, value.ty.dtype), tirx.const(0, value.ty.dtype)
     step = tirx.Select(value < zero, -one, one)

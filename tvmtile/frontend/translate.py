@@ -193,7 +193,10 @@ _INSTEAD = {
     "which describes the tensor by itself",
     r"ptx_\w*barrier\w*": "use T.alloc_barrier, T.mbarrier_arrive and T.mbarrier_wait_parity",
     r"\w*wgmma_desc\w*|ptx_wgmma\w*": "use T.wgmma_gemm(A, B, C): the compiler writes descriptors",
-    r"tcgen05\w*|\w*tmem|clc_\w+": "tensor memory is not part of the language yet; T.gemm "
+    r"clc_\w+": "blocks go on to other tiles by T.Persistent, or by T.PersistentTileScheduler",
+    r"float4_e2m1_unpacked": "T.float4_e2m1fn lies in pairs in bytes everywhere; T.cast decodes "
+    "it, and T.gemm takes what comes of that",
+    r"tcgen05\w*|\w*tmem": "tensor memory is not part of the language yet; T.gemm "
     "runs there by mma.sync",
     r"ws_op|annotate_ws_schedule|WS[A-Z]\w*": "T.Pipelined gives copies warps of their own where that "
     "fits; T.annotate_warp_specialize(True) asks for it, T.ws(0) writes groups by hand",

@@ -23,6 +23,8 @@ _DEVICES = {"llvm": "cpu", "cuda": "cuda", "metal": "metal"}
 class Adapter(ABC):
     """Calls a compiled program."""
 
+    backend: str
+    """The execution backend: "tvm_ffi", "torch" or "emulator"."""
     device: str
     """Where its tensors are: "cpu", torch's "mps", or TVM's "metal"."""
     can_run: bool = True
@@ -56,6 +58,8 @@ class TvmAdapter(Adapter):
 
     A program for another machine can be looked at and exported; calling it is an error.
     """
+
+    backend = "tvm_ffi"
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
         target = artifact.target

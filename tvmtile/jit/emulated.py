@@ -31,6 +31,7 @@ class EmulatorAdapter(RecordedAdapter):
         Whether conflicts of banks are counted, which takes time.
     """
 
+    backend = "emulator"
     device = "cpu"
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:

@@ -387,8 +387,8 @@ class Kernel(Generic[Results]):
 
     @property
     def execution_backend(self) -> str:
-        """What calls it, as it was asked for: `auto`, `tvm_ffi`, `torch`, `emulator`, ..."""
-        return str(self.options["execution_backend"])
+        """What calls it, also where that was left open: `tvm_ffi`, `torch` or `emulator`."""
+        return self.adapter.backend
 
     def get_profiler(self, tensor_supply_type: TensorSupplyType | None = None) -> Profiler:
         """Something to measure the kernel with, and to compare it with a reference.

@@ -22,6 +22,7 @@ __all__ = ["TorchAdapter"]
 class TorchAdapter(RecordedAdapter):
     """Runs a Metal program on torch tensors of an Apple GPU, by `torch.mps.compile_shader`."""
 
+    backend = "torch"
     device = "mps"
 
     def __init__(self, artifact: Artifact, params: Sequence[ir.Var]) -> None:
