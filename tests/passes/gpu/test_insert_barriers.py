@@ -29,6 +29,7 @@ from tvmtile.emulator.metal import compile_msl
 from tvmtile.errors import DataRace, MetalEmulationError, TileWarning
 from tvmtile.ir import rewriting
 from tvmtile.passes.gpu.barriers.checker import Checker
+from tvmtile.passes.gpu.barriers.removal import _Component
 
 # Typical programs ---------------------------------------------------------------------------------
 
@@ -75,52 +76,61 @@ def test_two_barriers_an_iteration_of_a_gemm():
     assert_each_is_needed(func)
 
 
-def exchanges(count):
-    """A loop whose threads exchange elements as often as is asked for."""
+def exchanges(count, iterations=4, alone=0):
+    """A loop whose threads exchange elements as often as is asked for, and do other things alone."""
 
     @T.prim_func
     def main(A: T.Buffer((4, 64), "float32"), C: T.Buffer((4, 64), "float32")):
         for bx in T.thread_binding(1, "blockIdx.x", annotations={"tvmtile.kernel": True}):
             for tx in T.thread_binding(64, "threadIdx.x"):
                 S = T.alloc_buffer((64,), "float32", scope="shared")
-                for k in range(4):
-                    S[tx] = A[k, tx]
-                    C[k, tx] = S[63 - tx]
+                R = T.alloc_buffer((64,), "float32", scope="shared")
+                for k in range(iterations):
+                    S[tx] = A[k, tx] + R[63 - tx]
+                    R[tx] = S[63 - tx]
 
     def repeated(loop):
-        is_inner = loop.loop_var.name == "k"
-        return (
-            rewriting.replace_loop(loop, body=rewriting.seq([loop.body] * count))
-            if is_inner
-            else loop
+        if loop.loop_var.name != "k":
+            return loop
+        first, second = loop.body.seq
+        A = main.params[0]
+        between = [tirx.BufferStore(A, tirx.const(0.0, "float32"), [0, second.indices[0]])] * alone
+        return rewriting.replace_loop(
+            loop, body=rewriting.seq([first, *between, second, *between] * count)
         )
 
     return main.with_body(structural_map(main.body, (tirx.For, repeated)))
 
 
-def test_the_work_grows_with_the_length_of_a_loop(monkeypatch):
+@pytest.mark.parametrize(("short", "iterations", "alone"), [(32, 4, 0), (32, 1, 0), (16, 4, 2)])
+def test_the_work_grows_with_the_length_of_a_loop(monkeypatch, short, iterations, alone):
+    """Four times the statements are at most six times the work: there is no square of them."""
     work = Counter()
 
-    def counted(owner, name):
+    def counted(owner, name, size=lambda *_: 1):
         method = getattr(owner, name)
 
         def count(self, *args):
-            work[name] += 1
+            work[name] += size(*args)
             return method(self, *args)
 
         monkeypatch.setattr(owner, name, count)
 
     counted(Footprints, "conflict")
     counted(Checker, "_item")
+    counted(Checker, "_past", lambda bit, state: len(state))
+    counted(_Component, "_removed", len)
 
     def work_of(count):
         work.clear()
-        assert len(barriers_in(with_pass(exchanges(count)))) == 2 * count
+        barriers = barriers_in(with_pass(exchanges(count, iterations, alone)))
+        assert len(barriers) == 2 * count - (iterations == 1)
         return Counter(work)
 
-    short, long = work_of(16), work_of(64)
-    assert short["conflict"] > 16
-    assert all(long[what] <= 5 * short[what] for what in short)
+    few, many = work_of(short), work_of(4 * short)
+    assert few["conflict"] > short
+    for what, count in many.items():
+        assert count <= 6 * few[what], what
 
 
 def test_what_is_in_flight_counts_the_iterations_of_loops_that_touch_it(monkeypatch):

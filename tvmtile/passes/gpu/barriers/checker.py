@@ -10,7 +10,7 @@ is a clause. An access whose path holds a clause is closed: whatever comes later
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tvm import ir
@@ -33,6 +33,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Wait,
     accesses_of,
 )
+from tvmtile.passes.gpu.barriers.removal import bits_of
 from tvmtile.passes.gpu.barriers.state import (
     NO_SLOTS,
     Distances,
@@ -47,7 +48,7 @@ from tvmtile.passes.gpu.barriers.state import (
     not_past,
 )
 
-__all__ = ["Checker", "Clause", "Race", "bits_of"]
+__all__ = ["Checker", "Clause", "Race"]
 
 
 class Clause(NamedTuple):
@@ -331,14 +332,6 @@ class Checker:
             for bit in bits_of(path):
                 self._clauses_with.setdefault(bit, []).append(path)
         return not_past(state, demanded)
-
-
-def bits_of(path: int) -> Iterator[int]:
-    """The slots of a path."""
-    while path:
-        bit = path & -path
-        yield bit
-        path ^= bit
 
 
 def _may_race(a: Access, b: Access) -> bool:

@@ -3,9 +3,9 @@
 The loops are looked at from the inside out, since what races within a loop needs a barrier within it,
 and so does what arrives in it, wherever it was issued.
 The clauses of a loop say which slots need a barrier among them. Start with a barrier in every slot of
-its body, and remove the redundant ones greedily, from each slot on and around the loop. The best
-results are kept: which of them is best for the program is decided by what it spares outside, before the
-loop or after it.
+its body, and remove the redundant ones greedily, from each slot on and around the loop (`removal`). The
+best results are kept: which of them is best for the program is decided by what it spares outside,
+before the loop or after it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
 
 from tvmtile.analysis.conflicts.dependence import Collision, ConflictScope
-from tvmtile.passes.gpu.barriers.checker import Checker, Clause, Race, bits_of
+from tvmtile.passes.gpu.barriers.checker import Checker, Clause, Race
 from tvmtile.passes.gpu.barriers.items import (
     Barrier,
     Barriers,
@@ -31,6 +31,7 @@ from tvmtile.passes.gpu.barriers.items import (
     Slot,
 )
 from tvmtile.passes.gpu.barriers.refusals import refuse
+from tvmtile.passes.gpu.barriers.removal import remaining
 
 __all__ = ["place"]
 
@@ -121,20 +122,20 @@ class _Search:
 
     def _choices(self, body: Sequence, around: Iteration | None) -> list[_Choice]:
         """The cheapest sets of barriers for a loop's body, or for the whole program."""
-        own = list(_slots(body))
+        weights = {self._bits[slot]: slot.weight for slot in _slots(body)}
         found: dict[int, float] = {}
         inner = [self._choices(loop.body, loop) for loop in _loops_in(body)]
         trips = [_trips(loop) for loop in _loops_in(body)]
         clauses = {clause.slots for clause in self._separations(body, around)}
-        everywhere = functools.reduce(operator.or_, (self._bits[slot] for slot in own), 0)
+        everywhere = functools.reduce(operator.or_, weights, 0)
         for combination in itertools.islice(itertools.product(*inner), _MAX_COMBINATIONS):
             fixed = functools.reduce(operator.or_, (slots for _, slots in combination), 0)
             cost = sum(count * each for count, (each, _) in zip(trips, combination, strict=True))
-            needed = _Needed(clause & everywhere for clause in clauses if not clause & fixed)
-            for order in _orders(own, is_loop=around is not None):
-                left = needed.left([self._bits[slot] for slot in order], everywhere)
-                weight = sum(slot.weight for slot in own if self._bits[slot] & left)
-                found.setdefault(left | fixed, cost + weight)
+            needed = [clause & everywhere for clause in clauses if not clause & fixed]
+            for left in remaining(list(weights), weights, needed, is_loop=around is not None):
+                if left | fixed not in found:
+                    weight = sum(each for slot, each in weights.items() if slot & left)
+                    found[left | fixed] = cost + weight
         best = min(found.values())
         cheapest = [(cost, slots) for slots, cost in found.items() if cost <= best + 1e-6]
         return cheapest[:_MAX_CHOICES]
@@ -150,35 +151,6 @@ class _Search:
                 raise _InFlight from None
             raise refuse(race) from None
         return self._clauses
-
-
-class _Needed:
-    """Clauses, looked up by the slots in them."""
-
-    def __init__(self, clauses: Iterable[int]) -> None:
-        self._with: dict[int, list[int]] = {}
-        for clause in dict.fromkeys(clauses):
-            for bit in bits_of(clause):
-                self._with.setdefault(bit, []).append(clause)
-
-    def left(self, order: Iterable[int], slots: int) -> int:
-        """The slots that remain when the redundant ones are removed, in an order."""
-        for bit in order:
-            if not any(clause & slots == bit for clause in self._with.get(bit, ())):
-                slots &= ~bit
-        return slots
-
-
-def _orders(slots: list[Slot], *, is_loop: bool) -> Iterator[list[Slot]]:
-    """The orders in which to remove barriers; those that remain are as late as possible."""
-    # The start of a loop's body is as good as its end, and often serves what is before the loop.
-    rotations = range(-1, len(slots) - 1) if is_loop and slots else range(1)
-    for start in rotations:
-        order = slots[start:] + slots[:start]
-        yield order
-        by_weight = sorted(order, key=lambda slot: slot.weight)
-        if by_weight != order:
-            yield by_weight  # those in branches first
 
 
 def _slots(body: Sequence) -> Iterator[Slot]:
