@@ -36,6 +36,7 @@ __all__ = [
     "panel_of",
     "period_of",
     "span",
+    "swizzle_of",
     "swizzled",
 ]
 
@@ -133,6 +134,26 @@ def _number(value: ir.Expr) -> int:
 
 
 # Layouts from a function of the indices -----------------------------------------------------------
+
+
+def swizzle_of(places: np.ndarray, dtype: str) -> ComposeLayout | None:
+    """The layout of `swizzled` that puts every element at a given place; None where none does."""
+    for width in SWIZZLES.values():
+        layout = swizzled(places.shape, dtype, width)
+        if layout is not None and np.array_equal(_places_of(layout, places.shape), places):
+            return layout
+    return None
+
+
+def _places_of(layout: ComposeLayout, shape: Sequence[int]) -> np.ndarray:
+    """Where a layout of `swizzled` puts each element."""
+    parts = list(layout.tile_layout.shard)
+    digits = np.indices([_number(part.extent) for part in parts], np.int64)
+    plain = sum(
+        digit * _number(part.stride) for digit, part in zip(digits, parts, strict=True)
+    ).reshape(shape)
+    line = (plain >> (layout.per_element + layout.atom_len)) & ((1 << layout.swizzle_len) - 1)
+    return plain ^ (line << layout.per_element)
 
 
 def layout_of_places(places: np.ndarray, bits: int) -> Layout | None:

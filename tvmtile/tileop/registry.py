@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -91,7 +91,8 @@ class LoweringContext:
     token : str or None
         What asynchronous work of the operator is signalled and waited for by, elsewhere.
     why_plain : callable
-        `(tile) -> str or None`: why a shared tile can't lie as an implementation wants it.
+        `(tile, panels) -> str or None`: why a shared tile can't lie as an implementation wants it, in
+        swizzled panels of one of these widths in bytes.
     """
 
     target: Target
@@ -106,7 +107,7 @@ class LoweringContext:
     group: Group | None = None
     is_statement: bool = False
     token: str | None = None
-    why_plain: Callable[[ir.Var], str | None] = lambda _: None
+    why_plain: Callable[[ir.Var, Collection[int]], str | None] = lambda *_: None
 
     @property
     def kind(self) -> str:

@@ -43,6 +43,8 @@ def evaluated(expression):
             THREADS * 2654435761 % 2**32 >> 26,
         ),
         (TX << 28, (THREADS << 28).astype("int32")),
+        (cast("int64", TX - 5) << number("int64", 40), (THREADS - 5) << 40),
+        (cast("uint64", TX) << number("uint64", 50), THREADS << 50),
         ((5 - TX) >> 2, (5 - THREADS) >> 2),
         (tirx.floordiv(5 - TX, 4), (5 - THREADS) // 4),
         (tirx.floormod(5 - TX, 4), (5 - THREADS) % 4),
@@ -69,6 +71,8 @@ def test_numbers_are_those_of_the_machine(expression, expected):
         cast("int32", cast("float16", TX)),
         tirx.floordiv(TX, TX - 5),
         TX << (TX - 5),
+        cast("int64", TX) << number("int64", 60),  # bits are lost
+        cast("uint64", TX) << number("uint64", 55),  # numpy has signs there
         tirx.truncdiv(TX - 5, 4),
     ],
 )

@@ -293,6 +293,91 @@ def test_hopper_takes_wgmma():
     assert choice(product(impl="mma"))[0] == "mma"
 
 
+def by_function(width, *, line=None):
+    """The swizzle of 16-bit elements as a function, which says nothing of where it comes from.
+
+    The number of a line of 128 bytes is that of a piece of 16 bytes to be exchanged; another `line` is
+    a swizzle that the hardware does not know.
+    """
+    pieces, panel = width // 16, width // 2
+
+    def layout(tile):
+        rows, columns = (int(extent) for extent in tile.ty.shape)
+
+        def place(i, j):
+            plain = j // panel * (rows * panel) + i * panel + j % panel
+            return plain ^ ((plain // (line or 64)) % pieces * 8)
+
+        return layouts.Layout((rows, columns), place)
+
+    return layout
+
+
+def by_numbers(make):
+    return lambda tile: make(*(int(extent) for extent in tile.ty.shape), 16)
+
+
+SWIZZLES = {
+    "make full": layouts.make_full_bank_swizzled_layout,
+    "make half": layouts.make_half_bank_swizzled_layout,
+    "make quarter": layouts.make_quarter_bank_swizzled_layout,
+    "numbers full": by_numbers(layouts.make_full_bank_swizzled_layout),
+    "numbers quarter": by_numbers(layouts.make_quarter_bank_swizzled_layout),
+    "function full": by_function(128),
+    "function half": by_function(64),
+}
+
+
+@pytest.mark.parametrize("name", SWIZZLES)
+def test_swizzles_by_hand_that_the_hardware_knows(name):
+    """Whatever they were made by; tiles have copies, which tensor maps fill where they can."""
+    a, b = SWIZZLES[name], SWIZZLES[name]
+    for transposes, roles in zip(BOTH, (None, False, None, False), strict=True):
+        program = annotated(a, b, transposes, roles=roles)
+        assert choice(program)[0] == "wgmma"
+        x, y, expected = operands(64, 128, 192, "float16", transposes)
+        check(program, (x, y, torch.empty(64, 128)), expected)
+
+
+def test_a_panel_is_no_wider_than_where_instructions_begin():
+    """Each warpgroup has 96 columns: the second begins in the middle of a panel of 128 bytes."""
+
+    def b_in(layout):
+        return annotated(layout, layout, (False, False), n=192, threads=256, policy=FullCol)
+
+    assert choice(b_in(layouts.make_half_bank_swizzled_layout))[0] == "wgmma"
+    chosen, declined = choice(b_in(layouts.make_full_bank_swizzled_layout))
+    assert (chosen, declined["wgmma"]) == ("mma", "the layout of b is fixed by hand")
+
+
+def annotated(of_a, of_b, transposes, *, roles=None, n=128, threads=128, policy=Square):
+    """A product whose tiles have layouts by hand."""
+    transpose_a, transpose_b = transposes
+    a_shape, b_shape = (64, 64), (n, 64) if transpose_b else (64, n)
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((192, 64) if transpose_a else (64, 192), "float16"),
+        B: T.Tensor((n, 192) if transpose_b else (192, n), "float16"),
+        C: T.Tensor((64, n), "float32"),
+    ):
+        with T.Kernel(1, threads=threads):
+            a = T.alloc_shared(a_shape, "float16")
+            b = T.alloc_shared(b_shape, "float16")
+            c = T.alloc_fragment((64, n), "float32")
+            T.annotate_layout({a: of_a(a), b: of_b(b)})
+            if roles is not None:
+                T.annotate_warp_specialize(roles)
+            T.clear(c)
+            for k in T.Pipelined(3, num_stages=2):
+                T.copy(A[k * 64, 0] if transpose_a else A[0, k * 64], a)
+                T.copy(B[0, k * 64] if transpose_b else B[k * 64, 0], b)
+                T.gemm(a, b, c, transpose_A=transpose_a, transpose_B=transpose_b, policy=policy)
+            T.copy(c, C)
+
+    return main
+
+
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
@@ -311,6 +396,8 @@ def test_hopper_takes_wgmma():
         ),
         (product(view=True), "a is seen through a view, or its address is taken"),
         (product(annotate=layouts.make_linear_layout), "the layout of a is fixed by hand"),
+        (product(annotate=by_function(128, line=128)), "the layout of a is fixed by hand"),
+        (product(annotate=by_function(64, line=32)), "the layout of a is fixed by hand"),
     ],
 )
 def test_what_does_not_fit_is_declined_with_a_reason(program, reason):

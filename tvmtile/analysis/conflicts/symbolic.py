@@ -155,8 +155,15 @@ def _operation(node: Binary, a: Value, b: Value) -> Value:
     if isinstance(node, _SHIFTS):
         _check_shift(node, b)
     if a.term is None and b.term is None:
-        return Value(_OPERATIONS[type(node)](a.numbers, b.numbers))
+        numbers = _OPERATIONS[type(node)](a.numbers, b.numbers)
+        if _shifts_64_bits(node) and np.any(numbers >> b.numbers != a.numbers):
+            raise NotSeparable  # bits are lost, and numpy has no larger numbers to tell which
+        return Value(numbers)
     return Value(0, type(node)(_uniform(a, node.a), _uniform(b, node.b)))
+
+
+def _shifts_64_bits(node: ir.Expr) -> bool:
+    return isinstance(node, ir.prim.LShift) and int(DataType(str(node.ty.dtype)).bits) == 64
 
 
 def _check_shift(node: ir.Expr, count: Value) -> None:
@@ -241,6 +248,8 @@ def _held(node: ir.Expr, value: Value) -> Value:
         raise NotSeparable
     is_exact = integer.is_index and not isinstance(node, ir.prim.LShift)
     if integer.bits == 1 or is_exact:
+        return value
+    if value.term is None and _shifts_64_bits(node) and integer.contains(value.numbers):
         return value
     if value.term is not None or integer.bits == 64:  # numpy has no larger ones to see what is lost
         raise NotSeparable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
+from tvm_ffi import structural_equal
 
 from tvmtile._tvm import Mutator, is_buffer_var, mutated
 from tvmtile.analysis.aliases import Aliases, allocations_in
-from tvmtile.errors import SourceLocation
+from tvmtile.errors import InvalidOperand, SourceLocation
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import Launch
 from tvmtile.ir.operands import buffer_of, constant
@@ -20,6 +22,8 @@ from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
 from tvmtile.ir.threads import Regions
+from tvmtile.layout.shared import SWIZZLES, swizzled
+from tvmtile.passes.memory.user_layouts import user_layout
 from tvmtile.tileop.registry import Lowering, LoweringContext, SharedTile, implementation_of
 
 __all__ = ["SharedTiles"]
@@ -73,12 +77,15 @@ class SharedTiles:
         moved = self.wanted_where_moved if tile in self.moved else None
         return self.wanted.get(tile, SharedTile()) & (moved or SharedTile())
 
-    def why_plain(self, tile: ir.Var) -> str | None:
-        """Why a tile does not lie as an implementation wants it; None where it may."""
+    def why_plain(self, tile: ir.Var, panels: Collection[int]) -> str | None:
+        """Why a tile does not lie in panels of any of these widths in bytes; None where it may.
+
+        A layout that is fixed by hand may be such a swizzle, whatever it was made by.
+        """
         layout, _ = self.user_layouts.get(tile, ("auto", None))
         if tile in self.viewed:
             return f"{tile.name} is seen through a view, or its address is taken"
-        if layout != "auto":
+        if layout != "auto" and _panel_of(tile, layout) not in panels:
             return f"the layout of {tile.name} is fixed by hand"
         return None if _has_whole_rows(tile) else f"{tile.name} has no rows of constant extents"
 
@@ -107,6 +114,17 @@ class SharedTiles:
         if op.is_tile and any(is_fragment(buffer_of(operand)) for operand in operands):
             several = [operand for operand in operands if not _is_part_of_a_row(operand)]
             self.moved.update(filter(is_shared, map(buffer_of, several)))
+
+
+def _panel_of(tile: ir.Var, layout: Any) -> int | None:
+    """Bytes of a panel of a tile with a layout that is fixed by hand; None of one without panels."""
+    dtype, shape = str(tile.ty.dtype), [constant(extent) or 0 for extent in tile.ty.shape]
+    try:
+        fixed = user_layout(tile, layout, max(SWIZZLES.values()), is_viewed=False)
+    except InvalidOperand:  # SwizzleShared says it
+        return None
+    widths = (w for w in SWIZZLES.values() if structural_equal(fixed, swizzled(shape, dtype, w)))
+    return next(widths, None) if fixed is not None else None
 
 
 def _is_load(node: ir.Expr) -> bool:

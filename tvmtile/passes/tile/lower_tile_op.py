@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tvm import ir, tirx
 from tvm.target import Target
 
@@ -67,12 +69,12 @@ class TileOperators(GroupRewriter):
         )
         return self.rewritten(op, context, node)
 
-    def _why_plain(self, tile: ir.Var) -> str | None:
+    def _why_plain(self, tile: ir.Var, panels: Collection[int]) -> str | None:
         """Why a shared tile does not lie as an implementation wants it."""
         if self._kernel is None:
             return None
         self._tiles = self._tiles or SharedTiles.of(self._kernel, self._target)
-        return self._tiles.why_plain(tile)
+        return self._tiles.why_plain(tile, panels)
 
     def rewritten(self, op: TileOp, context: LoweringContext, node: tirx.Evaluate) -> tirx.Stmt:
         """The statement in place of an operator."""

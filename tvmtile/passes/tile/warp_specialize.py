@@ -26,7 +26,7 @@ from tvmtile.ir.scopes import is_mbarrier, is_shared
 from tvmtile.ir.spans import first_location
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP, Group, group_of_region, group_region, let_in
 from tvmtile.layout.shared import SWIZZLES, period_of, swizzled
-from tvmtile.passes.memory.swizzle_shared import layout_of_map
+from tvmtile.passes.memory.user_layouts import layout_of_map
 from tvmtile.passes.tile.pipelining import (
     BlockMemory,
     KernelTiles,

@@ -98,11 +98,13 @@ def _check(op: Gemm, context: LoweringContext) -> None:
 
     plan = _plan(op, context)
     for operand, follows_k, _ in _operands(op, plan):
-        reason = context.why_plain(buffer_of(operand))
+        widest = plan.panels[buffer_of(operand)]
+        panels = [panel for panel in SWIZZLES.values() if panel <= widest]
+        reason = context.why_plain(buffer_of(operand), panels)
         if reason is not None:
             raise Decline(reason)
         row, column = (axis.min for axis in operand.region[-2:])
-        elements = plan.panels[buffer_of(operand)] // _bytes_of(operand)
+        elements = widest // _bytes_of(operand)
         if not is_multiple(row, _ATOM_ROWS):
             raise Decline(f"{describe(operand)} does not begin at a multiple of {_ATOM_ROWS} rows")
         start = plan.family.k if follows_k else elements

@@ -20,7 +20,7 @@ from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import defined_in, retyped, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
-from tvmtile.layout.shared import SWIZZLES, swizzled
+from tvmtile.layout.shared import SWIZZLES, panel_of, swizzled
 from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
 from tvmtile.tileop.eviction import eviction_of
 from tvmtile.tileop.mbarrier import Mbarrier, ProxyFence, as_mbarrier
@@ -374,11 +374,12 @@ def _fits(op: TmaCopy, context: LoweringContext) -> None:
 def _in_panels(op: TmaCopy, context: LoweringContext) -> TmaCopy:
     """The copy with its tile as it will lie: in panels, of which each is a few boxes."""
     tile, _ = _sides(op)
-    reason = context.why_plain(tile.source)
-    if reason is not None:
-        raise Decline(f"its rows are longer than a box, and {reason}")
     shape = [constant(extent) or 0 for extent in tile.source.ty.shape]
     layout = swizzled(shape, dtype_of(tile))
+    panels = [] if layout is None else [panel_of(layout, dtype_of(tile))]
+    reason = context.why_plain(tile.source, panels)
+    if reason is not None:
+        raise Decline(f"its rows are longer than a box, and {reason}")
     if layout is None:
         raise Decline(
             f"the rows of {describe(tile)} are longer than a box, and are no whole panels"
