@@ -350,6 +350,82 @@ def test_a_panel_is_no_wider_than_where_instructions_begin():
     assert (chosen, declined["wgmma"]) == ("mma", "the layout of b is fixed by hand")
 
 
+def gathered(count, shift=0, *, groups=False):
+    """A product of rows that threads copy by pieces of `count` elements, which begin at `shift`."""
+    steps, pieces, first = 3, 64 // count, 128 if groups else 0
+
+    @T.macro
+    def copy_rows(A, Rows, a, k, tx):
+        for p in T.serial(64 * pieces // 128):
+            row, piece = (p * 128 + tx - first) // pieces, (tx - first) % pieces
+            T.ptx_cp_async(
+                T.access_ptr(a[k % 2, row, piece * count + shift], "w", count),
+                T.access_ptr(A[Rows[row], k * 64 + piece * count], "r", count),
+                count,
+            )
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((256, 200), "float16"),
+        Rows: T.Tensor((64,), "int32"),
+        B: T.Tensor((192, 128), "float16"),
+        C: T.Tensor((64, 128), "float32"),
+    ):
+        with T.Kernel(1, threads=first + 128):
+            a = T.alloc_shared((2, 64, 128 if shift else 64), "float16")
+            b = T.alloc_shared((64, 128), "float16")
+            c = T.alloc_fragment((64, 128), "float32")
+            full, empty = T.alloc_barrier([128] * 2), T.alloc_barrier([128] * 2)
+            tx = T.get_thread_binding()
+            if not groups:
+                T.clear(c)
+                for k in T.serial(steps):
+                    copy_rows(A, Rows, a, k, tx)
+                    T.ptx_commit_group()
+                    T.copy(B[k * 64, 0], b)
+                    T.ptx_wait_group(0)
+                    T.sync_threads()
+                    T.gemm(a[k % 2, 0:64, 0:64], b, c)
+                T.copy(c, C)
+            elif tx >= 128:
+                for k in T.serial(steps):
+                    T.barrier_wait(empty[k % 2], k // 2 % 2 ^ 1)
+                    copy_rows(A, Rows, a, k, tx)
+                    T.cp_async_barrier_noinc(full[k % 2])
+            else:
+                T.clear(c)
+                for k in T.serial(steps):
+                    T.copy(B[k * 64, 0], b)
+                    T.barrier_wait(full[k % 2], k // 2 % 2)
+                    T.gemm(a[k % 2, 0:64, 0:64], b, c)
+                    T.barrier_arrive(empty[k % 2])
+                T.copy(c, C)
+
+    return main
+
+
+@pytest.mark.parametrize(("count", "groups"), [(8, False), (8, True), (4, False), (2, True)])
+def test_tiles_that_threads_copy_by_pieces_are_swizzled(count, groups):
+    """A piece of 16 bytes, or a part of one, lies in one place: its address is no view of the tile."""
+    program = gathered(count, groups=groups)
+    assert choice(program)[0] == "wgmma"
+    a, b = random(256, 200, dtype="float16"), random(192, 128, dtype="float16")
+    rows = torch.randint(0, 256, (64,), dtype=torch.int32)
+    expected = a.double()[rows.long(), :192] @ b.double()
+    kernel = tvmtile.compile(program, target=HOPPER, execution_backend="emulator")
+    for seed in range(4):
+        kernel.adapter.seed = seed
+        c = torch.empty(64, 128)
+        kernel(a, rows, b, c)
+        assert_close(c, expected)
+
+
+def test_pieces_that_begin_anywhere_keep_rows_plain():
+    chosen, declined = choice(gathered(8, 4))
+    assert chosen == "mma"
+    assert declined["wgmma"] == "a is seen through a view, or its address is taken"
+
+
 def annotated(of_a, of_b, transposes, *, roles=None, n=128, threads=128, policy=Square):
     """A product whose tiles have layouts by hand."""
     transpose_a, transpose_b = transposes

@@ -15,9 +15,10 @@ from tvm_ffi import structural_equal
 from tvmtile._tvm import Mutator, is_buffer_var, mutated
 from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.errors import InvalidOperand, SourceLocation
+from tvmtile.ir.asynchronous import CP_ASYNC, issued
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.kernels import Launch
-from tvmtile.ir.operands import buffer_of, constant
+from tvmtile.ir.operands import bits_of, buffer_of, constant
 from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.scopes import is_fragment, is_shared
 from tvmtile.ir.spans import location_of
@@ -46,6 +47,7 @@ class SharedTiles:
     user_layouts: dict[ir.Var, tuple[Any, SourceLocation | None]] = field(default_factory=dict)
     """The layouts that the user fixes, and where."""
     _readers: list[tuple[Lowering, TileOp, LoweringContext]] = field(default_factory=list)
+    _of_pieces: list[ir.Call] = field(default_factory=list)
 
     @classmethod
     def of(cls, kernel: tirx.For, target: Target) -> SharedTiles:
@@ -99,7 +101,8 @@ class SharedTiles:
         op = operator_of(node)
         if op is None:
             self.viewed.update(arg for arg in node.args if is_buffer_var(arg))
-            if takes_address(node):
+            self._of_pieces += self._written_in_pieces(node)
+            if takes_address(node) and not any(map(node.same_as, self._of_pieces)):
                 self.viewed.update(arg.source for arg in node.args if _is_load(arg))
             return
         for tile, layout in op.fixed_layouts().items():
@@ -114,6 +117,18 @@ class SharedTiles:
         if op.is_tile and any(is_fragment(buffer_of(operand)) for operand in operands):
             several = [operand for operand in operands if not _is_part_of_a_row(operand)]
             self.moved.update(filter(is_shared, map(buffer_of, several)))
+
+    def _written_in_pieces(self, node: ir.Call) -> list[ir.Call]:
+        """The address of what a thread's copy writes, where that is part of a piece of 16 bytes."""
+        copy = issued(node)
+        if copy is None or copy.token != CP_ASYNC.name or not takes_address(copy.operands[0]):
+            return []
+        (place,), size = copy.operands[0].args, constant(copy.operands[2])
+        start = place.indices[-1] * (bits_of(place.source) // 8)
+        is_part = size is not None and self.context.analyzer.can_prove_equal(
+            tirx.floormod(start, size), 0
+        )
+        return [copy.operands[0]] if is_part else []
 
 
 def _panel_of(tile: ir.Var, layout: Any) -> int | None:
