@@ -151,10 +151,21 @@ class _Tile:
         self.declarations: list[tirx.Stmt] = [tirx.AllocBuffer(self._words), self._encoded()]
 
     def descriptor(self, outer: int, k: int) -> ir.Expr:
-        """What tells an instruction where the part of the matrix is that begins at `outer` and `k`."""
+        """What tells an instruction where the part of the matrix is that begins at `outer` and `k`.
+
+        What two of them differ by is added last, where it is a constant: all else is computed once.
+        """
+        words = tirx.BufferLoad(self._words, [0])
+        start, place = self._units_at(0, 0), self._units_at(outer, k)
+        apart = constant(self._analyzer.simplify(place - start))
+        if not apart or constant(start) is not None:
+            return words + tirx.Cast("uint64", place)
+        return words + tirx.Cast("uint64", start) + tirx.const(apart, "uint64")
+
+    def _units_at(self, outer: int, k: int) -> ir.Expr:
+        """Where an element of the matrix is, in the unit of addresses."""
         place = self._place(*((outer, k) if self.along_k else (k, outer)))
-        units = tirx.Cast("uint64", self._analyzer.simplify(place * self._item // _UNIT))
-        return tirx.BufferLoad(self._words, [0]) + units
+        return self._analyzer.simplify(place * self._item // _UNIT)
 
     def _encoded(self) -> tirx.Stmt:
         """The descriptor of the first element of the memory that the tile has."""

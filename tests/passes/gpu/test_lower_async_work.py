@@ -170,7 +170,7 @@ def its_instructions(A: T.Buffer((64, 32), "float16"), C: T.Buffer((128,), "floa
                     c[1],
                     c[2],
                     c[3],
-                    a_at[0] + T.Cast("uint64", k * 256 + 2),
+                    a_at[0] + T.Cast("uint64", k * 256) + T.uint64(2),
                     b_at[0] + T.Cast("uint64", 2),
                     T.ptx.pred(T.int32(1)),
                     *SIGNS_AND_ORDERS,
@@ -186,6 +186,87 @@ def test_a_product_becomes_instructions_and_descriptors():
     assert_structural_equal(
         lowered["main"], its_instructions.with_attr("global_symbol", "a_product")
     )
+
+
+@T.prim_func
+def shares_of_warpgroups(C: T.Buffer((256,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(384, thread="threadIdx.x"):
+            a = T.alloc_buffer((2, 64, 32), "float16", scope="shared", layout=PANELS)
+            b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
+            c = T.alloc_buffer((4,), "float32", scope="local")
+            if tx < 256:
+                T.tile.async_multiply(
+                    "wgmma/1",
+                    c[0],
+                    T.address_of(a[tx // 128, 0, 0]),
+                    T.address_of(b[0, 0]),
+                    m=64,
+                    n=8,
+                    k=32,
+                    b_transposed=True,
+                    clear=True,
+                )
+                T.tile.async_signal("wgmma/1")
+                T.tile.async_wait("wgmma/1", 0)
+                C[tx] = c[0]
+
+
+def descriptors_of_a(program):
+    """Those of the operand A, in the order of the instructions."""
+    lowered = LowerAsyncWork(ir.IRModule({"main": program}))["main"]
+    found = []
+    structural_walk(lowered.body, (ir.Call, found.append), order="pre")
+    return lowered, [str(call.args[4]) for call in found if "mma_async" in str(call.args)]
+
+
+def test_where_the_share_of_a_warpgroup_begins_is_computed_from_the_first_thread_of_a_warp():
+    """All threads get its index where the kernel begins, since all of a warp's have to come."""
+    lowered, found = descriptors_of_a(shares_of_warpgroups)
+    start = 'T.Cast("uint64", first_tx // 128 * 256)'
+    assert [text.split(" + ", 1)[1] for text in found] == [start, f"{start} + T.uint64(2)"]
+    body = lowered.script().split("threadIdx.x", 1)[1].splitlines()
+    assert body[1].strip() == (
+        "first_tx: T.let[T.int32] = T.tvm_warp_shuffle(T.uint32(4294967295), tx, 0, 32, 32)"
+    )
+
+
+def test_no_index_is_exchanged_for_a_tile_that_all_warpgroups_read():
+    lowered, _ = descriptors_of_a(a_product)
+    assert "shuffle" not in lowered.script()
+
+
+COLUMN = T.ComposeLayout(3, 2, 3, T.TileLayout(T.S[(64, 2, 32) : (32, 2048, 1)]))
+
+
+@T.prim_func
+def columns_in_panels(C: T.Buffer((256,), "float32")):
+    for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(128, thread="threadIdx.x"):
+            a = T.alloc_buffer((64, 64), "float16", scope="shared", layout=COLUMN)
+            b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
+            c = T.alloc_buffer((4,), "float32", scope="local")
+            T.tile.async_multiply(
+                "wgmma/1",
+                c[0],
+                T.address_of(a[0, bx * 16]),
+                T.address_of(b[0, 0]),
+                m=64,
+                n=8,
+                k=32,
+                b_transposed=True,
+                clear=True,
+            )
+            T.tile.async_signal("wgmma/1")
+            T.tile.async_wait("wgmma/1", 0)
+            C[bx * 128 + tx] = c[0]
+
+
+def test_descriptors_that_differ_by_no_constant_are_computed_each():
+    """From columns 16 to 47 of panels of 32: how far the second half is from the first depends."""
+    _, (first, second) = descriptors_of_a(columns_in_panels)
+    assert "T.uint64(" not in first + second
+    assert first != second
 
 
 PRODUCT = """T.tile.async_multiply(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tvm import ir, tirx
+from tvm.tirx.script import builder as T
 
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.forward import Forward
@@ -23,11 +24,12 @@ from tvmtile.ir.asynchronous import (
     signalled,
     waited,
 )
-from tvmtile.ir.kernels import flattened, statements_of, with_kernels
+from tvmtile.ir.kernels import Launch, flattened, statements_of, with_kernels, with_launch_body
 from tvmtile.ir.operands import constant
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import ScopedRewriter, seq
+from tvmtile.ir.rewriting import ScopedRewriter, mentions, seq, substitute
 from tvmtile.ir.scopes import is_private, is_shared
+from tvmtile.ir.threads import ALL_LANES, WARP_SIZE
 
 __all__ = ["LowerAsyncWork"]
 
@@ -41,6 +43,10 @@ def LowerAsyncWork(func: tirx.PrimFunc) -> tirx.PrimFunc:
     A thread's groups complete in the order in which it has committed them, whatever their tokens. So a
     wait for a batch leaves the groups that were committed after it on every path that leads there; of
     waits in a row the strictest stands for all.
+
+    Where a warpgroup's part of a tile begins is computed from the index of a warp's first thread, which
+    the others get from it: so ptxas knows that it is the same in all of them, and computes it once for
+    the warp, beside what threads do.
 
     Before
     ------
@@ -96,7 +102,21 @@ def _lowered(kernel: tirx.For) -> tirx.For:
     waits, fences = _Waits(), _Fences(kernel)
     waits.follow(kernel.body, {})
     fences.follow(kernel.body, frozenset())
-    return _Instructions(waits.left, fences.needed).rewrite(kernel)
+    indices = [loop.loop_var for loop in Launch(kernel).threads]
+    firsts = {index: ir.Var(f"first_{index.name}", index.ty) for index in indices}
+    lowered = _Instructions(waits.left, fences.needed, firsts).rewrite(kernel)
+    named = [
+        tirx.Bind(first, _of_first_lane(index))
+        for index, first in firsts.items()
+        if mentions(lowered, first)
+    ]
+    return with_launch_body(lowered, seq([*named, Launch(lowered).body])) if named else lowered
+
+
+def _of_first_lane(value: ir.Expr) -> ir.Expr:
+    """What a warp's first thread has; all of its threads come."""
+    lanes = tirx.const(ALL_LANES, "uint32")
+    return T.tvm_warp_shuffle(lanes, value, 0, WARP_SIZE, WARP_SIZE)
 
 
 # How many groups a wait leaves -------------------------------------------------------------------
@@ -233,10 +253,16 @@ def _product_in(stmt: tirx.Stmt) -> Product | None:
 class _Instructions(ScopedRewriter):
     """Writes instructions in place of tokens."""
 
-    def __init__(self, left: dict[tirx.Stmt, int], fenced: set[tirx.Stmt]) -> None:
+    def __init__(
+        self,
+        left: dict[tirx.Stmt, int],
+        fenced: set[tirx.Stmt],
+        firsts: dict[ir.Var, ir.Var],
+    ) -> None:
         super().__init__()
         self._left = left
         self._fenced = fenced
+        self._firsts = firsts
 
     def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
         return [(tirx.SeqStmt, self._sequence)]
@@ -255,7 +281,8 @@ class _Instructions(ScopedRewriter):
             return tirx.Evaluate(ptx(kind_of(token).commit_group)())
         product = _product_in(stmt)
         if product is not None:
-            return instructions_of(product, self.analyzer, fenced=stmt in self._fenced)
+            issue = instructions_of(product, self.analyzer, fenced=stmt in self._fenced)
+            return substitute(issue, self._firsts)  # it is the same in all threads of a warp
         work = issued(stmt.value)
         return stmt if work is None else tirx.Evaluate(_copy(work))
 
