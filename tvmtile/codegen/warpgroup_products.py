@@ -51,18 +51,23 @@ class _Emitter:
         self._row: Wgmma = family.largest(product.n)
         self._has_signs = family.sums == "float32"
         self._names_orders = family.transposes
-        self._sums = _Registers(product.sums, "sums", as_words=not self._has_signs)
+        self._sums = _Registers(
+            product.sums, "sums", product.m * product.n // WARPGROUP, as_words=not self._has_signs
+        )
+        held = product.m * product.k // WARPGROUP
         self._b = _Tile(product.b, "b", analyzer, along_k=product.b_transposed)
         self._a: _Tile | _Registers = (
             _Tile(product.a, "a", analyzer, along_k=not product.a_transposed)
             if takes_address(product.a)
-            else _Registers(product.a, "a", as_words=True)
+            else _Registers(product.a, "a", held, as_words=True)
         )
 
     def statements(self, *, fenced: bool) -> Iterator[tirx.Stmt]:
         yield from (*self._sums.declarations, *self._a.declarations, *self._b.declarations)
         if fenced:
             yield tirx.Evaluate(ptx("fence.proxy.async.shared::cta")())
+        if isinstance(self._a, _Registers):
+            yield from self._a.put_together()
         yield tirx.Evaluate(ptx("wgmma.fence.sync.aligned")())
         for step in range(self._product.k // self._row.k):
             for m in range(self._product.m // ROWS):
@@ -104,8 +109,9 @@ class _Registers:
     With `as_words` they are bits to the instructions.
     """
 
-    def __init__(self, first: ir.TensorLoad, name: str, *, as_words: bool) -> None:
+    def __init__(self, first: ir.TensorLoad, name: str, count: int, *, as_words: bool) -> None:
         self._array = first.source
+        self._count = count
         start = constant(first.indices[0])
         if start is None:
             raise VerifyError(
@@ -120,6 +126,14 @@ class _Registers:
             view = tirx.decl_buffer((count,), "uint32", name=f"{name}_words", scope="local")
             self.declarations.append(tirx.DeclBuffer(view, data=self._array.data))
             self._array = view
+
+    def put_together(self) -> Iterator[tirx.Stmt]:
+        """Put the words of smaller elements together before the fence.
+
+        Between the instructions that read them, as NVRTC has it at times, ptxas adds a fence (C7519).
+        """
+        for word in self.loads(0, self._count) if self._per_word > 1 else ():
+            yield tirx.Evaluate(ptx("mov.b32")(word, word))
 
     def loads(self, start: int, count: int) -> list[ir.Expr]:
         """The registers that hold some elements."""

@@ -269,6 +269,29 @@ def test_descriptors_that_differ_by_no_constant_are_computed_each():
     assert first != second
 
 
+@T.prim_func
+def weights_in_registers(C: T.Buffer((128,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        for tx in T.thread_binding(128, thread="threadIdx.x"):
+            a = T.alloc_buffer((16,), "float16", scope="local")
+            b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
+            c = T.alloc_buffer((4,), "float32", scope="local")
+            T.tile.async_multiply(
+                "wgmma/1", c[0], a[0], T.address_of(b[0, 0]), m=64, n=8, k=32, b_transposed=True
+            )
+            T.tile.async_signal("wgmma/1")
+            T.tile.async_wait("wgmma/1", 0)
+            C[tx] = c[0]
+
+
+def test_registers_are_put_together_before_the_fence():
+    """The eight words of 16 elements; sums of 32 bits need it not."""
+    lowered = LowerAsyncWork(ir.IRModule({"main": weights_in_registers}))["main"]
+    before, behind = lowered.script().split('T.ptx.wgmma("fence"')
+    assert before.count("T.ptx.mov(") == 8
+    assert "T.ptx.mov(" not in behind
+
+
 PRODUCT = """T.tile.async_multiply(
     "wgmma/1", c[0], T.address_of(a[0, 0, 0]), T.address_of(b[0, 0]), m=64, n=8, k=32, b_transposed=True
 )"""
