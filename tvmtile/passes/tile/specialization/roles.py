@@ -187,7 +187,11 @@ def _going_on(candidate: Candidate, kind: str) -> list[int]:
 def _iteration(
     loop: tirx.For, split: Split, body: Body, tokens: Mapping[int, str], thread: ir.Expr
 ) -> list[tirx.Stmt]:
-    """The statements of an iteration; products are waited for where one needs them to be done."""
+    """The statements of an iteration; products are waited for where one needs them to be done.
+
+    What reads a tile under a product waits for the tile before that is issued: a wait is a loop, past
+    which ptxas would move no instruction of what threads compute meanwhile.
+    """
     units, in_flight = split.candidate.units, split.candidate.in_flight
     statements: list[tirx.Stmt] = []
     going_on: list[int] = []
@@ -206,8 +210,16 @@ def _iteration(
                 end([other for other in going_on if not tiles.isdisjoint(units[other].touches)])
                 statements.extend(_released(ring, loop, thread))
 
+    awaited: dict[int, list[tirx.Stmt]] = {}
+    product: int | None = None
     for number in split.candidate.order:
-        statements += [ring.wait_until_full() for ring in split.rings if ring.first == number]
+        product = number if number in tokens else product
+        before = number if product is None else product
+        waits = [ring.wait_until_full() for ring in split.rings if ring.first == number]
+        awaited.setdefault(before, []).extend(waits)
+
+    for number in split.candidate.order:
+        statements += awaited.get(number, [])
         end([other for other in going_on if units[other].conflicts(units[number])])
         statements += _begun(
             body.units[number].stmt, tokens.get(number), in_flight=number in in_flight

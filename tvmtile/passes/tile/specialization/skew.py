@@ -9,9 +9,10 @@ next iteration, and goes on under the statements of that one that do not touch w
     second(n - 1)
 
 All other statements keep their order. What is no whole iteration stands before the loop and behind it:
-if a product stood in a branch, ptxas would have each one wait for that before (C7514). ptxas also moves
-waits for products up, but not past a wait for a tile. So a thread waits for the second product's tile
-before it waits for the second product of the iteration before.
+if a product stood in a branch, ptxas would have each one wait for that before (C7514). A wait for a
+tile is a loop, past which ptxas moves no instruction. So threads wait where products are issued: for
+the tiles of the statements between them, too, before the first one. What these compute and what waits
+for the second product is one piece of code then, in which exponentials hide the rest.
 """
 
 from __future__ import annotations
@@ -191,28 +192,32 @@ class _Skewed:
     def _head(self) -> list[tirx.Stmt]:
         """The first iteration, but for its second product."""
         skew = self._skew
-        begin = [*self._done(*skew.leading, *skew.early), *self._ready(skew.second)]
-        return self._of(self._loop.min, [*begin, *self._done(*skew.late)])
+        begin = [*self._done(*skew.leading[:-1]), *self._begun()]
+        rest = [*self._ended(skew.first), *self._ran(*skew.early), *self._ran(*skew.late)]
+        return self._of(self._loop.min, [*begin, *rest])
 
     def _steady(self) -> list[tirx.Stmt]:
         """An iteration, with the second product of the one before."""
         skew, now = self._skew, self._loop.loop_var
         before = now - one_of(self._loop)
         return [
-            *self._of(now, self._done(*skew.leading[:-1])),
-            *self._of(now, [*self._ready(skew.first), *self._issued(skew.first)]),
-            *self._of(before, self._issued(skew.second)),
-            *self._of(now, [*self._ended(skew.first), *self._done(*skew.early)]),
-            *self._of(now, self._ready(skew.second)),
+            *self._of(now, [*self._done(*skew.leading[:-1]), *self._begun()]),
+            *self._of(before, [*self._ready(skew.second), *self._issued(skew.second)]),
+            *self._of(now, [*self._ended(skew.first), *self._ran(*skew.early)]),
             *self._of(before, self._ended(skew.second)),
-            *self._of(now, self._done(*skew.late)),
+            *self._of(now, self._ran(*skew.late)),
         ]
 
     def _tail(self) -> list[tirx.Stmt]:
         """The second product of the last iteration."""
         last = self._loop.min + self._loop.extent - one_of(self._loop)
-        second = self._skew.second
-        return self._of(last, [*self._issued(second), *self._ended(second)])
+        return self._of(last, self._done(self._skew.second))
+
+    def _begun(self) -> list[tirx.Stmt]:
+        """The first product, and the waits of the statements behind it."""
+        skew = self._skew
+        between = (*skew.early, *skew.late)
+        return [*self._ready(skew.first, *between), *self._issued(skew.first)]
 
     def _of(self, iteration: ir.Expr, statements: list[tirx.Stmt]) -> list[tirx.Stmt]:
         """Statements of an iteration, with the names that they need."""
@@ -225,15 +230,15 @@ class _Skewed:
     # Each of these makes statements anew: a wait stands for what is in flight at its own place.
 
     def _done(self, *numbers: int) -> list[tirx.Stmt]:
-        return [
-            stmt
-            for number in numbers
-            for stmt in (*self._ready(number), *self._issued(number), *self._ended(number))
-        ]
+        return [s for number in numbers for s in (*self._ready(number), *self._ran(number))]
 
-    def _ready(self, number: int) -> list[tirx.Stmt]:
-        """Before a unit: the tiles that it is the first to use have come."""
-        return [ring.wait_until_full() for ring in self._rings if ring.first == number]
+    def _ran(self, *numbers: int) -> list[tirx.Stmt]:
+        """Units whose tiles were waited for."""
+        return [s for number in numbers for s in (*self._issued(number), *self._ended(number))]
+
+    def _ready(self, *numbers: int) -> list[tirx.Stmt]:
+        """Before units: the tiles that they are the first to use have come."""
+        return [ring.wait_until_full() for ring in self._rings if ring.first in numbers]
 
     def _issued(self, number: int) -> list[tirx.Stmt]:
         """A unit; a product goes on until it is waited for."""
