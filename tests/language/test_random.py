@@ -40,12 +40,12 @@ def test_the_reference_gives_the_published_numbers():
     assert philox([ones] * 4, [ones] * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
 
 
-def program(seed, offset):
+def program(seed, offset, generator="curandStatePhilox4_32_10_t"):
     @T.prim_func
     def main(A: T.Tensor((2, THREADS, COUNT), "uint32")):
         with T.Kernel(2, threads=THREADS) as bx:
             tx = T.get_thread_binding()
-            T.rng_init(seed, off=offset)
+            T.rng_init(seed, off=offset, generator=generator)
             for i in T.serial(COUNT):
                 A[bx, tx, i] = T.rng_rand()
 
@@ -69,7 +69,8 @@ def test_cuda_compiles_it_to_a_source_that_grows_with_the_text():
             for i in T.Parallel(128):
                 A[bx * 128 + i] = T.rng_rand()
 
-    for main in (program(1, 0), parallel):
+    others = [program(1, 0, generator) for generator in CURAND]
+    for main in (program(1, 0), parallel, *others):
         kernel = tvmtile.compile(main, target={"kind": "cuda", "arch": "sm_90a"})
         assert kernel.cubin
         assert len(kernel.get_kernel_source()) < 12_000
@@ -257,7 +258,8 @@ def test_words_of_mrg32k3a_are_rounded_as_floats_are():
     @T.prim_func
     def main(N: T.Tensor((size,), "uint64"), A: T.Tensor((size,), "uint32")):
         with T.Kernel(size, threads=1) as i:
-            A[i] = times_factor(N[i], factor)
+            scratch = T.alloc_local((3,), "uint64")
+            A[i] = times_factor(N[i], factor, scratch)
 
     a = np.empty(size, np.uint32)
     tvmtile.compile(main, target="llvm")(np.array(numbers, np.uint64), a)

@@ -275,6 +275,7 @@ class Mrg32k3a:
 
     def __init__(self, seed: ir.Expr, sequence: ir.Expr, offset: ir.Expr) -> None:
         self._state = _array("uint64", 6)  # the last three terms of each, oldest first
+        self._number = _array("uint64", 3)
         low, high = _halves(seed)
         is_given = seed != _u64(0)
         factors = [
@@ -284,19 +285,23 @@ class Mrg32k3a:
         for place in range(6):
             which = place % 2  # the factors take turns through both
             term = factors[which] * _u64(self._FIRST)
-            _store(self._state, place, term % _u64(self._MODULI[place // 3]))
+            _store(self._state, place, tirx.truncmod(term, _u64(self._MODULI[place // 3])))
         self._skip(sequence, offset)
 
     def next(self) -> ir.Expr:
         """As of `Generator`."""
+        state = self._state
         first, second = map(_u64, self._MODULI)
-        terms = [_at(self._state, place) for place in range(6)]
-        one = T.Bind((_u64(1403580) * terms[1] + _u64(810728) * (first - terms[0])) % first)
-        two = T.Bind((_u64(527612) * terms[5] + _u64(1370589) * (second - terms[3])) % second)
-        for place, term in enumerate((terms[1], terms[2], one, terms[4], terms[5], two)):
-            _store(self._state, place, term)
-        difference = T.Bind(tirx.Select(one > two, one - two, one + first - two))
-        return T.Bind(times_factor(difference, self._TO_WORDS))
+        one = _u64(1403580) * _at(state, 1) + _u64(810728) * (first - _at(state, 0))
+        two = _u64(527612) * _at(state, 5) + _u64(1370589) * (second - _at(state, 3))
+        for start, term, modulus in ((0, one, first), (3, two, second)):
+            _store(self._number, 0, tirx.truncmod(term, modulus))
+            for place in (start, start + 1):
+                _store(state, place, _at(state, place + 1))
+            _store(state, start + 2, _at(self._number, 0))
+        one, two = _at(state, 2), _at(state, 5)
+        difference = tirx.Select(one > two, one - two, one + first - two)
+        return times_factor(difference, self._TO_WORDS, self._number)
 
     def _skip(self, sequence: ir.Expr, offset: ir.Expr) -> None:
         """Multiply the terms by powers of the matrices of a step."""
@@ -313,8 +318,8 @@ class Mrg32k3a:
             total = _u64(0)
             for place in range(3):
                 factor = _at(power, 9 * which + 3 * row + place)
-                total = total + factor * _at(vector, start + stride * place) % modulus
-            return total % modulus
+                total += tirx.truncmod(factor * _at(vector, start + stride * place), modulus)
+            return tirx.truncmod(total, modulus)
 
         def apply() -> None:
             for which in range(2):
@@ -355,24 +360,27 @@ def _copy(source: ir.Var, target: ir.Var, size: int) -> None:
         _store(target, place, _at(source, place))
 
 
-def times_factor(number: ir.Expr, factor: float) -> ir.Expr:
+def times_factor(number: ir.Expr, factor: float, scratch: ir.Var) -> ir.Expr:
     """The integer part of a `uint64` below 2^32, times a float64 just above 1, as a GPU computes it.
 
     In integers, as not every GPU has float64: the product has 52 binary places, and is rounded up to
     an integer where the missing part is at most half of the last place of a float64 of its size.
+    `scratch` are three `uint64`, as names would be written out where they are used.
     """
     places = 52
-    excess = int((factor - 1) * 2**places)
-    product = T.Bind(number * _u64(excess))
-    whole = T.Bind(number + (product >> _u64(places)))
-    fraction = tirx.bitwise_and(product, _u64(2**places - 1))
-    ones = whole
+    whole, fraction, ones = (_at(scratch, place) for place in range(3))
+    _store(scratch, 0, number)
+    _store(scratch, 1, whole * _u64(int((factor - 1) * 2**places)))
+    _store(scratch, 0, whole + (fraction >> _u64(places)))
+    _store(scratch, 1, tirx.bitwise_and(fraction, _u64(2**places - 1)))
+    _store(scratch, 2, whole)
     for shift in (1, 2, 4, 8, 16):
-        ones = T.Bind(tirx.bitwise_or(ones, ones >> _u64(shift)))
+        _store(scratch, 2, tirx.bitwise_or(ones, ones >> _u64(shift)))
     half_place = (ones + _u64(1)) >> _u64(2)
     rounds_up = fraction + half_place >= _u64(2**places)
     rounded = whole + tirx.Cast("uint64", rounds_up)
-    return tirx.Cast("uint32", tirx.min(rounded, _u64(0xFFFFFFFF)))  # as CUDA converts 2^32
+    # 2^32 becomes the largest word, as CUDA converts it.
+    return T.Bind(tirx.Cast("uint32", tirx.min(rounded, _u64(0xFFFFFFFF))))
 
 
 GENERATORS: dict[str, Callable[[ir.Expr, ir.Expr, ir.Expr], Generator]] = {
