@@ -128,6 +128,8 @@ def test_a_program_for_another_machine_is_compiled_and_exported(target, tmp_path
     with pytest.raises(MissingDependency) as caught:
         kernel(torch.zeros(8), torch.zeros(8))
     assert caught.value.message == f"scale was compiled for {triple}, which this machine is not"
+    assert caught.value.location.file == __file__
+    assert caught.value.location.text == "kernel(torch.zeros(8), torch.zeros(8))"
     assert "export_library" in caught.value.help
 
 
@@ -138,6 +140,8 @@ def test_machines_that_tile_programs_are_not_lowered_for(architecture):
             scale(8, 3.0), target={"kind": "llvm", "mtriple": f"{architecture}-unknown-linux"}
         )
     assert "64-bit addresses" in caught.value.help
+    assert caught.value.location.file == __file__
+    assert caught.value.location.text == "tvmtile.compile("
 
 
 def test_the_host_of_a_metal_program_is_this_machine():
