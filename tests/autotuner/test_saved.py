@@ -11,6 +11,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.children import WITHOUT_TORCH
 from tvmtile.autotuner import AutoTuner
 from tvmtile.autotuner.result import AutotuneResult
 from tvmtile.errors import InvalidValue
@@ -50,7 +51,7 @@ def test_a_saved_result_is_loaded(result, tmp_path):
 def test_another_process_loads_it(result, tmp_path):
     result.save_to_disk(tmp_path / "double.tuned")
     script = (
-        "import sys, numpy as np\n"
+        f"{WITHOUT_TORCH}import numpy as np\n"
         "from tvmtile.autotuner import AutotuneResult\n"
         "kernel = AutotuneResult.load_from_disk(sys.argv[1]).kernel\n"
         "print(kernel(np.full(64, 21, np.float32)).max())"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import WITHOUT_TORCH
 from tvmtile.cache import Store, digest
 from tvmtile.errors import TileWarning
 
@@ -273,10 +274,10 @@ for number in range(100000):
 def test_processes_that_are_killed_while_they_write(tmp_path):
     """Whatever a process was at, the others find whole entries or none."""
     random.seed(0)
-    command = [sys.executable, "-W", "error", "-c", WRITER, str(tmp_path / "cache")]
-    environment = {**os.environ, "TVM_FFI_DISABLE_TORCH_C_DLPACK": "1"}  # it imports torch
+    program = WITHOUT_TORCH + WRITER
+    command = [sys.executable, "-W", "error", "-c", program, str(tmp_path / "cache")]
     store = Store(tmp_path / "cache", 64 * MEGABYTE)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     witness = subprocess.Popen(command, **pipes)
     try:
         witness.stdout.readline()

@@ -11,6 +11,7 @@ import pytest
 
 import tvmtile
 import tvmtile.language as T
+from tests.children import WITHOUT_TORCH
 from tvmtile.errors import SyntaxNotSupported
 from tvmtile.frontend.source import keep_source
 
@@ -51,7 +52,7 @@ def check(done):
 
 
 def test_text_behind_c():
-    check(run("-W", "ignore", "-c", PROGRAM))
+    check(run("-W", "ignore", "-c", WITHOUT_TORCH + PROGRAM))
 
 
 @pytest.mark.slow

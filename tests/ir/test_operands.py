@@ -9,6 +9,7 @@ import torch
 
 import tvmtile
 import tvmtile.language as T
+from tests.children import WITHOUT_TORCH
 
 
 def test_bounds_of_a_region_may_be_names():
@@ -53,6 +54,6 @@ with ThreadPoolExecutor(8) as workers:
 
 def test_several_threads_simplify_at_the_same_time():
     # In a process of its own: TVM aborts where threads share an analyzer.
-    command = [sys.executable, "-c", SEVERAL_THREADS]
+    command = [sys.executable, "-c", WITHOUT_TORCH + SEVERAL_THREADS]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "{5}\n"), run.stderr

@@ -16,6 +16,7 @@ import tvm
 
 import tvmtile
 import tvmtile.language as T
+from tests.children import WITHOUT_TORCH
 from tvmtile.errors import ArgumentError, InvalidOperand, InvalidValue, UnknownTarget
 
 n = T.dynamic("n")
@@ -45,7 +46,7 @@ def library(tmp_path_factory: Any) -> Path:
 def on_the_runtime_alone(code: str, *arguments: object) -> str:
     """What a process prints that has no compiler, and in which each warning is an error."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *map(str, arguments)],
+        [sys.executable, "-W", "error", "-c", WITHOUT_TORCH + code, *map(str, arguments)],
         env={**os.environ, "TVM_USE_RUNTIME_LIB": "1"},
         capture_output=True,
         text=True,

@@ -12,6 +12,7 @@ from tvm import tirx
 
 import tvmtile
 import tvmtile.language as T
+from tests.children import WITHOUT_TORCH
 from tvmtile.errors import NoLowering, VerifyError
 from tvmtile.tileop import registry
 from tvmtile.tileop.fill import Fill
@@ -142,6 +143,6 @@ names = [l.variant for l in registered_lowerings() if l.operator == "gemm" and l
 assert names[0] == "mine" and len(names) > 1, names
 """
     path = tmp_path / "script.py"
-    path.write_text(script)
+    path.write_text(WITHOUT_TORCH + script)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
