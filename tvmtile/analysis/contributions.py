@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -13,7 +11,7 @@ from tvmtile.ir.rewriting import mentions
 __all__ = ["contribution"]
 
 
-def contribution(store: tirx.BufferStore, combiner: Combiner) -> Any:
+def contribution(store: tirx.BufferStore, combiner: Combiner) -> ir.TensorLoad | None:
     """What a store combines with the element that it stores to; None where it does something else."""
     element = tirx.BufferLoad(store.buffer, list(store.indices))
     value = store.value

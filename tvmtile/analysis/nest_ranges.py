@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 from tvm.sym import Analyzer, IntervalSet
 
@@ -39,7 +37,7 @@ class NestRanges(ScopedRewriter):
         known = mapped(substitute(expression, self._values), (tirx.Cast, self._of_integers))
         return self.analyzer.int_set(known, self._ranges)
 
-    def _of_integers(self, cast: tirx.Cast) -> Any:
+    def _of_integers(self, cast: tirx.Cast) -> ir.Expr:
         """Hide a cast of floats that the nest decides behind a call, which may give any value."""
         of_floats = contains(cast.value, ir.Expr, lambda e: "float" in str(e.ty.dtype))
         if not of_floats or not any(map(self.is_of_nest, variables_of(cast.value))):

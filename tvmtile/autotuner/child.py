@@ -170,7 +170,7 @@ def _write(stream: Any, data: bytes) -> None:
     stream.flush()
 
 
-def _read(stream: Any) -> bytes:
+def _read(stream: object) -> bytes:
     """What was written at once; EOFError where the writer has ended before, or meanwhile."""
     (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
     return _exactly(stream, length)

@@ -120,6 +120,6 @@ def refuse_foreign(request: Request, compiled: Compiled) -> str | None:
     )
 
 
-def _machine(request: Request) -> tuple[Any, ...]:
+def _machine(request: Request) -> tuple[object, ...]:
     needs_gpu = request.target.kind.name == "cuda" and request.backend == "tvm_ffi"
     return (*toolchain()[: len(_PARTS) - 1], needs_gpu and has_gpu())

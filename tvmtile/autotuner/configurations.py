@@ -23,7 +23,7 @@ PASS_CONFIGS = "pass_configs"
 
 
 def expanded(
-    configs: Any, parameters: Iterable[str], args: tuple[Any, ...], kwargs: Mapping[str, object]
+    configs: Any, parameters: Iterable[str], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> list[Configuration]:
     """A list of configurations, each checked against the kernel's parameters.
 

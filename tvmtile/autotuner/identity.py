@@ -17,7 +17,7 @@ class Unknown(Exception):
     """A value without a text that says what it is."""
 
 
-def identity(value: Any) -> Any:
+def identity(value: object) -> Any:
     """A value as lists and texts, which JSON holds: another value has others.
 
     A tensor is its dtype, shape, strides and device. A function is its code, with what it has
@@ -47,7 +47,7 @@ def identity(value: Any) -> Any:
     return _of_function(value)
 
 
-def _device(value: Any) -> str:
+def _device(value: object) -> str:
     return str(getattr(value, "device", "cpu")).partition(":")[0]
 
 
@@ -70,7 +70,7 @@ def _of_code(code: types.CodeType) -> Any:
     return [code.co_name, code.co_code.hex(), list(code.co_names), constants]
 
 
-def _of_constant(value: Any) -> Any:
+def _of_constant(value: object) -> Any:
     if isinstance(value, types.CodeType):
         return _of_code(value)
     return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)

@@ -16,7 +16,7 @@ from tvmtile.profiler import as_list, compare, do_bench, make_inputs
 __all__ = ["Inputs", "InputsOf", "copied", "device_of"]
 
 
-def copied(value: Any) -> Any:
+def copied(value: object) -> Any:
     """A tensor's copy; another value itself."""
     if hasattr(value, "clone"):
         return value.clone()
@@ -36,7 +36,7 @@ class Inputs:
         return self._profile.ref_prog is not None and not self._profile.skip_check
 
     @cached_property
-    def _expected(self) -> list[Any]:
+    def _expected(self) -> list[object]:
         assert self._profile.ref_prog is not None
         return as_list(self._profile.ref_prog(*map(copied, self.values)))
 
@@ -74,7 +74,7 @@ class InputsOf:
         self._profile = profile
         given = get_autotune_inputs() or values
         self._given = None if given is None else Inputs([*map(_portable, given)], profile)
-        self._made: dict[Any, Inputs] = {}
+        self._made: dict[object, Inputs] = {}
 
     @property
     def given(self) -> list[Any] | None:
@@ -101,7 +101,7 @@ class InputsOf:
             self._made[signature] = Inputs([*map(_portable, values)], self._profile)
         return self._made[signature]
 
-    def _values(self, params: list[Any], described: list[KernelParam], device: str) -> list[Any]:
+    def _values(self, params: list[Any], described: list[KernelParam], device: str) -> list[object]:
         if self._profile.supply_prog is not None:
             return list(self._profile.supply_prog(described))
         try:

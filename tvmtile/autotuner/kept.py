@@ -32,7 +32,7 @@ def key_of_tuning(
     configs: Sequence[Configuration],
     inputs: list[Any] | None,
     profile: ProfileArgs,
-    calls: Any,
+    calls: object,
 ) -> str | None:
     """The name of a tuning; None where there is something in it that has no name.
 

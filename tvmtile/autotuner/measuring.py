@@ -116,7 +116,7 @@ def _measure(request: Request, compiled: Compiled, plan: Plan, is_checked: bool)
     return Measurement(float(latency), returned)
 
 
-def _arguments(request: Request, artifact: Artifact) -> list[Any]:
+def _arguments(request: Request, artifact: Artifact) -> list[object]:
     """The inputs, those that the program writes as copies: the next one gets the same."""
     positions = list(range(len(request.func.params)))
     if len(_inputs) < len(positions):

@@ -101,7 +101,7 @@ class AutotuneResult:
         save(self, Path(path))
 
     @classmethod
-    def load_from_disk(cls, path: str | Path, compile_args: Any = None) -> AutotuneResult | None:
+    def load_from_disk(cls, path: str | Path, compile_args: object = None) -> AutotuneResult | None:
         """Read what `save_to_disk` has written, and compile the kernel or find it compiled.
 
         Parameters

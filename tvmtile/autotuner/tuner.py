@@ -58,8 +58,8 @@ class AutoTuner:
     def __init__(
         self,
         fn: Callable[..., object],
-        configs: Any,
-        args: tuple[Any, ...] = (),
+        configs: object,
+        args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> None:
         self.fn = fn
@@ -71,7 +71,7 @@ class AutoTuner:
         self.profile_args = ProfileArgs()
 
     @classmethod
-    def from_kernel(cls, kernel: Callable[..., object], configs: Any) -> AutoTuner:
+    def from_kernel(cls, kernel: Callable[..., object], configs: object) -> AutoTuner:
         """A tuner for a function; see the class."""
         return cls(kernel, configs)
 
@@ -80,7 +80,7 @@ class AutoTuner:
         out_idx: int | Sequence[int] | None = None,
         target: TargetLike | None = None,
         execution_backend: str | None = "auto",
-        target_host: Any = None,
+        target_host: object = None,
         verbose: bool | None = None,
         pass_configs: Mapping[str, object] | None = None,
     ) -> AutoTuner:
@@ -212,7 +212,7 @@ class AutoTuner:
         options = {**(args.pass_configs or {}), **(config.get(PASS_CONFIGS) or {})}
         return Request.of(program, args.out_idx, target, args.execution_backend, options)
 
-    def _target(self, inputs: Sequence[Any]) -> Any:
+    def _target(self, inputs: Sequence[object]) -> Any:
         """What was asked for, or the device of the inputs, or the best one of this machine."""
         if self.compile_args.target not in (None, "auto"):
             return self.compile_args.target

@@ -16,6 +16,7 @@ from tvm.tirx.script import builder as T
 from tvmtile._tvm import OPAQUE, PURE, register_op, register_op_attr
 from tvmtile.codegen import cuda_atomics, cuda_floats
 from tvmtile.codegen.narrow_floats import NARROW_FLOATS
+from tvmtile.ir.types import Index
 
 __all__ = [
     "ASSERT_FAIL",
@@ -80,7 +81,7 @@ def decode(dtype: str, code: ir.Expr) -> ir.Call:
     return value("float32", cuda_floats.name_of("decode", dtype), code)
 
 
-def decode_half(dtype: str, code: Any) -> Any:
+def decode_half(dtype: str, code: ir.Expr) -> ir.Call | None:
     """The float16 value of the code of a float of 8 bits; None where there is no direct way."""
     if dtype not in cuda_floats.HALVES:
         return None
@@ -97,7 +98,7 @@ def encode(dtype: str, number: ir.Expr) -> ir.Expr:
     return value("uint8", cuda_floats.name_of("encode", dtype), number)
 
 
-def encode_half(dtype: str, number: Any) -> Any:
+def encode_half(dtype: str, number: Index) -> Any:
     """The code of a float16, as `metal_floats.encode_half`."""
     if NARROW_FLOATS[dtype].has_nan:
         return None

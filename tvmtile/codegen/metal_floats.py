@@ -33,7 +33,7 @@ def encode(dtype: str, value: ir.Expr) -> ir.Expr:
     return T.call_pure_extern("uint8", f"tvmtile_encode_{dtype}", value)
 
 
-def encode_half(dtype: str, value: Any) -> Any:
+def encode_half(dtype: str, value: ir.Expr) -> Any:
     """The code of a float16; None where that is `encode` of it as a float32.
 
     GPUs drop the sign of NaN when they widen it. It matters to a dtype that has zero for NaN.

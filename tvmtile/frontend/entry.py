@@ -119,7 +119,7 @@ def trace_prim_func(
     return completed(parameters.in_order(builder.get()), tracer)
 
 
-def _declared(func: Callable[..., object], parameters: Parameters, name: str, note: Any) -> Any:
+def _declared(func: Callable[..., object], parameters: Parameters, name: str, note: object) -> Any:
     try:
         return parameters.declare(name, note)
     except SyntaxNotSupported as error:
@@ -276,7 +276,7 @@ class Macro:
             if annotation is Ref or annotation is tirx.Var
         }
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: object) -> Any:
@@ -293,7 +293,9 @@ class Macro:
         with tracer.call():
             return traced(self._func, tracer)(*bound.args, **bound.kwargs)
 
-    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
+    def _bind(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> inspect.BoundArguments:
         try:
             return self._signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -302,7 +304,7 @@ class Macro:
                 help=f"its parameters are {self._signature}",
             ) from None
 
-    def _argument(self, tracer: Tracer, name: str, value: Any) -> Any:
+    def _argument(self, tracer: Tracer, name: str, value: object) -> Any:
         """Values are passed as Python passes numbers; `T.Ref` parameters are passed by reference."""
         if name in self._references:
             return self._reference(name, value)
@@ -310,7 +312,7 @@ class Macro:
             return tracer._bind(name, value)
         return value
 
-    def _reference(self, name: str, value: Any) -> Any:
+    def _reference(self, name: str, value: object) -> Any:
         if isinstance(value, Reference) or is_scalar_variable(value):
             return value
         if isinstance(value, ir.TensorLoad):

@@ -30,7 +30,7 @@ class Parameters:
     def __contains__(self, name: str) -> bool:
         return name in self._signature
 
-    def declare(self, name: str, annotation: Any) -> Any:
+    def declare(self, name: str, annotation: object) -> Any:
         """Add the parameter to the program, once."""
         if name not in self._declared:
             self._declared[name] = T.arg(name, as_parameter(name, annotation))
@@ -78,7 +78,7 @@ def _with_inputs_first(func: tirx.PrimFunc, inputs: list[ir.Var]) -> tirx.PrimFu
     return tirx.PrimFunc([*inputs, *outputs], func.body, func.ret_type, func.attrs, func.span)
 
 
-def is_run_time(annotation: Any) -> bool:
+def is_run_time(annotation: object) -> bool:
     """Tell whether an annotation declares a parameter of the program, rather than a constant of it."""
     return (
         isinstance(annotation, TensorSpec | DType | ir.Var)
@@ -87,7 +87,7 @@ def is_run_time(annotation: Any) -> bool:
     )
 
 
-def as_parameter(name: str, annotation: Any) -> ir.Var:
+def as_parameter(name: str, annotation: object) -> ir.Var:
     """The variable that an annotation stands for: a buffer, a scalar or a pointer."""
     if isinstance(annotation, TensorSpec):
         return annotation()

@@ -68,7 +68,7 @@ def make_tensor(
     )
 
 
-def _as_pointer(value: Any) -> Any:
+def _as_pointer(value: object) -> Any:
     if isinstance(value, ir.Expr) and not is_buffer_var(value):
         if not ir.is_prim_expr(value) or str(value.ty.dtype) == "handle":
             return value

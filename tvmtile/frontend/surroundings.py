@@ -53,7 +53,7 @@ def _item_of(names: Mapping[str, object], name: str) -> Callable[[], Any]:
     return lambda: names.get(name, _ABSENT)
 
 
-def _attributes_of(instance: Any, names: set[str]) -> Iterator[Callable[[], Any]]:
+def _attributes_of(instance: object, names: set[str]) -> Iterator[Callable[[], Any]]:
     for name in names:
         if not hasattr(inspect.getattr_static(instance.__class__, name, None), "__get__"):
             yield functools.partial(getattr, instance, name, _ABSENT)
@@ -80,7 +80,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _nested(constant)
 
 
-def _plain(value: Any) -> str | None:
+def _plain(value: object) -> str | None:
     """A plain value as text, which tells 1 from 1.0 and True, as a program does."""
     is_plain = isinstance(value, _PLAIN) or (
         isinstance(value, tuple) and all(_plain(item) is not None for item in value)

@@ -60,7 +60,7 @@ def current_tracer() -> Tracer | None:
 
 
 class _IndexBuilder:
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         return index
 
 
@@ -69,7 +69,7 @@ class ParameterDeclarations(Protocol):
 
     def __contains__(self, name: str) -> bool: ...
 
-    def declare(self, name: str, annotation: Any) -> Any: ...
+    def declare(self, name: str, annotation: object) -> Any: ...
 
 
 class Tracer:
@@ -151,17 +151,17 @@ class Tracer:
 
     # Control flow ----------------------------------------------------------------------------
 
-    def branch(self, condition: Any) -> Branch:
+    def branch(self, condition: object) -> Branch:
         return Branch(self, as_condition(condition))
 
     def end(self, branch: Branch) -> None:
         if branch.frame is not None:
             branch.frame.__exit__(None, None, None)
 
-    def loop(self, iterable: Any, carried: tuple[str, ...] = ()) -> Loop:
+    def loop(self, iterable: object, carried: tuple[str, ...] = ()) -> Loop:
         return Loop(self, iterable, carried)
 
-    def while_loop(self, condition: Callable[[], Any], carried: tuple[str, ...] = ()) -> Loop:
+    def while_loop(self, condition: Callable[[], object], carried: tuple[str, ...] = ()) -> Loop:
         test, _ = tried(condition)
         is_known = not isinstance(test, ir.Expr)
         return Loop(self, () if is_known and not test else While(condition), carried)
@@ -182,7 +182,7 @@ class Tracer:
     def _parallel_depth(self) -> int:
         return sum(region.parallel for region in self._regions)
 
-    def bind_variable(self, name: str, dtype: str, value: Any) -> Any:
+    def bind_variable(self, name: str, dtype: str, value: object) -> Any:
         """A variable of the kernel that holds a value."""
         variable = self._bind(name, T.local_scalar(dtype))
         T.buffer_store(variable.source, converted(value, dtype), [0])
@@ -232,7 +232,7 @@ class Tracer:
             raise SyntaxNotSupported(f"`with` needs a context manager, not {described(manager)}")
         return manager
 
-    def returns(self, value: Any) -> Any:
+    def returns(self, value: object) -> Any:
         depth = self._call_depth[-1]
         if len(self._regions) > depth:
             raise NestingError(
@@ -252,7 +252,7 @@ class Tracer:
         self.returned = values
         return None
 
-    def check(self, condition: Any, message: Callable[[], Any]) -> bool:
+    def check(self, condition: object, message: Callable[[], object]) -> bool:
         """Whether an assertion holds; one on a run-time condition is left to the running kernel."""
         test = as_condition(condition)
         if not isinstance(test, ir.Expr):
@@ -263,7 +263,7 @@ class Tracer:
 
     # Names -----------------------------------------------------------------------------------
 
-    def assign(self, name: str, value: Any, local_names: Mapping[str, object]) -> Any:
+    def assign(self, name: str, value: object, local_names: Mapping[str, object]) -> Any:
         """`name = value`: store into a variable, bind a run-time value, or keep a Python value."""
         previous = local_names.get(name)
         if is_scalar_variable(previous) and previous.source in self._variables:
@@ -279,7 +279,7 @@ class Tracer:
         self._note_rebinding(name, name in local_names and not hides)
         return self._bind(name, value)
 
-    def _check_assignment(self, name: str, variable: Variable, value: Any) -> None:
+    def _check_assignment(self, name: str, variable: Variable, value: object) -> None:
         """Refuse what a variable made of a name can't hold, and an assignment in no order."""
         if self._parallel_depth() > variable.depth:
             raise _carried_in_parallel(name)
@@ -356,7 +356,7 @@ class Tracer:
     def declare(
         self,
         name: str,
-        annotation: Any,
+        annotation: object,
         value: Callable[[], Any] | None,
         local_names: Mapping[str, object],
         reassigned: bool = False,
@@ -388,7 +388,7 @@ class Tracer:
                 return self.bind_variable(name, str(dtype), result)
         return self.assign(name, result, local_names)
 
-    def bind_target(self, names: Any, values: Any) -> Any:
+    def bind_target(self, names: Any, values: object) -> Any:
         """Name the variables that a loop or a `with` yields; returns what the target gets."""
         if isinstance(names, str):
             if isinstance(values, list | tuple) and len(values) == 1:
@@ -410,7 +410,7 @@ class Tracer:
             )
         return tuple(self.bind_target(n, v) for n, v in zip(names, items, strict=True))
 
-    def snapshot(self, value: Any) -> Any:
+    def snapshot(self, value: object) -> Any:
         """The right side of a tuple assignment, its loads done before any of its stores."""
         if isinstance(value, IRBuilderFrame):
             return self._bind("value", value)
@@ -421,7 +421,7 @@ class Tracer:
         )
 
     def augment(
-        self, name: str, op: str, target: Any, value: Any, local_names: Mapping[str, object]
+        self, name: str, op: str, target: object, value: object, local_names: Mapping[str, object]
     ) -> Any:
         if is_buffer_var(target):
             raise InvalidOperand(
@@ -450,7 +450,7 @@ class Tracer:
         else:
             target[index] = value
 
-    def augment_item(self, op: str, target: Any, index: Any, value: Any) -> None:
+    def augment_item(self, op: str, target: object, index: object, value: object) -> None:
         self.store(target, index, self.binary(op, self.elements(target)[index], value))
 
     def elements(self, target: Any) -> Any:
@@ -461,7 +461,7 @@ class Tracer:
             target = target.source
         return Elements(target) if is_buffer_var(target) else target
 
-    def evaluate(self, value: Any) -> None:
+    def evaluate(self, value: object) -> None:
         """An expression on a line of its own."""
         if value is None or isinstance(value, str | Unusable) or is_buffer_var(value):
             return
@@ -476,13 +476,13 @@ class Tracer:
         elif isinstance(value, ir.Expr):
             warn(f"the value of this expression, {described(value)}, is not used")
 
-    def binary(self, op: str, left: Any, right: Any) -> Any:
+    def binary(self, op: str, left: object, right: object) -> Any:
         """An operator between two values."""
         return binary(op, left, right)
 
     # Conditions ------------------------------------------------------------------------------
 
-    def logical_and(self, left: Any, right: Callable[[], Any]) -> Any:
+    def logical_and(self, left: object, right: Callable[[], object]) -> Any:
         left = as_condition(left, keep=True)
         if not isinstance(left, ir.Expr):
             return left and right()
@@ -491,7 +491,7 @@ class Tracer:
             return tirx.all(left, rhs)
         return left if rhs else False
 
-    def logical_or(self, left: Any, right: Callable[[], Any]) -> Any:
+    def logical_or(self, left: object, right: Callable[[], object]) -> Any:
         left = as_condition(left, keep=True)
         if not isinstance(left, ir.Expr):
             return left or right()
@@ -500,11 +500,13 @@ class Tracer:
             return tirx.any(left, rhs)
         return True if rhs else left
 
-    def logical_not(self, operand: Any) -> Any:
+    def logical_not(self, operand: object) -> Any:
         operand = as_condition(operand)
         return tirx.Not(operand) if isinstance(operand, ir.Expr) else not operand
 
-    def if_else(self, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    def if_else(
+        self, condition: object, then: Callable[[], Any], otherwise: Callable[[], Any]
+    ) -> Any:
         test = as_condition(condition)
         if not isinstance(test, ir.Expr):
             return then() if test else otherwise()
@@ -530,7 +532,7 @@ _SYMBOLS = {
 }
 
 
-def write_assertion(test: ir.Expr, text: Any) -> None:
+def write_assertion(test: ir.Expr, text: object) -> None:
     """Write an assertion for the running kernel down, at the user's line."""
     tracer = current_tracer()
     if tracer is not None:

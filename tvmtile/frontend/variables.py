@@ -16,7 +16,7 @@ __all__ = ["Ref", "Reference", "is_scalar_variable", "let"]
 _SCALAR_LAYOUT = TileLayout(S[1])
 
 
-def is_scalar_variable(value: Any) -> TypeGuard[Any]:
+def is_scalar_variable(value: object) -> TypeGuard[Any]:
     """Tell whether `value` is the load of a variable made by `T.alloc_var` (TVM's local scalar)."""
     if not isinstance(value, ir.TensorLoad) or not is_buffer_var(value.source):
         return False
@@ -47,7 +47,7 @@ let = _Let()
 class Ref:
     """Annotation of a macro's parameter that is passed by reference, so that the macro can store it."""
 
-    def __class_getitem__(cls, _: Any) -> type[Ref]:
+    def __class_getitem__(cls, _: object) -> type[Ref]:
         return cls
 
 
@@ -64,7 +64,7 @@ class Reference:
         """What TVM's functions take for it: `T.exp(x)`."""
         return self._element
 
-    def store(self, value: Any, index: Any = 0) -> None:
+    def store(self, value: object, index: object = 0) -> None:
         from tvmtile.frontend.values import store_element
 
         if index != 0:

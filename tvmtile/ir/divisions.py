@@ -6,7 +6,7 @@ so it is worth a name. Divisions by constants are shifts and multiplications.
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -40,7 +40,7 @@ def rounded_to_zero(division: Binary) -> ir.Expr:
     return division if kind is None else kind(division.a, division.b)
 
 
-def named_divisions(values: list[ir.Expr], name: str) -> tuple[list[tirx.Bind], list[Any]]:
+def named_divisions(values: list[ir.Expr], name: str) -> tuple[list[tirx.Bind], list[ir.Expr]]:
     """Name the integer divisions in some values, inner ones first; equal ones share a name.
 
     The values read no memory, and none of their divisions stands behind a condition. Returned are what

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
@@ -28,7 +27,7 @@ def take_for_extents(analyzer: Analyzer, params: Sequence[ir.Var]) -> None:
                 analyzer.update(extent, not_negative, override=True)
 
 
-def linear_in(expression: ir.Expr, var: ir.Var) -> tuple[int, Any] | None:
+def linear_in(expression: ir.Expr, var: ir.Var) -> tuple[int, ir.Expr] | None:
     """`(c, r)` where an integer expression is `c * var + r`, c a constant other than 0; else None."""
     analyzer = Analyzer()
     zero, one = (tirx.const(value, str(var.ty.dtype)) for value in (0, 1))

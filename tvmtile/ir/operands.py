@@ -168,7 +168,7 @@ def match_extents(a: Any, b: Any) -> tuple[list[Any], list[Any]] | None:
     return own_a, own_b
 
 
-def _fit(extents: list[Any], rank: int) -> list[Any] | None:
+def _fit(extents: list[Any], rank: int) -> list[ir.Expr] | None:
     """`extents` on the last of `rank` axes, units dropped where there are too many."""
     if len(extents) > rank:
         extents = without_units(extents)
@@ -226,7 +226,7 @@ def check_bounds(operator: str, operand: ir.Expr) -> None:
             )
 
 
-def checked_axis(operator: str, name: str, operand: TileOperand, dim: Any) -> int:
+def checked_axis(operator: str, name: str, operand: TileOperand, dim: Index) -> int:
     """An axis of an operand, counted from the first.
 
     Raises

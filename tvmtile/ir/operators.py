@@ -41,7 +41,8 @@ class TileOp:
 
     `tile_operator` makes subclasses frozen dataclasses. Fields that hold operands or expressions come
     first, in the order of the call's arguments; options follow, which have defaults, and travel in the
-    call's attributes where they differ from these; so does `impl`.
+    call's attributes where they differ from these; so does `impl`. A tile has the type that Legalize
+    leaves, a region; an operator that was just written may have a buffer or an element in its place.
 
     Attributes
     ----------
@@ -307,7 +308,7 @@ class ValueOp(TileOp):
     is_tile = False
 
 
-def python_value(value: Any) -> Any:
+def python_value(value: ir.Expr) -> Any:
     """An attribute of a call as a number of Python's, where it is a constant of TVM's."""
     if isinstance(value, tirx.IntImm):
         return bool(value.value) if value.ty.dtype == "bool" else int(value.value)

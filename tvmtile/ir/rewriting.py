@@ -11,7 +11,17 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer, ConstIntBound
 
-from tvmtile._tvm import OPAQUE, PURE, Mutator, buffer_var, is_buffer_var, mapped, mutated, walk
+from tvmtile._tvm import (
+    OPAQUE,
+    PURE,
+    Mutator,
+    Replacement,
+    buffer_var,
+    is_buffer_var,
+    mapped,
+    mutated,
+    walk,
+)
 from tvmtile.ir.calls import effect_of
 from tvmtile.ir.divisions import is_division
 from tvmtile.ir.nodes import once_per_node
@@ -64,7 +74,7 @@ class ScopedRewriter:
             node, *((types, self._entry(visit)) for types, visit in (*visits, *self.others()))
         )
 
-    def _visits(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def _visits(self) -> list[Replacement]:
         return [
             (tirx.For, self.visit_for),
             (tirx.IfThenElse, self.visit_if),
@@ -77,7 +87,7 @@ class ScopedRewriter:
             (ir.Call, self.visit_call),
         ]
 
-    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def others(self) -> list[Replacement]:
         """Further types of nodes, and what visits them."""
         return []
 

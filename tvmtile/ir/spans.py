@@ -33,7 +33,7 @@ def span_within(stmt: tirx.Stmt) -> ir.Span | None:
     """The span of the first node in a statement that has one."""
     found: list[ir.Span] = []
 
-    def look(node: Any) -> Any:
+    def look(node: ir.Node) -> Any:
         span = getattr(node, "span", None)
         if not isinstance(span, ir.Span):
             return None

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def ready(args: Sequence[Any], params: Sequence[ir.Var]) -> tuple[Any, ...] | None:
+def ready(args: Sequence[object], params: Sequence[ir.Var]) -> tuple[Any, ...] | None:
     """The arguments as TVM takes them, or None where nothing needs converting.
 
     Only what TVM certainly refuses is converted, so that a call with it as it is ran nothing: an array
@@ -140,7 +140,7 @@ def in_order(
     kernel: str,
     params: Sequence[ir.Var],
     results: Sequence[int],
-    args: Sequence[Any],
+    args: Sequence[object],
     named: Mapping[str, object],
 ) -> tuple[Any, ...] | ArgumentError:
     """The arguments of a call, those that are given by keyword in their places, or what is wrong.
@@ -162,7 +162,7 @@ def explain(
     kernel: str,
     params: Sequence[ir.Var],
     results: Sequence[int],
-    args: Sequence[Any],
+    args: Sequence[object],
     device: str = "cpu",
 ) -> ArgumentError | None:
     """Say which argument does not fit its parameter, or None if all do.
@@ -195,7 +195,7 @@ def explain(
 _Problem = tuple[str, str | None]
 
 
-def _scalar_problem(param: ir.Var, arg: Any) -> _Problem | None:
+def _scalar_problem(param: ir.Var, arg: object) -> _Problem | None:
     if is_pointer(param):
         return None
     dtype = str(param.ty.dtype)
@@ -219,7 +219,7 @@ class _Check:
         self._packed = packed
         self._bound: dict[ir.Var, tuple[int, str]] = {}
 
-    def tensor(self, param: ir.Var, arg: Any) -> _Problem | None:
+    def tensor(self, param: ir.Var, arg: object) -> _Problem | None:
         ty = param.ty
         wanted = f"a tensor [{', '.join(str(e) for e in ty.shape)}] of {ty.dtype}"
         if not hasattr(arg, "shape") or not hasattr(arg, "dtype"):
@@ -265,7 +265,7 @@ class _Check:
         symbolic = f" ({expected})" if constant(expected) is None else ""
         return f"{what} needs {known}{symbolic}, not {actual}"
 
-    def _strides(self, param: ir.Var, arg: Any, shape: tuple[int, ...]) -> _Problem | None:
+    def _strides(self, param: ir.Var, arg: object, shape: tuple[int, ...]) -> _Problem | None:
         strides = _strides_of(arg)
         if not strides:
             return None
@@ -285,11 +285,11 @@ class _Check:
         return None
 
 
-def _as_tensor(arg: Any) -> str:
+def _as_tensor(arg: object) -> str:
     return "pass `torch.tensor(x)`" if isinstance(arg, list | tuple) else "pass a tensor"
 
 
-def _wrong_device(arg: Any, actual: str, needed: str) -> _Problem:
+def _wrong_device(arg: object, actual: str, needed: str) -> _Problem:
     if actual == "meta":
         return "is a tensor without memory", (
             "@tvmtile.torch_op over the kernel, or kernel.as_torch_op(name), makes an operator that "
@@ -319,13 +319,13 @@ def _strides_of(arg: Any) -> list[int]:
     return strides
 
 
-def _conversion(arg: Any, dtype: str) -> str:
+def _conversion(arg: object, dtype: str) -> str:
     if type(arg).__module__ == "numpy":
         return f'convert it, e.g. `x.astype("{dtype}")`'
     return f"convert it, e.g. `x.to(torch.{dtype})`"
 
 
-def _contiguous(arg: Any) -> str:
+def _contiguous(arg: object) -> str:
     if type(arg).__module__ == "numpy":
         return "pass `numpy.ascontiguousarray(x)`"
     return "pass `x.contiguous()`"

@@ -121,7 +121,9 @@ def _compiling(
 
 
 @contextmanager
-def pass_context(config: Mapping[str, object], instruments: Sequence[Any] = ()) -> Iterator[None]:
+def pass_context(
+    config: Mapping[str, object], instruments: Sequence[object] = ()
+) -> Iterator[None]:
     """TVM's pass context with a kernel's options added to those in force."""
     current = tvm.transform.PassContext.current()
     known = with_effect(config)

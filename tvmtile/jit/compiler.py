@@ -124,7 +124,7 @@ def compile(
 
 
 def ignore_options(
-    name: str, verbose: bool | None, target_host: Any, debug_root_path: Any = None
+    name: str, verbose: bool | None, target_host: object, debug_root_path: object = None
 ) -> None:
     """Warn of options of TileLang's kernels that change nothing.
 

@@ -45,11 +45,11 @@ class EmulatorAdapter(RecordedAdapter):
         """What the last call did, summed over its launches; None where nothing was launched."""
         return _total([statistics for _, statistics in self.launch_statistics])
 
-    def accepts(self, tensor: Any) -> bool:
+    def accepts(self, tensor: object) -> bool:
         """Whether it is on the CPU."""
         return str(getattr(tensor, "device", "cpu")).startswith("cpu")
 
-    def offset(self, tensor: Any) -> int:
+    def offset(self, tensor: object) -> int:
         """Its address."""
         return _address_of_memory(tensor)
 
@@ -77,7 +77,7 @@ class EmulatorAdapter(RecordedAdapter):
             self.launch_statistics.append((launch.kernel, self._launched(launch, arrays)))
 
     @abstractmethod
-    def _launched(self, launch: Launch, arrays: Sequence[Any]) -> Any:
+    def _launched(self, launch: Launch, arrays: Sequence[object]) -> Any:
         """Run one kernel, and say what it did."""
 
 
@@ -92,7 +92,7 @@ def _total(launches: Sequence[Any]) -> Any:
     return type(launches[0])(**sums)
 
 
-def memory_of(tensor: Any) -> Any:
+def memory_of(tensor: object) -> Any:
     """The memory that a tensor spans as a numpy or torch array without gaps; nothing is copied.
 
     What is no tensor, such as the map of one, is left as it is.

@@ -39,7 +39,7 @@ def best_target() -> str:
     return "metal" if sys.platform == "darwin" and mps_is_available() else "llvm"
 
 
-def target_of(arguments: Iterable[Any]) -> str | None:
+def target_of(arguments: Iterable[object]) -> str | None:
     """The target of the GPU that a tensor is on, else of the CPU; None where there is no tensor."""
     target = None
     for argument in arguments:
@@ -52,7 +52,7 @@ def target_of(arguments: Iterable[Any]) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def target_on(device: Any) -> str:
+def target_on(device: object) -> str:
     """The target of a device of torch's, numpy's or TVM's; numpy before its second version has none."""
     return _TARGETS.get(str(device).partition(":")[0], "llvm")
 
@@ -75,7 +75,7 @@ class FollowingKernel(Kernel):
         self.name = name_of(prim_func)
         self._compile_for = compile_for
         self._builds: dict[str, Kernel] = {}
-        self._on_devices: dict[Any, Kernel] = {}
+        self._on_devices: dict[object, Kernel] = {}
         self._last: Kernel | None = None
 
     def __call__(self, *args: Any, **named: object) -> Any:

@@ -96,7 +96,7 @@ def key_of(
     )
 
 
-def _pass_context() -> list[Any]:
+def _pass_context() -> list[object]:
     context = tvm.transform.PassContext.current()
     instruments = [str(getattr(item, "name", "")) for item in context.instruments or ()]
     if any(name != _VERIFIER for name in instruments):
@@ -145,7 +145,7 @@ def _without_lines(nodes: list[Node]) -> list[Node]:
     return kept
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """A text that no other value has; a number's says its type and all of its digits."""
     if isinstance(value, list | tuple):
         return f"({','.join(map(_text, value))})"

@@ -54,7 +54,7 @@ def _record_workspace(dtype: str, elements: int) -> int:
 
 
 @tvm_ffi.register_global_func(_MAP, override=True)
-def _record_map(memory: Any, dtype: str, rank: int, data: Any, *numbers: int) -> int:
+def _record_map(memory: object, dtype: str, rank: int, data: object, *numbers: int) -> int:
     """The arguments are those of the driver's function (see `tvmtile.ir.tensor_maps`)."""
     index = _FIRST_MAP + len(_ACTIVE.maps)
     starts = (0, rank, 2 * rank - 1, 3 * rank - 1, 4 * rank - 1)
@@ -186,7 +186,7 @@ def record_launches(host: ir.IRModule) -> ir.IRModule:
 
 
 def record(
-    host: Callable[..., object], args: Sequence[Any], kernels: Mapping[str, KernelInterface]
+    host: Callable[..., object], args: Sequence[object], kernels: Mapping[str, KernelInterface]
 ) -> Recording:
     """Call a host function and learn what it asks for.
 
@@ -223,7 +223,7 @@ def _address(value: Any) -> int:
     return (value.value if isinstance(value, ctypes.c_void_p) else value) or 0
 
 
-def _position(value: Any) -> int:
+def _position(value: object) -> int:
     address = _address(value)
     if address in _ACTIVE.map_at:
         return int(_ACTIVE.map_at[address])

@@ -15,7 +15,7 @@ __all__ = ["as_bytes", "as_elements"]
 _OF_TORCH = "torch.float4_e2m1fn_x2"
 
 
-def as_bytes(args: Sequence[Any], params: Sequence[ir.Var]) -> tuple[Any, ...]:
+def as_bytes(args: Sequence[object], params: Sequence[ir.Var]) -> tuple[object, ...]:
     """The arguments, with the bytes of those that hold pairs of elements.
 
     Pairs are torch's `float4_e2m1fn_x2`, or its int8, as TileLang's.
@@ -33,7 +33,7 @@ def _bytes(arg: Any) -> Any:
     return arg.view("uint8") if name == "int8" else arg
 
 
-def as_elements(tensor: Any, param: ir.Var) -> Any:
+def as_elements(tensor: object, param: ir.Var) -> Any:
     """A result as torch's dtype of pairs of elements; bytes where it is not torch's tensor."""
     torch = sys.modules.get("torch")
     if torch is None or not has_float4(param) or not isinstance(tensor, torch.Tensor):

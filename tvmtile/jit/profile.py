@@ -115,7 +115,7 @@ class KernelProfile:
 
 def profile(
     kernel: Kernel,
-    tensors: Sequence[Any],
+    tensors: Sequence[object],
     warmup: float,
     rep: float,
     device: TileDevice | None,
@@ -141,7 +141,7 @@ def profile(
     )
 
 
-def _run_counting(kernel: Kernel, args: Sequence[Any]) -> None:
+def _run_counting(kernel: Kernel, args: Sequence[object]) -> None:
     adapter: Any = kernel.adapter
     before, adapter.count_conflicts = adapter.count_conflicts, True
     try:

@@ -59,18 +59,18 @@ class RecordedAdapter(Adapter):
         self.run(recording.launches, memory)
 
     @abstractmethod
-    def accepts(self, tensor: Any) -> bool:
+    def accepts(self, tensor: object) -> bool:
         """Tell whether the kernels can reach a tensor's memory."""
 
     @abstractmethod
-    def offset(self, tensor: Any) -> int:
+    def offset(self, tensor: object) -> int:
         """Bytes between memory that is aligned for any vector and the tensor's first element."""
 
     @abstractmethod
     def allocate(self, dtype: str, elements: int) -> Any:
         """A tensor of one dimension, for the time of a call."""
 
-    def mapped(self, made_of: MapOf | None, tensor: Any) -> Any:
+    def mapped(self, made_of: MapOf | None, tensor: object) -> Any:
         """A tensor map, on machines that have them; without a tensor, memory that holds none."""
         raise NotImplementedError
 
@@ -98,7 +98,7 @@ class RecordedAdapter(Adapter):
         dtype = str(arg.dtype).removeprefix("torch.")
         return placeholder(index, tuple(arg.shape), tuple(strides), dtype, self._kind)
 
-    def _address(self, index: int, arg: Any) -> Any:
+    def _address(self, index: int, arg: object) -> Any:
         if not hasattr(arg, "shape") or not self.accepts(arg):
             raise ArgumentError(
                 f"{self._names[index]} is a pointer; it got {arg!r:.80}",
@@ -107,7 +107,7 @@ class RecordedAdapter(Adapter):
         self._check_alignment(index, arg)
         return ctypes.c_void_p(address_of(index))
 
-    def _check_alignment(self, index: int, tensor: Any) -> None:
+    def _check_alignment(self, index: int, tensor: object) -> None:
         """A GPU would access other memory than the tensor's."""
         if self._alignment > 1 and self.offset(tensor) % self._alignment:
             raise ArgumentError(

@@ -89,7 +89,7 @@ class Request:
             "pass_configs": dict(self.config),
         }
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         target = json.loads(str(self.target))
         return _again, (self.func, self.results, target, self.backend, dict(self.config))
 

@@ -55,7 +55,7 @@ class Results:
         self._indices = sorted(out_idx)
         self._results: list[_Result] | None = None
 
-    def added_to(self, args: Sequence[Any], device: str) -> tuple[Any, ...]:
+    def added_to(self, args: Sequence[object], device: str) -> tuple[object, ...]:
         """The arguments with results in their places, like the first tensor among them.
 
         They are on `device` where no argument is a tensor.

@@ -83,7 +83,7 @@ def as_torch_operator(
         args=_listed(args), special=" or ".join(special), outputs=_listed(outputs)
     )
 
-    def call_with_care(*given: Any) -> None:
+    def call_with_care(*given: object) -> None:
         _call_with_care(launch, operators, given, [given[index] for index in written], name)
 
     names: dict[str, Any] = {
@@ -133,7 +133,7 @@ def _call_with_care(
             _NoGradient.apply(name, user_location(), source, output)
 
 
-def _dispatch(operators: Operators, args: Sequence[Any], outputs: Sequence[Tensor]) -> None:
+def _dispatch(operators: Operators, args: Sequence[object], outputs: Sequence[Tensor]) -> None:
     """Let torch call the kernel; it resolves what is read, and not what is written."""
     negated = {id(output): output.detach().resolve_neg() for output in outputs if output.is_neg()}
     operators(*(negated.get(id(arg), arg) for arg in args))
@@ -165,7 +165,7 @@ class _NoGradient(torch.autograd.Function):
     """Stands in the graph where a kernel has written, for a backward to find."""
 
     @staticmethod
-    def forward(ctx: Any, name: str, call: Any, source: Tensor, output: Tensor) -> Tensor:
+    def forward(ctx: Any, name: str, call: object, source: Tensor, output: Tensor) -> Tensor:
         """Record that `output` was computed from `source` by the kernel `name`, in the line `call`."""
         del source
         ctx.name, ctx.call = name, call

@@ -208,7 +208,7 @@ def _type(param: ir.Var, alias: str) -> str:
     return "bool" if dtype == "bool" else "SymInt" if "int" in dtype else "float"
 
 
-def _returned(results: Any) -> Any:
+def _returned(results: object) -> Any:
     return tuple(results) if isinstance(results, list) else results
 
 
@@ -229,7 +229,7 @@ def _evaluated(extent: Any, values: Mapping[ir.Var, Any]) -> Any:
     return operation(_evaluated(extent.a, values), _evaluated(extent.b, values))
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
     """Keep for a backward the tensors that an operator was given and returned, and its constants."""
     results = output if isinstance(output, tuple) else (output,)
     ctx.constants = tuple(value for value in inputs if not isinstance(value, torch.Tensor))

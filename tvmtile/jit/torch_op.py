@@ -117,7 +117,7 @@ class _Operator:
                 f"mutates={list(mutates)} names {min(unknown)!r}, which is no parameter",
                 help=f"the parameters of {function.func.__name__} are {function.signature}",
             )
-        self._programs: dict[Any, Program] = {}
+        self._programs: dict[object, Program] = {}
         self._checked: set[Kernel] = set()
 
     def registered(self, name: str, backward: Callable[..., object] | None) -> Any:
@@ -163,7 +163,7 @@ class _Operator:
         program, tensors = self._program(args)
         return program.fake(*tensors)
 
-    def _program(self, args: Sequence[Any]) -> tuple[Program, list[Any]]:
+    def _program(self, args: Sequence[object]) -> tuple[Program, list[Any]]:
         """The program of a call, checked against the schema, and what it is called with."""
         key, build, tensors = self._function.specialisation(*args)
         program = self._programs.get(key)

@@ -25,7 +25,7 @@ __all__ = ["Operators", "is_wrapper"]
 _COUNT = itertools.count()
 
 
-def is_wrapper(tensor: Any) -> bool:
+def is_wrapper(tensor: object) -> bool:
     """Tell whether a tensor is one that has no memory, but says what operators do to it."""
     if not isinstance(tensor, torch.Tensor):
         return False
@@ -82,7 +82,7 @@ class Operators:
         return operator
 
 
-def _value(arg: Any) -> Any:
+def _value(arg: object) -> Any:
     """An argument as torch takes it."""
     if arg is None or isinstance(arg, torch.Tensor | torch.SymInt | int | float):
         return arg
@@ -91,7 +91,7 @@ def _value(arg: Any) -> Any:
     return arg.item() if hasattr(arg, "item") else arg
 
 
-def _type(value: Any) -> str:
+def _type(value: object) -> str:
     """What a schema calls an argument."""
     if value is None:
         return "Tensor?"

@@ -162,7 +162,7 @@ def cast(
     round: str = "",
     sat: bool = True,
     rbits: Any = None,
-    span: Any = None,
+    span: ir.Span | None = None,
 ) -> Any:
     """Convert `value` to `dtype`, elementwise for a vector.
 

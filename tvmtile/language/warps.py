@@ -213,9 +213,9 @@ def _kept(other: ir.Expr, place: ir.Expr, width: int) -> ir.Expr:
 def _shuffled(
     shuffle: Callable[..., Any],
     value: Any,
-    operand: Any,
+    operand: Value,
     width: int,
-    mask: Any,
+    mask: Value,
     source: Callable[[Any], Any],
 ) -> ir.Call:
     """A shuffle over a whole warp; `source` makes the place of the source from that of a thread."""
@@ -267,7 +267,7 @@ def warp_reduce_bitor(value: Value) -> ir.Expr:
     return _warp_reduced(value, tirx.bitwise_or)
 
 
-def _warp_reduced(value: Any, combine: Callable[[Any, Any], Any]) -> ir.Expr:
+def _warp_reduced(value: Value, combine: Callable[[Any, Any], Any]) -> ir.Expr:
     """A butterfly: after each step, groups of twice as many threads have the same value."""
     result = T.Bind(as_expr(value))
     distance = WARP_SIZE // 2
@@ -361,7 +361,7 @@ def match_all_sync(value: Value, mask: Index = ALL_LANES) -> ir.Expr:
     return T.Bind(tirx.Select(agree, _lanes(mask), tirx.const(0, "uint32")))
 
 
-def _bits(value: Any) -> ir.Expr:
+def _bits(value: Value) -> ir.Expr:
     """The bits of a value: NaN is equal to itself, and 0 differs from -0."""
     expression = as_expr(value)
     dtype = str(expression.ty.dtype)
@@ -373,7 +373,7 @@ def _bits(value: Any) -> ir.Expr:
 # Bits --------------------------------------------------------------------------------------------
 
 
-def __ffs(value: Any) -> Any:
+def __ffs(value: ir.Expr) -> Any:
     """The place of the lowest bit of an integer that is set, from 1, as an `int32`; 0 where none is."""
     expression = as_expr(value)
     dtype = str(expression.ty.dtype)
@@ -392,7 +392,7 @@ def __ffs(value: Any) -> Any:
 
 
 @_of_threads
-def __fns(mask: Any, base: Any, offset: Any) -> Any:
+def __fns(mask: ir.Expr, base: Any, offset: Index) -> Any:
     """The place of a bit of a `uint32` that is set, counted from another place; 0xFFFFFFFF without one.
 
     Parameters
@@ -424,7 +424,7 @@ def __fns(mask: Any, base: Any, offset: Any) -> Any:
     return T.Bind(tirx.Cast("uint32", place[0]))
 
 
-def _variable(value: Any) -> ir.Var:
+def _variable(value: Value) -> ir.Var:
     """An `int32` that changes, of one thread."""
     variable = T.alloc_buffer((1,), "int32", scope="local")
     T.buffer_store(variable, value, [0])

@@ -18,7 +18,7 @@ from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
 from tvmtile.ir.operands import buffer_of, constant, describe, dtype_of, extents_of, origin_of
 from tvmtile.ir.spans import current_span
-from tvmtile.ir.types import TileOperand
+from tvmtile.ir.types import TileOperand, Value
 from tvmtile.tileop.vectors import ramp, splat
 
 __all__ = [
@@ -96,7 +96,7 @@ def _zero(bits: int) -> ir.Expr:
     return tirx.reinterpret(_words(bits), splat(tirx.const(0, "uint64"), bits // 64))
 
 
-def _store(name: str, bits: int, tile: Any, value: Any, pred: Any = None) -> None:
+def _store(name: str, bits: int, tile: Any, value: Value, pred: Any = None) -> None:
     buffer, indices, lanes = _place(name, bits, tile)
     words = as_expr(value)
     given = DataType(str(words.ty.dtype))

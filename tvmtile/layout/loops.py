@@ -221,7 +221,7 @@ def _aligned(base: Index, index_map: IndexMap, part: Part) -> bool:
     return part.scale == 1 and len(index_map.parts) == 1 and _is_zero(index_map.base - base)
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: Index) -> bool:
     return bool(Analyzer().can_prove_equal(value, 0)) if not isinstance(value, int) else value == 0
 
 

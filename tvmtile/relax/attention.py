@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
+from tvmtile.ir.types import Index
 from tvmtile.ops import programs
 from tvmtile.relax.found import Extents, Found, Left, common_dtype, fixed
 from tvmtile.relax.graph import (
@@ -63,7 +64,7 @@ _CAUSAL = tuple(
 )
 
 
-def find_attention(graph: Graph, root: Any) -> Found | None:
+def find_attention(graph: Graph, root: ir.Expr) -> Found | None:
     """The attention that an operator ends, if it ends one.
 
     Raises
@@ -132,10 +133,10 @@ def _of_products(inside: list[Any], tensors: list[Any], is_causal: bool, scale: 
 
 
 def _found(
-    inside: list[Any],
+    inside: list[ir.Call],
     tensors: tuple[Any, ...],
-    batch: Any,
-    heads: Any,
+    batch: ir.Expr,
+    heads: Index,
     is_causal: bool,
     scale: float | None,
     layout: str,
@@ -160,7 +161,7 @@ def _found(
         "layout": layout,
     }
 
-    def shape(count: int, length: Any, elements: int) -> tuple[Any, ...]:
+    def shape(count: int, length: Index, elements: int) -> tuple[Any, ...]:
         axes = (count, length) if layout == "bhld" else (length, count)
         return (batch, *axes, elements)
 
@@ -177,7 +178,7 @@ def _found(
     )
 
 
-def _under_softmax(graph: Graph, weights: Any, inside: list[Any]) -> Any:
+def _under_softmax(graph: Graph, weights: ir.Expr, inside: list[Any]) -> Any:
     """What the softmax is of whose result an expression is; None where it is that of none."""
     value = _unarranged(graph, weights, inside)
     found = graph.match(_SAFE_SOFTMAX, value)
@@ -193,7 +194,7 @@ def _under_softmax(graph: Graph, weights: Any, inside: list[Any]) -> Any:
     return found[_X]
 
 
-def _unmasked(graph: Graph, scores: Any, inside: list[Any]) -> tuple[Any, bool]:
+def _unmasked(graph: Graph, scores: ir.Expr, inside: list[Any]) -> tuple[Any, bool]:
     """Scores without a causal mask, and whether there was one."""
     found = graph.match(_MASKED, scores)
     if found is None:
@@ -244,7 +245,7 @@ def _unscaled(graph: Graph, value: Any, inside: list[Any]) -> tuple[Any, float]:
     return value, 1.0
 
 
-def _unarranged(graph: Graph, value: Any, inside: list[Any]) -> Any:
+def _unarranged(graph: Graph, value: Any, inside: list[Any]) -> ir.Expr:
     """What a value is without reshapes and broadcasts that keep its matrices."""
     value = graph.value(value)
     for pattern in _VIEWS:
@@ -263,7 +264,7 @@ def _keeps_matrices(value: Any, under: Any) -> bool:
     return is_whole and is_same_shape(some[-2:], others[-2:])
 
 
-def _shape(tensor: Any, rank: int | None = None) -> tuple[Any, ...]:
+def _shape(tensor: ir.Expr, rank: int | None = None) -> tuple[Any, ...]:
     shape = shape_of(tensor)
     if len(shape) < 2 or (rank is not None and len(shape) != rank):
         raise Left("the shape of an operand is not known")

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 
 import tvmtile.language as T
+from tvmtile.ir.types import Index
 
 __all__ = ["DTYPES", "Extents", "Found", "Left", "common_dtype", "fixed"]
 
@@ -42,7 +43,7 @@ class Extents:
     def __init__(self) -> None:
         self._named: list[tuple[Any, Any]] = []
 
-    def __call__(self, name: str, extent: Any) -> Any:
+    def __call__(self, name: str, extent: Index) -> Index:
         """An int as it is, and a variable for anything else."""
         if isinstance(extent, int):
             return extent
@@ -54,7 +55,7 @@ class Extents:
         return variable
 
 
-def fixed(name: str, extent: Any) -> int:
+def fixed(name: str, extent: Index) -> int:
     """An extent that a program needs to know.
 
     Raises

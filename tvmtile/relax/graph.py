@@ -9,6 +9,8 @@ from tvm import ir, relax, tirx
 from tvm.relax import dpl
 from tvm.sym import Analyzer
 
+from tvmtile.ir.types import Index
+
 __all__ = [
     "Graph",
     "attribute_ints",
@@ -60,15 +62,15 @@ class Graph:
             expr = self._values[expr]
         return expr
 
-    def name(self, expr: Any) -> Any:
+    def name(self, expr: ir.Expr) -> Any:
         """The name that a value is bound to; the expression itself where there is none."""
         return self._names.get(handle(expr), expr)
 
-    def match(self, pattern: dpl.DFPattern, expr: Any) -> Any:
+    def match(self, pattern: dpl.DFPattern, expr: ir.Expr) -> Any:
         """What each part of a pattern matches, through names; None where the whole does not."""
         return pattern.extract_matched_expr(self.value(expr), self._values)
 
-    def is_private(self, inside: Sequence[Any], root: Any) -> bool:
+    def is_private(self, inside: Sequence[ir.Call], root: ir.Expr) -> bool:
         """Tell whether values other than the root are used by one another, and by the root, alone."""
         handles = {handle(call) for call in inside}
         others = (self.name(call) for call in inside if handle(call) != handle(root))
@@ -102,12 +104,12 @@ def shape_of(expr: Any) -> tuple[Any, ...]:
     return tuple(static(extent) for extent in ty.shape.values)
 
 
-def static(extent: Any) -> Any:
+def static(extent: Index) -> Index:
     """An extent as an int, where it is one."""
     return int(extent) if isinstance(extent, int | tirx.IntImm) else extent
 
 
-def product(extents: Iterable[Any]) -> Any:
+def product(extents: Iterable[Index]) -> Any:
     """How many elements there are of extents."""
     total: Any = 1
     for extent in extents:
@@ -115,7 +117,7 @@ def product(extents: Iterable[Any]) -> Any:
     return total if isinstance(total, int) else static(_ANALYZER.simplify(total))
 
 
-def is_same_shape(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def is_same_shape(some: Sequence[Index], others: Sequence[Index]) -> bool:
     """Tell whether extents are certainly the same."""
     return len(some) == len(others) and all(
         a == b

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import ir
 from tvm.relax.dpl import is_op, wildcard
 
 from tvmtile.ops import programs
@@ -35,7 +36,7 @@ _ACTIVATIONS = {
 class _Epilogue:
     """What is done to a product, from the last operator to the first."""
 
-    def __init__(self, graph: Graph, root: Any) -> None:
+    def __init__(self, graph: Graph, root: ir.Expr) -> None:
         self._graph = graph
         self.inside: list[Any] = []
         self.names: list[str] = []
@@ -48,7 +49,7 @@ class _Epilogue:
         if self.product is not None:
             self.inside.append(self.product[_MATMUL])
 
-    def _under(self, pattern: Any, value: Any) -> Any:
+    def _under(self, pattern: Any, value: ir.Expr) -> Any:
         """What an operator is done to, through reshapes that keep the rows of a product."""
         found = self._graph.match(pattern, value)
         if found is None:
@@ -64,13 +65,13 @@ class _Epilogue:
             found = self._graph.match(_RESHAPE, value)
         return value
 
-    def _cast(self, root: Any) -> Any:
+    def _cast(self, root: ir.Expr) -> ir.Expr:
         if str(root.ty.dtype) not in DTYPES:
             return root
         value = self._under(_CAST, root)
         return root if value is None else value
 
-    def _activated(self, value: Any) -> Any:
+    def _activated(self, value: ir.Expr) -> ir.Expr:
         for name, patterns in _ACTIVATIONS.items():
             for pattern in patterns:
                 under = self._under(pattern, value)
@@ -79,7 +80,7 @@ class _Epilogue:
                     return under
         return value
 
-    def _biased(self, value: Any) -> Any:
+    def _biased(self, value: ir.Expr) -> ir.Expr:
         for pattern in _BIAS:
             found = self._graph.match(pattern, value)
             if found is not None and _is_row(found[_OTHER], value):
@@ -89,7 +90,7 @@ class _Epilogue:
         return value
 
 
-def find_product(graph: Graph, root: Any) -> Found | None:
+def find_product(graph: Graph, root: ir.Expr) -> Found | None:
     """The product that an operator ends, if it ends one.
 
     Raises
@@ -170,7 +171,7 @@ class _Operand:
             self.tensor, self.is_transposed = self._plain, False
 
 
-def swapped(graph: Graph, value: Any) -> Any:
+def swapped(graph: Graph, value: ir.Expr) -> Any:
     """What a value is the transposed matrices of; None where it is of none."""
     found = graph.match(_PERMUTE, value)
     rank = len(shape_of(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm import ir
 from tvm.relax.dpl import is_const, is_op, wildcard
 
 from tvmtile.ops import programs
@@ -26,7 +27,7 @@ _SCALED = is_op("relax.multiply")(_X, _ROOT)
 _RMS_PARTS = is_op("relax.multiply")(_SCALED, _WEIGHT)
 
 
-def find_rows(graph: Graph, root: Any) -> Found | None:
+def find_rows(graph: Graph, root: ir.Call) -> Found | None:
     """The softmax or the norm that an operator ends, if it ends one.
 
     Raises
@@ -41,7 +42,7 @@ def find_rows(graph: Graph, root: Any) -> Found | None:
     return None
 
 
-def _softmax(graph: Graph, root: Any) -> Found | None:
+def _softmax(graph: Graph, root: ir.Call) -> Found | None:
     found = graph.match(_SOFTMAX, root)
     if found is None:
         return None
@@ -50,7 +51,7 @@ def _softmax(graph: Graph, root: Any) -> Found | None:
     return _found("softmax", [root], [x], programs.softmax)
 
 
-def _layer_norm(graph: Graph, root: Any) -> Found | None:
+def _layer_norm(graph: Graph, root: ir.Call) -> Found | None:
     found = graph.match(_LAYER_NORM, root)
     if found is None:
         return None
@@ -62,7 +63,7 @@ def _layer_norm(graph: Graph, root: Any) -> Found | None:
     return _found("layer_norm", [root], tensors, programs.layer_norm, epsilon=epsilon)
 
 
-def _rms_norm(graph: Graph, root: Any) -> Found | None:
+def _rms_norm(graph: Graph, root: ir.Call) -> Found | None:
     found = graph.match(_RMS_NORM, root)
     if found is None:
         return None
@@ -72,7 +73,7 @@ def _rms_norm(graph: Graph, root: Any) -> Found | None:
     return _found("rms_norm", [root], tensors, programs.rms_norm, epsilon=epsilon)
 
 
-def _rms_parts(graph: Graph, root: Any) -> Found | None:
+def _rms_parts(graph: Graph, root: ir.Expr) -> Found | None:
     found = graph.match(_RMS_PARTS, root)
     if found is None or number(found[_TWO]) != 2 or len(shape_of(found[_WEIGHT])) != 1:
         return None

@@ -36,7 +36,7 @@ def copy(
     eviction_policy: str | None = None,
     prefer_instruction: str | None = None,
     annotations: dict[str, Any] | None = None,
-    loop_layout: Any = None,
+    loop_layout: object = None,
     impl: str | None = None,
 ) -> None:
     """Copy the tile `src` to `dst`, element by element, in any pair of scopes.
@@ -112,7 +112,7 @@ def async_copy(
     *,
     coalesced_width: int | None = None,
     annotations: dict[str, object] | None = None,
-    loop_layout: Any = None,
+    loop_layout: object = None,
 ) -> None:
     """Copy a tile that is waited for with `T.ptx_wait_group` before it is read.
 
@@ -144,8 +144,8 @@ class Copy(TileOp):
     outputs = ("dst",)
     is_copy = True
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
     direct: bool | None = None
     disable_tma: bool | None = None
     eviction: str | None = None
@@ -159,7 +159,7 @@ class Copy(TileOp):
         src, dst = matched_regions(self.name, self.src, self.dst, help)
         return replace(self, src=src, dst=dst)
 
-    def copied(self) -> tuple[Any, Any] | None:
+    def copied(self) -> tuple[ir.Expr, ir.Expr] | None:
         return (self.src, self.dst) if dtype_of(self.src) == dtype_of(self.dst) else None
 
     def between(self, source: ir.TensorRegion, target: ir.TensorRegion) -> Copy:

@@ -41,13 +41,13 @@ def copy_cluster(
     src: Any,
     dst: Any,
     *,
-    dst_block: Any = None,
+    dst_block: Index | None = None,
     cluster_mask: int | None = None,
     remote_barrier: TileOperand | None = None,
     eviction_policy: str | None = None,
     coalesced_width: int | None = None,
     annotations: Mapping[str, object] | None = None,
-    loop_layout: Any = None,
+    loop_layout: object = None,
 ) -> None:
     """Copy a tile to another block of the cluster, or one of a tensor to several blocks at once.
 
@@ -132,8 +132,8 @@ class _CopyInCluster(TileOp):
     inputs = ("src",)
     outputs = ("dst",)
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
 
     def check(self) -> None:
         if not is_shared(buffer_of(self.dst)):

@@ -148,7 +148,7 @@ class Matrices:
     def _per_instruction(self) -> int:
         return math.prod(choice.extent for choice in self._group)
 
-    def origins(self) -> Iterator[list[Any]]:
+    def origins(self) -> Iterator[list[Index]]:
         """Row and column of the first matrix of each instruction, without the warp's own part."""
         for values in itertools.product(*(range(choice.extent) for choice in self._others)):
             yield _at(self._others, values)
@@ -231,7 +231,7 @@ class Matrices:
         """Where an element of the fragment lies in shared memory."""
         return indices_of(self._shared, row, column)
 
-    def _elements(self, origin: list[Index]) -> Iterator[list[Any]]:
+    def _elements(self, origin: list[Index]) -> Iterator[list[ir.Expr]]:
         """The indices of the elements that the lane holds, in the order of the registers."""
         pair, single = tirx.floormod(self._lane, 4) * 2, tirx.floordiv(self._lane, 4)
         for number in range(self._per_instruction):

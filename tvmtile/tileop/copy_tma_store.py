@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import DataType, ir, tirx
 
@@ -21,6 +20,7 @@ from tvmtile.ir.operands import as_region, describe, dtype_of, is_whole, region
 from tvmtile.ir.rewriting import retyped, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.copy import Copy
@@ -233,7 +233,7 @@ class _Piece(Matrices):
         self._group_index = tirx.floordiv(context.thread_index, WARPGROUP)
         self._slot, self._piece_at, self._size = slot, piece, parts.piece
 
-    def of_piece(self) -> Iterator[list[Any]]:
+    def of_piece(self) -> Iterator[list[Index]]:
         """The first matrices of the instructions that store it."""
         for origin in self.origins():
             inside = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import DataType, ir, tirx
 
@@ -70,7 +69,7 @@ def matching_offsets(
     The axes `without` of the source have no counterpart in the target.
     """
     moving = [offsets[axis] for axis in _looped_axes(source) if axis not in without]
-    matching: list[Any] = [0] * len(target.region)
+    matching: list[Index] = [0] * len(target.region)
     for axis, offset in zip(_looped_axes(target), moving, strict=False):
         matching[axis] = offset
     return matching

@@ -69,14 +69,14 @@ class Fill(TileOp):
     name = "fill"
     outputs = ("dst",)
 
-    dst: Any
+    dst: ir.TensorRegion
     value: Any
 
     def __post_init__(self) -> None:
         if isinstance(self.value, bool | int | float):
             object.__setattr__(self, "value", tirx.const(self.value, dtype_of(self.dst)))
 
-    def filled(self) -> tuple[Any, Any]:
+    def filled(self) -> tuple[ir.TensorRegion, ir.Expr]:
         return self.dst, self.value
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
@@ -34,7 +34,7 @@ from tvmtile.ir.operands import (
     region,
     same_extents,
 )
-from tvmtile.ir.operators import tile_operator
+from tvmtile.ir.operators import TileOp, tile_operator
 from tvmtile.ir.packed import FLOAT4
 from tvmtile.ir.rewriting import for_loop, nest, seq
 from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
@@ -45,9 +45,6 @@ from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.fill import Fill
 from tvmtile.tileop.gemm import Gemm
 from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
-
-if TYPE_CHECKING:
-    from tvmtile.ir.operators import TileOp
 
 __all__ = ["Fp8ScaledMatmul", "fp8_scaled_matmul", "reference"]
 
@@ -159,11 +156,11 @@ class Fp8ScaledMatmul(MatrixProduct):
 
     name = "fp8_scaled_matmul"
 
-    A: Any
+    A: ir.TensorRegion
     A_scale: Any
-    B: Any
+    B: ir.TensorRegion
     B_scale: Any
-    C: Any
+    C: ir.TensorRegion
     transpose_B: bool = False
     clear_accum: bool = False
     scale_dtype: str = ""
@@ -186,7 +183,11 @@ class Fp8ScaledMatmul(MatrixProduct):
         return oriented(self.A)[1]
 
     def reads(self) -> list[ir.Expr]:
-        operands = [self.A, self.B, *(s for s in (self.A_scale, self.B_scale) if _is_tile(s))]
+        operands: list[ir.Expr] = [
+            self.A,
+            self.B,
+            *(s for s in (self.A_scale, self.B_scale) if _is_tile(s)),
+        ]
         return operands if self.clear_accum else [*operands, self.C]
 
     def normalized(self) -> Fp8ScaledMatmul:
@@ -326,7 +327,10 @@ class Fp8ScaledMatmul(MatrixProduct):
         if self.block_size or self.clear_accum or gpu(target) is None:
             return None
         sums = self._sums()
-        begin = [tirx.AllocBuffer(sums), _evaluated(Fill(sums, tirx.const(0, "float32")))]
+        begin = [
+            tirx.AllocBuffer(sums),
+            _evaluated(Fill(as_region(sums), tirx.const(0, "float32"))),
+        ]
         step = self._product(sums, 0, self.k, self._conversions(target), clear=False)
         loads, scaled = self._scaled(sums, 0)
         return seq(begin), step, seq([*loads, scaled])
@@ -439,7 +443,7 @@ def _evaluated(op: TileOp) -> tirx.Stmt:
     return tirx.Evaluate(op.to_call())
 
 
-def _moving(operand: Any) -> list[Any]:
+def _moving(operand: ir.Expr) -> list[Any]:
     """The extents of an operand that are not 1."""
     known = [constant(extent) for extent in extents_of(operand) or []]
     return [extent for extent in known if extent != 1]

@@ -122,7 +122,7 @@ def scatter_rows(src: Any, dst: Any, rows: Any, col: Any = 0) -> None:
     _emit("scatter_rows", dst, src, col, [_index_tile("scatter_rows", rows)], scatter=True)
 
 
-def _four(name: str, rows: Sequence[Any]) -> list[ir.Expr]:
+def _four(name: str, rows: Sequence[Index]) -> list[ir.Expr]:
     if not isinstance(rows, list | tuple) or len(rows) != 4:
         raise ShapeMismatch(
             f"{name}: rows is {describe(rows)}",
@@ -152,10 +152,10 @@ class MoveRows(TileOp):
     name = "move_rows"
     rest = "rows"
 
-    tensor: Any
-    tile: Any
-    col: Any
-    rows: tuple[Any, ...]
+    tensor: ir.TensorRegion
+    tile: ir.TensorRegion
+    col: ir.Expr
+    rows: tuple[ir.Expr, ...]
     written: str = ""
     scatter: bool = False
 

@@ -282,7 +282,7 @@ class AnnotateLayout(TileOp):
 
     name = "annotate_layout"
 
-    tile: Any
+    tile: ir.Var
     layout: Any = None
 
     def fixed_layouts(self) -> dict[ir.Var, Any]:

@@ -90,8 +90,8 @@ class Im2col(TileOp):
     inputs = ("img",)
     outputs = ("col",)
 
-    img: Any
-    col: Any
+    img: ir.TensorRegion
+    col: ir.TensorRegion
     nhw_step: Any
     c_step: Any
     kernel: int = 1

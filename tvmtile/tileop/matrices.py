@@ -20,7 +20,7 @@ class MatrixProduct(TileOp):
     is_product = True
     clearing = "clear_accum"
 
-    C: Any
+    C: ir.TensorRegion
     """The accumulator, `[m, n]`."""
 
     @property
@@ -41,7 +41,7 @@ class MatrixProduct(TileOp):
 
 
 def ignore_schedule(
-    operator: str, k_pack: int, wg_wait: int, mbar: Any, annotations: dict[str, Any] | None
+    operator: str, k_pack: int, wg_wait: int, mbar: object, annotations: dict[str, Any] | None
 ) -> None:
     """Warn of options by which TileLang's kernels schedule a product."""
     complete = "the product is complete when the next statement begins"

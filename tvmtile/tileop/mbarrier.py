@@ -104,7 +104,7 @@ def alloc_cluster_barrier(arrive_count: int | Sequence[int]) -> ir.Var:
 
 
 def _allocated(operator: str, arrive_count: Any, scope: str) -> ir.Var:
-    counts: list[Any] = [arrive_count]
+    counts: list[Index] = [arrive_count]
     if isinstance(arrive_count, list | tuple):
         counts = list(arrive_count)
     for count in counts:

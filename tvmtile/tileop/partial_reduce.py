@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir
 
 from tvmtile.ir.combiners import COMBINERS, Combiner
@@ -26,8 +24,8 @@ class PartialReduce(TileOp):
     options = ("kind", "dim", "clear")
     clearing = "clear"
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
     kind: str = "sum"
     dim: int = 0
     clear: bool = True

@@ -93,7 +93,7 @@ class PrintTile(TileOp):
     name = "print_tile"
     inputs = ("src",)
 
-    src: Any
+    src: ir.TensorRegion
     block_x: ir.Expr
     block_y: ir.Expr
     block_z: ir.Expr

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
@@ -86,8 +84,8 @@ class Quantifier(TileOp):
     inputs = ("src",)
     outputs = ("dst",)
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
     kind: str = "any"
 
     def check(self) -> None:

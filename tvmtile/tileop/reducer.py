@@ -136,7 +136,7 @@ def reducer_init(reducer: TileOperand, init: Value | None = None) -> None:
     emit(ReducerInit(reducer, start))
 
 
-def reducer_update(target: Any, value: Any) -> None:
+def reducer_update(target: Any, value: Value) -> None:
     """Contribute a value to one total; this may stand in T.Parallel.
 
     Parameters

@@ -47,7 +47,7 @@ class SafeValue(TileOp):
     name = "annotate_safe_value"
     is_tile = False
 
-    tensor: Any
+    tensor: ir.Var
     value: Any
 
     def __post_init__(self) -> None:

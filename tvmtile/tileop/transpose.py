@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from tvm import ir, tirx
@@ -66,8 +65,8 @@ class Transpose(TileOp):
     inputs = ("src",)
     outputs = ("dst",)
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
 
     def check(self) -> None:
         *batch, rows, columns = _matrices(self.src)

@@ -100,7 +100,7 @@ def _attention_call(
 
 
 def _softmax_call(
-    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+    input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: object = None
 ) -> Callable[[], Tensor] | str:
     del _stacklevel
     if dim is None or dtype not in (None, input.dtype):
@@ -109,7 +109,7 @@ def _softmax_call(
 
 
 def _tensor_softmax_call(
-    input: Tensor, dim: int | None = None, dtype: Any = None
+    input: Tensor, dim: int | None = None, dtype: object = None
 ) -> Callable[[], Tensor] | str:
     return _softmax_call(input, dim, dtype=dtype)
 
@@ -130,7 +130,9 @@ class _ByKernels(TorchFunctionMode):
         super().__init__()
         self._functions = functions
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         del types
         kwargs = kwargs or {}
         if func in self._functions:

@@ -34,7 +34,7 @@ class Call:
         return [x for x in (*self.args, *self.kwargs.values()) if isinstance(x, Tensor)]
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     if not isinstance(value, Tensor):
         return value
     return value.detach().clone().requires_grad_(value.requires_grad)
@@ -60,7 +60,10 @@ class Recording:
 
 
 def record(
-    model: nn.Module, wanted: Sequence[nn.Module], args: Sequence[Any], kwargs: Mapping[str, object]
+    model: nn.Module,
+    wanted: Sequence[nn.Module],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
 ) -> Recording:
     """Call a model, and keep what the wanted modules and the known functions are given."""
     recording, stack = Recording(), [model]
@@ -71,7 +74,7 @@ def record(
         if module in wanted and module not in recording.modules:
             recording.modules[module] = Call.of(given, named)
 
-    def leave(module: nn.Module, given: Any, result: Any) -> None:
+    def leave(module: nn.Module, given: object, result: object) -> None:
         del module, given, result
         stack.pop()
 
@@ -93,7 +96,9 @@ class _Functions(TorchFunctionMode):
         super().__init__()
         self._recording, self._stack = recording, stack
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         del types
         key = (self._stack[-1], func)
         if func in FUNCTIONS and key not in self._recording.functions:

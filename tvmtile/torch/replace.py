@@ -27,7 +27,7 @@ __all__ = ["replace"]
 
 
 def replace(
-    model: nn.Module, *inputs: Any, at_least: float = 1.0, **named_inputs: object
+    model: nn.Module, *inputs: object, at_least: float = 1.0, **named_inputs: object
 ) -> Report:
     """Run a model's linear layers, norms, softmaxes and attention by the kernels of `tvmtile.ops`.
 
@@ -66,7 +66,7 @@ def replace(
         *(_attempt(c, recording) for c in candidates),
         *_functions(model, recording),
     ]
-    times: dict[Any, list[float]] = {}
+    times: dict[object, list[float]] = {}
     entries = [attempt.entry(times, at_least, model.training) for attempt in attempts]
     kept = [attempt for attempt, entry in zip(attempts, entries, strict=True) if not entry.reason]
     forwards = _forwards(kept)

@@ -57,7 +57,7 @@ class Footprints:
             self._threads[access] = self._holding(access.conditions, unknown=True)
         return self._threads[access]
 
-    def threads_where(self, conditions: Iterable[Any]) -> int:
+    def threads_where(self, conditions: Iterable[ir.Expr]) -> int:
         """The threads for which conditions on them certainly hold, a bit each."""
         return self._holding(conditions, unknown=False)
 

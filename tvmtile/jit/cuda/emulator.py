@@ -38,7 +38,7 @@ class CudaEmulatorAdapter(EmulatorAdapter):
         self.short_sums = False
         self._arch = str(artifact.target.attrs["arch"])
 
-    def mapped(self, made_of: MapOf | None, tensor: Any) -> Any:
+    def mapped(self, made_of: MapOf | None, tensor: object) -> Any:
         """A tensor map of an array, as the emulator has it; a kernel that uses none stops."""
         from tvmtile.emulator.cuda import NO_MAP, tensor_map
 
@@ -48,7 +48,7 @@ class CudaEmulatorAdapter(EmulatorAdapter):
             memory_of(tensor), made_of.extents, made_of.strides, made_of.box, made_of.swizzle
         )
 
-    def _launched(self, launch: Launch, arrays: Sequence[Any]) -> Any:
+    def _launched(self, launch: Launch, arrays: Sequence[object]) -> Any:
         from tvmtile.emulator.cuda import compile_cuda
 
         module = compile_cuda(self.sources[launch.kernel], arch=self._arch)

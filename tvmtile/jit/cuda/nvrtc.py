@@ -78,7 +78,7 @@ def _status(path: Path) -> str:
     return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
-def _key(nvrtc: Any, source: str, arch: str) -> str:
+def _key(nvrtc: object, source: str, arch: str) -> str:
     headers = chain.from_iterable(headers_in_memory(source).items())
     return digest(PREAMBLE, source, *_options(arch), "", *headers, "", *identity(nvrtc))
 
@@ -142,7 +142,7 @@ def _options(arch: str) -> list[str]:
 _ENDS = ("BEGIN", "END")
 
 
-def _checked(nvrtc: Any, returned: tuple[Any, ...]) -> Any:
+def _checked(nvrtc: Any, returned: tuple[object, ...]) -> Any:
     """What a function of NVRTC returned beside its status."""
     status, *values = returned
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:

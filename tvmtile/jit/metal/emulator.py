@@ -15,7 +15,7 @@ __all__ = ["MetalEmulatorAdapter"]
 class MetalEmulatorAdapter(EmulatorAdapter):
     """Runs a Metal program on the CPU, with every access to memory checked."""
 
-    def _launched(self, launch: Launch, arrays: Sequence[Any]) -> Any:
+    def _launched(self, launch: Launch, arrays: Sequence[object]) -> Any:
         from tvmtile.emulator.metal import compile_msl
 
         packed = packed_scalars(self.kernels[launch.kernel], launch.scalars)

@@ -36,7 +36,7 @@ class _Sound:
         self._surroundings: dict[tuple[Any, ...], tuple[int, tuple[Any, ...]]] = {}
         self._statements: dict[tuple[int, int], tirx.Stmt] = {}
 
-    def surroundings(self, outer: int, *told: Any) -> int:
+    def surroundings(self, outer: int, *told: object) -> int:
         """The number of surroundings: others, and what was told there; 0 where nothing was."""
         if len(self._surroundings) >= _MOST_KEPT:
             self._surroundings.clear()
@@ -129,7 +129,7 @@ class Bounds(ScopedRewriter):
                 self.mutate(else_case)
 
     @contextmanager
-    def _where(self, holds: Any, *told: Any) -> Iterator[None]:
+    def _where(self, holds: Any, *told: object) -> Iterator[None]:
         """Look at what stands where something holds; what is found there, if that may be.
 
         The analyzer is asked only where something is found: seldom, and it takes long.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import DataType, ir, tirx
@@ -111,7 +112,7 @@ class _Bounds:
         self._check(load.source, load.indices)
         return mutator.default_mutate(load)
 
-    def _check(self, buffer: ir.Var, indices: Any) -> None:
+    def _check(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
         if not self._is_certain or buffer not in self._tiles:
             return
         for axis, (index, size) in enumerate(zip(indices, buffer.ty.shape, strict=True)):

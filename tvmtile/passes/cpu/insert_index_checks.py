@@ -9,7 +9,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm_ffi import structural_equal
 
-from tvmtile._tvm import Mutator, mutated
+from tvmtile._tvm import Mutator, Replacement, mutated
 from tvmtile.errors import SourceLocation
 from tvmtile.ir.calls import is_if_then_else, op_name, takes_address
 from tvmtile.ir.kernels import with_body
@@ -62,7 +62,7 @@ def InsertIndexChecks(func: tirx.PrimFunc) -> tirx.PrimFunc:
 class _Checks(ScopedRewriter):
     """Puts the checks of each statement's own expressions before it."""
 
-    def others(self) -> list[tuple[Any, Any]]:
+    def others(self) -> list[Replacement]:
         return [
             (tirx.SeqStmt, lambda node: seq([self.mutate(child) for child in node.seq])),
             (tirx.While, self.visit_while),
@@ -164,7 +164,7 @@ class _Accesses:
     def __init__(self, location: SourceLocation | None) -> None:
         self.found: list[_Access] = []
         self._location = location
-        self._guards: tuple[Any, ...] = ()
+        self._guards: tuple[ir.Expr, ...] = ()
 
     def visit(self, expression: ir.Expr) -> None:
         mutated(

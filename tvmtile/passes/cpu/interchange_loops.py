@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
@@ -119,7 +120,7 @@ def _is_owned(accesses: list[Any], var: ir.Var, inner: list[ir.Var]) -> bool:
     return all(tvm_ffi.structural_equal(indices[-1], first) for indices in accesses)
 
 
-def _is_contiguous(indices: Any, var: ir.Var) -> bool:
+def _is_contiguous(indices: Sequence[ir.Expr], var: ir.Var) -> bool:
     """Tell whether the next iteration accesses the same element, or the next one."""
     *outer, last = indices
     fixed = not any(mentions(index, var) for index in outer)

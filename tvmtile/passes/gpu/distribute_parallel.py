@@ -10,7 +10,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import walk
+from tvmtile._tvm import Replacement, walk
 from tvmtile.analysis.comers import Comers, Condition
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import VerifyError
@@ -113,7 +113,7 @@ class _Distribute(GroupRewriter):
         self._comers: Comers | None = None
         self._token: str | None = None
 
-    def others(self) -> list[tuple[Any, Any]]:
+    def others(self) -> list[Replacement]:
         return [(tirx.While, self.visit_while)]
 
     def visit_attribute(self, node: tirx.AttrStmt) -> tirx.Stmt:

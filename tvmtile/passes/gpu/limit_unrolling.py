@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from tvm import ir, tirx
 
@@ -89,7 +89,7 @@ def _indexes_registers(loop: tirx.For) -> bool:
         if depends(node.value):
             depending.add(node.var)
 
-    def access(buffer: ir.Var, indices: Any) -> None:
+    def access(buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
         nonlocal found
         found = found or (_is_in_registers(buffer) and any(map(depends, indices)))
 

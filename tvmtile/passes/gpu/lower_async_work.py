@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tvm import ir, tirx
 from tvm.tirx.script import builder as T
 
+from tvmtile._tvm import Replacement
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.forward import Forward
 from tvmtile.analysis.uses import uses_in
@@ -264,7 +265,7 @@ class _Instructions(ScopedRewriter):
         self._fenced = fenced
         self._firsts = firsts
 
-    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def others(self) -> list[Replacement]:
         return [(tirx.SeqStmt, self._sequence)]
 
     def _sequence(self, node: tirx.SeqStmt) -> tirx.Stmt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir, tirx
@@ -114,7 +115,7 @@ class _Place(ScopedRewriter):
             return element_of(array, register)
         return tirx.BufferLoad(array, [register])
 
-    def _register(self, fragment: ir.Var, indices: Any) -> ir.Expr:
+    def _register(self, fragment: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr:
         indices = [self.mutate(index) for index in indices]
         layout = self._layouts[fragment]
         if self._launch is None:

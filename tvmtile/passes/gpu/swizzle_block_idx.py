@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 
 from tvmtile._tvm import walk
@@ -64,7 +62,7 @@ def _ordered(kernel: tirx.For) -> tirx.For:
     loops = sorted(launch.blocks, key=lambda loop: str(loop.thread_binding.thread_tag))
     blocks = [loop.loop_var for loop in loops]
     grid = [loop.extent for loop in loops]
-    orders: list[list[Any]] = []
+    orders: list[list[ir.Expr]] = []
 
     def note(call: ir.Call) -> None:
         op = operator_of(call)

@@ -6,7 +6,7 @@ lanes, and none of bfloat16. What is computed with them is computed element by e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -352,7 +352,7 @@ class _Moves:
         self.after.append(self._move(store.buffer, first, array, _START, self._extent))
         return tirx.BufferStore(array, store.value, [self._variable], span=store.span)
 
-    def _first(self, buffer: ir.Var, indices: Any) -> list[ir.Expr] | None:
+    def _first(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> list[ir.Expr] | None:
         """The indices of the first element, in the buffer or in the buffer as one row."""
         return contiguous_base(buffer, indices, self._variable, self._extent, self._analyzer)
 
@@ -370,7 +370,9 @@ class _Moves:
             ]
         )
 
-    def _words(self, buffer: ir.Var, place: list[ir.Expr], count: int) -> tuple[ir.Var, list[Any]]:
+    def _words(
+        self, buffer: ir.Var, place: list[ir.Expr], count: int
+    ) -> tuple[ir.Var, list[ir.Expr]]:
         """A buffer as an array of words, and the place of the elements in it."""
         packed = max(1, _WORD // bytes_of(buffer))
         shape = list(buffer.ty.shape)
@@ -395,7 +397,7 @@ _START = [tirx.const(0, "int32")]
 
 
 def contiguous_base(
-    buffer: ir.Var, indices: Any, variable: ir.Var, extent: int, analyzer: Analyzer
+    buffer: ir.Var, indices: Sequence[ir.Expr], variable: ir.Var, extent: int, analyzer: Analyzer
 ) -> list[ir.Expr] | None:
     """The indices of the first element, if all are contiguous from an aligned address on.
 

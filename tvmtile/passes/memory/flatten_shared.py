@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import Replacement, is_buffer_var
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, retyped
@@ -60,7 +59,7 @@ class _Flattener(ScopedRewriter):
         super().__init__()
         self._flat: dict[int, tuple[ir.Var, ir.Var]] = {}  # by address
 
-    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def others(self) -> list[Replacement]:
         return [(ir.Var, self._array)]
 
     def _array(self, var: ir.Var) -> ir.Var:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -260,7 +261,7 @@ class _Guard(ScopedRewriter):
         ]
         return ir.Call(call.op, args, attrs=call.attrs, span=call.span, ret_ty=call.ty)
 
-    def _condition(self, buffer: ir.Var, indices: Any) -> ir.Expr | None:
+    def _condition(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> ir.Expr | None:
         """What must hold for an element to lie inside its tensor; None if it certainly does."""
         if not self._in_kernel or buffer not in self._tensors:
             return None
@@ -280,7 +281,7 @@ def _is_address(node: ir.Call) -> bool:
     return takes_address(node) and isinstance(node.args[0], ir.TensorLoad)
 
 
-def _lanes(indices: list[ir.Expr]) -> list[list[Any]]:
+def _lanes(indices: list[ir.Expr]) -> list[list[ir.Expr]]:
     """The indices of each element of an access: of one, or of the lanes of a vector."""
     *outer, last = indices
     if not isinstance(last, tirx.Ramp):
@@ -288,7 +289,7 @@ def _lanes(indices: list[ir.Expr]) -> list[list[Any]]:
     return [[*outer, last.base + lane * last.stride] for lane in range(int(last.lanes))]
 
 
-def _effects_once(indices: Any) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
+def _effects_once(indices: Sequence[ir.Expr]) -> tuple[list[tuple[ir.Var, Any]], list[Any]]:
     """Variables for the indices with side effects, such as an atomic's former value.
 
     A guarded access has its indices twice, in the condition and in itself.
@@ -359,7 +360,7 @@ class _NestBounds(NestRanges):
         self._note(node.buffer, node.indices)
         return self.descend(node)
 
-    def _note(self, buffer: ir.Var, indices: Any) -> None:
+    def _note(self, buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
         if buffer not in self._tensors:
             return
         for axis, (index, extent) in enumerate(zip(indices, buffer.ty.shape, strict=True)):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from tvm import DataType, ir, tirx
 
+from tvmtile._tvm import Replacement
 from tvmtile.ir.kernels import with_kernels
 from tvmtile.ir.passes import prim_func_pass
 from tvmtile.ir.rewriting import ScopedRewriter, reads_no_memory
@@ -49,7 +47,7 @@ def LowerIntegerCastsOnCuda(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Converter(ScopedRewriter):
-    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def others(self) -> list[Replacement]:
         return [(tirx.Cast, self.visit_cast)]
 
     def visit_bind(self, bind: tirx.Bind) -> tirx.Stmt:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
+from tvmtile._tvm import Replacement
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.ir.barriers import is_barrier_of_blocks
@@ -86,7 +87,7 @@ class _Once(ScopedRewriter):
         super().__init__()
         self._written = written
 
-    def others(self) -> list[tuple[Any, Any]]:
+    def others(self) -> list[Replacement]:
         return [(tirx.While, self.visit_while)]
 
     def visit_for(self, loop: tirx.For) -> tirx.Stmt:

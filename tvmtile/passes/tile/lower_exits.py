@@ -198,7 +198,7 @@ def _may_return(stmt: tirx.Stmt) -> bool:
 def _location_of_return(stmt: tirx.Stmt) -> Any:
     found: list[Any] = []
 
-    def note(call: Any) -> None:
+    def note(call: ir.Call) -> None:
         found.append(location_of(call))
 
     walk(stmt, (tirx.Evaluate, lambda node: note(node.value) if is_thread_return(node) else None))

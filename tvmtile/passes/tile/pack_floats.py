@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import is_buffer_var
+from tvmtile._tvm import Replacement, is_buffer_var
 from tvmtile.analysis.nests import Nest
 from tvmtile.errors import InvalidOperand, UnsupportedDtype
 from tvmtile.ir.calls import takes_address
 from tvmtile.ir.extents import linear_in
 from tvmtile.ir.kernels import Launch, bound_target, flattened, is_kernel, is_parallel
 from tvmtile.ir.operands import buffer_of, constant, describe, region
-from tvmtile.ir.operators import operator_of
+from tvmtile.ir.operators import TileOp, operator_of
 from tvmtile.ir.packed import FLOAT4, has_float4, in_bytes, is_packed, params_in_bytes
 from tvmtile.ir.passes import Property, prim_func_pass
 from tvmtile.ir.rewriting import (
@@ -99,7 +100,7 @@ class _Pack(ScopedRewriter):
         self._blocks: list[ir.Var] = []
         self._threads: list[ir.Var] = []
 
-    def others(self) -> list[tuple[Any, Any]]:
+    def others(self) -> list[Replacement]:
         return [(ir.Var, self._variable), (tirx.DeclBuffer, self._view)]
 
     def _variable(self, var: ir.Var) -> Any:
@@ -205,7 +206,9 @@ class _Pack(ScopedRewriter):
             )
         return seq(statements)
 
-    def _byte_store(self, first: tirx.BufferStore, low: Any, second: tirx.BufferStore) -> tirx.Stmt:
+    def _byte_store(
+        self, first: tirx.BufferStore, low: ir.Expr, second: tirx.BufferStore
+    ) -> tirx.Stmt:
         """The store of both halves of a byte, whose low one has a code already."""
         value = self._moved_byte(first.value, second.value)
         if value is None:
@@ -229,7 +232,7 @@ class _Pack(ScopedRewriter):
     def _is_even(self, value: ir.Expr) -> bool:
         return self.analyzer.can_prove_equal(tirx.floormod(value, 2), 0)
 
-    def _place(self, indices: Any) -> list[ir.Expr]:
+    def _place(self, indices: Sequence[ir.Expr]) -> list[ir.Expr]:
         """Where the byte of an element lies."""
         *outer, last = indices
         return [*outer, self.analyzer.simplify(tirx.floordiv(last, 2))]
@@ -270,7 +273,7 @@ class _Pack(ScopedRewriter):
             value = kept | (code << _byte(4) if which else code)
         return tirx.BufferStore(buffer, value, place, node.span)
 
-    def _half(self, indices: Any) -> int | None:
+    def _half(self, indices: Sequence[ir.Expr]) -> int | None:
         """Which half of its byte an element is; None where it is not known."""
         return constant(self.analyzer.simplify(tirx.floormod(indices[-1], 2)))
 
@@ -281,7 +284,7 @@ class _Pack(ScopedRewriter):
         if not all(_is_even_in(index, var) for var in others):
             self._refuse_store(store.buffer, store.indices, store)
 
-    def _refuse_store(self, buffer: ir.Var, indices: Any, node: Any) -> None:
+    def _refuse_store(self, buffer: ir.Var, indices: Sequence[ir.Expr], node: ir.Node) -> None:
         place = ", ".join(map(str, indices))
         raise InvalidOperand(
             f"{buffer.name}[{place}] {FLOAT4}: another thread may store to the other half of its byte",
@@ -341,7 +344,7 @@ class _Pack(ScopedRewriter):
             )
         return self.descend(node)
 
-    def _refuse_operator(self, op: Any, operand: Any, call: ir.Call) -> None:
+    def _refuse_operator(self, op: TileOp, operand: ir.Expr, call: ir.Call) -> None:
         raise UnsupportedDtype(
             f"{op.name}: {describe(operand)} has elements of 4 bits",
             help="copy it to a tile of float16 or float32 first, which T.copy converts",
@@ -357,7 +360,7 @@ def _byte(value: int) -> ir.Expr:
     return tirx.const(value, _BYTE)
 
 
-def _shift(indices: Any) -> ir.Expr:
+def _shift(indices: Sequence[ir.Expr]) -> ir.Expr:
     """The place of an element in its byte."""
     return tirx.Cast(_BYTE, tirx.floormod(indices[-1], 2) * 4)
 
@@ -370,7 +373,7 @@ def _reads_any(statement: tirx.Stmt, buffers: list[ir.Var]) -> bool:
     return contains(statement, ir.TensorLoad, lambda load: any(map(load.source.same_as, buffers)))
 
 
-def _buffers_in(node: Any) -> list[ir.Var]:
+def _buffers_in(node: ir.Node) -> list[ir.Var]:
     return [var for var in variables_of(node) if is_buffer_var(var)]
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import DataType, ir, tirx
 
-from tvmtile._tvm import Mutator, mutated, walk
+from tvmtile._tvm import Mutator, Replacement, mutated, walk
 from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.contributions import contribution
 from tvmtile.analysis.nests import Nest
@@ -144,7 +144,7 @@ class _Reducer(ScopedRewriter):
         carrying = self._around.pop()
         return seq([*carrying.before, inside, *carrying.behind])
 
-    def others(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+    def others(self) -> list[Replacement]:
         return [(tirx.While, lambda node: self._apart(node, self.descend))]
 
     def visit_if(self, node: tirx.IfThenElse) -> tirx.Stmt:
@@ -254,7 +254,7 @@ def _accumulation(store: tirx.BufferStore, nest: Nest) -> _Accumulation | None:
     return None
 
 
-def _loops_of(indices: Any, nest: Nest) -> list[int] | None:
+def _loops_of(indices: Sequence[ir.Expr], nest: Nest) -> list[int] | None:
     """The loops that indices count, in order; None where they are more than variables and constants."""
     found: list[int] = []
     for index in indices:

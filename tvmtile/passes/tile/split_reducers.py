@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import ir, tirx
@@ -134,7 +135,7 @@ class _Split(ScopedRewriter):
             return self.descend(node)
         return self._started_or_updated(op, reducers[0], node)
 
-    def _finalized(self, op: TileOp, span: Any) -> tirx.Stmt:
+    def _finalized(self, op: TileOp, span: ir.Span | None) -> tirx.Stmt:
         (src,), (dst,) = op.reads(), op.writes()
         parts = self._parts[src.source]
         parts.is_open = False
@@ -157,7 +158,9 @@ class _Split(ScopedRewriter):
         start = operator_for("begin")(as_region(parts.own), self.mutate(value), parts.kind)
         return tirx.Evaluate(start.to_call(node.span), node.span)
 
-    def _updated(self, parts: _Parts, indices: Any, value: ir.Expr, span: Any) -> tirx.Stmt:
+    def _updated(
+        self, parts: _Parts, indices: Sequence[ir.Expr], value: ir.Expr, span: ir.Span | None
+    ) -> tirx.Stmt:
         place = tirx.BufferLoad(parts.own, [self.mutate(index) for index in indices])
         update = operator_for("contribute")(place, self.mutate(value), parts.kind)
         return tirx.Evaluate(update.to_call(span), span)

@@ -217,5 +217,5 @@ class _Assume(ScopedRewriter):
         ]
 
 
-def _with_condition(branch: tirx.IfThenElse, condition: Any) -> tirx.IfThenElse:
+def _with_condition(branch: tirx.IfThenElse, condition: ir.Expr) -> tirx.IfThenElse:
     return tirx.IfThenElse(condition, branch.then_case, branch.else_case, branch.span)

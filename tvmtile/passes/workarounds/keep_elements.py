@@ -8,8 +8,7 @@ keeps the array one of elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 from tvm.sym import Analyzer
@@ -49,7 +48,7 @@ def _vector_lanes(body: tirx.Stmt, root: Callable[[ir.Var], ir.Var]) -> dict[ir.
     """The widest vectors that each array is accessed as."""
     lanes: dict[ir.Var, int] = {}
 
-    def note(buffer: ir.Var, indices: Any) -> None:
+    def note(buffer: ir.Var, indices: Sequence[ir.Expr]) -> None:
         if len(indices) and isinstance(indices[-1], tirx.Ramp):
             array = root(buffer)
             lanes[array] = max(lanes.get(array, 0), int(indices[-1].lanes))

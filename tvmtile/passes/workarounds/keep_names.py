@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import ir, tirx
 
-from tvmtile._tvm import mapped
+from tvmtile._tvm import Replacement, mapped
 from tvmtile.codegen.once import once
 from tvmtile.ir.calls import is_if_then_else
 from tvmtile.ir.divisions import is_division, is_integer, rounded_to_zero
@@ -57,7 +57,7 @@ def KeepNames(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 class _Keep(ScopedRewriter):
-    def others(self) -> list[tuple[Any, Any]]:
+    def others(self) -> list[Replacement]:
         return [(tirx.Let, self.visit_let)]
 
     def visit_let(self, let: tirx.Let) -> ir.Expr:

@@ -44,7 +44,7 @@ def _opposite(node: tirx.Mul) -> ir.Expr:
     return _hidden(node.a) if _is_affected(node) and constant(node.b) == -1 else node
 
 
-def _hidden(operand: Any) -> Any:
+def _hidden(operand: ir.Expr) -> Any:
     dtype = str(operand.ty.dtype)
     negated = value("int32", "tvmtile_negate", tirx.Cast("int32", operand))
     return negated if dtype == "int32" else tirx.Cast(dtype, negated)

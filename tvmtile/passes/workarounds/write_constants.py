@@ -113,7 +113,7 @@ def _is_cast(value: ir.Expr, casts: dict[str, str]) -> TypeGuard[ir.Call]:
     return str(value.args[0].value) == casts.get(str(value.ty.dtype))
 
 
-def _wide(value: Any) -> Any:
+def _wide(value: ir.Expr) -> Any:
     return tirx.Cast("float32", value)
 
 

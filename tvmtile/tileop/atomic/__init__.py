@@ -122,7 +122,7 @@ def atomic_max(
     memory_order: str | None = None,
     return_prev: bool = False,
     annotations: Mapping[str, object] | None = None,
-) -> Any:
+) -> ir.Expr | None:
     """`dst = max(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
     warn_ignored("T.atomic_max", OPTIONS_OF_TILELANG, annotations=annotations)
     return _update("max", dst, value, memory_order, return_prev)
@@ -134,7 +134,7 @@ def atomic_min(
     memory_order: str | None = None,
     return_prev: bool = False,
     annotations: Mapping[str, object] | None = None,
-) -> Any:
+) -> ir.Expr | None:
     """`dst = min(dst, value)` in one indivisible step; everything else as of `atomic_add`."""
     warn_ignored("T.atomic_min", OPTIONS_OF_TILELANG, annotations=annotations)
     return _update("min", dst, value, memory_order, return_prev)
@@ -142,7 +142,7 @@ def atomic_min(
 
 def atomic_or(
     dst: TileOperand, value: Value, memory_order: str | None = None, return_prev: bool = False
-) -> Any:
+) -> ir.Expr | None:
     """`dst |= value` in one indivisible step, for integers; everything else as of `atomic_add`."""
     return _update("or", dst, value, memory_order, return_prev)
 
@@ -190,12 +190,12 @@ def atomic_load(src: TileOperand, memory_order: str = "seq_cst") -> ir.Expr:
     return checked_call(AtomicLoad(_single("atomic_load", "src", src), memory_order))
 
 
-def atomic_addx2(dst: TileOperand, value: Value, return_prev: bool = False) -> Any:
+def atomic_addx2(dst: TileOperand, value: Value, return_prev: bool = False) -> ir.Expr | None:
     """Add to two neighbouring elements; see `atomic_addx4`."""
     return _add_vector(2, dst, value, return_prev)
 
 
-def atomic_addx4(dst: TileOperand, value: Value, return_prev: bool = False) -> Any:
+def atomic_addx4(dst: TileOperand, value: Value, return_prev: bool = False) -> ir.Expr | None:
     """Add to four neighbouring elements, each in one indivisible step.
 
     Parameters
@@ -277,9 +277,9 @@ def _update(
             f"{name}: return_prev asks for the former values of a tile",
             help="update single elements in a loop over T.Parallel, with return_prev for each",
         )
-    dst = check_operand(name, "dst", dst)
-    new = value if names_tile(value) else converted(as_expr(value), dtype_of(dst))
-    emit(AtomicTile(new, dst, kind, order))
+    tile = check_operand(name, "dst", dst)
+    new = value if names_tile(value) else converted(as_expr(value), dtype_of(tile))
+    emit(AtomicTile(new, tile, kind, order))
     return None
 
 
@@ -384,7 +384,7 @@ class AtomicTile(TileOp):
     outputs = ("dst",)
 
     src: Any
-    dst: Any
+    dst: ir.TensorRegion
     kind: str = "add"
     order: str = "relaxed"
     disable_tma: bool = False

@@ -13,6 +13,7 @@ from tvmtile.codegen.cuda import function_call
 from tvmtile.codegen.llvm_atomics import atomic_function, carrier_dtype
 from tvmtile.ir.operands import buffer_of, dtype_of
 from tvmtile.ir.rewriting import nest, seq
+from tvmtile.ir.types import Index
 from tvmtile.tileop.atomic import (
     VECTORS,
     Atomic,
@@ -39,7 +40,7 @@ __all__: list[str] = []
 def atomic_tile_elements(op: AtomicTile, _: LoweringContext) -> tirx.Stmt:
     """An atomic update of each element; edges are guarded by GuardGlobalAccess."""
 
-    def body(offsets: list[Any]) -> tirx.Stmt:
+    def body(offsets: list[Index]) -> tirx.Stmt:
         target = tirx.BufferLoad(op.dst.source, element(op.dst, offsets))
         value = op.src
         if names_tile(value):

@@ -42,7 +42,7 @@ def gemm(
     clear_accum: bool = False,
     k_pack: int = 1,
     wg_wait: int = 0,
-    mbar: Any = None,
+    mbar: object = None,
     annotations: dict[str, object] | None = None,
     *,
     impl: str | None = None,
@@ -96,13 +96,13 @@ def gemm(
     ignore_schedule("T.gemm", 1, 0, mbar, annotations)
     if k_pack < 1:
         raise InvalidValue(f"T.gemm: k_pack={k_pack!r}", help="k_pack is a positive integer")
-    A, B, C = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
+    a, b, c = (check_operand("gemm", n, v) for n, v in (("A", A), ("B", B), ("C", C)))
     flags = bool(transpose_A), bool(transpose_B), int(policy), bool(clear_accum)
-    op = Gemm(A, B, C, *flags, max(-1, int(wg_wait)), k_pack, impl=impl)
+    op = Gemm(a, b, c, *flags, max(-1, int(wg_wait)), k_pack, impl=impl)
     emit(op)
     if not op.has_related_dtypes():
         warn(
-            f"gemm: {describe(A)} and {describe(B)} differ in dtype: the product is right, and slow on "
+            f"gemm: {describe(a)} and {describe(b)} differ in dtype: the product is right, and slow on "
             "matrix units that take one dtype; T.copy one into a tile of the other's"
         )
 
@@ -126,9 +126,9 @@ class Gemm(MatrixProduct):
     name = "gemm"
     inputs = ("A", "B")
 
-    A: Any
-    B: Any
-    C: Any
+    A: ir.TensorRegion
+    B: ir.TensorRegion
+    C: ir.TensorRegion
     transpose_A: bool = False
     transpose_B: bool = False
     policy: int = 0

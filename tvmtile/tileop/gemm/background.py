@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from tvmtile.errors import InvalidOperand
@@ -79,7 +77,7 @@ def warpgroup_wait(num_mma: Index) -> None:
     _wait_for_all_but(num_mma, "T.warpgroup_wait: num_mma")
 
 
-def _wait_for_all_but(count: Any, what: str) -> None:
+def _wait_for_all_but(count: Index, what: str) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise InvalidOperand(f"{what}={count!r}", help="give an integer of at least 0")
     emit(WaitWgmma(count))

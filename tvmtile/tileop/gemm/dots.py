@@ -249,7 +249,7 @@ class DotProducts(Products):
             total = loop("i", tile.m, lambda i: loop("k", tile.k, lambda k: add(i, k)))
         return [tirx.AllocBuffer(sums.buffer), clear, total]
 
-    def _sum_row(self, i: Any, factor: Any) -> tirx.Stmt:
+    def _sum_row(self, i: Any, factor: ir.Expr) -> tirx.Stmt:
         """The sum of a row of A, by the instruction: of products with ones."""
         lanes, ones = self.lanes, tirx.const(0x01010101, "uint32")
         words = Words(self.tile.a, self.choice.a, self.depth, self.depth)

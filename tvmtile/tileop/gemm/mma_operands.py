@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tvm import DataType, ir, tirx
 from tvm.tirx.script import builder as T
@@ -84,7 +83,9 @@ class Operand:
         first = number * self._words_of_one
         return [tirx.BufferLoad(self._words, [first + w]) for w in range(self._words_of_one)]
 
-    def loads(self, origin: Callable[[int], tuple[Any, Any]], lane: ir.Expr) -> Iterator[tirx.Stmt]:
+    def loads(
+        self, origin: Callable[[int], tuple[ir.Expr, ir.Expr]], lane: ir.Expr
+    ) -> Iterator[tirx.Stmt]:
         """The statements that load all of them.
 
         `origin` gives row and column of the first element of an instruction, by its number.
@@ -178,7 +179,9 @@ class Runs(Operand):
             registers.append(tirx.BufferLoad(self._words, [place // self._per_word]))
         return registers
 
-    def loads(self, origin: Callable[[int], tuple[Any, Any]], lane: ir.Expr) -> Iterator[tirx.Stmt]:
+    def loads(
+        self, origin: Callable[[int], tuple[ir.Expr, ir.Expr]], lane: ir.Expr
+    ) -> Iterator[tirx.Stmt]:
         if not self._comes_by_vectors():
             for number in range(self._count):
                 yield from self._by_elements(number, origin(number), lane)
@@ -197,7 +200,13 @@ class Runs(Operand):
         return self._follows_k and has_matrix_rows(self._operand)
 
     def _by_vector(
-        self, view: ir.Var, number: int, first: int, count: int, origin: tuple[Any, Any], lane: Any
+        self,
+        view: ir.Var,
+        number: int,
+        first: int,
+        count: int,
+        origin: tuple[ir.Expr, ir.Expr],
+        lane: ir.Expr,
     ) -> tirx.Stmt:
         """The load of `count` neighbours, from a lane's element `first` on."""
         row, column = place_of(self._axes, lane, first)

@@ -20,6 +20,7 @@ from tvmtile.ir.operands import as_region, buffer_of, constant, describe, dtype_
 from tvmtile.ir.rewriting import for_loop, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, SIMDGROUP_SCOPE
 from tvmtile.ir.threads import WARP_SIZE
+from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import REGISTER, THREAD, Digit, FragmentLayout, layout_of
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.gemm import Gemm
@@ -317,7 +318,7 @@ class _Loaded:
     find: _Find
 
 
-def _zero(buffer: ir.Var, number: Any) -> tirx.Stmt:
+def _zero(buffer: ir.Var, number: Index) -> tirx.Stmt:
     zero = tirx.const(0, str(buffer.ty.dtype))
     return tirx.Evaluate(
         T.metal.make_filled_simdgroup_matrix(buffer.data, number, zero, MATRIX, MATRIX)

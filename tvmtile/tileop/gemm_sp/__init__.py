@@ -106,10 +106,10 @@ class GemmSp(MatrixProduct):
     name = "gemm_sp"
     inputs = ("A", "E", "B")
 
-    A: Any
-    E: Any
-    B: Any
-    C: Any
+    A: ir.TensorRegion
+    E: ir.TensorRegion
+    B: ir.TensorRegion
+    C: ir.TensorRegion
     transpose_A: bool = False
     transpose_E: bool = False
     transpose_B: bool = False

@@ -78,7 +78,7 @@ def metadata(op: GemmSp, atom: Atom, lane: Any, row: Index, k: Index) -> Any:
     return functools.reduce(operator.or_, words)
 
 
-def _bits(op: GemmSp, row: Any, first: Any, count: int) -> ir.Expr:
+def _bits(op: GemmSp, row: Any, first: Index, count: int) -> ir.Expr:
     """So many bits of a row of E."""
     width = int(DataType(dtype_of(op.E)).bits)
     value: ir.Expr = tirx.const(0, "uint32")

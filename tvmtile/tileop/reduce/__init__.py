@@ -224,8 +224,8 @@ class Reduce(TileOp):
     role = "reduction"
     clearing = "clear"
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
     kind: str = "sum"
     dim: int = 0
     clear: bool = True
@@ -268,7 +268,7 @@ class Reduce(TileOp):
             help=f"allocate out with shape {_shown(accepted[0])}",
         )
 
-    def with_buffer_copies(self, operands: Sequence[Any]) -> Reduce:
+    def with_buffer_copies(self, operands: Sequence[ir.Expr]) -> Reduce:
         grown = any(self.src is operand for operand in operands)
         return replace(self, dim=self.dim + 1) if grown else self
 

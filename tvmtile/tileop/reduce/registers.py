@@ -369,7 +369,7 @@ class _Reduction:
             value = self._combiner.combine(old, value)
         return tirx.BufferStore(dst.source, converted(value, dtype_of(dst)), indices)
 
-    def _guarded(self, statement: tirx.Stmt, more: Sequence[Any] = ()) -> tirx.Stmt:
+    def _guarded(self, statement: tirx.Stmt, more: Sequence[ir.Expr] = ()) -> tirx.Stmt:
         conditions = list(more)
         for axis in moving_axes(self._op.src):
             if axis != self._op.dim:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from tvm import ir
 
 from tvmtile.errors import OPTIONS_OF_TILELANG, ShapeMismatch, warn_ignored
 from tvmtile.frontend.emit import emit
@@ -101,8 +102,8 @@ class Scan(TileOp):
     inputs = ("src",)
     outputs = ("dst",)
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
     kind: str = "sum"
     dim: int = 0
     reverse: bool = False
@@ -118,7 +119,7 @@ class Scan(TileOp):
         for operand in (self.src, self.dst):
             check_bounds(f"cum{self.kind}", operand)
 
-    def with_buffer_copies(self, operands: Sequence[Any]) -> Scan:
+    def with_buffer_copies(self, operands: Sequence[ir.Expr]) -> Scan:
         grown = any(self.src is operand for operand in operands)
         return replace(self, dim=self.dim + 1) if grown else self
 

@@ -140,7 +140,7 @@ class _Pieces(_Scan):
         offsets = matching_offsets(self._op.src, tile, self._offsets(row, number))
         return tirx.BufferLoad(tile.source, element(tile, offsets))
 
-    def _over_rows(self, body: Callable[[Any], tirx.Stmt]) -> tirx.Stmt:
+    def _over_rows(self, body: Callable[[ir.Expr], tirx.Stmt]) -> tirx.Stmt:
         """Each thread takes every n-th row."""
         passes = -(-self._rows // self._threads)
         number = tirx.Var("s", "int32")

@@ -20,6 +20,7 @@ from tvmtile.ir.operators import TileOp, operator_of, tile_operator
 from tvmtile.ir.rewriting import defined_in, retyped, seq
 from tvmtile.ir.scopes import is_shared
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
+from tvmtile.ir.types import TileOperand
 from tvmtile.layout.shared import SWIZZLES, panel_of, swizzled
 from tvmtile.tileop.cluster import BlockRank, check_rank, join_blocks
 from tvmtile.tileop.eviction import eviction_of
@@ -54,7 +55,7 @@ def tma_copy(
     src: Any,
     dst: Any,
     *,
-    barrier: Any = None,
+    barrier: TileOperand | None = None,
     leader_scope_threads: int | None = None,
     eviction_policy: str | None = None,
     cluster_mask: int | None = None,
@@ -148,8 +149,8 @@ class TmaCopy(TileOp):
     rest = "barrier"
     by_thread = True
 
-    src: Any
-    dst: Any
+    src: ir.TensorRegion
+    dst: ir.TensorRegion
     barrier: tuple[Any, ...] = ()
     leaders: int = 0
     blocks: int = 0

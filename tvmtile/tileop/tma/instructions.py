@@ -14,7 +14,7 @@ from tvmtile.errors import InvalidOperand
 from tvmtile.frontend.emit import emit
 from tvmtile.instructions.ptx import ptx
 from tvmtile.ir.asynchronous import BULK_STORE, signal, wait
-from tvmtile.ir.operators import ValueOp, tile_operator
+from tvmtile.ir.operators import TileOp, ValueOp, tile_operator
 from tvmtile.ir.rewriting import seq
 from tvmtile.ir.types import Index
 from tvmtile.target import gpu
@@ -144,7 +144,7 @@ has_bulk_copies = needs(
 )
 
 
-def _moves_rows(op: Any, context: LoweringContext) -> None:
+def _moves_rows(op: TileOp, context: LoweringContext) -> None:
     has_bulk_copies(op, context)
     if not context.gpu.moves_rows:
         raise Lacking(

@@ -37,7 +37,7 @@ def tma_gather4(
     rows: Sequence[Index],
     *,
     barrier: TileOperand,
-    swizzle: Any = None,
+    swizzle: object = None,
     eviction_policy: str | None = None,
     annotations: Mapping[str, object] | None = None,
 ) -> None:
@@ -82,7 +82,7 @@ def tma_scatter4(
     col: Index,
     rows: Sequence[Index],
     *,
-    swizzle: Any = None,
+    swizzle: object = None,
     eviction_policy: str | None = None,
     annotations: Mapping[str, object] | None = None,
 ) -> None:
@@ -117,7 +117,9 @@ def tma_gather4_bytes(K_box: int, dtype: DTypeLike) -> int:
     return _ROWS * K_box * int(DataType(str(as_dtype(dtype))).bits) // 8
 
 
-def _warn(name: str, swizzle: Any, eviction: Any, annotations: Mapping[str, object] | None) -> None:
+def _warn(
+    name: str, swizzle: object, eviction: Any, annotations: Mapping[str, object] | None
+) -> None:
     named = None if swizzle in (None, "none", 0) else swizzle
     hints = {"swizzle": named, "eviction_policy": eviction, **(annotations or {})}
     warn_ignored(f"T.{name}", "the rows of the tile are plain", **hints)

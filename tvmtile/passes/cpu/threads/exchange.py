@@ -197,7 +197,7 @@ class _Exchange:
     ) -> tirx.Stmt:
         others = {axis: tirx.Var(f"other_{axis.name}", "int32") for axis in axes}
         index = substitute(self._launch.thread_index, others)
-        operands: dict[ir.Var, Any] = dict(zip(reducer.lhs, results, strict=True))
+        operands: dict[ir.Var, ir.Expr] = dict(zip(reducer.lhs, results, strict=True))
         operands |= {
             var: tirx.BufferLoad(buffer, [index])
             for var, buffer in zip(reducer.rhs, lanes, strict=True)
@@ -221,7 +221,7 @@ class _Exchange:
         return body
 
 
-def _misplaced(node: Any, place: str) -> NestingError:
+def _misplaced(node: ir.Node, place: str) -> NestingError:
     return NestingError(
         f"a value is exchanged between threads in {place}",
         help="exchange it in a statement of its own, `value = T.shfl_...(...)`, before",

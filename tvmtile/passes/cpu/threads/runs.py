@@ -39,7 +39,7 @@ class _Emitter:
         self._threads = [loop.loop_var for loop in launch.threads]
         runs = list(_runs_of(plan.items))
         self._uses = {id(run): _variables(run) for run in runs}
-        self._values: dict[ir.Var, Any] = {}
+        self._values: dict[ir.Var, ir.Expr] = {}
         self._home: dict[ir.Var, Run] = {}
         for run in runs:
             for stmt in run.statements:

@@ -82,8 +82,8 @@ def persistent(kernel: tirx.For, multiprocessors: int) -> tirx.For:
 
 
 def _place_and_turns(
-    block: Any, turn: Any, total: int, multiprocessors: int, is_uneven: bool
-) -> tuple[Any, Any]:
+    block: ir.Expr, turn: ir.Expr, total: int, multiprocessors: int, is_uneven: bool
+) -> tuple[ir.Expr, ir.Expr]:
     """Which of the blocks of a turn a block does, and how many turns it has."""
     if not is_uneven:
         return block, tirx.floordiv(total - 1 - block, multiprocessors) + 1
@@ -179,7 +179,7 @@ _UNEQUAL = 1.15
 
 def _trips(loop: tirx.For, blocks: list[tirx.For], body: tirx.Stmt) -> tuple[int, list[int]]:
     """How many iterations a loop has, by the index along an axis of the grid, and this axis."""
-    names: dict[ir.Var, Any] = {}
+    names: dict[ir.Var, ir.Expr] = {}
     for name, value in values_of_names(body).items():
         names[name] = substitute(value, names)
     extent = substitute(loop.extent, names)
@@ -226,7 +226,7 @@ def _indices(
     return [tirx.Bind(block, place) for block, place in zip(blocks, inside, strict=True)]
 
 
-def _without_order(call: ir.Call) -> Any:
+def _without_order(call: ir.Call) -> ir.Expr:
     """Nothing in place of an operator that orders blocks."""
     op: TileOp | None = operator_of(call)
     return tirx.const(0, "int32") if op is not None and op.orders_blocks else call
