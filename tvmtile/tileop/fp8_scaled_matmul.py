@@ -10,8 +10,7 @@ CPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from tvm.target import Target
 
 from tvmtile._tvm import is_buffer_var
 from tvmtile.errors import InvalidValue, ShapeMismatch, UnsupportedDtype
-from tvmtile.frontend.block_scales import BlockScaledLayout, e8m0_to_float
-from tvmtile.frontend.dtypes import DTypeLike, cast
+from tvmtile.frontend.block_scales import BlockScaledLayout
+from tvmtile.frontend.dtypes import DTypeLike
 from tvmtile.frontend.emit import emit
 from tvmtile.frontend.math import as_expr
 from tvmtile.frontend.operands import check_operand
@@ -30,21 +29,14 @@ from tvmtile.ir.operands import (
     constant,
     describe,
     dtype_of,
-    extents_of,
-    region,
     same_extents,
 )
-from tvmtile.ir.operators import TileOp, tile_operator
-from tvmtile.ir.packed import FLOAT4
-from tvmtile.ir.rewriting import for_loop, nest, seq
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, SHARED_SCOPE
-from tvmtile.ir.types import Index, TileOperand, Value
+from tvmtile.ir.operators import tile_operator
+from tvmtile.ir.rewriting import seq
+from tvmtile.ir.types import TileOperand, Value
 from tvmtile.target import gpu
-from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.elementwise import converted
-from tvmtile.tileop.fill import Fill
-from tvmtile.tileop.gemm import Gemm
-from tvmtile.tileop.matrices import MatrixProduct, element_of, oriented
+from tvmtile.tileop.matrices import MatrixProduct, oriented
+from tvmtile.tileop.scaled_products import ScaledProduct, cleared, is_tile, matrix_shape, moving
 
 __all__ = ["Fp8ScaledMatmul", "fp8_scaled_matmul", "reference"]
 
@@ -54,12 +46,6 @@ _OPERANDS = (
 )
 _SCALES = ("float32", "float16", "bfloat16", "float8_e8m0fnu", "uint8")
 _SUMS = ("float32", "float16", "bfloat16")
-_FEW_ROWS = 8
-"""Those that `tvmtile.tileop.gemm.vectors` multiplies on an Apple GPU, floats of 8 bits as they are."""
-_MMA_DEPTH = 32
-"""Elements of K that an instruction of NVIDIA's multiplies, of floats of 8 bits."""
-_HALF_MMA_DEPTH = 16
-"""Those of float16."""
 
 
 def fp8_scaled_matmul(
@@ -140,16 +126,6 @@ def _scale_operand(name: str, scale: Value) -> ir.Expr:
     return as_expr(float(scale) if isinstance(scale, int) else scale)
 
 
-@dataclass(frozen=True)
-class _Conversions:
-    """What operands become before they are multiplied."""
-
-    dtypes: Mapping[str, str]
-    """By the dtypes that do not stay as they are."""
-    scope: str = SHARED_SCOPE
-    """Where they become that: fragments, where the threads of a warp hold what it multiplies."""
-
-
 @tile_operator
 class Fp8ScaledMatmul(MatrixProduct):
     """Add the product of two scaled tiles to an accumulator."""
@@ -183,15 +159,12 @@ class Fp8ScaledMatmul(MatrixProduct):
         return oriented(self.A)[1]
 
     def reads(self) -> list[ir.Expr]:
-        operands: list[ir.Expr] = [
-            self.A,
-            self.B,
-            *(s for s in (self.A_scale, self.B_scale) if _is_tile(s)),
-        ]
+        scales = [s for s in (self.A_scale, self.B_scale) if is_tile(s)]
+        operands: list[ir.Expr] = [self.A, self.B, *scales]
         return operands if self.clear_accum else [*operands, self.C]
 
     def normalized(self) -> Fp8ScaledMatmul:
-        names = ["A", "B", "C", *(n for n in ("A_scale", "B_scale") if _is_tile(getattr(self, n)))]
+        names = ["A", "B", "C", *(n for n in ("A_scale", "B_scale") if is_tile(getattr(self, n)))]
         operands: dict[str, Any] = {name: as_region(getattr(self, name)) for name in names}
         return replace(self, **operands)
 
@@ -232,259 +205,36 @@ class Fp8ScaledMatmul(MatrixProduct):
             if layout is None:
                 self._check_plain_scale(name, scale, rows)
                 continue
-            if m is None or n is None or k is None or not _is_tile(scale):
+            if m is None or n is None or k is None or not is_tile(scale):
                 raise InvalidValue(
                     f"fp8_scaled_matmul: {name} is {describe(scale)}, with a block_scale_layout",
                     help="scales of blocks are a region, and the tiles' extents are constants",
                 )
-            found = (dtype_of(scale), _matrix_shape(scale))
+            found = (dtype_of(scale), matrix_shape(scale))
             layout.validate(m, n, k, **{f"{name[0].lower()}_scale": found})
 
     def _check_plain_scale(self, name: str, scale: ir.Expr, rows: int | None) -> None:
-        dtype = dtype_of(scale) if _is_tile(scale) else str(scale.ty.dtype)
+        dtype = dtype_of(scale) if is_tile(scale) else str(scale.ty.dtype)
         if dtype not in _SCALES:
             raise UnsupportedDtype(
                 f"fp8_scaled_matmul: {name} is {describe(scale)}, of {dtype}",
                 help=f"scales are of {', '.join(_SCALES)}",
             )
-        shape = _moving(scale) if _is_tile(scale) else []
+        shape = moving(scale) if is_tile(scale) else []
         if shape and shape != [rows]:
             raise ShapeMismatch(
                 f"fp8_scaled_matmul: {name} is {describe(scale)}",
                 help=f"it is one value, or a region of [{rows}], or it has a block_scale_layout",
             )
 
-    # What it stands for ------------------------------------------------------------------------------
-
     def expanded(self, target: Target | None) -> tirx.Stmt:
-        clear = (
-            [_evaluated(Fill(self.C, tirx.const(0, dtype_of(self.C))))] if self.clear_accum else []
-        )
-        return seq([*clear, *self._blocks(self._conversions(target))])
-
-    def _conversions(self, target: Target | None) -> _Conversions:
-        if target is None:
-            return _Conversions({})
-        unit = gpu(target)
-        if unit is None:
-            return _Conversions({FLOAT4: "bfloat16"})
-        if self._fits_lanes(target) or self._fits(target):
-            return _Conversions({})
-        by_warps = target.kind.name == "cuda" and not unit.has_warpgroup_products
-        scope = FRAGMENT_SCOPE if by_warps else SHARED_SCOPE
-        return _Conversions(dict.fromkeys(_OPERANDS, "float16"), scope)
-
-    def _fits_lanes(self, target: Target) -> bool:
-        """Whether there are so few rows that the lanes of an Apple GPU multiply them."""
-        dtypes = (dtype_of(self.A), dtype_of(self.B))
-        rows, depth = constant(self.m), constant(self.k)
-        return (
-            target.kind.name == "metal"
-            and self.transpose_B
-            and FLOAT4 not in dtypes
-            and rows is not None
-            and rows <= _FEW_ROWS
-            and depth is not None
-            and depth % 4 == 0
-        )
-
-    def _fits(self, target: Target) -> bool:
-        """Whether matrix units take the operands as they are."""
-        unit = gpu(target)
-        if unit is None or self.block_size % _MMA_DEPTH:
-            return False
-        return all(unit.why_no_factors(dtype_of(operand)) is None for operand in (self.A, self.B))
-
-    def _blocks(self, conversions: _Conversions) -> list[tirx.Stmt]:
-        """A product for each block of K that has scales of its own."""
-        if not self.block_size:
-            return [self._block(0, 0, self.k, conversions)]
-        depth = constant(self.k)
-        assert depth is not None, "checked when the call is written"
-        full, rest = divmod(depth, self.block_size)
-        blocks: list[tirx.Stmt] = []
-        if full == 1:
-            blocks.append(self._block(0, 0, self.block_size, conversions))
-        elif full:
-            block = tirx.Var("block", "int32")
-            body = self._block(block, block * self.block_size, self.block_size, conversions)
-            blocks.append(for_loop(block, full, body))
-        if rest:
-            blocks.append(self._block(full, full * self.block_size, rest, conversions))
-        return blocks
-
-    def _block(
-        self, block: Index, first: Index, depth: Index, conversions: _Conversions
-    ) -> tirx.Stmt:
-        """Add the product of `depth` elements of K, from `first` on, times the scales of a block."""
-        partial = self._sums()
-        product = self._product(partial, first, depth, conversions, clear=True)
-        # Scales are loaded before the product, which their way from memory takes as long as.
-        loads, scaled = self._scaled(partial, block)
-        return seq([tirx.AllocBuffer(partial), *loads, product, scaled])
+        clear = [cleared(self.C)] if self.clear_accum else []
+        return seq([*clear, *ScaledProduct.on(target, self).blocks()])
 
     def accumulated(self, target: Target) -> tuple[tirx.Stmt, tirx.Stmt, tirx.Stmt] | None:
         if self.block_size or self.clear_accum or gpu(target) is None:
             return None
-        sums = self._sums()
-        begin = [
-            tirx.AllocBuffer(sums),
-            _evaluated(Fill(as_region(sums), tirx.const(0, "float32"))),
-        ]
-        step = self._product(sums, 0, self.k, self._conversions(target), clear=False)
-        loads, scaled = self._scaled(sums, 0)
-        return seq(begin), step, seq([*loads, scaled])
-
-    def _sums(self) -> ir.Var:
-        return tirx.decl_buffer(oriented(self.C), "float32", name="partial", scope=FRAGMENT_SCOPE)
-
-    def _product(
-        self, sums: ir.Var, first: Any, depth: Any, conversions: _Conversions, *, clear: bool
-    ) -> tirx.Stmt:
-        """The product of `depth` elements of K, from `first` on, without the scales."""
-        held = self._depth_in_registers(depth) if conversions.scope == FRAGMENT_SCOPE else 0
-        if not held:
-            shared = replace(conversions, scope=SHARED_SCOPE)
-            return self._converted_product(sums, first, depth, shared, clear_accum=clear)
-        part = tirx.Var("part", "int32")
-        product = self._converted_product(
-            sums, first + part * held, held, conversions, k_pack=held // _HALF_MMA_DEPTH
-        )
-        begin = [_evaluated(Fill(as_region(sums), tirx.const(0, "float32")))] if clear else []
-        return seq([*begin, for_loop(part, (constant(depth) or 0) // held, product)])
-
-    def _depth_in_registers(self, depth: Index) -> int:
-        """How many elements of K threads decode at once for `mma`, as many as they load at once; or 0.
-
-        Those of a row that a thread multiplies then lie side by side.
-        """
-        rows, columns, k = (constant(extent) or 0 for extent in (self.m, self.n, depth))
-        if not self.transpose_B or rows % 16 or columns % 8:
-            return 0
-        depths = (_HALF_MMA_DEPTH * 2, _HALF_MMA_DEPTH)
-        return next((held for held in depths if k and k % held == 0), 0)
-
-    def _converted_product(
-        self, sums: ir.Var, first: Any, depth: Any, conversions: _Conversions, **options: Any
-    ) -> tirx.Stmt:
-        """The product, of operands that are converted where need be."""
-        along = 1 if self.transpose_B else 0
-        factors = [_part(self.A, 1, first, depth), _part(self.B, along, first, depth)]
-        copies: list[tirx.Stmt] = []
-        for place, factor in enumerate(factors):
-            wide = conversions.dtypes.get(dtype_of(factor))
-            if wide is not None:
-                factors[place] = _tile_like(factor, wide, conversions.scope)
-                allocated = tirx.AllocBuffer(factors[place].source)
-                copies += [allocated, _evaluated(Copy(factor, factors[place]))]
-        a, b = factors
-        product = Gemm(a, b, as_region(sums), transpose_B=self.transpose_B, **options)
-        return seq([*copies, _evaluated(product)])
-
-    def _scaled(self, sums: ir.Var, block: Index) -> tuple[list[tirx.Stmt], tirx.Stmt]:
-        """What loads the scales of a block, and what adds sums times them."""
-        loads_a, of_row = self._scales("A_scale", self.m, self.a_rows, block)
-        loads_b, of_column = self._scales("B_scale", self.n, self.b_rows, block)
-        # Those of blocks are multiplied first: that is done once a row where B has one for the tile.
-        by_row = self._by_row("A_scale") and self._by_row("B_scale")
-        is_one_factor = self.layout is not None and not by_row
-
-        def add(variables: list[ir.Var]) -> tirx.Stmt:
-            i, j = variables
-            part, a, b = tirx.BufferLoad(sums, [i, j]), of_row(i), of_column(j)
-            value = part * (a * b) if is_one_factor else part * a * b
-            target = element_of(self.C, False, i, j)
-            result = converted(converted(target, "float32") + value, dtype_of(self.C))
-            return tirx.BufferStore(target.source, result, target.indices)
-
-        return [*loads_a, *loads_b], nest([self.m, self.n], add)
-
-    def _scales(
-        self, name: str, extent: ir.Expr, rows: int, block: Index
-    ) -> tuple[list[tirx.Stmt], Callable[[Any], Any]]:
-        """The statements that decode the scales of a block of K, and the scale of a row of them."""
-        scale = getattr(self, name)
-        if not _is_tile(scale):
-            return [], lambda _: self._decoded(scale)
-        place = [] if self.layout is None else [block]
-        by_row = self._by_row(name)
-
-        def load(row: Index) -> Any:
-            return self._decoded(_at(scale, [row // rows, *place] if by_row else place))
-
-        if place and not by_row:
-            value = tirx.Var(name.lower(), "float32")
-            return [tirx.Bind(value, load(0))], lambda _: value
-        if not by_row or constant(extent) == 1:
-            return [], load
-        held = tirx.decl_buffer((extent,), "float32", name=name.lower(), scope=FRAGMENT_SCOPE)
-        decode = nest([extent], lambda v: tirx.BufferStore(held, load(v[0]), [v[0]]))
-        return [tirx.AllocBuffer(held), decode], lambda row: tirx.BufferLoad(held, [row])
-
-    def _by_row(self, name: str) -> bool:
-        """Tell whether the rows of a tile may have different scales."""
-        scale = getattr(self, name)
-        if self.layout is None:
-            return _is_tile(scale) and bool(_moving(scale))
-        shape = _matrix_shape(scale)
-        return len(shape) == 2 and shape[0] > 1
-
-    def _decoded(self, value: ir.Expr) -> ir.Expr:
-        if str(value.ty.dtype) == "uint8" or (self.zero_codes and "e8m0" in str(value.ty.dtype)):
-            return e8m0_to_float(value, self.zero_codes)
-        return cast(value, "float32")
-
-
-def _is_tile(scale: ir.Expr) -> bool:
-    return isinstance(scale, ir.TensorRegion) or is_buffer_var(scale)
-
-
-def _evaluated(op: TileOp) -> tirx.Stmt:
-    return tirx.Evaluate(op.to_call())
-
-
-def _moving(operand: ir.Expr) -> list[Any]:
-    """The extents of an operand that are not 1."""
-    known = [constant(extent) for extent in extents_of(operand) or []]
-    return [extent for extent in known if extent != 1]
-
-
-def _matrix_shape(operand: ir.Expr) -> tuple[int, ...]:
-    """The extents of an operand, of more than two the last two where the others are 1."""
-    extents = [constant(extent) or 0 for extent in extents_of(operand) or []]
-    while len(extents) > 2 and extents[0] == 1:
-        extents.pop(0)
-    return tuple(extents)
-
-
-def _at(scale: ir.TensorRegion, place: Sequence[Any]) -> ir.Expr:
-    """The element of a region at a place; extents of 1 may be missing in it."""
-    axes = list(scale.region)
-    place = list(place)
-    if len(place) > len(axes):
-        raise ShapeMismatch(f"fp8_scaled_matmul: {describe(scale)} has {len(axes)} axes")
-    if len(place) == 1 and len(axes) > 1:
-        moving = [axis for axis, r in enumerate(axes) if constant(r.extent) != 1]
-        offsets: list[Index] = [0] * len(axes)
-        offsets[moving[0] if moving else -1] = place[0]
-    else:
-        offsets = [0] * (len(axes) - len(place)) + place
-    indices = [r.min + offset for r, offset in zip(axes, offsets, strict=True)]
-    return tirx.BufferLoad(scale.source, indices)
-
-
-def _tile_like(operand: ir.TensorRegion, dtype: str, scope: str) -> ir.TensorRegion:
-    name = f"{operand.source.name}_{dtype}"
-    return as_region(tirx.decl_buffer(oriented(operand), dtype, name=name, scope=scope))
-
-
-def _part(operand: ir.TensorRegion, axis: int, first: int, extent: ir.Expr) -> ir.TensorRegion:
-    """The part of a matrix along its rows (0) or columns (1)."""
-    origin = [r.min for r in operand.region]
-    extents = [r.extent for r in operand.region]
-    place = len(origin) - 2 + axis
-    origin[place], extents[place] = origin[place] + first, extent
-    return region(operand.source, origin, extents)
+        return ScaledProduct.on(target, self).accumulated()
 
 
 def reference(
