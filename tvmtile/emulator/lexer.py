@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Token", "closing", "split_at_commas", "text_of", "tokenize"]
 
@@ -21,8 +21,7 @@ _TOKEN = re.compile(
 _CLOSING = {"(": ")", "[": "]", "{": "}", "<": ">", "[[": "]]"}
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A piece of the source."""
 
     kind: str

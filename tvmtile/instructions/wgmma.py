@@ -138,18 +138,25 @@ FAMILIES = {family.dtypes: family for family in _families()}
 
 def sum_map(instruction: Wgmma) -> list[list[tuple[int, int]]]:
     """Row and column of each register that a thread holds, by thread and by register."""
+    rows, columns = (list(with_weights(axis)) for axis in instruction.c)
 
-    def place(thread: int, register: int) -> tuple[int, int]:
+    def part(number: int, *, of_thread: bool) -> tuple[int, int]:
+        """What a thread, or a register, adds to the row and to the column."""
         row, column = (
             sum(
-                (thread if d.is_thread else register) // d.stride % d.extent * weight
-                for weight, d in with_weights(axis)
+                number // d.stride % d.extent * weight
+                for weight, d in axis
+                if d.is_thread == of_thread
             )
-            for axis in instruction.c
+            for axis in (rows, columns)
         )
         return row, column
 
-    return [[place(t, r) for r in range(instruction.registers)] for t in range(WARPGROUP)]
+    registers = [part(r, of_thread=False) for r in range(instruction.registers)]
+    return [
+        [(first + row, left + column) for row, column in registers]
+        for first, left in (part(t, of_thread=True) for t in range(WARPGROUP))
+    ]
 
 
 for _n in (8, 256):

@@ -52,6 +52,7 @@ class Contract:
 
 
 _CONTRACTS: dict[str, Contract] = {}
+_NOTHING = Contract()
 _Rewriting: TypeAlias = Callable[[tirx.PrimFunc], tirx.PrimFunc]
 
 
@@ -81,7 +82,7 @@ def prim_func_pass(
 
 def contract_of(name: str) -> Contract:
     """The contract of a pass by its TVM name; an empty one for a pass that is not ours."""
-    return _CONTRACTS.get(name, Contract())
+    return _CONTRACTS.get(name, _NOTHING)
 
 
 def check_order(passes: Iterable[Any]) -> None:

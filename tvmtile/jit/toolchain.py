@@ -24,7 +24,7 @@ _LIBRARIES = (Path(tvm.__file__).parent / "lib", Path(tvm_ffi.__file__).parent /
 @lru_cache(maxsize=1)
 def toolchain() -> tuple[str, ...]:
     """tvmtile, by its version and its sources, and TVM, by its versions and its libraries."""
-    sources = (part for path in _sources() for part in (path.name, path.read_bytes()))
+    sources = (part for file in _sources() for part in (file.name, Path(file).read_bytes()))
     libraries = (path for directory in _LIBRARIES for path in sorted(directory.glob("*")))
     return (
         tvmtile.__version__,
@@ -40,13 +40,18 @@ def is_unchanged() -> bool:
 
     An edit while it runs would have the new sources' name on what the old ones compiled.
     """
-    return all(path.stat().st_mtime < tvmtile.STARTED for path in _sources())
+    return all(file.stat().st_mtime < tvmtile.STARTED for file in _sources())
 
 
-def _sources() -> Iterator[Path]:
-    for directory, names, files in os.walk(_PACKAGE):
-        names[:] = sorted(name for name in names if name != "__pycache__")
-        yield from (Path(directory, name) for name in sorted(files) if name.endswith(".py"))
+def _sources(directory: str | None = None) -> Iterator[os.DirEntry[str]]:
+    """By names alone, without paths: this is asked at each compilation."""
+    with os.scandir(directory or _PACKAGE) as entries:
+        ordered = sorted(entries, key=lambda entry: entry.name)
+    for entry in ordered:
+        if entry.name.endswith(".py"):
+            yield entry
+        elif entry.is_dir() and entry.name != "__pycache__":
+            yield from _sources(entry.path)
 
 
 def _identity(path: Path) -> str:

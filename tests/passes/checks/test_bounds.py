@@ -139,9 +139,9 @@ def programs_after_passes(target):
     checked = []
     real = verify.Verifier._check_new
 
-    def check(self, name, program, passes):
+    def check(self, name, program, *established):
         before = checked[-1] if checked else None
-        real(self, name, program, passes)
+        real(self, name, program, *established)
         if before is None or not tvm_ffi.structural_equal(before, program):
             checked.append(program)
 

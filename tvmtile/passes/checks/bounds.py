@@ -159,10 +159,10 @@ class Bounds(ScopedRewriter):
         return self.descend(node)
 
     def _visit_operand(self, operand: ir.Expr) -> None:
-        if isinstance(operand, ir.TensorRegion):
+        if type(operand) is ir.TensorRegion:
             ends = [(r.min, r.min + r.extent - 1) for r in operand.region]
             self._note(operand.source, ends, lambda: operand)
-        elif isinstance(operand, ir.TensorLoad):
+        elif type(operand) is ir.TensorLoad:
             self.visit_load(operand)
 
     def visit_load(self, node: ir.TensorLoad) -> ir.Expr:
@@ -227,6 +227,6 @@ class Bounds(ScopedRewriter):
 
 
 def _ends(index: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    if isinstance(index, tirx.Ramp):
+    if type(index) is tirx.Ramp:
         return index.base, index.base + (index.lanes - 1) * index.stride
     return index, index

@@ -109,15 +109,16 @@ class Verifier:
     """
 
     def __init__(self) -> None:
-        self._lowering: list[str] = []
+        self._first = ""
+        self._established: dict[Property, None] = {}
         self._is_lowering = False
         self._programs: set[str] = set()
         self._sound: dict[str, tuple[tirx.PrimFunc, set[Invariant]]] = {}
 
     def run_before_pass(self, mod: ir.IRModule, info: Any) -> None:
         # The first pass comes again where LowerTilePrograms tries fewer stages.
-        if info.name == _LOWERING or self._lowering[:1] == [info.name]:
-            self._lowering = []
+        if info.name in (_LOWERING, self._first):
+            self._first, self._established = "", {}
         self._is_lowering |= info.name == _LOWERING
         if not _is_checked(info.name):
             return
@@ -140,25 +141,28 @@ class Verifier:
             self._sound.clear()
         if not _is_checked(info.name):
             return
-        passes = [info.name]
+        established = dict.fromkeys(contract_of(info.name).establishes)
         if self._is_lowering:
-            self._lowering.append(info.name)
-            passes = self._lowering
+            self._first = self._first or info.name
+            self._established |= established
+            established = self._established
         for gv, func in mod.functions.items():
             if gv.name_hint in self._programs:
-                self._check_new(gv.name_hint, func, passes)
+                self._check_new(gv.name_hint, func, info.name, established)
         if not self._is_lowering:
             self._programs.clear()
             self._sound.clear()
 
-    def _check_new(self, name: str, func: tirx.PrimFunc, passes: Sequence[str]) -> None:
+    def _check_new(
+        self, name: str, func: tirx.PrimFunc, after: str, established: Iterable[Property]
+    ) -> None:
         """Check what was not asked before; many passes find nothing to change."""
         before, sound = self._sound.get(name, (None, set()))
         if before is None or not (func.same_as(before) or tvm_ffi.structural_equal(before, func)):
             sound = set()
-        expected = _expected(p for each in passes for p in contract_of(each).establishes)
+        expected = _expected(established)
         problems = [text for check in expected if check not in sound for text in check(func)]
-        _refuse(func, problems, f"after {passes[-1]}, {name} breaks what must hold")
+        _refuse(func, problems, f"after {after}, {name} breaks what must hold")
         self._sound[name] = func, sound | set(expected)
 
 
