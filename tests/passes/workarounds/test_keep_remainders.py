@@ -111,6 +111,39 @@ def test_names_of_what_is_divided(target):
     np.testing.assert_array_equal(b.numpy(), np.stack(expected))
 
 
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+def test_terms_that_are_taken_off_again(target):
+    @T.prim_func
+    def program(A: T.Tensor((256,), "int32"), B: T.Tensor((6, 16, 8), "int32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((256,), "int32")
+            T.copy(A, tile)
+            for i in T.serial(16):
+                for j in T.serial(8):
+                    row = i - j
+                    B[0, i, j] = A[row + j]
+                    B[1, i, j] = tile[((i - i) + j // 4 * 3) + (i % 8 + j * 3) // 3]
+                    B[2, i, j] = tile[((i + (i - i % 8)) - i * 2) + 7]
+                    B[3, i, j] = A[((j % 3) + (i // 2)) - (i - (i + j))]
+                    B[4, i, j] = A[(i - i + j) // 4]
+            for i, j in T.Parallel(16, 8):
+                B[5, i + j - j, j] = tile[i // 4 - i // 4 + i % 3 + j]
+
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    a, (i, j) = np.arange(256, dtype="int32") * 3, np.mgrid[0:16, 0:8]
+    b = torch.zeros((6, 16, 8), dtype=torch.int32)
+    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    places = [
+        i,
+        j // 4 * 3 + (i % 8 + j * 3) // 3,
+        7 - i % 8,
+        j % 3 + i // 2 + j,
+        j // 4,
+        i % 3 + j,
+    ]
+    np.testing.assert_array_equal(b.numpy(), a[np.stack(places)])
+
+
 def test_indices_with_one_offset_are_left_alone():
     @S.prim_func
     def program(A: S.Buffer((16, 16), "float32"), B: S.Buffer((64,), "float32")):

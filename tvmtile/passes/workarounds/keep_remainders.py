@@ -35,7 +35,8 @@ def KeepRemainders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     in the other divisions too: `A[i % 16, (i + 2) % 16]` becomes `A_1[(i + 2) % 16 * 17]`. A sign it
     takes out of a division, which rounds the other way: `A[(159 - i) // 32]` becomes
     `A_1[i // -32 + 4]`. It leaves an index alone that holds a bitwise operator, and the code
-    generators' compilers fold this one.
+    generators' compilers fold this one. Where a term is taken off again, `A[i - j + j]`, it divides by
+    its factor of 0: such an index is simplified.
 
     Before
     ------
@@ -89,6 +90,8 @@ class _Keeper(ScopedRewriter):
     def _kept(self, indices: Sequence[ir.Expr]) -> list[Any] | None:
         """The indices with one of them hidden; None where nothing is to be hidden."""
         written_out = [substitute(index, self._values) for index in indices]
+        if any(map(_cancels, written_out)):
+            return [self.analyzer.canonical_simplify(index) for index in written_out]
         divisions = _divisions(written_out)
         if not self._differ(divisions) and not (
             any(self._counts_down(division.a) for division in divisions)
@@ -125,6 +128,35 @@ class _Keeper(ScopedRewriter):
         return any(
             not self.analyzer.can_prove_equal(tirx.floormod(t, division.b), 0) for t in terms
         )
+
+
+def _cancels(index: ir.Expr) -> bool:
+    """Tell whether a sum in an index adds what it subtracts."""
+    sums = [index, *(division.a for division in _divisions(index))]
+    return any(_has_zero(list(_multiples(value))) for value in sums)
+
+
+def _has_zero(multiples: list[tuple[ir.Expr, int]]) -> bool:
+    return any(
+        sum(count for other, count in multiples if tvm_ffi.structural_equal(term, other)) == 0
+        for term, own in multiples
+        if own < 0
+    )
+
+
+def _multiples(value: ir.Expr, factor: int = 1) -> Iterator[tuple[ir.Expr, int]]:
+    """The terms of a sum that are no constants, each with how often it counts."""
+    if isinstance(value, tirx.Add | tirx.Sub):
+        yield from _multiples(value.a, factor)
+        yield from _multiples(value.b, -factor if isinstance(value, tirx.Sub) else factor)
+        return
+    if isinstance(value, tirx.Mul):
+        for count, rest in ((constant(value.a), value.b), (constant(value.b), value.a)):
+            if count is not None:
+                yield from _multiples(rest, factor * count)
+                return
+    if constant(value) is None:
+        yield value, factor
 
 
 def _divisions(node: Any) -> list[Any]:
