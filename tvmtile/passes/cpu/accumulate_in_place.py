@@ -69,14 +69,6 @@ def AccumulateInPlace(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(
-        A: T.Buffer((64, 32), "float32"),
-        B: T.Buffer((32, 32), "float32"),
-        C: T.Buffer((64, 32), "float32"),
-    ):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(2, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             T.tile.fill(C[bx * 32 : bx * 32 + 32, 0:32], T.float32(0), impl="elements")
             for k in range(2):
                 T.tile.gemm(

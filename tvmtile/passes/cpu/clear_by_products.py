@@ -57,14 +57,6 @@ def ClearByProducts(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(
-        A: T.Buffer((32, 64), "float32"),
-        B: T.Buffer((64, 32), "float32"),
-        C: T.Buffer((32, 32), "float32"),
-    ):
-        T.func_attr({"target": T.target("llvm")})
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             T.tile.gemm(
                 A[0:32, 0:16], B[0:16, 0:32], C[0:32, 0:32], clear_accum=True, impl="microkernel"
             )

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mapped, mutated
 from tvmtile.analysis.accesses import Access, accesses_of
-from tvmtile.analysis.aliases import Aliases
 from tvmtile.analysis.linearity import is_linear
 from tvmtile.analysis.nests import Nest
-from tvmtile.ir.combiners import accumulator_dtype
 from tvmtile.ir.kernels import Launch, flattened, is_parallel, with_kernels, with_launch_body
-from tvmtile.ir.operands import as_region, buffer_of, constant, dtype_of, is_whole
+from tvmtile.ir.operands import as_region, dtype_of
 from tvmtile.ir.operators import operator_for, operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
-from tvmtile.ir.rewriting import contains, for_loop, mentions, nest, seq
-from tvmtile.ir.scopes import FRAGMENT_SCOPE, is_fragment
+from tvmtile.ir.rewriting import contains, for_loop, nest, seq
 from tvmtile.ir.threads import group_of_region
-from tvmtile.layout.fragment import FragmentLayout, compact_registers, layout_of
+from tvmtile.layout.fragment import layout_of
+from tvmtile.passes.gpu.sums_in_parts import (
+    SumGroup,
+    layout_of_parts,
+    next_group,
+    store_of,
+    sum_of,
+    sums_in,
+)
 
 __all__ = ["ReduceBehindLoops"]
-
-_SUMS = ("sum", "abssum")
 
 
 @prim_func_pass("ReduceBehindLoops", requires=(Property.FRAGMENT_LAYOUTS,))
@@ -137,7 +139,7 @@ def ReduceBehindLoops(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 def _behind_loops(kernel: tirx.For) -> tirx.For:
     tried: set[ir.Var] = set()
-    while (group := _next_group(kernel, tried)) is not None:
+    while (group := next_group(kernel, tried)) is not None:
         rewriter = _Rewriter(group, kernel)
         launch = Launch(kernel)
         body = rewriter.rewrite(launch.body)
@@ -147,129 +149,10 @@ def _behind_loops(kernel: tirx.For) -> tirx.For:
     return kernel
 
 
-# What belongs together ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Buffers whose elements are sums over the same axis of the same layout."""
-
-    dim: int
-    """The axis."""
-    parts: dict[ir.Var, ir.Var]
-    """For each of the buffers, the one with an element for each thread along the axis."""
-
-    def mentioned_in(self, stmt: tirx.Stmt) -> bool:
-        return any(mentions(stmt, buffer) for buffer in self.parts)
-
-
-def _next_group(kernel: tirx.For, tried: set[ir.Var]) -> _Group | None:
-    """The buffers around a sum that was not looked at yet."""
-    aliased = Aliases(kernel).aliased
-    for op in _sums_in(kernel):
-        result = buffer_of(op.dst)
-        if result in tried:
-            continue
-        tried.add(result)
-        layout = _layout_of_parts(op)
-        if layout is None or result in aliased:
-            continue
-        found = [result]
-        for total in _accumulators(kernel, result):
-            is_alike = layout_of(total) == layout_of(result) and dtype_of(total) == dtype_of(result)
-            if is_alike and total not in aliased:
-                found.append(total)
-        tried.update(found)
-        return _Group(op.dim, {buffer: _part_of(buffer, layout) for buffer in found})
-    return None
-
-
-def _sums_in(stmt: tirx.Stmt) -> list[Any]:
-    found: list[Any] = []
-
-    def note(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
-        op = _sum_of(node)
-        if op is not None:
-            found.append(op)
-        return node
-
-    mutated(stmt, (tirx.Evaluate, note))
-    return found
-
-
-def _sum_of(stmt: tirx.Stmt) -> Any:
-    """The reduction that a statement is, if it is a sum."""
-    op: Any = operator_of(stmt.value) if isinstance(stmt, tirx.Evaluate) else None
-    return op if op is not None and op.role == "reduction" and op.kind in _SUMS else None
-
-
-def _layout_of_parts(op: Any) -> FragmentLayout | None:
-    """The layout of the parts of sums; None where they stay as they are."""
-    source, result = op.src.source, op.dst.source
-    if not (is_fragment(source) and is_fragment(result) and is_whole(op.src) and is_whole(op.dst)):
-        return None
-    layout = layout_of(source)
-    if layout is None or layout.shape != tuple(constant(e) for e in source.ty.shape):
-        return None
-    if dtype_of(op.dst) != accumulator_dtype(dtype_of(op.src), dtype_of(op.dst)):
-        return None
-    if layout_of(result) != layout.without_axis(op.dim):
-        return None
-    threads = tuple(digit for digit in layout.axes[op.dim] if digit.is_thread)
-    if not threads:
-        return None
-    axes = (*layout.axes[: op.dim], threads, *layout.axes[op.dim + 1 :])
-    return compact_registers(replace(layout, axes=axes))
-
-
-def _part_of(buffer: ir.Var, layout: FragmentLayout) -> ir.Var:
-    return tirx.decl_buffer(
-        layout.shape,
-        dtype_of(buffer),
-        name=f"{buffer.name}_part",
-        scope=FRAGMENT_SCOPE,
-        layout=layout.to_tvm(),
-    )
-
-
-def _accumulators(kernel: tirx.For, result: ir.Var) -> list[ir.Var]:
-    """The fragments that nests add a sum to."""
-    found: dict[ir.Var, None] = {}
-
-    def note(loop: tirx.For, mutator: Mutator) -> tirx.Stmt:
-        store = _store_of(loop)
-        if store is None:
-            return loop if is_parallel(loop) else mutator.default_mutate(loop)
-        total = store.buffer
-        if is_fragment(total) and all(mentions(store.value, each) for each in (total, result)):
-            found[total] = None
-        return loop
-
-    mutated(kernel, (tirx.For, note))
-    return [total for total in found if not total.same_as(result)]
-
-
-def _store_of(loop: tirx.For) -> tirx.BufferStore | None:
-    """The only statement of a nest, if it stores one element an iteration, in order."""
-    nest_ = Nest(loop) if is_parallel(loop) else None
-    if nest_ is None or not isinstance(nest_.body, tirx.BufferStore):
-        return None
-    store = nest_.body
-    shape = [constant(extent) for extent in store.buffer.ty.shape]
-    at_zero = all(constant(each.min) == 0 for each in nest_.loops)
-    if not at_zero or nest_.extents != shape or len(store.indices) != len(shape):
-        return None
-    pairs = zip(store.indices, nest_.variables, strict=True)
-    return store if all(index.same_as(variable) for index, variable in pairs) else None
-
-
-# The rewriting -----------------------------------------------------------------------------------
-
-
 class _Rewriter:
     """Puts the parts in place of the buffers of a group, from a first sum to a last one."""
 
-    def __init__(self, group: _Group, kernel: tirx.For) -> None:
+    def __init__(self, group: SumGroup, kernel: tirx.For) -> None:
         self._group = group
         self._kernel = kernel
         self._before: list[tirx.Stmt] = []
@@ -331,7 +214,7 @@ class _Rewriter:
         return not is_parallel(loop) and bool(self._sums_in(loop))
 
     def _sums_in(self, stmt: tirx.Stmt) -> list[Any]:
-        return [op for op in _sums_in(stmt) if op.dst.source in self._group.parts]
+        return [op for op in sums_in(stmt) if op.dst.source in self._group.parts]
 
     def _apart(
         self, statements: Sequence[tirx.Stmt], inside: Sequence[tirx.Stmt]
@@ -376,7 +259,7 @@ class _Rewriter:
         def evaluate(node: tirx.Evaluate, _: Mutator) -> tirx.Stmt:
             op = operator_of(node.value)
             loops = op.as_loops() if op is not None and op.is_tile else None
-            if _sum_of(node) is not None:
+            if sum_of(node) is not None:
                 return self._sum(node)
             return node if loops is None or not is_parallel(loops) else self._nest(loops) or node
 
@@ -388,9 +271,9 @@ class _Rewriter:
         return mutated(stmt, (tirx.Evaluate, evaluate), (tirx.For, loop))
 
     def _sum(self, node: tirx.Evaluate) -> tirx.Stmt:
-        op = _sum_of(node)
+        op = sum_of(node)
         part = self._group.parts.get(op.dst.source)
-        layout = _layout_of_parts(op)
+        layout = layout_of_parts(op)
         if part is None or layout != layout_of(part) or op.dim != self._group.dim:
             return node
         partial = operator_for("partial reduction")
@@ -399,7 +282,7 @@ class _Rewriter:
 
     def _nest(self, loop: tirx.For) -> tirx.Stmt | None:
         """A nest that stores to parts what it stores to a buffer, if that is linear."""
-        store = _store_of(loop)
+        store = store_of(loop)
         if store is None or store.buffer not in self._group.parts:
             return None
         variables = Nest(loop).variables
@@ -434,7 +317,7 @@ def _accesses(stmt: tirx.Stmt, buffer: ir.Var) -> list[Access]:
     return [access for access in accesses_of(stmt) if access.buffer.same_as(buffer)]
 
 
-def _without_unused(body: tirx.Stmt, group: _Group) -> tirx.Stmt:
+def _without_unused(body: tirx.Stmt, group: SumGroup) -> tirx.Stmt:
     """A statement without the allocations of buffers that are not used any more."""
     unused = {buffer for buffer in group.parts if not _accesses(body, buffer)}
 

@@ -36,10 +36,6 @@ def DeclareViewsInKernel(func: tirx.PrimFunc) -> tirx.PrimFunc:
     After
     -----
     ```
-    @T.prim_func
-    def main(A: T.Buffer((4, 32), "float32")):
-        flat = T.decl_buffer((128,), "float32", data=A.data)
-        for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
             flat_1 = T.decl_buffer((128,), "float32", data=A.data)
             for k in range(3):
                 A[k + 1, 0] = flat_1[k * 32]

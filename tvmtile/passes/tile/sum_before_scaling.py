@@ -46,7 +46,7 @@ def SumBeforeScaling(func: tirx.PrimFunc) -> tirx.PrimFunc:
                 a = T.alloc_buffer((64, 128), "float8_e4m3fn", scope="shared.dyn")
                 c = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
                 partial = T.alloc_buffer((64, 64), "float32", scope="local.fragment")
-                T.tile.fill(partial, T.float32(0))
+                T.tile.fill(partial[0:64, 0:64], T.float32(0))
                 for k in range(8):
                     T.tile.gemm(
                         a[0:64, 0:128],
