@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -158,3 +160,47 @@ def test_indices_with_one_offset_are_left_alone():
 
     module = ir.IRModule({"main": program})
     tvm.ir.assert_structural_equal(KeepRemainders(module), module)
+
+
+def random_index(draw, depth=0):
+    """The text of an index in `i` and `j`, and constants."""
+    kind = draw.random()
+    if depth == 3 or kind < 0.3:
+        return draw.choice(["i", "j", "i * 2", "j * 3", "i % 8", "j // 4", "7", "31", "63"])
+    left = random_index(draw, depth + 1)
+    if kind < 0.65:
+        return f"({left} {draw.choice('--+')} {random_index(draw, depth + 1)})"
+    if kind < 0.72:
+        return f"({left} * {draw.choice([-2, -1, 2, 3])})"
+    return f"({left} {draw.choice(['//', '%'])} {draw.choice([2, 3, 4, 8, 32])})"
+
+
+@pytest.mark.parametrize("target", ["llvm", "metal"])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_indices(target, seed):
+    draw, (i, j) = random.Random(seed), np.mgrid[0:32, 0:16]
+    functions, places = [], []
+    while len(functions) < 16:
+        function = eval(f"lambda i, j: {random_index(draw)}")
+        values = function(i, j) + 0 * i
+        low, high = int(values.min()), int(values.max())
+        if 0 < high - low < 256:
+            functions.append((function, low))
+            places.append(values - low)
+
+    @T.prim_func
+    def program(A: T.Tensor((256,), "int32"), B: T.Tensor((2, 16, 32, 16), "int32")):
+        with T.Kernel(1, threads=32):
+            tile = T.alloc_shared((256,), "int32")
+            T.copy(A, tile)
+            for row, (function, low) in enumerate(functions):
+                for i in T.serial(32):
+                    for j in T.serial(16):
+                        B[0, row, i, j] = A[function(i, j) - low]
+                for i, j in T.Parallel(32, 16):
+                    B[1, row, i, j] = tile[function(i, j) - low]
+
+    backend = {"execution_backend": "emulator"} if target == "metal" else {}
+    a, b = np.arange(256, dtype="int32") * 3, torch.zeros((2, 16, 32, 16), dtype=torch.int32)
+    tvmtile.compile(program, target=target, **backend)(torch.from_numpy(a), b)
+    np.testing.assert_array_equal(b.numpy(), a[np.stack([places, places])])
