@@ -165,9 +165,8 @@ class Kernel(Generic[Results]):
             if isinstance(placed, ArgumentError):
                 raise placed  # here, so that no frames of ours follow
             args = placed
-        problem, results = None, None
         try:
-            results = self._run(*args)
+            return self._run(*args)
         except _PROGRAM_FAILURES:
             raise
         except Exception as error:  # noqa: BLE001 - TVM raises several kinds
