@@ -137,6 +137,32 @@ def test_rows_and_their_gradients(dtype):
     assert_same(ops.layer_norm, lambda x: F.layer_norm(x, (50,)), x)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "count"),
+    [
+        (ops.softmax, lambda x: x.softmax(-1), 1),
+        (ops.rms_norm, lambda x, w: F.rms_norm(x, (50,), w, 1e-6), 2),
+        (ops.layer_norm, lambda x, w, b: F.layer_norm(x, (50,), w, b), 3),
+    ],
+)
+def test_gradients_of_gradients_of_rows(ours, theirs, count):
+    """What is kept of a row depends on it."""
+    tensors = [random(4, 50), random(50), random(50)][:count]
+    wide = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    weights = [torch.randn(tensor.shape) for tensor in tensors]
+
+    def twice(function, inputs):
+        result = function(*inputs)
+        first = torch.autograd.grad(result.square().sum(), inputs, create_graph=True)
+        total = sum((g * w.to(g.dtype)).sum() for g, w in zip(first, weights, strict=True))
+        return torch.autograd.grad(total, inputs)
+
+    for own, other in zip(twice(ours, tensors), twice(theirs, wide), strict=True):
+        torch.testing.assert_close(
+            own.double(), other, rtol=0, atol=1e-4 * other.abs().max().item()
+        )
+
+
 def test_gradients_of_rows_that_are_far_from_zero():
     """The mean of squares alone would lose the digits of the deviation."""
     x = (torch.randn(5, 64) + 1000).requires_grad_()

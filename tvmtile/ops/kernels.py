@@ -11,7 +11,15 @@ from tvmtile.jit import compile as compile_program
 from tvmtile.jit.following import chosen_target, target_on
 from tvmtile.target import TargetLike
 
-__all__ = ["Plans", "compiled", "how_it_lies", "is_plain", "size_class", "target_for"]
+__all__ = [
+    "Plans",
+    "compiled",
+    "how_it_lies",
+    "is_plain",
+    "is_traced",
+    "size_class",
+    "target_for",
+]
 
 _LARGEST = 1 << 14
 _MOST_PLANS = 4096
@@ -50,20 +58,25 @@ def compiled(key: Any, program: Callable[[], Any], target: TargetLike) -> Kernel
     return kernel
 
 
-def is_plain(*tensors: object) -> bool:
+def is_plain(*tensors: Any) -> bool:
     """Tell whether torch has nothing to record or to trace of these tensors, None aside."""
     torch = sys.modules["torch"]  # they are its tensors, or an error that a check names
+    if is_traced(*tensors):
+        return False
+    if not torch.is_grad_enabled():
+        return True
+    return not any(getattr(tensor, "requires_grad", False) for tensor in tensors)
+
+
+def is_traced(*tensors: Any) -> bool:
+    """Tell whether torch has to see an operator of its own that gets these tensors, None aside."""
+    torch = sys.modules["torch"]
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return False
+        return True
     if torch._C._functorch.maybe_current_level() is not None:
-        return False
-    records, plain = torch.is_grad_enabled(), (torch.Tensor, torch.nn.Parameter, type(None))
-    for tensor in tensors:
-        if type(tensor) not in plain and _is_wrapper(tensor):
-            return False
-        if records and tensor is not None and getattr(tensor, "requires_grad", False):
-            return False
-    return True
+        return True
+    plain = (torch.Tensor, torch.nn.Parameter, type(None))
+    return any(type(tensor) not in plain and _is_wrapper(tensor) for tensor in tensors)
 
 
 def _is_wrapper(tensor: Any) -> bool:

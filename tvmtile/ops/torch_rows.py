@@ -20,7 +20,15 @@ from tvmtile.jit import Kernel
 from tvmtile.ops import programs
 from tvmtile.ops.checks import check_same_kind, check_tensor, described
 from tvmtile.ops.configurations import rows_configuration
-from tvmtile.ops.kernels import Plans, compiled, how_it_lies, is_plain, size_class, target_for
+from tvmtile.ops.kernels import (
+    Plans,
+    compiled,
+    how_it_lies,
+    is_plain,
+    is_traced,
+    size_class,
+    target_for,
+)
 
 __all__ = ["layer_norm", "rms_norm", "softmax", "softmax_operator"]
 
@@ -108,7 +116,12 @@ def _apply(
     tensors = [tensor for _, tensor in named]
     if is_plain(*tensors):
         return _run(name, named, epsilon)
-    return operator(*tensors) if name == "softmax" else operator(*tensors, epsilon)[0]
+    arguments = tensors if name == "softmax" else [*tensors, epsilon]
+    if not is_traced(*tensors):
+        recorded: Tensor = _RECORDED[name].apply(*arguments)
+        return recorded
+    results = operator(*arguments)
+    return results if name == "softmax" else results[0]
 
 
 def _check(name: str, named: Sequence[tuple[str, Tensor]]) -> None:
@@ -188,30 +201,18 @@ def _kernel(
 # As operators of torch's -----------------------------------------------------------------------------
 
 
-@torch.library.custom_op("tvmtile::softmax", mutates_args=(), schema="(Tensor x) -> Tensor")
-def softmax_operator(x: Tensor) -> Tensor:
-    """`softmax` along the last axis, as torch knows it."""
+def _softmax_of(x: Tensor) -> Tensor:
     return _run("softmax", [("x", x)], 0.0)
 
 
-@torch.library.custom_op(
-    "tvmtile::rms_norm",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, float epsilon) -> (Tensor, Tensor)",
-)
-def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def _rms_norm_of(x: Tensor, weight: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """The result, and what each row was multiplied by."""
     factor = _statistic(x)
     named = [("x", x), ("weight", weight)]
     return _run("rms_norm", named, epsilon, (factor.view(-1),)), factor
 
 
-@torch.library.custom_op(
-    "tvmtile::layer_norm",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, float epsilon) -> (Tensor, Tensor, Tensor)",
-)
-def _layer_norm(
+def _layer_norm_of(
     x: Tensor, weight: Tensor, bias: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The result, the mean of each row, and what it was multiplied by."""
@@ -223,6 +224,24 @@ def _layer_norm(
 
 def _statistic(x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], 1), dtype=torch.float32)
+
+
+softmax_operator = torch.library.custom_op(
+    "tvmtile::softmax", _softmax_of, mutates_args=(), schema="(Tensor x) -> Tensor"
+)
+"""`softmax` along the last axis, as torch knows it."""
+_rms_norm = torch.library.custom_op(
+    "tvmtile::rms_norm",
+    _rms_norm_of,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, float epsilon) -> (Tensor, Tensor)",
+)
+_layer_norm = torch.library.custom_op(
+    "tvmtile::layer_norm",
+    _layer_norm_of,
+    mutates_args=(),
+    schema="(Tensor x, Tensor weight, Tensor bias, float epsilon) -> (Tensor, Tensor, Tensor)",
+)
 
 
 @softmax_operator.register_fake
@@ -241,7 +260,7 @@ def _fake_layer_norm(x: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _keep(ctx: Any, inputs: Sequence[Any], output: Sequence[Tensor]) -> None:
-    *tensors, _ = inputs
+    *tensors, ctx.epsilon = inputs
     ctx.save_for_backward(*tensors, *output[1:])
 
 
@@ -259,8 +278,11 @@ def _of_softmax(ctx: Any, gradient: Tensor) -> Tensor:
 def _of_rms_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, factor = ctx.saved_tensors
     if x.is_cuda and hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
-        given = gradient.contiguous(), x, [x.shape[-1]], _of_torch(factor, x), weight, [True, True]
+        shape, wanted = [x.shape[-1]], list(ctx.needs_input_grad[:2])
+        given = gradient.contiguous(), x, shape, _of_torch(factor, x), weight, wanted
         return (*torch.ops.aten._fused_rms_norm_backward(*given), None)
+    if torch.is_grad_enabled():  # its own gradient is asked for: what was kept depends on x, too
+        factor = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + ctx.epsilon)
     unit, inner = x * factor, gradient * weight.float()
     of_x = factor * (inner - unit * (inner * unit).mean(-1, keepdim=True))
     return of_x.to(gradient.dtype), _summed(gradient * unit, gradient), None
@@ -269,10 +291,13 @@ def _of_rms_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None,
 def _of_layer_norm(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, bias, mean, factor = ctx.saved_tensors
     if x.is_cuda:
-        shape, wanted = [x.shape[-1]], [True, True, True]
+        shape, wanted = [x.shape[-1]], list(ctx.needs_input_grad[:3])
         statistics = _of_torch(mean, x), _of_torch(factor, x)
         given = gradient.contiguous(), x, shape, *statistics, weight, bias, wanted
         return (*torch.ops.aten.native_layer_norm_backward(*given), None)
+    if torch.is_grad_enabled():
+        variance, mean = torch.var_mean(x.float(), -1, correction=0, keepdim=True)
+        factor = torch.rsqrt(variance + ctx.epsilon)
     unit, inner = (x - mean) * factor, gradient * weight.float()
     mean_inner, mean_both = inner.mean(-1, keepdim=True), (inner * unit).mean(-1, keepdim=True)
     of_x = factor * (inner - mean_inner - unit * mean_both)
@@ -290,6 +315,31 @@ def _summed(rows: Tensor, like: Tensor) -> Tensor:
     return rows.flatten(0, -2).sum(0).to(like.dtype)
 
 
-softmax_operator.register_autograd(_of_softmax, setup_context=_keep_output)
-_rms_norm.register_autograd(_of_rms_norm, setup_context=_keep)
-_layer_norm.register_autograd(_of_layer_norm, setup_context=_keep)
+def _recorded(
+    operator: Any,
+    compute: Callable[..., Any],
+    keep: Callable[..., None],
+    gradient: Callable[..., Any],
+) -> Any:
+    """Give an operator its gradient, and return a function of autograd's that does the same.
+
+    Through torch's dispatcher a call takes longer than kernels do that read a few megabytes.
+    """
+    operator.register_autograd(gradient, setup_context=keep)
+
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        results = compute(*arguments)
+        keep(ctx, arguments, results)
+        first: Tensor = results[0] if isinstance(results, tuple) else results
+        return first
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
+    return type("Recorded", (torch.autograd.Function,), methods)
+
+
+_RECORDED = {
+    "softmax": _recorded(softmax_operator, _softmax_of, _keep_output, _of_softmax),
+    "rms_norm": _recorded(_rms_norm, _rms_norm_of, _keep, _of_rms_norm),
+    "layer_norm": _recorded(_layer_norm, _layer_norm_of, _keep, _of_layer_norm),
+}
+"""Where autograd records, and nobody else looks."""
