@@ -1,4 +1,4 @@
-"""T.copy of sums to a tensor through shared memory: stmatrix, and boxes that a thread stores."""
+"""T.copy of sums to a tensor through shared memory, from which a thread stores boxes."""
 
 from __future__ import annotations
 
@@ -63,6 +63,7 @@ def operands(M, N, K, out="float16"):
     return (a, b, torch.empty(M, N, dtype=getattr(torch, out))), a.double() @ b.double()
 
 
+@pytest.mark.parametrize("out", ["float16", "float32"])
 @pytest.mark.parametrize("roles", [False, True])
 @pytest.mark.parametrize(
     ("block", "threads"),
@@ -74,24 +75,48 @@ def operands(M, N, K, out="float16"):
         ((192, 64, 32), 384),
     ],
 )
-def test_how_warpgroups_share_the_sums(block, threads, roles):
+def test_how_warpgroups_share_the_sums(block, threads, roles, out):
     M, N = 2 * block[0], 2 * block[1]
-    tensors, expected = operands(M, N, 64)
-    check(product(M, N, 64, block=block, threads=threads, roles=roles), tensors, expected)
+    tensors, expected = operands(M, N, 64, out=out)
+    check(product(M, N, 64, block=block, threads=threads, roles=roles, out=out), tensors, expected)
 
 
+@pytest.mark.parametrize("out", ["float16", "float32"])
 @pytest.mark.parametrize("columns", [8, 16, 24, 40, 96, 192])
-def test_widths(columns):
+def test_widths(columns, out):
     """Pieces are as wide as a swizzle may be, down to rows of 16 bytes."""
-    tensors, expected = operands(64, columns, 32)
-    check(product(64, columns, 32, block=(64, columns, 32)), tensors, expected)
+    tensors, expected = operands(64, columns, 32, out=out)
+    check(product(64, columns, 32, block=(64, columns, 32), out=out), tensors, expected)
 
 
 @pytest.mark.parametrize("shape", [(100, 72, 40), (1, 8, 32), (129, 200, 32)])
-@pytest.mark.parametrize("out", ["float16", "bfloat16"])
+@pytest.mark.parametrize("out", ["float16", "bfloat16", "float32"])
 def test_ragged_edges(shape, out):
     tensors, expected = operands(*shape, out=out)
     check(product(*shape, out=out), tensors, expected)
+
+
+def test_sums_of_integers():
+    @T.prim_func
+    def program(
+        A: T.Tensor((128, 64), "int8"),
+        B: T.Tensor((96, 64), "int8"),
+        C: T.Tensor((128, 96), "int32"),
+    ):
+        with T.Kernel(2, threads=128) as by:
+            a, b = T.alloc_shared((64, 64), "int8"), T.alloc_shared((96, 64), "int8")
+            c = T.alloc_fragment((64, 96), "int32")
+            T.copy(A[by * 64, 0], a)
+            T.copy(B, b)
+            T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+            T.copy(c, C[by * 64, 0])
+
+    a, b = (torch.randint(-128, 128, (rows, 64), dtype=torch.int8) for rows in (128, 96))
+    tensors = (a, b, torch.empty(128, 96, dtype=torch.int32))
+    kernel = compiled(program)
+    assert way(kernel)[0] == "tma_store"
+    kernel(*tensors)
+    assert torch.equal(tensors[-1], a.int() @ b.int().T)
 
 
 def test_axes_between_rows_and_columns():
@@ -145,7 +170,8 @@ def reason(program):
 
 
 def test_elements_of_other_widths():
-    assert "has no elements of 16 bits" in reason(product(64, 64, 64, out="float32"))
+    program = product(64, 64, 64, out="float8_e4m3fn")
+    assert "has no elements of 16 or 32 bits" in reason(program)
 
 
 def test_rows_that_begin_anywhere():
@@ -275,16 +301,24 @@ def test_pieces_take_turns_in_two_slots():
     ]  # fmt: skip
 
 
-def test_every_barrier_fence_and_wait_is_missed():
+def test_pairs_of_wide_elements_are_stored_at_once():
+    source = compiled(product(64, 64, 64, out="float32")).get_kernel_source()
+    stored = source[source.rindex("wgmma_wait_group") :]
+    assert "stmatrix" not in stored
+    assert len(re.findall(r"\*\(float2\*\)\(C_staged\w* \+ .* = ", stored)) == 64 * 64 // 128 // 2
+
+
+@pytest.mark.parametrize(("out", "number"), [("float16", 16), ("float32", 32)])
+def test_every_barrier_fence_and_wait_is_missed(out, number):
     """Where a block copies several tiles; the wait for their arrival includes that for the slots."""
-    kernel = compiled(tiles_in_a_loop())
+    kernel = compiled(tiles_in_a_loop(out))
     ((symbol, source),) = kernel.adapter.sources.items()
     start = source.rindex("wgmma_wait_group")
     found = [m.span() for m in _ORDERING.finditer(source) if m.start() > start]
-    assert len(found) == 16
+    assert len(found) == number
     first, arrived, *rest = found
     a, b = random(3, 64, 32, dtype="float16"), random(256, 32, dtype="float16")
-    tensors = (a, b, torch.empty(3, 64, 256, dtype=torch.float16))
+    tensors = (a, b, torch.empty(3, 64, 256, dtype=getattr(torch, out)))
     for begin, end in [(first[0], arrived[1]), *rest]:
         kernel.adapter.sources[symbol] = source[:begin] + source[end:]
         with pytest.raises(CudaEmulationError):
@@ -298,12 +332,12 @@ def run(kernel, tensors):
         kernel(*tensors)
 
 
-def tiles_in_a_loop():
+def tiles_in_a_loop(out):
     @T.prim_func
     def program(
         A: T.Tensor((3, 64, 32), "float16"),
         B: T.Tensor((256, 32), "float16"),
-        C: T.Tensor((3, 64, 256), "float16"),
+        C: T.Tensor((3, 64, 256), out),
     ):
         with T.Kernel(1, threads=128):
             a = T.alloc_shared((64, 32), "float16")

@@ -1,8 +1,9 @@
-"""`T.copy` of sums from registers to a tensor on Hopper: `stmatrix`, then boxes that a thread stores.
+"""`T.copy` of sums from registers to a tensor on Hopper, through shared memory, by tensor maps.
 
 A warpgroup has a part of the sums. It goes through shared memory piece by piece, each 64 rows of at
-most 128 bytes, in which `stmatrix` meets no conflicts and a tensor map finds the elements. A piece is
-stored while the next one is written, and the last ones while the kernel goes on.
+most 128 bytes, in which `stmatrix` meets no conflicts and a tensor map finds the elements; elements of
+32 bits, which `stmatrix` does not know, go there two at a time. A piece is stored while the next one
+is written, and the last ones while the kernel goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tvm import DataType, ir, tirx
 from tvmtile.analysis.accesses import accesses_of
 from tvmtile.ir.asynchronous import BULK_STORE, wait
 from tvmtile.ir.operands import as_region, describe, dtype_of, is_whole, region
-from tvmtile.ir.rewriting import retyped, seq
+from tvmtile.ir.rewriting import for_loop, retyped, seq
 from tvmtile.ir.scopes import SHARED_SCOPE, is_fragment
 from tvmtile.ir.threads import WARP_SIZE, WARPGROUP
 from tvmtile.ir.types import Index
@@ -25,7 +26,7 @@ from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, wi
 from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.copy import Copy
 from tvmtile.tileop.copy_ldmatrix import Matrices, consists_of_matrices
-from tvmtile.tileop.elementwise import moving_axes
+from tvmtile.tileop.elementwise import converted, moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 from tvmtile.tileop.staging import bytes_taken, name_of
@@ -44,6 +45,8 @@ __all__: list[str] = []
 _ROWS = 64
 """Of a piece: the four warps of a warpgroup have 16 each."""
 _ROW_BYTES = 128
+_BITS = (16, 32)
+"""Of an element."""
 _SLOTS = 2
 """Pieces of a warpgroup in shared memory: one is written while the other one is stored."""
 
@@ -114,8 +117,8 @@ def _fits(op: Copy, context: LoweringContext) -> None:
         raise Decline("it is not to use the tensor memory accelerator")
     if not context.gpu.has_warpgroup_products:
         raise Lacking(f"{context.gpu.name} has no wgmma, whose sums are copied so")
-    if DataType(dtype_of(op.dst)).bits != 16:
-        raise Decline(f"{describe(tensor)} has no elements of 16 bits")
+    if DataType(dtype_of(op.dst)).bits not in _BITS:
+        raise Decline(f"{describe(tensor)} has no elements of 16 or 32 bits")
     if not is_whole(op.src) or len(moving_axes(op.dst)) != 2:
         raise Decline(f"{describe(op.src)} is a part of its fragment, or no matrix")
     others = [a for a in accesses_of(context.launch.body) if a.buffer.same_as(tensor)]
@@ -193,7 +196,7 @@ def copy_tma_store(op: Copy, context: LoweringContext) -> tirx.Stmt:
         matrices = _Piece(op, as_region(staged), context, slot, piece, parts)
         copy = _piece(op, parts, staged, slot, piece, context)
         statements += [
-            matrices.stored(matrices.of_piece()),
+            matrices.staged(),
             tirx.Evaluate(ProxyFence().to_call()),
             together,
             by_leader(store(copy, context), context, WARPGROUP),
@@ -233,8 +236,25 @@ class _Piece(Matrices):
         self._group_index = tirx.floordiv(context.thread_index, WARPGROUP)
         self._slot, self._piece_at, self._size = slot, piece, parts.piece
 
-    def of_piece(self) -> Iterator[list[Index]]:
-        """The first matrices of the instructions that store it."""
+    def staged(self) -> tirx.Stmt:
+        """The statements that write the piece into its slot."""
+        if DataType(dtype_of(self._shared)).bits == _BITS[0]:
+            return self.stored(self._of_piece())
+        return seq([pair for origin in self._of_piece() for pair in self._pairs(origin)])
+
+    def _pairs(self, origin: list[Index]) -> Iterator[tirx.Stmt]:
+        """Stores of the two elements of each matrix that the lane holds, which lie side by side."""
+        dtype, axis = dtype_of(self._shared), -2 if self._trans else -1
+        kind = tirx.ForKind.UNROLLED if self._trans else tirx.ForKind.VECTORIZED
+        for first in itertools.islice(self._elements(origin), 0, None, 2):
+            side = tirx.Var("side", "int32")
+            source, target = list(first), self.indices_of(*first)
+            source[axis], target[axis] = source[axis] + side, target[axis] + side
+            value = converted(tirx.BufferLoad(self._fragment.source, source), dtype)
+            yield for_loop(side, 2, tirx.BufferStore(self._shared.source, value, target), kind)
+
+    def _of_piece(self) -> Iterator[list[Index]]:
+        """The first matrices of the instructions that would store it."""
         for origin in self.origins():
             inside = (
                 start <= place < start + size

@@ -242,7 +242,7 @@ def pipelined(stages, dtype="float16", m=100, n=72, repeated=1, guard=None):
                         T.copy(A[by * 64, k * step], a, impl="tma")
                         T.copy(B[k * step, bx * 64], b, impl="tma")
                         T.gemm(a, b, c)
-            T.copy(c, C[by * 64, bx * 64])
+            T.copy(c, C[by * 64, bx * 64], impl="elements")
 
     return main
 
