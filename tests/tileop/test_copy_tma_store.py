@@ -96,6 +96,30 @@ def test_ragged_edges(shape, out):
     check(product(*shape, out=out), tensors, expected)
 
 
+@pytest.mark.parametrize("out", ["float16", "float32"])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 288), (64, 272), (128, 24), (192, 8)])
+def test_matrices_of_one_instruction_are_of_one_piece(rows, columns, out):
+    """Neighbours in registers, of which `stmatrix` takes four, may be far apart in the tile."""
+
+    @T.prim_func
+    def program(
+        A: T.Tensor((rows, 32), "float16"),
+        B: T.Tensor((columns, 32), "float16"),
+        C: T.Tensor((rows, columns), out),
+    ):
+        with T.Kernel(1, threads=128):
+            a, b = T.alloc_shared((rows, 32), "float16"), T.alloc_shared((columns, 32), "float16")
+            c = T.alloc_fragment((rows, columns), "float32")
+            T.copy(A, a)
+            T.copy(B, b)
+            T.gemm(a, b, c, transpose_B=True, clear_accum=True)
+            T.copy(c, C)
+
+    a, b = random(rows, 32, dtype="float16"), random(columns, 32, dtype="float16")
+    result = torch.empty(rows, columns, dtype=getattr(torch, out))
+    check(program, (a, b, result), a.double() @ b.double().T)
+
+
 def test_sums_of_integers():
     @T.prim_func
     def program(

@@ -30,7 +30,7 @@ from tvmtile.tileop.elementwise import converted
 from tvmtile.tileop.gemm.mma_operands import has_matrix_rows, indices_of
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
 
-__all__ = ["Matrices", "consists_of_matrices", "load_matrices", "store_matrices"]
+__all__ = ["MATRICES", "Matrices", "consists_of_matrices", "load_matrices", "store_matrices"]
 
 
 def _stores(op: Copy, context: LoweringContext) -> None:
@@ -132,11 +132,16 @@ class Matrices:
         room = MATRICES
         for axis in (1, 0):
             for weight, digit in reversed(self._register_digits(axis)):
-                inside = math.gcd(digit.extent, room)
+                inside = math.gcd(digit.extent, room, self._most_together(axis, weight))
                 room //= inside
                 group.append(_Choice(axis, weight, inside))
                 others.append(_Choice(axis, weight * inside, digit.extent // inside))
         return [c for c in group if c.extent > 1], [c for c in others if c.extent > 1]
+
+    def _most_together(self, axis: int, weight: int) -> int:
+        """How many matrices, so many rows or columns apart, an instruction may move."""
+        del axis, weight
+        return MATRICES
 
     def _register_digits(self, axis: int) -> list[tuple[int, Digit]]:
         """The digits that choose a matrix of the warp, with their weights in rows or columns."""

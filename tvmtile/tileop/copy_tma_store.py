@@ -25,7 +25,7 @@ from tvmtile.ir.types import Index
 from tvmtile.layout.fragment import THREAD, Digit, FragmentLayout, layout_of, with_weights
 from tvmtile.layout.shared import swizzled
 from tvmtile.tileop.copy import Copy
-from tvmtile.tileop.copy_ldmatrix import Matrices, consists_of_matrices
+from tvmtile.tileop.copy_ldmatrix import MATRICES, Matrices, consists_of_matrices
 from tvmtile.tileop.elementwise import converted, moving_axes
 from tvmtile.tileop.mbarrier import ProxyFence
 from tvmtile.tileop.registry import Decline, Lacking, LoweringContext, lowering
@@ -232,9 +232,14 @@ class _Piece(Matrices):
     ) -> None:
         layout = layout_of(op.src.source)
         assert layout is not None, "it has been checked"
+        self._slot, self._piece_at, self._size = slot, piece, parts.piece
         super().__init__(op.src, staged, layout, context.thread_index)
         self._group_index = tirx.floordiv(context.thread_index, WARPGROUP)
-        self._slot, self._piece_at, self._size = slot, piece, parts.piece
+
+    def _most_together(self, axis: int, weight: int) -> int:
+        """Those of the piece: what lies behind it goes through another slot."""
+        counts = range(MATRICES, 1, -1)
+        return next((n for n in counts if self._size[axis] % (weight * n) == 0), 1)
 
     def staged(self) -> tirx.Stmt:
         """The statements that write the piece into its slot."""
