@@ -613,12 +613,29 @@ def test_a_product_whose_sums_the_loop_touches_is_waited_for():
     assert waits(main) == [0]
 
 
+@pytest.mark.parametrize(
+    ("block", "threads", "instruction"),
+    [
+        ((128, 256, 64), 256, "m64n256k16"),
+        ((256, 128, 64), 256, "m64n128k16"),
+        ((128, 128, 64), 256, "m64n128k16"),
+        ((256, 256, 64), 512, "m64n256k16"),
+    ],
+)
+def test_warpgroups_share_so_that_they_read_least_from_shared_memory(block, threads, instruction):
+    program = gemm(*block, block=block, threads=threads)
+    source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
+    assert set(re.findall(r"m64n\d+k\d+", source)) == {instruction}
+
+
 def test_other_buffer_copies_are_left_to_a_product_in_flight():
     """A copy that begins in an iteration replaces what the product before the last one has read."""
     program = gemm(256, 256, 512, block=(128, 128, 64), threads=256, stages=4, roles=False)
     source = tvmtile.compile(program, target=HOPPER).get_kernel_source()
     assert "((k + 2) & 3)" in source
-    assert source.count("__syncthreads()") == 1
+    start = source.index("for (int k = ")
+    loop = source[start : source.index("sync_aligned_0();", start)]
+    assert loop.count("__syncthreads()") == 1
 
 
 def broken(source):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -109,14 +109,15 @@ def partition(
     *,
     repeats: bool = False,
     unit: int = WARP_SIZE,
+    cost: Callable[[Partition], int] | None = None,
 ) -> Partition:
     """Share an accumulator of [m, n] out over groups of threads.
 
     A group, which messages call by the `noun`, has `unit` threads. Of a GemmWarpPolicy FullRow puts as
     many groups as can be along M, FullCol along N; Square makes the share of a group as square as can
-    be. `matrix` is the accumulator of one instruction. With `repeats`, where the groups are too many to
-    share the matrices evenly, the first of them do, as many as can, and the others repeat what these
-    do.
+    be, or of the least `cost`. `matrix` is the accumulator of one instruction. With `repeats`, where
+    the groups are too many to share the matrices evenly, the first of them do, as many as can, and the
+    others repeat what these do.
 
     Raises
     ------
@@ -147,10 +148,8 @@ def partition(
         return max(ways, key=lambda way: way.rows)
     if policy == GemmWarpPolicy.FullCol:
         return max(ways, key=lambda way: way.columns)
-    return min(
-        ways,
-        key=lambda way: (way.row_matrices * height + way.column_matrices * width, way.columns),
-    )
+    extent = cost or (lambda way: way.row_matrices * height + way.column_matrices * width)
+    return min(ways, key=lambda way: (extent(way), way.columns))
 
 
 def _ways(rows: int, columns: int, groups: int) -> list[Partition]:

@@ -137,7 +137,15 @@ def _family(op: Gemm) -> Family:
 def _share(op: Gemm, family: Family, context: LoweringContext) -> Partition:
     m, n = constant(op.m) or 0, constant(op.n) or 0
     groups, size = context.threads // WARPGROUP, (ROWS, family.columns[0])
-    return partition(m, n, groups, op.policy, size, "warpgroups", unit=WARPGROUP)
+    rows = ROWS if is_shared(buffer_of(op.A)) else 0
+
+    def operands(share: Partition) -> int:
+        """Rows of A and of B that a warpgroup reads from shared memory, each as long as a step of K."""
+        columns = share.column_matrices * family.columns[0]
+        wide = family.largest(columns).n
+        return share.row_matrices * columns // wide * (rows + wide)
+
+    return partition(m, n, groups, op.policy, size, "warpgroups", unit=WARPGROUP, cost=operands)
 
 
 def _panel(operand: ir.TensorRegion, family: Family, step: int, *, follows_k: bool) -> int:
