@@ -834,3 +834,26 @@ def test_tiles_that_fit_one_after_the_other_only_have_one_role():
     assert "no room for all its tiles at once" in reason_of(main)
     with pytest.warns(TileWarning, match="no warps are specialised"):
         tvmtile.compile(main, target=HOPPER, execution_backend="emulator")
+
+
+@pytest.mark.parametrize("barrier", [T.cluster_sync, T.sync_grid])
+def test_barriers_of_blocks_need_all_threads(barrier):
+    """The producer's would not come to them."""
+
+    @T.prim_func
+    def program(A: T.Tensor((128, 128), "float16"), C: T.Tensor((128, 64), "float16")):
+        with T.Kernel(2, threads=128, cluster_dims=2) as by:
+            a = T.alloc_shared((64, 32), "float16")
+            c = T.alloc_fragment((64, 64), "float32")
+            T.clear(c)
+            barrier()
+            for k in T.Pipelined(4, num_stages=2):
+                T.copy(A[by * 64, k * 32], a)
+                T.gemm(a, a, c, transpose_B=True)
+            T.copy(c, C[by * 64, 0])
+
+    kernel = tvmtile.compile(program, target=HOPPER)
+    (loop,) = (choice for choice in kernel.choices if choice.operator == "Pipelined")
+    assert loop.declined == (
+        ("two roles", "blocks wait for each other, with all of their threads"),
+    )

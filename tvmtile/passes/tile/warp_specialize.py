@@ -17,6 +17,7 @@ from tvmtile.analysis.accesses import kernels_of
 from tvmtile.analysis.aliases import allocations_in
 from tvmtile.errors import NoLowering, warn
 from tvmtile.ir.annotations import STAGES_ANNOTATION
+from tvmtile.ir.barriers import is_barrier_of_blocks
 from tvmtile.ir.kernels import Launch, outermost_loops_in, target_of, with_kernels, with_launch_body
 from tvmtile.ir.operands import buffer_of, constant, describe
 from tvmtile.ir.operators import TileOp, operator_for, operator_of
@@ -304,6 +305,8 @@ def _check_kernel(launch: Launch, capability: GpuCapability) -> None:
         raise Unsuitable(f"a block of {launch.num_threads} threads has no room for a producer")
     if contains(launch.body, tirx.AttrStmt, lambda node: group_of_region(node) is not None):
         raise Unsuitable("the kernel has groups of threads of its own")
+    if contains(launch.body, tirx.Evaluate, is_barrier_of_blocks):
+        raise Unsuitable("blocks wait for each other, with all of their threads")
     if any(is_mbarrier(each.buffer) for each in allocations_in(launch.body)):
         raise Unsuitable("the kernel has mbarriers of its own")
 
