@@ -79,6 +79,22 @@ def region_beyond_tile(A: T.Buffer((8,), "float32")):
 
 
 @T.prim_func
+def beyond_view_of_tile(A: T.Buffer((8,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
+        pairs = T.decl_buffer((4, 2), "float32", data=tile.data, scope="shared.dyn")
+        A[0] = pairs[4, 0]
+
+
+@T.prim_func
+def beyond_view_of_tensor(A: T.Buffer((8,), "float32")):
+    pairs = T.decl_buffer((4, 2), "float32", data=A.data)
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
+        tile = T.alloc_buffer((4, 4), "float32", scope="shared.dyn")
+        T.tile.copy(pairs[0:4, 0:4], tile[0:4, 0:4])
+
+
+@T.prim_func
 def vector_beyond_tile(A: T.Buffer((8,), "float32")):
     for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
         tile = T.alloc_buffer((8,), "float32", scope="shared.dyn")
@@ -114,6 +130,7 @@ def loop_exit(A: T.Buffer((8,), "float32")):
         (beyond_tile, None, "tile[i + 8] float32 lies outside tile[8] float32"),
         (before_tile, None, "tile[i - 8] float32 lies outside tile[8] float32"),
         (region_beyond_tile, None, "tile[4:12] float32 lies outside tile[8] float32"),
+        (beyond_view_of_tile, None, "pairs[4, 0] float32 lies outside pairs[4, 2] float32"),
         (vector_beyond_tile, None, "lies outside tile[8] float32"),
         (shared_tile, "tvmtile.PlaceMemoryOnCpu", "tile[8] float32 has the scope 'shared.dyn'"),
         (loop_exit, "tvmtile.PlanUnrolling", "the loop over 'i' is left, and is not serial"),
@@ -123,6 +140,11 @@ def loop_exit(A: T.Buffer((8,), "float32")):
 def test_a_planted_violation_is_found(program, after, expected):
     found = violations(program, [after] if after else [])
     assert any(expected in problem for problem in found), found
+
+
+def test_a_view_of_a_tensor_is_one_until_accesses_are_guarded():
+    assert not violations(beyond_view_of_tensor, [])
+    assert violations(beyond_view_of_tensor, ["tvmtile.GuardGlobalAccess"])
 
 
 def test_a_variable_without_a_definition_is_found():

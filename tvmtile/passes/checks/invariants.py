@@ -11,6 +11,7 @@ from tvm import ir, tirx
 from tvm.tirx.analysis import verify_well_formed
 
 from tvmtile._tvm import is_buffer_var, walk
+from tvmtile.analysis.aliases import Aliases, allocations_in
 from tvmtile.ir.annotations import STAGES_ANNOTATION
 from tvmtile.ir.asynchronous import names_token
 from tvmtile.ir.barriers import is_barrier, is_grid_barrier
@@ -58,8 +59,11 @@ def parallel_loops_are_nests(func: tirx.PrimFunc) -> Iterator[str]:
 
 
 def tiles_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
-    """No access certainly lies outside a buffer, those of the function's tensors apart."""
-    yield from Bounds(ignored=filter(is_buffer_var, func.params)).check(func)
+    """No access certainly lies outside a buffer, tensors and their views apart."""
+    aliases = Aliases(func.body)
+    allocated = {each.buffer for each in allocations_in(func.body)}
+    views = (view for view in aliases.views if aliases.root(view) not in allocated)
+    yield from Bounds(ignored=[*filter(is_buffer_var, func.params), *views]).check(func)
 
 
 def tensors_within_bounds(func: tirx.PrimFunc) -> Iterator[str]:
