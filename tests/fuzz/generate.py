@@ -14,8 +14,9 @@ from tests.fuzz.kernels import KernelMaker
 from tests.fuzz.parts import Module
 from tests.fuzz.pipelines import PipelineMaker
 from tests.fuzz.program import Program
+from tests.fuzz.views import ViewMaker
 
-__all__ = ["generate", "generate_pipelined"]
+__all__ = ["generate", "generate_pipelined", "generate_viewed"]
 
 
 def generate(seed: int, size: int = 10) -> Program:
@@ -47,4 +48,21 @@ def generate_pipelined(seed: int, size: int = 6) -> Program:
     """
     module = Module(Random(seed))
     PipelineMaker(module, size).make()
+    return Program(module.source(seed), seed)
+
+
+def generate_viewed(seed: int, size: int = 6) -> Program:
+    """The program of a seed whose tiles and tensors have several names.
+
+    Parameters
+    ----------
+    seed : int
+        Of the program and of its inputs.
+    size : int
+        The greatest number of statements of a kernel, those in loops and the last stores not counted.
+    """
+    rng = Random(seed)
+    module = Module(rng)
+    for _ in range(2 if rng.random() < 0.15 else 1):
+        ViewMaker(module, size).make()
     return Program(module.source(seed), seed)

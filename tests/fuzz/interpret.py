@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.expressions import Expressions
-from tests.fuzz.memory import Buffer, Lanes, Owners
+from tests.fuzz.memory import Buffer, Lanes, Owners, View
 from tests.fuzz.operators import OPERATORS, Access, reduce, scan, updated
 from tests.fuzz.values import Invalid, Value, literal
 
@@ -246,12 +246,21 @@ class Interpreter(Expressions):
             first = self.value(start[0]) if start else literal(0)
             self._write(variable, np.zeros((), np.int64), np.ones(count, bool), first)
             return variable
+        if function in ("reshape", "view"):
+            return self._viewed(name, *call.args)
         if function not in _SCOPES:
             return None
         assert isinstance(call.args[0], ast.Tuple)
         shape = tuple(self.integer(extent) for extent in call.args[0].elts)
         buffer = Buffer(name, shape, ast.literal_eval(call.args[1]), _SCOPES[function], count > 1)
         return buffer.allocate(count)
+
+    def _viewed(self, name: str, source: ast.expr, extents: ast.expr, *dtype: ast.expr) -> View:
+        assert isinstance(source, ast.Name)
+        assert isinstance(extents, ast.Tuple)
+        base = self.names[source.id]
+        shape = tuple(self.integer(extent) for extent in extents.elts)
+        return View(name, shape, ast.literal_eval(dtype[0]) if dtype else base.dtype, base)
 
     def _store(self, target: ast.Subscript, value: Value) -> None:
         buffer, offset, inside = self.offsets(target)

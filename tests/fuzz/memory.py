@@ -8,13 +8,14 @@ another block of the same kernel, writes. Atomic updates may meet each other and
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tests.fuzz.sums import is_coarse, order_error
-from tests.fuzz.values import Invalid, Value, cast, held, is_float, select
+from tests.fuzz.values import Invalid, Value, cast, held, is_float, select, storage
 
-__all__ = ["Buffer", "Lanes", "Owners"]
+__all__ = ["Buffer", "Lanes", "Owners", "View"]
 
 _NOBODY = np.int64(2**62)
 
@@ -184,3 +185,73 @@ class Buffer:
         np.maximum.at(self.error, offsets, np.broadcast_to(value.error, offsets.shape))
         moved = np.abs(self.data.astype(np.float64) - before)[offsets]
         np.add.at(self.error, offsets, np.where(maybe, moved, 0.0))
+
+
+def _shared(name: str) -> property:
+    """What a view has in common with its buffer."""
+
+    def found(view: View) -> Any:
+        return getattr(view.base, name)
+
+    def replaced(view: View, value: Any) -> None:
+        setattr(view.base, name, value)
+
+    return property(found, replaced)
+
+
+class View(Buffer):
+    """Another name of a buffer's memory: `T.reshape` and `T.view`.
+
+    Where its dtype is another one, its elements are the bits of the buffer's, which are known of exact
+    numbers only.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: str, base: Buffer) -> None:
+        self.name, self.shape, self.dtype, self.base = name, shape, dtype, base
+        self.scope, self.private = base.scope, base.private
+        self.size = int(np.prod(shape, dtype=np.int64))
+        if self.size != base.size or storage(dtype).itemsize != storage(base.dtype).itemsize:
+            raise Invalid(f"{name} does not cover {base.name}")
+
+    data = _shared("data")
+    error = _shared("error")
+    defined = _shared("defined")
+    lane_owners = _shared("lane_owners")
+    block_owners = _shared("block_owners")
+    sums = _shared("sums")
+
+    def load(self, offsets: np.ndarray) -> Value:
+        found = self.base.load(offsets)
+        if self.dtype == self.base.dtype:
+            return found
+        if found.error.any():
+            raise Invalid(f"the bits of an element of {self.base.name} are not known")
+        return Value(_bits(found.data, self.base.dtype, self.dtype), found.error, self.dtype)
+
+    def store(self, offsets: np.ndarray, value: Value, maybe: np.ndarray) -> None:
+        value = cast(value, self.dtype)
+        if self.dtype == self.base.dtype:
+            self.base.store(offsets, value, maybe)
+            return
+        if value.error.any() or maybe.any():
+            raise Invalid(f"the bits that are written to {self.base.name} are not known")
+        data = _bits(np.broadcast_to(value.data, offsets.shape), self.dtype, self.base.dtype)
+        self.base.store(offsets, Value(data, np.zeros(data.shape), self.base.dtype), maybe)
+
+    def add(self, offsets: np.ndarray, value: Value, maybe: np.ndarray) -> None:
+        self._check_numbers()
+        self.base.add(offsets, value, maybe)
+
+    def extreme(self, offsets: np.ndarray, value: Value, maybe: np.ndarray, largest: bool) -> None:
+        self._check_numbers()
+        self.base.extreme(offsets, value, maybe, largest)
+
+    def _check_numbers(self) -> None:
+        if self.dtype != self.base.dtype:
+            raise Invalid(f"bits of {self.base.name} are updated as numbers")
+
+
+def _bits(elements: np.ndarray, dtype: str, wanted: str) -> np.ndarray:
+    """Elements of one dtype as those of another one that have the same bits."""
+    stored = np.ascontiguousarray(elements.astype(storage(dtype)))
+    return stored.view(storage(wanted)).astype(held(wanted))

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from tests.fuzz.__main__ import seed_of
-from tests.fuzz.generate import generate, generate_pipelined
+from tests.fuzz.generate import generate, generate_pipelined, generate_viewed
 from tests.fuzz.program import Program
 from tests.fuzz.run import run
 from tests.fuzz.shrink import shrink
@@ -17,10 +17,17 @@ from tvmtile.passes.tile.specialization import Ring
 from tvmtile.pipeline import LOWERING
 from tvmtile.tileop.fill import Fill
 
-SEEDS = {"cpu_seed": 30, "metal_seed": 10, "cuda_seed": 10, "pipelined_seed": 3}
+SEEDS = {
+    "cpu_seed": 30,
+    "metal_seed": 10,
+    "cuda_seed": 10,
+    "pipelined_seed": 3,
+    "viewed_cpu_seed": 20,
+    "viewed_seed": 4,
+}
 """How many programs run where `--fuzz-seeds` does not say; 200 of each do in CI."""
-_SHARE = {"pipelined_seed": 5}
-"""One in so many of `--fuzz-seeds`: each is compiled three times, twice for the emulator."""
+_SHARE = {"pipelined_seed": 5, "viewed_seed": 5}
+"""One in so many of `--fuzz-seeds`: each is compiled twice for an emulator, or for two."""
 SIZE = 3
 """Small programs: thirty of them take the CPU target less than half a minute."""
 _OUTSIDE = r"copy: .* reaches outside"  # of a tensor that is smaller than a tile
@@ -76,6 +83,16 @@ def test_pipelined_programs_on_hopper(pipelined_seed, tmp_path):
         check(generate_pipelined(pipelined_seed, SIZE), target, tmp_path)
 
 
+def test_programs_on_the_cpu_whose_tiles_and_tensors_have_several_names(viewed_cpu_seed, tmp_path):
+    check(generate_viewed(viewed_cpu_seed, SIZE), "llvm", tmp_path)
+
+
+@emulated
+@pytest.mark.parametrize("target", ["metal", "cuda"])
+def test_programs_on_gpus_whose_tiles_and_tensors_have_several_names(viewed_seed, target, tmp_path):
+    check(generate_viewed(viewed_seed, SIZE), target, tmp_path)
+
+
 def test_a_seed_always_gives_the_same_program():
     assert generate(7).source == generate(7).source
     assert generate(7).source != generate(8).source
@@ -84,6 +101,11 @@ def test_a_seed_always_gives_the_same_program():
 def test_a_seed_always_gives_the_same_pipelined_program():
     assert generate_pipelined(7).source == generate_pipelined(7).source
     assert generate_pipelined(7).source != generate_pipelined(8).source
+
+
+def test_a_seed_always_gives_the_same_program_of_several_names():
+    assert generate_viewed(7).source == generate_viewed(7).source
+    assert generate_viewed(7).source != generate_viewed(8).source
 
 
 def test_a_saved_program_has_the_inputs_that_it_failed_with():
@@ -121,6 +143,15 @@ def test_a_guard_that_is_off_by_one_is_found(monkeypatch, tmp_path):
         guard_global_access, "_bounds", lambda low, high, extent: bounds(low, high - 1, extent)
     )
     outcome, _ = first_failure("llvm", tmp_path, r"O\d+: T.Tensor", 40)
+    assert outcome.kind == "wrong"
+
+
+def test_a_clear_that_does_not_see_views_is_found(monkeypatch, tmp_path):
+    """What a view reads of cleared sums, before the first of a loop's products sets them."""
+    from tvmtile.passes.cpu import clear_by_products
+
+    monkeypatch.setattr(clear_by_products.Aliases, "aliased", frozenset())
+    outcome = run(generate_viewed(138, SIZE), "llvm", tmp_path)
     assert outcome.kind == "wrong"
 
 

@@ -47,6 +47,33 @@ if bx == 0:
     assert data(results["B"]) == [1, 1, 2, 3]
 
 
+def test_views_are_names_of_one_memory():
+    body = """
+s = T.alloc_shared((2, 2), "float32")
+flat = T.reshape(s, (4,))
+bits = T.view(s, (2, 2), "int32")
+T.copy(A, flat)
+for i in T.Parallel(2):
+    bits[0, i] = bits[0, i] ^ T.int32(-2147483648)
+if bx == 0:
+    T.copy(flat, B)
+"""
+    results = interpreted(body, {"A": [1, 2, 3, 4], "B": [0] * 4})
+    assert data(results["B"]) == [-1, -2, 3, 4]
+
+
+def test_elements_that_another_name_writes_are_not_read_at_a_time():
+    body = """
+s = T.alloc_shared((4,), "float32")
+again = T.reshape(s, (2, 2))
+T.copy(A, s)
+for i in T.Parallel(4):
+    again[i // 2, i % 2] = s[3 - i]
+"""
+    with pytest.raises(Invalid, match="at a time"):
+        interpreted(body, {"A": [1, 2, 3, 4]})
+
+
 def test_conditions_continue_and_inner_loops():
     body = """
 for i in T.Parallel(4):
