@@ -49,3 +49,24 @@ def test_loops_over_more_elements_than_registers_are_not_written_out():
 def test_loops_over_registers_are_written_out(rows, columns, threads):
     before, after = limited(scaling(rows, columns, threads))
     tvm.ir.assert_structural_equal(before, after)
+
+
+def moving(threads):
+    """A tile is copied to and from shared memory: no register is named by its number."""
+
+    @T.prim_func
+    def main(A: T.Tensor((16, 30), "float32"), C: T.Tensor((16, 30), "int8")):
+        with T.Kernel(1, threads=threads):
+            s = T.alloc_shared((16, 8), "float32")
+            for k in T.serial(4):
+                T.copy(A[0, k * 8], s)
+                T.copy(s, C[0, k * 8])
+
+    return main
+
+
+@pytest.mark.parametrize(("threads", "most"), [(1, 100), (32, 1024)])
+def test_a_thread_with_whole_tiles_has_loops(threads, most):
+    """Its source would be as long as its tiles are large, each time that one is used."""
+    _, after = limited(moving(threads))
+    assert written_out(after["main"].body) <= most

@@ -8,7 +8,7 @@ from tvm import ir, tirx
 
 from tvmtile._tvm import Mutator, mutated, walk
 from tvmtile.ir.index_width import count_of
-from tvmtile.ir.kernels import with_body, written_out
+from tvmtile.ir.kernels import Launch, with_kernels, written_out
 from tvmtile.ir.operands import constant
 from tvmtile.ir.operators import operator_of
 from tvmtile.ir.passes import Property, prim_func_pass
@@ -21,6 +21,9 @@ _MOST_REGISTERS = 512
 """Elements of an array that may be held in registers, packed ones among them."""
 _MOST_STATEMENTS = 1024
 """Statements that a nest is written out as: more than fit into an instruction cache gain nothing."""
+_MOST_OF_FEW_THREADS = 64
+"""Where a block has less than a warp: each thread goes through whole tiles, one after the other."""
+_WARP = 32
 
 
 @prim_func_pass("LimitUnrolling", requires=(Property.NO_FRAGMENTS,))
@@ -29,7 +32,8 @@ def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     A loop whose variable says which registers an iteration uses, or what an instruction gets, stays
     unrolled: an array that is indexed at run time lies in memory. An array of more than 512 elements
-    does so anyway, as the tiles of a block with few threads do.
+    does so anyway, as the tiles of a block with few threads do. Where there is
+    not a whole warp, fewer statements are written out.
 
     Before
     ------
@@ -37,30 +41,36 @@ def LimitUnrolling(func: tirx.PrimFunc) -> tirx.PrimFunc:
     @T.prim_func
     def main(A: T.Buffer((64, 64), "float32")):
         for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-            x = T.alloc_buffer((4096,), scope="local")
-            row = T.alloc_buffer((64,), scope="local")
-            for i in T.unroll(64):
-                for j in T.unroll(64):
-                    x[i * 64 + j] = A[i, j]
-            for i in T.unroll(64):
-                for j in T.unroll(64):
-                    row[i] = row[i] + x[i * 64 + j]
+            for tx in T.thread_binding(32, thread="threadIdx.x"):
+                x = T.alloc_buffer((4096,), scope="local")
+                row = T.alloc_buffer((64,), scope="local")
+                for i in T.unroll(64):
+                    for j in T.unroll(64):
+                        x[i * 64 + j] = A[i, j]
+                for i in T.unroll(64):
+                    for j in T.unroll(64):
+                        row[i] = row[i] + x[i * 64 + j]
     ```
 
     After
     -----
     ```
-            x = T.alloc_buffer((4096,), scope="local")
-            row = T.alloc_buffer((64,), scope="local")
-            for i in range(64):
-                for j in T.unroll(64):
-                    x[i * 64 + j] = A[i, j]
-            for i in T.unroll(64):
-                for j in range(64):
-                    row[i] = row[i] + x[i * 64 + j]
+                x = T.alloc_buffer((4096,), scope="local")
+                row = T.alloc_buffer((64,), scope="local")
+                for i in range(64):
+                    for j in T.unroll(64):
+                        x[i * 64 + j] = A[i, j]
+                for i in T.unroll(64):
+                    for j in range(64):
+                        row[i] = row[i] + x[i * 64 + j]
     ```
     """
-    return with_body(func, _limited(func.body, _MOST_STATEMENTS))
+
+    def limited(kernel: tirx.For) -> tirx.Stmt:
+        has_warps = Launch(kernel).num_threads >= _WARP
+        return _limited(kernel, _MOST_STATEMENTS if has_warps else _MOST_OF_FEW_THREADS)
+
+    return with_kernels(func, limited)
 
 
 def _limited(stmt: tirx.Stmt, most: int) -> tirx.Stmt:
