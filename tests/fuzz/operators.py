@@ -264,7 +264,10 @@ def _combined(value: Value, kind: str, axis: int) -> Value:
     if kind == "sum":
         return sum_of(value, axis, summed_in(value.dtype))
     if kind in _BITS:
-        return Value(_BITS[kind].reduce(data, axis=axis), np.zeros(()), value.dtype)
+        # Of numbers that are not known exactly, any bit may be another one, up to the largest one's.
+        unsure = (error > 0).any(axis=axis)
+        most = np.exp2(np.ceil(np.log2((np.abs(data) + error).max(axis=axis) + 1)) + 1)
+        return Value(_BITS[kind].reduce(data, axis=axis), np.where(unsure, most, 0.0), value.dtype)
     extreme = data.max(axis=axis) if kind == "max" else data.min(axis=axis)
     return Value(extreme, error.max(axis=axis), value.dtype)
 

@@ -47,6 +47,17 @@ if bx == 0:
     assert data(results["B"]) == [1, 1, 2, 3]
 
 
+def test_bits_of_numbers_that_are_not_known_exactly_may_be_others():
+    """A rounding on the way from a float decides whether an integer is 3 or 4."""
+    from tests.fuzz.operators import _combined
+
+    exact, unsure = np.zeros((2, 2)), np.array([[0.0, 0.0], [1.0, 0.0]])
+    for error, expected in ((exact, [0, 0]), (unsure, [16, 0])):
+        result = _combined(Value(np.array([[1, 1], [3, 2]]), error, "int32"), "bitxor", 0)
+        assert result.data.tolist() == [2, 3]
+        assert result.error.tolist() == expected
+
+
 def test_views_are_names_of_one_memory():
     body = """
 s = T.alloc_shared((2, 2), "float32")
