@@ -188,10 +188,11 @@ def test_a_product_becomes_instructions_and_descriptors():
     )
 
 
+SHARES = """
 @T.prim_func
-def shares_of_warpgroups(C: T.Buffer((256,), "float32")):
-    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={"tvmtile.kernel": True}):
-        for tx in T.thread_binding(384, thread="threadIdx.x"):
+def main(C: T.Buffer((256,), "float32")):
+    for bx in T.thread_binding(1, thread="blockIdx.x", annotations={{"tvmtile.kernel": True}}):
+        for tx in T.thread_binding({threads}, thread="threadIdx.x"):
             a = T.alloc_buffer((2, 64, 32), "float16", scope="shared", layout=PANELS)
             b = T.alloc_buffer((8, 32), "float16", scope="shared", layout=COLUMNS)
             c = T.alloc_buffer((4,), "float32", scope="local")
@@ -210,6 +211,12 @@ def shares_of_warpgroups(C: T.Buffer((256,), "float32")):
                 T.tile.async_signal("wgmma/1")
                 T.tile.async_wait("wgmma/1", 0)
                 C[tx] = c[0]
+"""
+
+
+def shares_of_warpgroups(threads):
+    names = {"T": T, "PANELS": PANELS, "COLUMNS": COLUMNS}
+    return tvm.script.from_source(SHARES.format(threads=threads), names)
 
 
 def descriptors_of_a(program):
@@ -222,13 +229,19 @@ def descriptors_of_a(program):
 
 def test_where_the_share_of_a_warpgroup_begins_is_computed_from_the_first_thread_of_a_warp():
     """All threads get its index where the kernel begins, since all of a warp's have to come."""
-    lowered, found = descriptors_of_a(shares_of_warpgroups)
+    lowered, found = descriptors_of_a(shares_of_warpgroups(384))
     start = 'T.Cast("uint64", first_tx // 128 * 256)'
     assert [text.split(" + ", 1)[1] for text in found] == [start, f"{start} + T.uint64(2)"]
     body = lowered.script().split("threadIdx.x", 1)[1].splitlines()
     assert body[1].strip() == (
         "first_tx: T.let[T.int32] = T.tvm_warp_shuffle(T.uint32(4294967295), tx, 0, 32, 32)"
     )
+
+
+def test_no_index_is_exchanged_where_a_warp_has_fewer_threads():
+    lowered, found = descriptors_of_a(shares_of_warpgroups(272))
+    assert "shuffle" not in lowered.script()
+    assert all("tx // 128" in text for text in found)
 
 
 def test_no_index_is_exchanged_for_a_tile_that_all_warpgroups_read():

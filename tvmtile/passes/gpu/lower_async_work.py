@@ -103,7 +103,9 @@ def _lowered(kernel: tirx.For) -> tirx.For:
     waits, fences = _Waits(), _Fences(kernel)
     waits.follow(kernel.body, {})
     fences.follow(kernel.body, frozenset())
-    indices = [loop.loop_var for loop in Launch(kernel).threads]
+    launch = Launch(kernel)
+    has_whole_warps = launch.num_threads % WARP_SIZE == 0  # all lanes have to come to an exchange
+    indices = [loop.loop_var for loop in launch.threads] if has_whole_warps else []
     firsts = {index: ir.Var(f"first_{index.name}", index.ty) for index in indices}
     lowered = _Instructions(waits.left, fences.needed, firsts).rewrite(kernel)
     named = [
