@@ -162,6 +162,18 @@ class Effects:
         self.written = {use.buffer for use in uses if use.writes}
         self.device_memory = self._device_memory(uses)
 
+    @cached_property
+    def written_by_blocks(self) -> frozenset[ir.Var]:
+        """The written buffers that other blocks may write too, and their views."""
+        root = self._aliases.root
+        roots = set(map(root, self.written))
+        written = roots.union(view for view in self._aliases.views if root(view) in roots)
+        return frozenset(
+            buffer
+            for buffer in written
+            if is_buffer_var(buffer) and not is_shared(buffer) and not is_private(buffer)
+        )
+
     def _note_value(self, bind: tirx.Bind) -> None:
         if bind.var in self._bound:  # in two places, with values that may differ
             self._values.pop(bind.var, None)

@@ -14,8 +14,7 @@ from typing import Any
 from tvm import ir, tirx
 from tvm.sym import Analyzer
 
-from tvmtile._tvm import OPAQUE, is_buffer_var
-from tvmtile.analysis.aliases import Aliases
+from tvmtile._tvm import OPAQUE, walk
 from tvmtile.analysis.conflicts.dependence import ConflictScope
 from tvmtile.analysis.conflicts.expressions import conjuncts
 from tvmtile.analysis.conflicts.footprint import Footprints
@@ -26,10 +25,9 @@ from tvmtile.ir.asynchronous import signalled, waited
 from tvmtile.ir.barriers import arrivals, is_barrier, scope_of
 from tvmtile.ir.calls import effect_of, is_extern_call, op_name
 from tvmtile.ir.kernels import Launch, flattened, is_loop_exit, statements_of
+from tvmtile.ir.nodes import once_per_node
 from tvmtile.ir.operands import describe, literal
 from tvmtile.ir.operators import operator_of
-from tvmtile.ir.rewriting import contains
-from tvmtile.ir.scopes import is_private, is_shared
 from tvmtile.ir.threads import Group, group_of_region
 from tvmtile.passes.gpu.barriers.checker import Checker
 from tvmtile.passes.gpu.barriers.groups import (
@@ -64,30 +62,25 @@ _BRANCH_WEIGHT = 0.6  # so that a barrier beside a branch is better than one in 
 class _Uniformity(ThreadVariance):
     """Divergence on a GPU: also of what other threads may be writing just now."""
 
-    def __init__(self, launch: Launch, group: Group | None, written: set[ir.Var]) -> None:
+    def __init__(self, launch: Launch, group: Group | None, written: frozenset[ir.Var]) -> None:
         self._written = written
         threads = [loop.loop_var for loop in launch.threads]
         super().__init__(seen_by(launch.body, group), threads)
 
     def acts(self, expression: ir.Expr) -> bool:
-        return contains(expression, (ir.TensorLoad, ir.Call), self._may_differ)
+        return any(map(self._may_differ, _loads_and_calls(expression)))
 
     def _may_differ(self, node: Any) -> bool:
-        if isinstance(node, ir.TensorLoad):
+        if type(node) is ir.TensorLoad:
             return node.source in self._written
         return effect_of(node) == OPAQUE or is_extern_call(node)
 
 
-def _written_tensors(body: tirx.Stmt, names: set[ir.Var]) -> set[ir.Var]:
-    """The written buffers that other blocks may write too, and their views."""
-    aliases = Aliases(body)
-    roots = {aliases.root(name) for name in names}
-    written = roots.union(view for view in aliases.views if aliases.root(view) in roots)
-    return {
-        buffer
-        for buffer in written
-        if is_buffer_var(buffer) and not is_shared(buffer) and not is_private(buffer)
-    }
+@once_per_node  # each group asks
+def _loads_and_calls(expression: ir.Expr) -> list[ir.Expr]:
+    found: list[ir.Expr] = []
+    walk(expression, ((ir.TensorLoad, ir.Call), found.append))
+    return found
 
 
 @dataclass(frozen=True)
@@ -128,8 +121,7 @@ class Builder:
         self._around: list[Group] = []  # the regions around a statement
         self._warps_come = True  # whole warps come to a statement
         self._hands_over = False  # whether the outermost one, of some of the threads, does
-        written = _written_tensors(launch.body, self._effects.written)
-        self._variance = _Uniformity(launch, group, written)
+        self._variance = _Uniformity(launch, group, effects.written_by_blocks)
         self._num_threads = launch.num_threads
         self._blocks = launch.blocks
         self._footprints = footprints(self._uniform_names(launch.body))
