@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
 import pytest
 import torch
 import tvm
 from tvm import ir, tirx
-from tvm.script import from_source
 
 import tvmtile
 import tvmtile.language as T
 from tvmtile.passes import LowerElementOp
-from tvmtile.passes.target import lower_element_op
-
-
-def documented_programs(module, name):
-    """The programs before and after in the docstring of a pass."""
-    tree = ast.parse(Path(module.__file__).read_text())
-    (function,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name)
-    before, after = ast.get_docstring(function).split("```")[1::2]
-    return tuple(from_source(text, {"T": tvm.script.tirx}) for text in (before, after))
-
-
-def test_documented_example():
-    before, after = documented_programs(lower_element_op, "LowerElementOp")
-    lowered = LowerElementOp(ir.IRModule({"main": before}))["main"]
-    ir.assert_structural_equal(lowered, after)
 
 
 def imported_texts(func):
