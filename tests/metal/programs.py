@@ -66,6 +66,7 @@ def gemm(
     stages: int = 0,
     epilogue: Callable[[Any], Any] | None = None,
     roles: bool | None = None,
+    tensor_copies: bool = True,
 ) -> Any:
     """C = epilogue(A @ B), tile by tile.
 
@@ -89,6 +90,8 @@ def gemm(
         What happens to an element of the accumulator at the end.
     roles : bool, optional
         Whether warps of their own copy tiles; left open where absent.
+    tensor_copies : bool
+        Whether tensor maps may copy the tile of C.
     """
     block_M, block_N, block_K = block
     dtype, accum_dtype, out_dtype = dtypes
@@ -124,7 +127,7 @@ def gemm(
             if epilogue is not None:
                 for i, j in T.Parallel(block_M, block_N):
                     C_local[i, j] = epilogue(C_local[i, j])
-            T.copy(C_local, C[by * block_M, bx * block_N])
+            T.copy(C_local, C[by * block_M, bx * block_N], disable_tma=not tensor_copies)
 
     return main
 
