@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 import tvm_ffi
@@ -35,9 +36,7 @@ class Comparison:
         self._iterations = iterations
         self._domain = domain
         self._by_axis = earlier.buffer.same_as(later.buffer) and all(
-            access.indices is not None
-            and len(access.indices) == len(access.buffer.ty.shape)
-            and _fits_axes(access)
+            domain.once((_is_by_axis, access), partial(_is_by_axis, access))
             for access in self._accesses
         )
         sizes = [bits(access.buffer) for access in self._accesses]
@@ -159,8 +158,10 @@ class Comparison:
         return int(difference.value) if isinstance(difference, tirx.IntImm) else difference
 
 
-def _fits_axes(access: Access) -> bool:
-    """Tell whether the axes of an access's block are the last axes of its buffer."""
+def _is_by_axis(access: Access) -> bool:
+    """Tell whether there is an index an axis, and a block's axes are the last ones of the buffer."""
+    if access.indices is None or len(access.indices) != len(access.buffer.ty.shape):
+        return False
     distances = strides(access.buffer)
     if len(access.block) > len(distances):
         return False

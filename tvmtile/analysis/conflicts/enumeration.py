@@ -67,17 +67,36 @@ class Enumeration:
         TooMany
             If they are too many to be enumerated.
         """
-        points = points_of(self._access, self._free, self._parts, self._domain)
-        conditions = [substitute(each, self._values) for each in self._access.conditions]
-        for condition in [*(each.inside for each in self._free), *conditions]:
-            for part in conjuncts(condition):
-                value = self._tried(lambda part=part, at=points: self._evaluated(part, at))
-                if value is None or value.term is not None:
-                    self.knows_conditions = False
-                    continue
-                mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
-                points = points.where(mask)
+        asked = [each.inside for each in self._free]
+        asked += [substitute(each, self._values) for each in self._access.conditions]
+        parts = [part for condition in asked for part in conjuncts(condition)]
+        among, others = self._threads_with(parts)
+        points = points_of(self._access, self._free, self._parts, self._domain, among)
+        for part in others:
+            value = self._tried(lambda part=part, at=points: self._evaluated(part, at))
+            if value is None or value.term is not None:
+                self.knows_conditions = False
+                continue
+            mask = np.broadcast_to(np.asarray(value.numbers, bool), points.first.shape)
+            points = points.where(mask)
         return points
+
+    def _threads_with(self, conditions: list[ir.Expr]) -> tuple[np.ndarray, list[ir.Expr]]:
+        """Where conditions on threads alone hold, of the domain's threads, and the other conditions.
+
+        One thread may copy what all others wait for: few threads have few points.
+        """
+        threads, _, _ = self._domain.threads(self._access)
+        indices, is_uniform = self._domain.indices_of(threads), self._domain.is_uniform
+        among, others = np.full(len(threads), True), []
+        for condition in conditions:
+            simple = self._simplified(condition)
+            value = self._tried(lambda simple=simple: evaluate(simple, indices, is_uniform, 0))
+            if value is None or value.term is not None:
+                others.append(condition)
+            else:
+                among &= np.asarray(value.numbers, bool)
+        return among, others
 
     def coordinate(self, number: int) -> Value | None:
         """A coordinate of the element at each point; None where it can't be evaluated."""

@@ -76,8 +76,12 @@ class Points:
         )
 
 
-def points_of(access: Access, free: list[Free], parts: int, domain: Domain) -> Points:
+def points_of(
+    access: Access, free: list[Free], parts: int, domain: Domain, among: np.ndarray
+) -> Points:
     """Enumerate the threads, iterations, lanes, parts of elements and places of an access.
+
+    `among` tells of each of the domain's threads whether to look at it.
 
     Raises
     ------
@@ -85,7 +89,7 @@ def points_of(access: Access, free: list[Free], parts: int, domain: Domain) -> P
         If there are more than a few million.
     """
     assert access.indices is not None
-    threads, first, last = domain.threads(access)
+    threads, first, last = (each[among] for each in domain.threads(access))
     counts = [
         len(threads),
         *(len(each.numbers) for each in free),
