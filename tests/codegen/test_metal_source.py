@@ -5,6 +5,7 @@ from __future__ import annotations
 import tvm
 import tvm_ffi
 from tvm import ir
+from tvm.script import tirx as P
 
 import tvmtile.language as T
 from tvmtile.codegen import metal_source
@@ -74,6 +75,12 @@ def test_what_tvm_builds_of_tile_programs_is_complete():
         with T.Kernel(1, threads=32):
             T.fill(A, value)
 
+    @P.prim_func
+    def plain(value: P.float16, A: P.Buffer((32,), "float16")):
+        for _bx in P.thread_binding(1, thread="blockIdx.x"):
+            for tx in P.thread_binding(32, thread="threadIdx.x"):
+                A[tx] = value
+
     tvm.tirx.build(tile, target="metal", pipeline="tvmtile")
     complete = tvm.get_global_func(CALLBACK)
     built = {}
@@ -85,7 +92,7 @@ def test_what_tvm_builds_of_tile_programs_is_complete():
 
     tvm_ffi.register_global_func(CALLBACK, record, override=True)
     try:
-        programs = {"tile": tile, "plain": program("float16")}
+        programs = {"tile": tile, "plain": plain}
         module = {name: func.with_attr("global_symbol", name) for name, func in programs.items()}
         tvm.tirx.build(ir.IRModule(module), target="metal", pipeline="tvmtile")
     finally:

@@ -30,7 +30,8 @@ ONE_IN = 8
 
 def three_stages() -> Subject:
     a, b, expected = operands(64, 128, 256)
-    program = gemm(64, 128, 256, block=(64, 128, 32), stages=3, threads=128, roles=True)
+    options = {"block": (64, 128, 32), "stages": 3, "threads": 128, "tensor_copies": False}
+    program = gemm(64, 128, 256, roles=True, **options)
     return subject(program, (a, b, torch.empty(64, 128)), expected)
 
 

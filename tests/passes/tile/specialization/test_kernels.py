@@ -82,7 +82,7 @@ def test_the_numbers_are_those_of_one_role_and_of_a_cpu(name):
         run.check(split)
     whole = tvmtile.compile(run.program, **HOPPER, pass_configs=ONE_ROLE)
     assert "setmaxnreg" not in whole.get_kernel_source()
-    assert "cp.async.bulk.tensor" not in whole.get_kernel_source()
+    assert "cp_async_bulk_tensor_g2s" not in whole.get_kernel_source()
     run.check(whole)
     run.check(tvmtile.compile(run.program, target="llvm"))
 
