@@ -182,6 +182,12 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
         (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
         (LEFT_OUT, "mbarrier.arrive.shared.b64"): (3, f"{ONCE}; {FREE}"),
+        (MORE, ALL_READ): (1, ONCE),
+        (LEFT_OUT, ALL_READ): (1, ONCE),
+        (MORE, ALL_DONE): (1, ONCE),
+        (LEFT_OUT, ALL_DONE): (1, ONCE),
+        (LEFT_OUT, "bar.sync"): (1, ONCE),
+        (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
     },
     "gathered_rows": {
         ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
