@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -16,6 +17,7 @@ from tvmtile.analysis.conflicts.enumeration import Enumeration
 from tvmtile.analysis.conflicts.expressions import bits, strides
 from tvmtile.analysis.conflicts.iterations import Case, Iterations
 from tvmtile.analysis.conflicts.points import Owners, conflict_scope, have_common
+from tvmtile.analysis.conflicts.symbolic import Value
 from tvmtile.analysis.effects import Access, Loop
 from tvmtile.ir.threads import WARP_SIZE
 
@@ -86,32 +88,32 @@ class Comparison:
             return None, True
         self._knows_conditions = all(side.knows_conditions for side in sides)
         points_a, points_b = (side.points for side in sides)
-        keys = [np.zeros(len(points_a), np.int64), np.zeros(len(points_b), np.int64)]
+        axes: list[tuple[Any, Any, int]] = []  # numbers of both sides from 0 on, and how many
         is_exact = True
         for number in range(sides[0].num_coordinates):
             a, b = (side.coordinate(number) for side in sides)
             if a is None or b is None:
                 is_exact = False
                 continue
-            numbers_a, numbers_b = np.asarray(a.numbers), np.asarray(b.numbers)
             difference = self._difference(a.term, b.term)
             if not isinstance(difference, int):
-                lowest = numbers_a.min() - numbers_b.max()
-                highest = numbers_a.max() - numbers_b.min()
+                lowest, highest = a.least - b.most, a.most - b.least
                 if self._domain.excludes(difference, lowest, highest):
                     return None, True
                 is_exact = False
                 # Where elements are the same, their numbers have the same remainder.
                 factor, difference = self._domain.remainder(difference)
-                numbers_a, numbers_b = numbers_a % factor, (numbers_b + difference) % factor
-            else:
-                numbers_b = numbers_b + difference
-            least = numbers_a.min(), numbers_b.min()
-            most = numbers_a.max(), numbers_b.max()
-            if max(least) > min(most):
+                a, b = Value(a.numbers % factor), Value((b.numbers + difference) % factor)
+                difference = 0
+            least, most = b.least + difference, b.most + difference
+            if max(a.least, least) > min(a.most, most):
                 return None, True
-            low, span = min(least), max(most) - min(least) + 1
-            keys = [keys[0] * span + (numbers_a - low), keys[1] * span + (numbers_b - low)]
+            low = min(a.least, least)
+            count = max(a.most, most) - low + 1
+            axes.append((a.numbers - low, b.numbers + (difference - low), count))
+        keys = [np.zeros(len(points_a), np.int64), np.zeros(len(points_b), np.int64)]
+        for numbers_a, numbers_b, count in axes:
+            keys = [keys[0] * count + numbers_a, keys[1] * count + numbers_b]
         if by_thread:
             groups = WARP_SIZE if any(each.is_collective for each in self._accesses) else 1
             count = self._domain.num_threads

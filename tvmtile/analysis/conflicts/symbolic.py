@@ -12,6 +12,7 @@ import functools
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,16 @@ class Value:
     """One number for all points, or one for each."""
     term: Any = None
     """What is the same at all points, and not known; None for 0."""
+
+    @cached_property
+    def least(self) -> int:
+        """The smallest of the numbers."""
+        return int(np.min(self.numbers))
+
+    @cached_property
+    def most(self) -> int:
+        """The largest of the numbers."""
+        return int(np.max(self.numbers))
 
     def __add__(self, other: Value) -> Value:
         return _sum(self, other, 1)
