@@ -29,11 +29,7 @@ def generate(seed: int, size: int = 10) -> Program:
     size : int
         The greatest number of statements of a kernel, those in loops and the last stores not counted.
     """
-    rng = Random(seed)
-    module = Module(rng)
-    for _ in range(2 if rng.random() < 0.15 else 1):
-        KernelMaker(module, size).make()
-    return Program(module.source(seed), seed)
+    return _of_kernels(KernelMaker, seed, size)
 
 
 def generate_pipelined(seed: int, size: int = 6) -> Program:
@@ -61,8 +57,13 @@ def generate_viewed(seed: int, size: int = 6) -> Program:
     size : int
         The greatest number of statements of a kernel, those in loops and the last stores not counted.
     """
+    return _of_kernels(ViewMaker, seed, size)
+
+
+def _of_kernels(maker: type[KernelMaker], seed: int, size: int) -> Program:
+    """One kernel, or two that follow each other."""
     rng = Random(seed)
     module = Module(rng)
     for _ in range(2 if rng.random() < 0.15 else 1):
-        ViewMaker(module, size).make()
+        maker(module, size).make()
     return Program(module.source(seed), seed)

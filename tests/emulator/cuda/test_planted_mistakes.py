@@ -149,6 +149,14 @@ ALL_DONE = "cp.async.bulk.wait_group"
 DESCRIPTOR = "ptx_wgmma_encode_matrix_descriptor"
 TYPES = "m64n64k16.f32.f16.f16"
 MORE, LEFT_OUT = "one group more left under way", "left out"
+# A tile that is stored behind all loops: the waits for the store before it.
+STORED_ONCE = {
+    (what, instruction): (1, ONCE)
+    for what, instruction in (
+        *((MORE, ALL_READ), (LEFT_OUT, ALL_READ)),
+        *((MORE, ALL_DONE), (LEFT_OUT, ALL_DONE), (LEFT_OUT, "bar.sync")),
+    )
+}
 # By program: what is off, of which instruction, how often; and why the emulator may say nothing.
 LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
     "three_stages": {(LEFT_OUT, "__syncwarp"): (1, MEET)},
@@ -167,11 +175,7 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
         (LEFT_OUT, "mbarrier.arrive.shared.b64"): (1, FREE),
         ("half the leading dimension's offset", DESCRIPTOR): (1, PANEL),
-        (MORE, ALL_READ): (1, ONCE),
-        (LEFT_OUT, ALL_READ): (1, ONCE),
-        (MORE, ALL_DONE): (1, ONCE),
-        (LEFT_OUT, ALL_DONE): (1, ONCE),
-        (LEFT_OUT, "bar.sync"): (1, ONCE),
+        **STORED_ONCE,
     },
     "skewed_attention": {
         ("an arrival more", "mbarrier.init.shared.b64"): (1, FREE),
@@ -182,21 +186,13 @@ LET_THROUGH: dict[str, dict[tuple[str, str], tuple[int, str]]] = {
         (LEFT_OUT, "wgmma.fence.sync.aligned"): (1, BETWEEN),
         (LEFT_OUT, "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64"): (1, FREE),
         (LEFT_OUT, "mbarrier.arrive.shared.b64"): (3, f"{ONCE}; {FREE}"),
-        (MORE, ALL_READ): (1, ONCE),
-        (LEFT_OUT, ALL_READ): (1, ONCE),
-        (MORE, ALL_DONE): (1, ONCE),
-        (LEFT_OUT, ALL_DONE): (1, ONCE),
-        (LEFT_OUT, "bar.sync"): (1, ONCE),
+        **STORED_ONCE,
         (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
     },
     "gathered_rows": {
         ("the next narrower swizzle", DESCRIPTOR): (1, STORED),
         (LEFT_OUT, "__syncwarp"): (2, f"{MEET}; {BY_ITSELF}"),
-        (MORE, ALL_READ): (1, ONCE),
-        (LEFT_OUT, ALL_READ): (1, ONCE),
-        (MORE, ALL_DONE): (1, ONCE),
-        (LEFT_OUT, ALL_DONE): (1, ONCE),
-        (LEFT_OUT, "bar.sync"): (1, ONCE),
+        **STORED_ONCE,
         (LEFT_OUT, "cp.async.bulk.commit_group"): (1, JOINS),
     },
     "block_scaled_fp8": {},
